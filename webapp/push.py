@@ -1,9 +1,11 @@
 """The base of all websockets of the console: who may listen, for how long, and how a page is kept up to date.
 
-A consumer pushes whole states, never differences. It is woken by announcements on its channels groups and looks again every
-`LOOK_AGAIN_S` in any case, so a lost announcement costs a delay; a burst of announcements costs one look. At most `WINDOW`
-messages are on their way: the client acknowledges each (`{"type": "ack", "seq": n}`), so a reader that has stopped reading holds
-no memory here and is closed after `ACK_TIMEOUT_S`.
+A consumer pushes whole states, never differences. It follows its subject (`webapp.feeds`), whose viewers are woken together and
+share what is built for them. At most `WINDOW` messages are on their way: the client acknowledges each (`{"type": "ack", "seq":
+n}`), and nothing is built for one who has stopped reading; it is closed after `ACK_TIMEOUT_S`.
+
+Who hears nothing for `BEAT_S` is sent `{"type": "beat"}`, which is not acknowledged: a page that does not hear even that knows
+that its connection is gone, though nobody closed it.
 
 Access is checked at the start, every `RECHECK_S`, and at once when somebody logs out or loses rights (event `access.revoked`).
 Close codes: 4401 access ended (log in again), 4404 there is no such thing, 4408 the client stopped acknowledging.
@@ -16,23 +18,24 @@ import contextlib
 import json
 import logging
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from channels.auth import get_user
+from channels.consumer import get_handler_name
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 
 from webapp.accounts.permissions import Actor, actor_for
 from webapp.accounts.services import session_group, user_group
+from webapp.feeds import Moment, following
 from webapp.lifecycle import Work
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 2.0
-PAUSE_S = 0.1  # between two messages; announcements that come meanwhile are one
 WINDOW = 4
 ACK_TIMEOUT_S = 60.0
+BEAT_S = 4.0  # static/js/socket.js gives a connection up after 10 s of silence
 RECHECK_S = 30.0
 MAX_CLIENT_MESSAGE = 4096
 
@@ -40,22 +43,36 @@ ACCESS_ENDED = 4401
 NOT_FOUND = 4404
 NOT_ACKNOWLEDGED = 4408
 
+BEAT = '{"version": 1, "type": "beat"}'
+
+
+class Message(NamedTuple):
+    """One state as it goes out."""
+
+    seq: int  # rises
+    body: str  # the rest, a JSON object: the same text for all who are sent the same
+    complete: bool = True  # no more is waiting already
+
+    @property
+    def text(self) -> str:
+        return f'{{"seq": {self.seq}, {self.body[1:]}'
+
 
 class PushConsumer(AsyncWebsocketConsumer):
-    """Subclasses name the permission and the announcements, and say what to send."""
+    """Subclasses name the permission and the subject, and say what to send."""
 
     permission = ""
 
-    def announcement_groups(self) -> list[str]:
-        """Channels groups whose events wake this consumer."""
+    def subject(self) -> str:
+        """The channels group of what is followed."""
         raise NotImplementedError
 
     async def open(self) -> bool:
         """Read what the address asks for; False closes with 4404."""
         return True
 
-    def build(self) -> dict[str, Any] | None:
-        """What to send now; None when the client has the newest. A message has a rising `seq`. Called in a thread."""
+    async def message(self, moment: Moment) -> Message | None:
+        """What to send at this moment, which builds it; None when the client has the newest."""
         raise NotImplementedError
 
     async def on_client_message(self, message: dict[str, Any]) -> None:
@@ -63,10 +80,18 @@ class PushConsumer(AsyncWebsocketConsumer):
 
     # ---- life
 
+    async def dispatch(self, message: dict[str, Any]) -> None:
+        """As channels does it, but without a visit to the database's thread for every acknowledgement.
+
+        What needs the database here goes through `database_sync_to_async`, which looks after old connections itself.
+        """
+        await getattr(self, get_handler_name(message))(message)
+
     async def connect(self) -> None:
         self._wake = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._in_flight: list[int] = []
+        self._silent_since_s = asyncio.get_running_loop().time()
         self._tasks: list[asyncio.Task[None]] = []
         self._groups: list[str] = []
         actor = await self._current_actor()
@@ -79,7 +104,7 @@ class PushConsumer(AsyncWebsocketConsumer):
             await self.close(NOT_FOUND)
             return
         session_key = self.scope["session"].session_key
-        self._groups = [*self.announcement_groups(), session_group(session_key), user_group(actor.user.pk)]
+        self._groups = [session_group(session_key), user_group(actor.user.pk)]
         for group in self._groups:
             await self.channel_layer.group_add(group, self.channel_name)
         self._tasks = [asyncio.create_task(self._push()), asyncio.create_task(self._recheck())]
@@ -123,23 +148,33 @@ class PushConsumer(AsyncWebsocketConsumer):
 
     async def _push(self) -> None:
         try:
-            while True:
-                self._wake.clear()
-                message = await database_sync_to_async(self.build)()
-                if message is not None:
-                    if not await self._room():
-                        await self.close(NOT_ACKNOWLEDGED)
-                        return
-                    self._in_flight.append(message["seq"])
-                    await self.send(text_data=json.dumps(message))
-                    if not message.get("complete", True):
-                        self.wake()  # there is more already
-                    await asyncio.sleep(PAUSE_S)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), LOOK_AGAIN_S)
+            async with following(self.subject(), self._wake) as feed:
+                while await self._room():
+                    self._wake.clear()
+                    message = await self.message(feed.moment)
+                    if message is not None:
+                        self._in_flight.append(message.seq)
+                        await self._say(message.text)
+                    if message is None or message.complete:
+                        await self._next_wake()
+            await self.close(NOT_ACKNOWLEDGED)
         except Exception:
             log.exception("a websocket of %s failed", self.actor.name)
             await self.close(1011)
+
+    async def _say(self, text: str) -> None:
+        self._silent_since_s = asyncio.get_running_loop().time()
+        await self.send(text_data=text)
+
+    async def _next_wake(self) -> None:
+        """Wait until there is something to look at, and let the client hear that it is still connected."""
+        while True:
+            try:
+                async with asyncio.timeout_at(self._silent_since_s + BEAT_S):
+                    await self._wake.wait()
+                    return
+            except TimeoutError:
+                await self._say(BEAT)
 
     async def _room(self) -> bool:
         """Wait until another message may be on its way."""
@@ -178,12 +213,9 @@ class WorkConsumer(PushConsumer):
 
     kind: type[Work]
 
-    def announcement_groups(self) -> list[str]:
-        return [self.kind.group_of(self.key)]
+    def subject(self) -> str:
+        return self.kind.group_of(self.key)
 
     async def open(self) -> bool:
         (self.key,) = self.scope["url_route"]["kwargs"].values()
-        return await self.kind.objects.filter(pk=self.key).aexists()
-
-    async def work_changed(self, event: dict[str, Any]) -> None:
-        self.wake()
+        return await database_sync_to_async(self.kind.objects.filter(pk=self.key).exists)()

@@ -3,7 +3,7 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, bulk_reads, replication, catch_up, failover, memory,
-many_queues, startup. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is
+many_queues, startup, viewers. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is
 named. When the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0
 whether goals are met or not: a run on a shared machine is read, not obeyed.
 """
@@ -28,6 +28,7 @@ from tests.bench import (
     replication,
     sends,
     startup,
+    viewers,
 )
 from tests.bench.harness import Row
 
@@ -48,6 +49,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "memory": lambda: [reading.row for reading in memory.run(options.sends)],
         "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
+        "viewers": lambda: viewers.run(options.viewers),
     }
 
 
@@ -77,6 +79,9 @@ def main() -> None:
     parser.add_argument("--topics", type=int, default=1250, help="topics of 8 queues at a start (%(default)s)")
     parser.add_argument(
         "--starts", type=int, default=1, help="starts of the appliance with existing data (%(default)s)"
+    )
+    parser.add_argument(
+        "--viewers", type=int, default=viewers.VIEWERS, help="people who look at the same page (%(default)s)"
     )
     parser.add_argument("--minutes", type=float, default=25, help="begin no benchmark after this time (%(default)s)")
     parser.add_argument("--json", type=Path, help="write the table's rows to this file, too")

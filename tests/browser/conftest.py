@@ -56,6 +56,7 @@ class Console:
         }
         self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
+        self.is_up = False
         self.sequence = 0
         self._document: dict[str, Any] | None = None
         self._feeding = threading.Lock()
@@ -125,12 +126,21 @@ class Console:
         thread.join()
 
     def stop_web(self) -> None:
+        self.is_up = False
         self._end(self._processes.pop())
+
+    def freeze_web(self) -> None:
+        """Let it answer nothing, with all its connections open, as behind a network that is gone."""
+        self._processes[-1].send_signal(signal.SIGSTOP)
+
+    def thaw_web(self) -> None:
+        self._processes[-1].send_signal(signal.SIGCONT)
 
     def start_web(self) -> None:
         daphne = [sys.executable, "-m", "daphne", "-p", str(self.http_port), "webapp.asgi:application"]
         self._run(daphne, "daphne")
         wait_until(self._answers, "the console answers")
+        self.is_up = True
 
     def stop(self) -> None:
         self._stopping.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,12 +15,15 @@ from django.test import Client
 
 from tests.web.conftest import PASSWORD
 from tests.web.fakes import MemorySnapshots, snapshot_document
-from webapp import push
+from webapp import feeds, live, push
 from webapp.accounts import services
 from webapp.accounts.models import User
+from webapp.accounts.permissions import Actor
 from webapp.asgi import application
+from webapp.clusters import consumers as cluster_consumers
 from webapp.operations import progress
 from webapp.operations.models import Operation
+from webapp.reports import consumers as report_consumers
 from webapp.reports import stream
 from webapp.reports.catalogue import Row
 from webapp.reports.models import ReportRun
@@ -123,7 +126,10 @@ async def test_the_snapshot_comes_at_once_and_then_as_it_changes(cookie: Callabl
         assert (second["seq"], second["snapshot_seq"]) == (2, "7")
 
 
-async def test_a_burst_of_announcements_is_one_message(cookie: Callable[[str], bytes]) -> None:
+async def test_a_burst_of_announcements_is_one_message(
+    cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "PAUSE_S", 0.5)  # longer than the burst, also on a machine that is busy
     async with opened("/ws/snapshot?view=bar", cookie("viewer")) as communicator:
         await receive(communicator)
         for seq in range(2, 40):
@@ -138,7 +144,7 @@ async def test_a_burst_of_announcements_is_one_message(cookie: Callable[[str], b
 async def test_a_lost_announcement_is_made_up_for(
     cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(feeds, "LOOK_AGAIN_S", 0.05)
     async with opened("/ws/snapshot?view=bar", cookie("viewer")) as communicator:
         await receive(communicator)
         MemorySnapshots.put(snapshot_document(2, verdict={"status": "down", "reasons": []}))  # and nobody says so
@@ -146,7 +152,7 @@ async def test_a_lost_announcement_is_made_up_for(
 
 
 async def test_a_silent_collector_shows(cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(push, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(feeds, "LOOK_AGAIN_S", 0.05)
     async with opened("/ws/snapshot?view=landing", cookie("viewer")) as communicator:
         assert (await receive(communicator))["freshness"] == "fresh"
         MemorySnapshots.put(snapshot_document(1, as_of="2026-01-01T00:00:00.000Z"))
@@ -167,6 +173,122 @@ async def test_buttons_are_for_those_who_may(cookie: Callable[[str], bytes]) -> 
     for role, expected in (("viewer", False), ("operator", True)):
         async with opened("/ws/snapshot?view=landing", cookie(role)) as communicator:
             assert ("Elect master" in (await receive(communicator))["html"]) is expected
+
+
+# ---- what viewers share
+
+
+class Calls:
+    """Counts the calls of a function that is still called; the first ones can be made to fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, failures: int = 0) -> None:
+        self.count = 0
+        self._failures = failures
+        self._function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, self)
+
+    def __call__(self, *args: Any) -> Any:
+        self.count += 1
+        if self.count <= self._failures:
+            raise RuntimeError("a build that fails")
+        return self._function(*args)
+
+
+@asynccontextmanager
+async def all_opened(path: str, cookies: list[bytes]) -> AsyncIterator[list[WebsocketCommunicator]]:
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(opened(path, cookie)) for cookie in cookies]
+
+
+async def until_snapshot(communicator: WebsocketCommunicator, seq: str) -> dict[str, Any]:
+    while (message := await receive(communicator))["snapshot_seq"] != seq:
+        pass
+    return message
+
+
+async def test_a_page_is_built_once_for_all_who_look_at_it(
+    cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with all_opened("/ws/snapshot?view=landing", [cookie("viewer")] * 12) as viewers:
+        for viewer in viewers:
+            await receive(viewer)
+        rendered = Calls(monkeypatch, live, "render")
+        await announce_snapshot(snapshot_document(2))
+        messages = [await until_snapshot(viewer, "2") for viewer in viewers]
+        assert rendered.count == 1
+        assert len({message["html"] for message in messages}) == 1
+
+
+async def test_viewers_with_other_rights_zones_or_questions_never_share(users: dict[str, User]) -> None:
+    def prepare() -> dict[str, bytes]:
+        users["operator"].time_zone = "Asia/Tokyo"
+        users["operator"].save()
+        return {role: cookies_of(user) for role, user in users.items()}
+
+    cookies = await sync_to_async(prepare)()
+    event = {"at": "2026-01-01T20:00:00.000Z", "kind": "process", "text": "something"}
+    async with (
+        opened("/ws/snapshot?view=landing", cookies["viewer"]) as viewer,
+        opened("/ws/snapshot?view=landing", cookies["operator"]) as operator,
+        opened("/ws/snapshot?view=topics&query=q%3Dnothing", cookies["viewer"]) as filtered,
+    ):
+        for each in (viewer, operator, filtered):
+            await receive(each)
+        await announce_snapshot(snapshot_document(2, timeline=[event]))
+        for each, may_elect, at in ((viewer, False, "2026-01-01 20:00:00"), (operator, True, "2026-01-02 05:00:00")):
+            html = (await until_snapshot(each, "2"))["html"]
+            assert ("Elect master" in html) is may_elect
+            assert at in html
+        assert "No topic has this in its name" in (await until_snapshot(filtered, "2"))["html"]
+
+
+def test_a_live_part_is_told_nothing_of_a_person_but_rights_and_zone(actor: Callable[[str], Actor]) -> None:
+    asking = actor("operator")
+    viewpoint = live.Viewpoint.of(asking)
+    assert viewpoint.actor.permissions == asking.permissions
+    assert (viewpoint.actor.name, viewpoint.actor.ip, viewpoint.actor.token) == ("anonymous", "", None)
+
+
+async def test_a_build_that_fails_ends_those_who_waited_for_it_and_no_others(
+    cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Calls(monkeypatch, live, "render", failures=1)
+    communicator = socket("/ws/snapshot?view=landing", cookie("viewer"))
+    await communicator.connect(TIMEOUT_S)
+    assert await closed(communicator) == 1011
+    await communicator.disconnect()
+    async with opened("/ws/snapshot?view=landing", cookie("viewer")) as again:
+        assert "html" in await receive(again)
+
+
+async def test_who_has_no_news_hears_that_it_is_connected(
+    cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "BEAT_S", 0.05)
+    async with opened("/ws/snapshot?view=bar", cookie("viewer")) as communicator:
+        await receive(communicator)
+        for _ in range(3):
+            beat = json.loads(await communicator.receive_from(TIMEOUT_S))
+            assert beat == {"version": 1, "type": "beat"}
+        await announce_snapshot(snapshot_document(2))
+        while (message := json.loads(await communicator.receive_from(TIMEOUT_S)))["type"] == "beat":
+            pass
+        assert message["snapshot_seq"] == "2"
+
+
+async def test_a_snapshot_that_stays_old_says_again_how_old_it_is(
+    cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(cluster_consumers, "OLDER_EVERY_MS", 200)
+    MemorySnapshots.put(snapshot_document(1, as_of="2026-01-01T00:00:00.000Z"))
+    async with opened("/ws/snapshot?view=landing", cookie("viewer")) as communicator:
+        first, second = await receive(communicator), await receive(communicator)
+        assert first["freshness"] == second["freshness"] == "stale"
+        assert second["age_ms"] > first["age_ms"] > 1000 * 3600
+
+
+# ---- the end of access
 
 
 async def test_logging_out_closes_the_sockets_of_that_session_only(users: dict[str, User]) -> None:
@@ -214,8 +336,8 @@ async def test_who_does_not_acknowledge_gets_no_more_and_is_closed(
     cookie: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push, "ACK_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(push, "PAUSE_S", 0.0)
-    monkeypatch.setattr(push, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(feeds, "PAUSE_S", 0.0)
+    monkeypatch.setattr(feeds, "LOOK_AGAIN_S", 0.01)
     communicator = socket("/ws/snapshot?view=bar", cookie("viewer"))
     await communicator.connect(TIMEOUT_S)
     for seq in range(2, 2 + push.WINDOW):
@@ -249,6 +371,19 @@ async def test_an_operation_is_followed_to_its_end(cookie: Callable[[str], bytes
         await sync_to_async(progress.succeed)(operation.pk)
         last = await receive(communicator)
         assert (last["state"], last["finished"]) == ("succeeded", True)
+
+
+async def test_times_of_an_operation_are_in_the_zone_of_who_looks(users: dict[str, User]) -> None:
+    def prepare() -> tuple[Operation, bytes]:
+        users["viewer"].time_zone = "Asia/Tokyo"
+        users["viewer"].save()
+        operation = Operation.objects.create(kind="topic.create", target="t", requested_by_name="x")
+        Operation.objects.filter(pk=operation.pk).update(created_at="2026-01-01T20:00:00Z")
+        return operation, cookies_of(users["viewer"])
+
+    operation, cookie = await sync_to_async(prepare)()
+    async with opened(f"/ws/operations/{operation.pk}", cookie) as communicator:
+        assert "2026-01-02 05:00:00" in (await receive(communicator))["html"]
 
 
 # ---- reports
@@ -328,3 +463,17 @@ async def test_a_gap_is_filled_on_request(cookie: Callable[[str], bytes], run: R
             await communicator.send_to(json.dumps({"type": "resync", "after": nonsense}))
         await sync_to_async(stream.publish)(run.pk, [minute(2, 1)])
         assert [row["key"] for row in (await receive(communicator))["rows"]] == ["orders|2"]
+
+
+async def test_a_step_of_a_run_is_built_once_for_all_who_follow_it(
+    cookie: Callable[[str], bytes], run: ReportRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with all_opened(f"/ws/report-runs/{run.pk}", [cookie("viewer"), cookie("operator")] * 5) as viewers:
+        for viewer in viewers:
+            await receive(viewer)
+        read = Calls(monkeypatch, report_consumers, "rows_after")
+        for step in range(3):
+            await sync_to_async(stream.publish)(run.pk, [minute(step, 1)])
+            messages = [await receive(viewer) for viewer in viewers]
+            assert [[row["key"] for row in message["rows"]] for message in messages] == [[f"orders|{step}"]] * 10
+        assert read.count == 3

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 from django.template.loader import render_to_string
 
+from webapp.feeds import Moment
+from webapp.live import Viewpoint
 from webapp.operations.models import Operation
-from webapp.push import WorkConsumer
+from webapp.push import Message, WorkConsumer
 
 
 class OperationConsumer(WorkConsumer):
@@ -18,18 +23,25 @@ class OperationConsumer(WorkConsumer):
     _sent = ""
     _seq = 0
 
-    def build(self) -> dict[str, Any] | None:
-        operation = Operation.objects.get(pk=self.key)
-        html = render_to_string("operations/_operation.html", {"operation": operation, "actor": self.actor})
-        if html == self._sent:
+    async def message(self, moment: Moment) -> Message | None:
+        viewpoint = Viewpoint.of(self.actor)
+        body = await moment.built(viewpoint, partial(_body, self.key, viewpoint))
+        if body == self._sent:
             return None
-        self._sent = html
+        self._sent = body
         self._seq += 1
-        return {
-            "version": 1,
-            "type": "operation",
-            "seq": self._seq,
-            "state": operation.state,
-            "finished": operation.finished,
-            "html": html,
-        }
+        return Message(self._seq, body)
+
+
+def _body(key: UUID, viewpoint: Viewpoint) -> str:
+    operation = Operation.objects.get(pk=key)
+    with viewpoint.in_time_zone():
+        html = render_to_string("operations/_operation.html", {"operation": operation, "actor": viewpoint.actor})
+    message: dict[str, Any] = {
+        "version": 1,
+        "type": "operation",
+        "state": operation.state,
+        "finished": operation.finished,
+        "html": html,
+    }
+    return json.dumps(message)

@@ -6,9 +6,13 @@ asks `{"type": "resync", "after": n}` with the last `seq` that it has.
 
 from __future__ import annotations
 
+import json
+from functools import partial
 from typing import Any
+from uuid import UUID
 
-from webapp.push import WorkConsumer
+from webapp.feeds import Moment
+from webapp.push import Message, WorkConsumer
 from webapp.reports.models import ReportRun
 from webapp.reports.results import rows_after
 
@@ -28,24 +32,32 @@ class RunConsumer(WorkConsumer):
             self._sent_seq = min(after, self._sent_seq)
             self.wake()
 
-    def build(self) -> dict[str, Any] | None:
-        run = ReportRun.objects.get(pk=self.key)
-        if run.last_seq <= self._sent_seq:
-            return None
-        found, upto = rows_after(run, self._sent_seq, MAX_ROWS)
-        self._sent_seq = upto
-        return {
-            "version": 1,
-            "type": "report",
-            "seq": upto,
-            "complete": upto == run.last_seq,
-            "state": run.state,
-            "finished": run.finished,
-            "reason": run.reason,
-            "cancel_requested": run.cancel_requested,
-            "progress": run.progress,
-            "rows": [
-                {"section": row.section, "key": row.key, "final": row.final, "data": row.data}
-                for row in found.iterator()
-            ],
-        }
+    async def message(self, moment: Moment) -> Message | None:
+        after = self._sent_seq
+        step = await moment.built(after, partial(_step, self.key, after))
+        if step is not None and self._sent_seq == after:  # else the client asked for older ones in the meantime
+            self._sent_seq = step.seq
+        return step
+
+
+def _step(key: UUID, after: int) -> Message | None:
+    """What was written after `after`, for all viewers who have what was written before."""
+    run = ReportRun.objects.get(pk=key)
+    if run.last_seq <= after:
+        return None
+    found, upto = rows_after(run, after, MAX_ROWS)
+    complete = upto == run.last_seq
+    message: dict[str, Any] = {
+        "version": 1,
+        "type": "report",
+        "complete": complete,
+        "state": run.state,
+        "finished": run.finished,
+        "reason": run.reason,
+        "cancel_requested": run.cancel_requested,
+        "progress": run.progress,
+        "rows": [
+            {"section": row.section, "key": row.key, "final": row.final, "data": row.data} for row in found.iterator()
+        ],
+    }
+    return Message(upto, json.dumps(message), complete)

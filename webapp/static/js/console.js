@@ -5,19 +5,61 @@
   const $ = (selector, root = document) => root.querySelector(selector);
   const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-  /* ---- the live part of the page, the verdict and the connection lamp */
+  /* ---- the live part of the page, the verdict, and how old they are */
 
-  const WORDS = { connecting: "connecting", connected: "live", reconnecting: "reconnecting", paused: "paused" };
+  const WORDS = {
+    connecting: "connecting", connected: "live", reconnecting: "connection lost", paused: "paused", gone: "not followed",
+    stale: "collector silent", unavailable: "no data",
+  };
   const connection = $("#connection");
   let live = null;
+  let freshness = connection?.dataset.freshness;
 
-  function showConnection(state, freshness = "fresh") {
-    if (!connection) return;
-    const shown = state === "connected" && freshness !== "fresh" ? freshness : state;
-    if (connection.dataset.state === shown) return;
-    connection.dataset.state = shown;
-    $(".words", connection).textContent = WORDS[shown] || shown;
-    document.body.classList.toggle("out-of-date", shown !== "connected" && shown !== "connecting");
+  /* The first of all sockets that does not follow any more, else the page's own. */
+  function worstSocket() {
+    const sockets = [...ConsoleSocket.all];
+    for (const state of ["gone", "reconnecting", "paused"]) {
+      const found = sockets.find((each) => each.state === state);
+      if (found) return found;
+    }
+    return live;
+  }
+
+  function age(ms) {
+    const seconds = Math.max(0, Math.floor(ms / 1000));
+    const minutes = Math.floor(seconds / 60);
+    const hours = Math.floor(minutes / 60);
+    if (minutes < 1) return `${seconds} s ago`;
+    if (hours < 1) return `${minutes} min ${seconds % 60} s ago`;
+    return hours < 48 ? `${hours} h ${minutes % 60} min ago` : `${Math.floor(hours / 24)} days ago`;
+  }
+
+  const SENTENCES = {
+    reconnecting: (asOf) => `Connection lost; as of ${asOf}. What you see may have changed since. This page connects again by itself.`,
+    paused: (asOf) => `Paused; as of ${asOf}.`,
+    gone: (asOf) => `This page is not kept up to date any more; as of ${asOf}. Reload it.`,
+    stale: (asOf) => `The collector has not reported; as of ${asOf}.`,
+  };
+
+  function showConnection() {
+    const socket = worstSocket();
+    const following = socket.state === "connected" || socket.state === "connecting";
+    const known = freshness === "stale" || freshness === "unavailable" ? freshness : socket.state;
+    const shown = following ? known : socket.state;
+    if (connection.dataset.state !== shown) {
+      connection.dataset.state = shown;
+      $(".words", connection).textContent = WORDS[shown];
+    }
+    const sentence = SENTENCES[shown];
+    const asOf = sentence ? age(Date.now() - socket.asOf) : "";
+    document.body.classList.toggle("out-of-date", Boolean(sentence));
+    const place = $("#out-of-date");
+    place.hidden = !sentence;
+    if (sentence) place.textContent = sentence(asOf);
+    for (const verdict of $$("#verdict-pill, [data-verdict]")) {
+      if (sentence) verdict.dataset.asOf = `as of ${asOf}`;
+      else delete verdict.dataset.asOf;
+    }
   }
 
   function livePath() {
@@ -28,7 +70,7 @@
   }
 
   function onSnapshot(message) {
-    showConnection("connected", message.freshness);
+    freshness = message.freshness;
     const part = $("#live");
     if (part && message.html !== undefined) Morph.into(part, message.html);
     const pill = $("#verdict-pill");
@@ -51,7 +93,12 @@
   }
 
   if (connection) {
-    live = new ConsoleSocket(livePath, { message: onSnapshot, state: (state) => state !== "connected" && showConnection(state) });
+    live = new ConsoleSocket(livePath, { message: onSnapshot, ageMs: Number(connection.dataset.ageMs) });
+    document.addEventListener("console:connection", showConnection);
+    setInterval(() => {
+      ConsoleSocket.watch();
+      showConnection();
+    }, 1000);
   }
 
   /* A filter was typed: the live part now follows another query. */
@@ -68,6 +115,8 @@
 
   /* ---- operations */
 
+  const LOST_IN_DIALOG = "The connection is lost. What is shown here is what was heard last; it goes on when the connection is back.";
+
   function followOperations() {
     for (const place of $$("[data-operation-socket]")) {
       if (place.dataset.followed !== undefined || place.dataset.finished !== undefined) continue;
@@ -77,6 +126,10 @@
           if (!place.isConnected) return socket.close();
           Morph.into(place, message.html);
           if (message.finished) socket.close();
+        },
+        state: (state) => {
+          if (state === "connected") Failures.clear(place);
+          else if (place.closest("dialog")) Failures.show(place, LOST_IN_DIALOG); /* the bar is not seen behind it */
         },
       });
     }
@@ -92,6 +145,17 @@
     }
   }
 
+  /* Asked by the body: the link may be gone with the next snapshot, and with it what becomes of its request. */
+  async function openDialog(link) {
+    link.setAttribute("aria-busy", "true");
+    try {
+      await htmx.ajax("GET", link.href, { target: "#dialog-place", swap: "innerHTML" });
+    } catch {
+      /* failures.js has said it */
+    }
+    link.removeAttribute("aria-busy");
+  }
+
   document.addEventListener("htmx:afterSettle", () => {
     openDialogs();
     followOperations();
@@ -105,7 +169,7 @@
     if (!target) return;
     if (target.dataset.dialog !== undefined && !event.ctrlKey && !event.metaKey && event.button === 0) {
       event.preventDefault();
-      htmx.ajax("GET", target.href, { target: "#dialog-place", swap: "innerHTML" });
+      openDialog(target);
     } else if (target.dataset.close !== undefined) {
       target.closest("dialog").close();
     } else if (target.dataset.toggle) {
@@ -114,13 +178,21 @@
     } else if (target.dataset.palette !== undefined) {
       openPalette();
     } else if (target.dataset.copy) {
-      navigator.clipboard.writeText($(target.dataset.copy).textContent.trim()).then(() => {
-        target.lastChild.nodeValue = " Copied";
-      });
+      copy(target);
     } else if (target.dataset.confirm && !window.confirm(target.dataset.confirm)) {
       event.preventDefault();
     }
   });
+
+  async function copy(button) {
+    try {
+      await navigator.clipboard.writeText($(button.dataset.copy).textContent.trim());
+      button.lastChild.nodeValue = " Copied";
+      Failures.clear(button);
+    } catch {
+      Failures.show(button, "The browser does not let this page copy. Mark the text and copy it by hand.");
+    }
+  }
 
   /* ---- the palette */
 
@@ -191,22 +263,5 @@
       event.preventDefault();
       place.replaceChildren();
     }
-  });
-
-  /* ---- what went wrong on the way */
-
-  function toast(text) {
-    const place = document.createElement("div");
-    place.className = "toast notice tone-bad";
-    place.setAttribute("role", "alert");
-    place.textContent = text;
-    document.body.append(place);
-    setTimeout(() => place.remove(), 6000);
-  }
-
-  document.addEventListener("htmx:responseError", (event) => {
-    const answer = document.createElement("template");
-    answer.innerHTML = event.detail.xhr.responseText;
-    toast(answer.content.querySelector(".notice")?.textContent.trim() || `The console answered ${event.detail.xhr.status}.`);
   });
 })();

@@ -9,6 +9,7 @@
   const SHOWN_ROWS = 200;
   const SERIES = 8;
   const CHART_POINTS = 10000;
+  const ASK_AGAIN_MS = 3000;
   const rows = new Map(layout.map((section) => [section.name, new Map()]));
 
   const $ = (selector, root = page) => root.querySelector(selector);
@@ -156,11 +157,25 @@
   /* ---- following */
 
   async function takeResults() {
-    const answer = await fetch(location.href, { headers: { "HX-Request": "true" } });
-    if (!answer.ok) return location.reload();
-    page.innerHTML = await answer.text();
-    page.dataset.finished = "";
-    drawFinished();
+    try {
+      const answer = await fetch(location.href, { headers: { "HX-Request": "true" } });
+      if (answer.status === 401) return ConsoleSocket.toLogin();
+      const body = await answer.text();
+      if (answer.ok) {
+        Failures.clear(page);
+        page.innerHTML = body;
+        page.dataset.finished = "";
+        return drawFinished();
+      }
+      failed(Failures.refused(answer.status, (name) => answer.headers.get(name), body));
+    } catch {
+      failed(Failures.unanswered(false));
+    }
+  }
+
+  function failed(sentence) {
+    Failures.show(page, `The report is over, and its results are not here yet: ${sentence} This page asks again by itself.`);
+    setTimeout(takeResults, ASK_AGAIN_MS);
   }
 
   function onMessage(message, socket) {
