@@ -3,8 +3,8 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, replication, catch_up, failover, memory, many_queues,
-startup. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When the
-time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are
+startup, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When
+the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are
 met or not: a run on a shared machine is read, not obeyed.
 """
 
@@ -17,7 +17,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.bench import catch_up, failover, grpc_sends, many_queues, memory, receive_ack, replication, sends, startup
+from tests.bench import (
+    catch_up,
+    failover,
+    grpc_sends,
+    many_queues,
+    memory,
+    receive_ack,
+    replication,
+    sends,
+    spark_start,
+    startup,
+)
 from tests.bench.harness import Row
 
 _MESSAGES_PER_SECOND = 10_000  # how many messages a receive benchmark gets for each second that a send benchmark lasts
@@ -36,6 +47,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "memory": lambda: [reading.row for reading in memory.run(options.sends)],
         "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
+        "spark_start": lambda: spark_start.run(options.pairs),
     }
 
 
