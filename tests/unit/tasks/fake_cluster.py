@@ -43,7 +43,8 @@ class FakeBroker:
     """One broker group with topics of encoded records, served as a name server, controller and master at once.
 
     `answer_most` records a pull; offsets below `min_offset` are gone; `visible_end` hides the tail, as a master does whose
-    followers have not confirmed it yet.
+    followers have not confirmed it yet. For `masterless_views` views of the cluster its master is dead, and routes leave it
+    out meanwhile, as those of a group do that has no other broker.
     """
 
     def __init__(self, name: str = "broker-a", answer_most: int = 32) -> None:
@@ -58,6 +59,8 @@ class FakeBroker:
         self.break_records = False
         self.on_pull: Callable[[], None] | None = None
         self.drop_pulls = 0
+        self.masterless_views = 0
+        self.asked_views = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake broker")
         self._server: RemotingServer | None = None
@@ -132,7 +135,7 @@ class FakeBroker:
 
     def _route(self, request: Command) -> tuple[int, dict[str, str], bytes]:
         count = sum(topic == request.ext["topic"] for topic, _ in self.queues)
-        if not count:
+        if not count or self.masterless_views:
             return codes.TOPIC_NOT_EXIST, {}, b""
         route = {
             "brokerDatas": [{"brokerName": self.name, "cluster": "c", "brokerAddrs": {"0": self.address}}],
@@ -141,7 +144,10 @@ class FakeBroker:
         return codes.SUCCESS, {}, orjson.dumps(route)
 
     def _view(self, request: Command) -> tuple[int, dict[str, str], bytes]:
-        replica = ReplicaView(broker_id=1, address=self.address)
+        self.asked_views += 1
+        is_alive = not self.masterless_views
+        self.masterless_views = max(0, self.masterless_views - 1)
+        replica = ReplicaView(broker_id=1, address=self.address, alive=is_alive)
         group = GroupView(cluster_name="c", broker_name=self.name, master_broker_id=1, replicas=(replica,))
         return codes.SUCCESS, {}, encode(ClusterView(groups=(group,)))
 
