@@ -32,7 +32,7 @@ from tasks.spark.settings import SparkSettings
 from tasks.stopping import is_worker_stopping
 from webapp.lifecycle import FINISHED, State, WorkOver
 from webapp.queue import CANCEL_REPORT, RUN_REPORT, RUN_REPORT_SCHEDULE
-from webapp.reports import stream
+from webapp.reports import line, stream
 from webapp.reports.models import ReportRun, ReportSchedule
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def execute(run_id: str, claim: Claim) -> None:
         _end_early(run_id, stop, error)
     except Exception as error:  # the outermost edge of a task: the row must not stay running
         log.exception("report run %s broke", run_id)
-        sessions.close()  # whatever happened to it, the next run gets a session that works
+        sessions.close()  # whatever happened to it, the next run gets a client that works; the others keep theirs
         _end_early(run_id, stop, error)
 
 
@@ -152,9 +152,9 @@ def _run_job(found: ReportRun, store: Store, progress: Progress, stop: Stop, wat
         raise ReportFailed(f"The worker knows no report {found.report}; are console and worker of one version?")
     run_id = str(found.pk)
     module = job(found.report)
-    progress.say("waiting for Spark")
+    progress.wait("waiting for Spark")
     spark_settings = SparkSettings.read(os.environ, os.cpu_count() or 1)
-    with sessions.use(spark_settings, waiting=progress.say, is_cancelled=stop.event.is_set) as spark:
+    with sessions.use(spark_settings, waiting=progress.wait, is_cancelled=stop.event.is_set) as spark:
         store.set_spark(spark.session_id)
         stop.check()
         stream.running(run_id)
@@ -220,6 +220,7 @@ def run_schedule(self: Any, schedule_id: int) -> None:
     made = make_scheduled_run(schedule_id, str(self.request.id))
     if made is not None:
         run.apply_async([str(made.pk)], queue=REPORTS_QUEUE)
+    line.tell_places_after_commit()
 
 
 def make_scheduled_run(schedule_id: int, message_id: str) -> ReportRun | None:
