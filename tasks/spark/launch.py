@@ -18,6 +18,7 @@ from pathlib import Path
 from tasks.spark.settings import SparkSettings
 
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+DAEMONS = "tasks.spark.daemons"
 
 FAIR_POOLS = """<?xml version="1.0"?>
 <allocations>
@@ -86,7 +87,7 @@ def pools_file(settings: SparkSettings) -> Path:
 
 def worker_python(programs: Programs) -> str:
     """The program that Spark on this machine starts as Python."""
-    return f'#!/bin/sh\nexec {shlex.quote(programs.python)} -m tasks.spark.daemons "$@"\n'
+    return f'#!/bin/sh\nexec {shlex.quote(programs.python)} -m {DAEMONS} "$@"\n'
 
 
 def command(settings: SparkSettings, programs: Programs, port: int, jvm_options: Sequence[str] = ()) -> list[str]:

@@ -83,5 +83,5 @@ def test_no_place_for_it_is_no_reason_to_fail(
 
 
 def test_it_lies_in_the_users_cache() -> None:
-    assert cache_dir({"XDG_CACHE_HOME": "/cache", "HOME": "/home/ann"}) == Path("/cache/logboom")
-    assert cache_dir({"XDG_CACHE_HOME": "cache", "HOME": "/home/ann"}) == Path("/home/ann/.cache/logboom")
+    assert cache_dir({"XDG_CACHE_HOME": "/cache", "HOME": "/users/ann"}) == Path("/cache/logboom")
+    assert cache_dir({"XDG_CACHE_HOME": "cache", "HOME": "/users/ann"}) == Path("/users/ann/.cache/logboom")
