@@ -23,6 +23,7 @@ from webapp.history.models import HistoryRow
 from webapp.lifecycle import FINISHED, State
 from webapp.operations.models import Operation
 from webapp.reports import stream
+from webapp.reports.line import tell_places
 from webapp.reports.models import ReportRun
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ def janitor() -> None:
     """End runs whose worker is gone, and queue again what a restarted queue has forgotten."""
     end_lost_runs()
     queue_forgotten()
+    tell_places()
 
 
 def end_lost_runs() -> None:

@@ -27,6 +27,7 @@ ENVIRONMENT = Environment.read(os.environ)
 DATA_DIR = ENVIRONMENT.data.root.resolve()
 REPORTS_DIR = ENVIRONMENT.data.reports
 CONTROLLERS = list(ENVIRONMENT.controllers)
+REPORTS_AT_ONCE = ENVIRONMENT.reports_at_once
 REDIS_URL = ENVIRONMENT.redis_url or redis_server.embedded_url(ENVIRONMENT.data) or DEFAULT_REDIS_URL
 ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")

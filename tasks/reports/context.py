@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.reports.progress import Progress
+from tasks.spark.retrying import again_if_worker_lost
 from webapp.reports.catalogue import Row
 
 
@@ -72,19 +73,27 @@ class Context:
         self.stop.check()
 
     def collect(self, frame: Any) -> list[dict[str, Any]]:
-        """Run a Spark action and return its rows. An interrupted one ends as what interrupted it."""
+        """Run a Spark action and return its rows. An interrupted one ends as what interrupted it.
+
+        An action only reads: one whose Python worker was killed before there were tasks is done again.
+        """
         from pyspark.errors import PySparkException
 
         self.stop.check()
         self.spark.addTag(self.tag)
         try:
-            rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+            rows: list[dict[str, Any]] = again_if_worker_lost(lambda: self._rows(frame))
         except PySparkException:
             self.stop.check()
             raise
         finally:
             self.spark.removeTag(self.tag)
         self.stop.check()
+        return rows
+
+    def _rows(self, frame: Any) -> list[dict[str, Any]]:
+        self.stop.check()
+        rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
         return rows
 
 

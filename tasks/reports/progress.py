@@ -5,6 +5,7 @@ handler, read by the watching thread; one lock, no waiting.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,10 +15,12 @@ STAGES_SHOWN = 8
 class Progress:
     """The counts of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
         self._lock = threading.Lock()
         self._stages: dict[tuple[str, int], dict[str, Any]] = {}
         self._text = ""
+        self._waiting_since_s: float | None = None
         self._summary: list[str] = []
         self._step = ""
         self._rows_total: int | None = None
@@ -26,12 +29,19 @@ class Progress:
     def say(self, text: str) -> None:
         """What is being done now, for a person."""
         with self._lock:
+            self._text, self._waiting_since_s = text, None
+
+    def wait(self, text: str) -> None:
+        """What is waited for now; it is shown with the time since the waiting began, whatever was waited for before."""
+        with self._lock:
+            if self._waiting_since_s is None:
+                self._waiting_since_s = self._now_s()
             self._text = text
 
     def conclude(self, summary: Sequence[str]) -> None:
         """The job is done: what it says of itself, the most important sentence first."""
         with self._lock:
-            self._text, self._summary = summary[0], list(summary)
+            self._text, self._summary, self._waiting_since_s = summary[0], list(summary), None
 
     def enter(self, step: str) -> None:
         """The name under which the stages that come now are shown."""
@@ -60,7 +70,7 @@ class Progress:
         """As the run's row stores it; what is not known is absent."""
         with self._lock:
             stages = [stage for stage in self._stages.values() if stage["total"]]
-            document: dict[str, Any] = {"text": self._text}
+            document: dict[str, Any] = {"text": self._shown_text()}
             if self._summary:
                 document["summary"] = self._summary
             if stages:
@@ -71,3 +81,8 @@ class Progress:
                 document["rows_read"] = min(self._rows_read(), self._rows_total)
                 document["rows_total"] = self._rows_total
             return document
+
+    def _shown_text(self) -> str:
+        if self._waiting_since_s is None:
+            return self._text
+        return f"{self._text} ({self._now_s() - self._waiting_since_s:.0f} s so far)"

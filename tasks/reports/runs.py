@@ -31,7 +31,7 @@ from tasks.spark.settings import SparkSettings
 from tasks.stopping import is_worker_stopping
 from webapp.lifecycle import State, WorkOver
 from webapp.queue import CANCEL_REPORT, RUN_REPORT
-from webapp.reports import schedules, stream
+from webapp.reports import line, stream
 from webapp.reports.models import ReportRun
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def execute(run_id: str, claim: Claim) -> None:
         _end_early(run_id, stop, error)
     except Exception as error:  # the outermost edge of a task: the row must not stay running
         log.exception("report run %s broke", run_id)
-        sessions.close()  # whatever happened to it, the next run gets a session that works
+        sessions.close()  # whatever happened to it, the next run gets a client that works; the others keep theirs
         _end_early(run_id, stop, error)
 
 
@@ -122,7 +122,7 @@ def _take(run_id: str) -> ReportRun | None:
     except (ObjectDoesNotExist, ValidationError):
         log.error("there is no report run %s", run_id)
         return None
-    if found.state == State.QUEUED and schedules.must_wait(found):
+    if found.state == State.QUEUED and line.must_wait(found):
         run.apply_async([run_id], queue=REPORTS_QUEUE, countdown=WAIT_FOR_TURN_S)
         return None
     try:
@@ -142,9 +142,9 @@ def _run_job(found: ReportRun, store: Store, progress: Progress, stop: Stop, wat
         raise ReportFailed(f"The worker knows no report {found.report}; are console and worker of one version?")
     run_id = str(found.pk)
     module = job(found.report)
-    progress.say("waiting for Spark")
+    progress.wait("waiting for Spark")
     spark_settings = SparkSettings.read(os.environ, os.cpu_count() or 1)
-    with sessions.use(spark_settings, waiting=progress.say, is_cancelled=stop.event.is_set) as spark:
+    with sessions.use(spark_settings, waiting=progress.wait, is_cancelled=stop.event.is_set) as spark:
         store.set_spark(spark.session_id)
         stop.check()
         stream.running(run_id)

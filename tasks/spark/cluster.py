@@ -15,15 +15,17 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.facts.broker_state import BrokerState
-from remoting.facts.cluster_view import ClusterView
+from remoting.facts.cluster_view import ClusterView, GroupView
 from remoting.facts.codec import decode
-from tasks.spark.options import EARLIEST, LATEST, Options
+from tasks.spark.options import EARLIEST, LATEST, Assignment, Options
 from tasks.spark.planning import QueueRange
 
 T = TypeVar("T")
 
 _RETRY_EVERY_S = 0.25
 _MASTER = "0"  # its number in a route
+# A group is without a master for some seconds after a death; a broker that is started again is there within half a minute.
+RETRY_FOR_MS = 40_000
 
 
 class Patience:
@@ -50,7 +52,7 @@ class Cluster:
         controllers: Sequence[str],
         *,
         timeout_ms: int = 10_000,
-        retry_for_ms: int = 30_000,
+        retry_for_ms: int = RETRY_FOR_MS,
         now_s: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -85,7 +87,7 @@ class Cluster:
     def ask_master(self, topic: str, broker_name: str, ask: Callable[[SocketConnection], T]) -> T:
         """Ask the master of a group, wherever it is; while there is none, wait for one as long as allowed.
 
-        A refusal that does not pass by waiting is raised as it is.
+        A refusal that does not pass by waiting is raised as it is; waiting in vain is a RequestError SERVICE_NOT_AVAILABLE.
         """
         patience = self.patience()
         while True:
@@ -93,8 +95,32 @@ class Cluster:
                 return ask(self._connect(self._master(topic, broker_name)))
             except (ConnectionLost, RequestTimeout, RequestError) as error:
                 self._forget(broker_name)
-                if not error.retriable or not patience.wait():
+                if not error.retriable:
                     raise
+                if not patience.wait():
+                    raise self._in_vain(topic, broker_name, error) from error
+
+    def _in_vain(self, topic: str, broker_name: str, error: LogboomError) -> RequestError:
+        sentence = (
+            f"{topic} could not be read: no master of the broker group {broker_name} answered for {self._retry_for_s:.0f} s "
+            f"({error}). Try again when the group has one."
+        )
+        return RequestError(codes.SERVICE_NOT_AVAILABLE, sentence)
+
+    def wait_for_masters(self) -> tuple[str, ...]:
+        """Wait until each broker group has a master; the names of those that still have none when the time is over.
+
+        A group without one is missing in routes, or has nobody there who could be asked: its topics seem smaller, or gone.
+        """
+        patience = self.patience()
+        while missing := self.without_master():
+            if not patience.wait():
+                return tuple(sorted(missing))
+        return ()
+
+    def without_master(self) -> set[str]:
+        """The names of the broker groups that have no master now."""
+        return {each.broker_name for each in self._view().groups if not _has_master(each)}
 
     def replicas(self, topic: str, broker_name: str) -> list[str]:
         """The addresses of a group's replicas beside its master, as the route has them, but those that are avoided."""
@@ -117,13 +143,21 @@ class Cluster:
         return Patience(self._now_s() + self._retry_for_s, self._now_s, self._pause)
 
     def user_topics(self) -> list[str]:
-        """The topics that are not the system's own, as the masters list them."""
-        view = decode(ClusterView, self._ask_any_controller(codes.CLUSTER_VIEW, {}).body)
+        """The topics that are not the system's own, as the masters list them. One that died a moment ago is waited for."""
+        patience = self.patience()
+        while True:
+            try:
+                return self._listed_topics()
+            except (ConnectionLost, RequestTimeout):
+                if not patience.wait():
+                    raise
+
+    def _listed_topics(self) -> list[str]:
+        view = self._view()
         names: set[str] = set()
         for group in view.groups:
-            if (master := group.master) is not None and master.address is not None:
-                connection = self._connect(master.address)
-                state = decode(BrokerState, connection.call(codes.BROKER_STATE, timeout_ms=self._timeout_ms).body)
+            if _has_master(group) and (master := group.master) is not None and master.address is not None:
+                state = decode(BrokerState, self._ask(master.address, codes.BROKER_STATE, {}).body)
                 names.update(each.name for each in state.topics if not each.system)
         return sorted(names)
 
@@ -163,28 +197,78 @@ class Cluster:
         )
         return route
 
+    def _view(self) -> ClusterView:
+        """What the leader of the controllers knows: others do not hear who lives."""
+        view = decode(ClusterView, self._ask_any_controller(codes.CLUSTER_VIEW, {}).body)
+        leader = next((each for each in view.controllers if each.id == view.leader_id), None)
+        if leader is None or leader.leader:
+            return view
+        try:
+            return decode(ClusterView, self._ask(leader.address, codes.CLUSTER_VIEW, {}).body)
+        except (ConnectionLost, RequestTimeout):
+            return view
+
     def _ask_any_controller(self, code: int, ext: Mapping[str, str]) -> Any:
+        """The first answer. One that refuses may have been started a moment ago: then the others know better."""
         last_error: LogboomError = ConnectionLost("no controller is configured")
+        refusal: RequestError | None = None
         for address in self._controllers:
             try:
-                return self._connect(address).call(code, ext, timeout_ms=self._timeout_ms)
+                return self._ask(address, code, ext)
+            except RequestError as error:
+                refusal = error
             except (ConnectionLost, RequestTimeout) as error:
                 last_error = error
-                broken = self._connections.pop(address, None)
-                if broken is not None:
-                    broken.close()
+        if refusal is not None:
+            raise refusal
         raise ConnectionLost(f"no controller of {', '.join(self._controllers)} answers: {last_error}")
+
+    def _ask(self, address: str, code: int, ext: Mapping[str, str]) -> Any:
+        try:
+            return self._connect(address).call(code, ext, timeout_ms=self._timeout_ms)
+        except (ConnectionLost, RequestTimeout):
+            broken = self._connections.pop(address, None)
+            if broken is not None:
+                broken.close()
+            raise
+
+
+def _has_master(group: GroupView) -> bool:
+    master = group.master
+    return master is not None and master.address is not None and master.alive is not False
 
 
 def find_ranges(cluster: Cluster, options: Options) -> list[QueueRange]:
-    """The ranges that the options mean now: what is kept of each queue, cut to the wanted part."""
+    """The ranges that the options mean now: what is kept of each queue, cut to the wanted part.
+
+    Whoever reads whole topics waits for groups without a master before (`Cluster.wait_for_masters`); assigned queues are waited
+    for here.
+    """
     ranges = []
     for topic in options.topics:
-        present = cluster.queues(topic)
+        present = _present(cluster, topic, options.assignment)
         for broker_name, queue_ids in _chosen(topic, present, options).items():
             for queue_id in queue_ids:
                 ranges.append(_range(cluster, options, topic, broker_name, queue_id))
     return [each for each in ranges if each.size > 0]
+
+
+def _present(cluster: Cluster, topic: str, assignment: Assignment | None) -> dict[str, int]:
+    """The topic's queues by group. A group that the assignment names is waited for while it has no master."""
+    if assignment is None:
+        return cluster.queues(topic)
+    patience = cluster.patience()
+    while True:
+        try:
+            present = cluster.queues(topic)
+        except RequestError as error:
+            if error.code != codes.TOPIC_NOT_EXIST:
+                raise
+            present = {}
+        absent = assignment[topic].keys() - present.keys()
+        if not absent & cluster.without_master() or not patience.wait():
+            # what is still unknown now is raised
+            return present or cluster.queues(topic)
 
 
 def _chosen(topic: str, present: Mapping[str, int], options: Options) -> dict[str, Iterable[int]]:

@@ -15,6 +15,9 @@ from enum import StrEnum
 
 START_TIMEOUT_MS = 180_000
 STOP_TIMEOUT_MS = 4_000
+# A server that writes down its classes as it ends, which is done once: soon after the first report, while nobody waits.
+DRAFT_TIMEOUT_MS = 30_000
+DRAFT_IDLE_MS = 60_000
 MOST_SESSIONS = 20
 MOST_LEASES = 500
 FIRST_RETRY_MS = 1_000
@@ -52,10 +55,13 @@ class Lifecycle:
         self._most_memory_bytes = most_memory_bytes
         self._served = 0
         self._sessions = 0
+        self._given_back = 0
         self._memory_bytes = 0
         self._worn: str | None = None
         self._broken = False
+        self._drafts = False
         self._since_ms = 0
+        self._stop_timeout_ms = STOP_TIMEOUT_MS
         self._idle_since_ms = 0
         self._failures = 0
         self._retry_at_ms = 0
@@ -66,6 +72,11 @@ class Lifecycle:
         if self.state is State.READY and not self._sessions:
             return str(State.STARTING), "Spark listens; its first query is on its way"
         return str(self.state), self.detail
+
+    @property
+    def did_work(self) -> bool:
+        """Whether somebody used this start of the server and is done."""
+        return self._sessions > 0 and self._given_back > 0
 
     # ---- events
 
@@ -78,6 +89,7 @@ class Lifecycle:
         """It does not need it any more."""
         assert self.leases > 0
         self.leases -= 1
+        self._given_back += 1
         if self.leases == 0:
             self._idle_since_ms = now_ms
 
@@ -91,21 +103,25 @@ class Lifecycle:
         self._worn = self._worn or why
 
     def found_broken(self, why: str) -> None:
-        """The server listens but does not work; it is replaced even while leases are held."""
-        self._worn, self._broken = why, True
+        """A client could not use it. If no other has, it does not work, and is replaced even while leases are held.
+
+        While it works for somebody else, that one's report is worth more: then it is replaced when nobody holds a lease.
+        """
+        self._worn = why
+        self._broken = self._broken or not (self._sessions and self.leases > 1)
 
     def measured(self, memory_bytes: int) -> None:
         """How much the server and its workers use."""
         self._memory_bytes = memory_bytes
 
-    def started(self, now_ms: int) -> None:
-        """The process exists."""
+    def started(self, now_ms: int, *, drafts: bool = False) -> None:
+        """The process exists. `drafts`: it will write down its classes as it ends."""
         assert self.state is State.STOPPED, self.state
         self.generation += 1
         self._served = self.leases
-        self._sessions = self._memory_bytes = 0
-        self._worn, self._broken = None, False
-        self._enter(State.STARTING, "Spark is starting, which takes about ten seconds", now_ms)
+        self._sessions = self._given_back = self._memory_bytes = 0
+        self._worn, self._broken, self._drafts = None, False, drafts
+        self._enter(State.STARTING, "Spark is starting", now_ms)
 
     def listening(self, now_ms: int) -> None:
         """It accepts connections."""
@@ -115,6 +131,7 @@ class Lifecycle:
 
     def stop_asked(self, why: str, now_ms: int) -> None:
         """The shell told the process to end."""
+        self._stop_timeout_ms = DRAFT_TIMEOUT_MS if self._drafts and self.did_work else STOP_TIMEOUT_MS
         self._enter(State.STOPPING, why, now_ms)
 
     def exited(self, how: str, now_ms: int) -> bool:
@@ -144,7 +161,11 @@ class Lifecycle:
             why = f"it did not start within {START_TIMEOUT_MS // 1000} s" if elapsed_ms >= START_TIMEOUT_MS else ""
             return (Action.KILL, why) if why else (Action.NOTHING, "")
         if self.state is State.STOPPING:
-            return (Action.KILL, "it did not stop in time") if elapsed_ms >= STOP_TIMEOUT_MS else (Action.NOTHING, "")
+            return (
+                (Action.KILL, "it did not stop in time")
+                if elapsed_ms >= self._stop_timeout_ms
+                else (Action.NOTHING, "")
+            )
         why = self._why_stop(now_ms)
         return (Action.STOP, why) if why else (Action.NOTHING, "")
 
@@ -165,8 +186,11 @@ class Lifecycle:
             return f"it is replaced after {self._sessions} sessions and {self._served} reports"
         if self._memory_bytes > self._most_memory_bytes:
             return f"it is replaced because it grew to {self._memory_bytes >> 20} MiB"
-        if now_ms - self._idle_since_ms >= self._idle_stop_ms:
+        idle_ms = now_ms - self._idle_since_ms
+        if idle_ms >= self._idle_stop_ms:
             return "no report needed it for a while"
+        if self._drafts and self.did_work and idle_ms >= DRAFT_IDLE_MS:
+            return "it writes down what will make the next start short"
         return ""
 
     def _enter(self, state: State, detail: str, now_ms: int) -> None:

@@ -11,7 +11,7 @@
     maxRecordsPerPartition  no task reads more messages than this                                   default 1,000,000
     failOnDataLoss          true (default): messages that are gone end the query; false: they are skipped
     timeoutMs               how long one answer may take                                            default 10,000
-    retryForMs              for how long a task waits for a group that has no master                default 30,000
+    retryForMs              for how long a task waits for a group that has no master                default 40,000
 
 Names of options are not case-sensitive, as everywhere in Spark. Every refusal names the option and the rule.
 """
@@ -50,7 +50,7 @@ class Options:
     max_records_per_partition: int = DEFAULT_MAX_RECORDS
     fail_on_data_loss: bool = True
     timeout_ms: int = 10_000
-    retry_for_ms: int = 30_000
+    retry_for_ms: int = 40_000
     meter_address: str | None = None
     meter_token: str = ""
 

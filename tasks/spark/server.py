@@ -9,13 +9,16 @@ lease, the server is neither stopped nor replaced. The conversation is one JSON 
     from the client    {"event": "session"}  a new session works | {"event": "broken", "why": str}  it does not
                        {"event": "done"}     the last line of a client that cleaned up after itself
 
-`tasks.spark.lease` is the client. What a person is shown goes to DATA/run/spark.json. Decisions are `tasks.spark.lifecycle`'s.
+`tasks.spark.lease` is the client. Reports run side by side, each with a lease of its own, in one session that the address
+names; the scratch directory also holds what Spark takes for Python (`tasks.spark.daemons`). What a person is shown goes to
+DATA/run/spark.json. Decisions are `tasks.spark.lifecycle`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import secrets
@@ -24,6 +27,7 @@ import signal
 import socket
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,7 @@ from remoting.errors import SettingsError
 from remoting.transport.tasks import TaskOwner
 from tasks.heartbeat_file import beat
 from tasks.spark import launch
+from tasks.spark.archive import Archive, cache_dir
 from tasks.spark.lease import short_address
 from tasks.spark.lifecycle import Action, Lifecycle, State
 from tasks.spark.processes import tree_memory_bytes
@@ -91,7 +96,8 @@ class Server:
     def __init__(self, settings: SparkSettings, problem: str | None, java_home: str) -> None:
         self._settings = settings
         self._problem = problem
-        self._java_home = java_home
+        self._programs = _find_programs(java_home)
+        self._archive = Archive(cache_dir(os.environ), java_home, self._programs.jars) if settings.is_local else None
         self._lifecycle = Lifecycle(settings.idle_stop_ms, settings.most_memory_bytes)
         self._jvm: Jvm | None = None
         self._clients: set[asyncio.StreamWriter] = set()
@@ -144,10 +150,7 @@ class Server:
                 pass
 
     async def _start(self) -> None:
-        from pyspark.find_spark_home import _find_spark_home
-
         token, port = secrets.token_urlsafe(24), _free_port()
-        spark_home = Path(_find_spark_home())
         scratch = self._settings.scratch_dir
         try:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -156,14 +159,13 @@ class Server:
             environ = launch.environment(
                 self._settings,
                 os.environ,
-                spark_home=spark_home,
-                java_home=self._java_home,
-                python=sys.executable,
+                dataclasses.replace(self._programs, python=self._python(scratch)),
                 project_dir=PROJECT_DIR,
                 token=token,
             )
+            jvm_options = self._archive.options() if self._archive is not None else []
             process = await asyncio.create_subprocess_exec(
-                *launch.command(self._settings, spark_home, port),
+                *launch.command(self._settings, self._programs, port, jvm_options),
                 cwd=scratch,
                 env=environ,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -177,12 +179,23 @@ class Server:
             self._tell_all(failed=True)
             return
         log.info("starting Spark (%s, process %d, port %d)", self._settings.master, process.pid, port)
-        # the client library sends a token without TLS only to a host of this very name
-        self._jvm = Jvm(process, port, f"sc://localhost:{port}/;token={token}")
-        self._lifecycle.started(now_ms())
+        # The client library sends a token without TLS only to a host of this very name. All clients share one session: each
+        # session would have Python processes of its own.
+        self._jvm = Jvm(process, port, f"sc://localhost:{port}/;token={token};session_id={uuid.uuid4()}")
+        self._lifecycle.started(now_ms(), drafts=self._archive is not None and self._archive.is_drafting)
         self._tell_all()
         self._owner.spawn(self._watch(self._jvm), "watching the JVM")
         self._owner.spawn(self._await_listening(self._jvm), "waiting for the JVM")
+
+    def _python(self, scratch: Path) -> str:
+        """What Spark here takes for Python; see `tasks.spark.daemons`."""
+        if not self._settings.is_local:
+            return self._programs.python
+        path = scratch / "python"
+        path.write_text(launch.worker_python(self._programs))
+        path.chmod(0o700)
+        # a directory from which nothing may be started is no reason to fail
+        return str(path) if os.access(path, os.X_OK) else self._programs.python
 
     async def _await_listening(self, jvm: Jvm) -> None:
         while jvm.process.returncode is None and self._lifecycle.state is State.STARTING:
@@ -197,6 +210,10 @@ class Server:
     async def _watch(self, jvm: Jvm) -> None:
         code = await jvm.process.wait()
         how = f"exit code {code}; its log says more" if code >= 0 else f"killed by {signal.Signals(-code).name}"
+        came_up = self._lifecycle.state is not State.STARTING
+        if self._archive is not None and self._archive.ended(code, came_up=came_up, did_work=self._lifecycle.did_work):
+            # it was the archive's fault: whoever waits goes on waiting for the start without it
+            self._lifecycle.stop_asked(how, now_ms())
         unexpected = self._lifecycle.exited(how, now_ms())
         self._jvm = None
         log.log(logging.ERROR if unexpected else logging.INFO, "Spark ended: %s", how)
@@ -339,6 +356,13 @@ class Server:
 def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
     if not writer.is_closing():
         writer.write(orjson.dumps(message) + b"\n")
+
+
+def _find_programs(java_home: str) -> launch.Programs:
+    from pyspark.find_spark_home import _find_spark_home
+
+    spark_home = Path(_find_spark_home())
+    return launch.Programs(spark_home, tuple(sorted((spark_home / "jars").glob("*.jar"))), java_home, sys.executable)
 
 
 def _free_port() -> int:

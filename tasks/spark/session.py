@@ -1,7 +1,9 @@
-"""The Spark session of this worker process: one, made after the fork, kept from report to report.
+"""The way of this worker process to the Spark session: one client, made after the fork, kept from report to report.
 
-A new session per report would leak processes in the server; a session made before the fork would share gRPC's threads and locks
-with the parent. So pyspark is imported on first use, and the session belongs to the process that made it.
+A new session per report or worker would leak processes in the server, so all workers use the one that the server's address names;
+each has a client of its own, and what one closes is only that. A client made before the fork would share gRPC's threads and
+locks with the parent: so pyspark is imported on first use, and the client belongs to the process that made it. With a Spark
+Connect server that somebody else runs, each worker has a session of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tasks.spark.errors import reason
 from tasks.spark.lease import Lease, SparkUnavailable
 from tasks.spark.settings import SparkSettings
 
@@ -68,6 +71,8 @@ class Sessions:
             # loading takes as long as a third of the server's start: do it meanwhile
             import_module("pyspark.sql.connect.session")
             url, _ = lease.wait_ready(waiting, is_cancelled)
+            if not self._is_at(url):
+                waiting("Spark listens; its first query is on its way")
             try:
                 session, is_new = self._session_at(url, ship=not settings.is_local)
             except SparkUnavailable as error:
@@ -78,17 +83,18 @@ class Sessions:
             yield SparkHandle(session, lease)
 
     def close(self) -> None:
-        """End the session and its connection; the process is about to end, or its server did."""
+        """End this process's client; the next use makes another."""
         session, self._session, self._url = self._session, None, ""
         if session is None or self._pid != os.getpid():
             return
-        # the server may be gone already: then there is nothing to release, and trying would only wait
-        session.release_session_on_close = False
         _close_channel(session)
+
+    def _is_at(self, url: str) -> bool:
+        return self._session is not None and (self._url, self._pid) == (url, os.getpid())
 
     def _session_at(self, url: str, *, ship: bool) -> tuple[Any, bool]:
         with self._lock:
-            if self._session is not None and (self._url, self._pid) == (url, os.getpid()) and _works(self._session):
+            if self._is_at(url) and _works(self._session):
                 return self._session, False
             self.close()
             self._session = _make_session(url, ship=ship)
@@ -115,6 +121,8 @@ def _make_session(url: str, *, ship: bool) -> Any:
     session: Any = None
     try:
         session = SparkSession(connection=DefaultChannelBuilder(url), userId=USER)
+        # others may use the session that we share with them; it ends with the server
+        session.release_session_on_close = False
         # the default goes on trying for ten minutes when nobody is there
         session.client.set_retry_policies(
             [DefaultPolicy(max_retries=4, initial_backoff=50, max_backoff=500, jitter=50, min_jitter_threshold=100)]
@@ -126,9 +134,8 @@ def _make_session(url: str, *, ship: bool) -> Any:
         session.sql("select 1").toArrow()
     except (PySparkException, grpc.RpcError, OSError, ValueError, RuntimeError) as error:
         if session is not None:
-            session.release_session_on_close = False
             _close_channel(session)
-        raise SparkUnavailable(f"Spark at {shown} does not work: {_first_line(error)}") from error
+        raise SparkUnavailable(f"Spark at {shown} does not work: {reason(error)}") from error
     log.info("session %s at %s", session.session_id, shown)
     return session
 
@@ -141,7 +148,7 @@ def _works(session: Any) -> bool:
     try:
         session.conf.get("spark.sql.session.timeZone")
     except (PySparkException, grpc.RpcError) as error:
-        log.info("session %s is gone: %s", session.session_id, _first_line(error))
+        log.info("session %s is gone: %s", session.session_id, reason(error))
         return False
     return True
 
@@ -171,8 +178,3 @@ def shipped_code() -> bytes:
         for name in _SHIPPED_FILES:
             archive.write(_PROJECT_DIR / name, name)
     return content.getvalue()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:500]

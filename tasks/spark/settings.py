@@ -4,7 +4,11 @@
   Spark Connect server that somebody else runs
 - LOGBOOM_SPARK_DRIVER_MEMORY: heap of our Spark Connect server, such as 1g (the default) or 512m
 - LOGBOOM_SPARK_IDLE_MINUTES: how long our server stays without work; default 10
+- LOGBOOM_REPORTS_AT_ONCE: how many reports run side by side in it (`webapp.appliance.environment`)
 - LOGBOOM_DATA_DIR: where the socket and scratch space lie
+
+Memory: all reports share that one heap; beside it Spark holds some 150 MiB for its classes and code, and for each task at a time
+a Python worker of some 100 MiB. What the reports themselves keep is bounded in `webapp.appliance.plan` (REPORT_MEMORY_KIB each).
 """
 
 from __future__ import annotations
@@ -15,10 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remoting.errors import SettingsError
+from webapp.appliance.environment import read_reports_at_once
 from webapp.appliance.place import DEFAULT_DATA_DIR
 
 LOCAL_CORES = 2
+# A task whose Python worker was killed is done again; one that fails by itself fails as often, and soon.
+TASK_FAILURES = 4
 _MEMORY = re.compile(r"(\d{1,6})([mg])", re.IGNORECASE)
+_LOCAL = re.compile(r"local(?:\[(\d+)\])?")
 _MASTER = re.compile(r"local(\[(\*|\d{1,4})\])?|(spark|k8s|sc)://\S+|yarn")
 
 
@@ -30,6 +38,7 @@ class SparkSettings:
     master: str
     driver_memory_mb: int
     idle_stop_ms: int
+    reports_at_once: int
 
     @classmethod
     def read(cls, variables: Mapping[str, str], cores: int) -> SparkSettings:
@@ -46,11 +55,13 @@ class SparkSettings:
         idle = variables.get("LOGBOOM_SPARK_IDLE_MINUTES") or "10"
         if not idle.isdecimal() or not 1 <= int(idle) <= 100_000:
             raise SettingsError(f"LOGBOOM_SPARK_IDLE_MINUTES is {idle!r}; it must be a whole number of at least 1")
+        at_once = read_reports_at_once(variables)
         data_dir = Path(variables.get("LOGBOOM_DATA_DIR") or DEFAULT_DATA_DIR)
         if master in ("local", "local[*]"):
-            # the brokers live on the same machine; a report must not take every core from them
-            master = f"local[{max(1, min(LOCAL_CORES, cores))}]"
-        return cls(data_dir, master, megabytes, int(idle) * 60_000)
+            # The brokers live on the same machine: one report takes two cores at most. Each further one finds a place for a
+            # task of its own, so that a small one does not wait until a task of a big one ends.
+            master = f"local[{max(1, min(LOCAL_CORES, cores)) + at_once - 1}]"
+        return cls(data_dir, master, megabytes, int(idle) * 60_000, at_once)
 
     @property
     def is_external(self) -> bool:
@@ -61,6 +72,13 @@ class SparkSettings:
     def is_local(self) -> bool:
         """Whether everything of Spark runs on this machine, with this directory and this Python."""
         return self.master.startswith("local")
+
+    @property
+    def task_master(self) -> str:
+        """The master as Spark is told: on this machine a task that failed is tried again, as a cluster does by itself."""
+        if not (local := _LOCAL.fullmatch(self.master)):
+            return self.master
+        return f"local[{local[1] or 1},{TASK_FAILURES}]"
 
     @property
     def socket_path(self) -> Path:

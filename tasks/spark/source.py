@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructField, StructType
 
 from remoting.errors import InvalidParameter
+from tasks.spark.attempts import patience_ms
 from tasks.spark.cluster import Cluster, find_ranges
 from tasks.spark.meter import Meter
 from tasks.spark.options import Options
@@ -109,7 +110,7 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
 
 
 def _connect(options: Options) -> Cluster:
-    return Cluster(options.controllers, timeout_ms=options.timeout_ms, retry_for_ms=options.retry_for_ms)
+    return Cluster(options.controllers, timeout_ms=options.timeout_ms, retry_for_ms=patience_ms(options.retry_for_ms))
 
 
 def _attempt(partition: RangesPartition) -> str:

@@ -3,9 +3,9 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, bulk_reads, replication, catch_up, failover, memory,
-many_queues, startup, viewers. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is
-named. When the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0
-whether goals are met or not: a run on a shared machine is read, not obeyed.
+many_queues, startup, viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only
+when it is named. When the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is
+0 whether goals are met or not: a run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tests.bench import (
     receive_ack,
     replication,
     sends,
+    spark_start,
     startup,
     viewers,
 )
@@ -50,6 +51,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
         "viewers": lambda: viewers.run(options.viewers),
+        "spark_start": lambda: spark_start.run(options.pairs),
     }
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,6 +18,8 @@ from pyspark.errors import PySparkException
 from tasks.reports.context import Context, ReportFailed, RunCancelled, Stop
 from tasks.reports.progress import Progress
 from tasks.reports.throughput import job, write
+from tasks.spark.session import Sessions
+from tests.reports.conftest import SparkProcess
 from tests.support.cluster import eventually
 from tests.unit.tasks.fake_cluster import FakeBroker
 from webapp.reports.catalogue import Row
@@ -192,6 +198,65 @@ def test_cancelling_leaves_no_job_and_nothing_kept(spark: Any, broker: FakeBroke
     assert broker.pulls >= pulls
     broker.answer_most = 500
     assert job.run(Run(spark, broker, tmp_path).context).summary[0] == "6,100 messages counted."
+
+
+def python_workers(spark_process: SparkProcess) -> list[int]:
+    """The processes that were forked to run Python for Spark's JVM."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(") ")[2].split()[1])
+    jvm = json.loads(spark_process.settings.state_path.read_bytes())["jvm_pid"]
+    return [pid for pid, parent in parents.items() if parents.get(parent) == jvm]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_killed_python_workers_cost_no_row_and_double_none(
+    spark: Any, spark_process: SparkProcess, broker: FakeBroker, tmp_path: Path, times: int
+) -> None:
+    broker.answer_most = 20
+    killed: list[int] = []
+    kills = [40 * (number + 1) for number in range(times)]
+
+    def kill() -> None:
+        if kills and broker.pulls >= kills[0]:
+            kills.pop(0)
+            for pid in python_workers(spark_process):
+                killed.append(pid)
+                os.kill(pid, signal.SIGKILL)
+
+    broker.on_pull = kill
+    run = Run(spark, broker, tmp_path)
+    result = job.run(run.context)
+    assert len(killed) >= times
+    minutes = of(result.rows, "throughput")
+    assert sum(row["messages"] for row in minutes) == 6100
+    assert sum(row["bytes"] for row in minutes) == sum(index % 100 for index in range(6000)) + 100_000
+    assert of(result.rows, "keys")[0] == {"topic": "orders", "key": "often", "messages": 4000}
+    assert kept_by_spark(spark) == []
+
+
+def test_two_clients_share_the_session_and_neither_ends_the_other(
+    spark: Any, spark_process: SparkProcess, broker: FakeBroker, tmp_path: Path
+) -> None:
+    beside = Sessions()
+    with beside.use(spark_process.settings, lambda _: None, lambda: False) as handle:
+        assert handle.session_id == spark.session_id
+        reading = threading.Event()
+        broker.on_pull = reading.set
+        mine, other = Run(spark, broker, tmp_path), Run(handle.session, broker, tmp_path)
+        broker.answer_most = 20
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.append(job.run(mine.context)))
+        thread.start()
+        assert reading.wait(120)
+        other.context.stop.ask("cancelled on request")
+        with pytest.raises(RunCancelled):
+            job.run(other.context)
+        handle.session.interruptTag("a tag of the other")
+    beside.close()
+    thread.join()
+    assert results[0].summary[0] == "6,100 messages counted."
 
 
 def test_a_broker_that_is_gone_fails_the_job_with_its_reason(

@@ -15,7 +15,7 @@ from django.utils import timezone
 from tests.web.fakes import RecordingQueue
 from webapp.accounts.models import User
 from webapp.lifecycle import State
-from webapp.reports import schedules, stream, ticks
+from webapp.reports import line, schedules, stream, ticks
 from webapp.reports.models import ReportRun, ReportSchedule
 
 pytestmark = pytest.mark.django_db
@@ -149,7 +149,7 @@ def test_replace_cancels_what_goes_on() -> None:
     (following,) = look(SIX + timedelta(hours=1, seconds=2))
     going.refresh_from_db()
     assert (going.state, going.cancel_requested) == ("starting", True)
-    assert not schedules.must_wait(following)
+    assert not line.must_wait(following)
 
 
 def test_runs_of_one_schedule_follow_one_another() -> None:
@@ -159,12 +159,12 @@ def test_runs_of_one_schedule_follow_one_another() -> None:
         runs += schedules.make_due_of(made.pk, SIX + timedelta(minutes=31))
         runs += schedules.make_due_of(made.pk, SIX + timedelta(minutes=95))
         runs = [each for each in runs if each.state == State.QUEUED]
-        assert [schedules.must_wait(run) for run in runs] == [False] + [True] * (len(runs) - 1)
+        assert [line.must_wait(run) for run in runs] == [False] + [True] * (len(runs) - 1)
         assert len(runs) > 2
         by_hand = ReportRun.objects.create(report="throughput", schedule=made)
-        assert not schedules.must_wait(by_hand), "a person asked for it now"
+        assert not line.must_wait(by_hand), "a person asked for it now"
         stream.failed(runs[0].pk, "x")
-        assert [schedules.must_wait(run) for run in runs[1:]] == [False] + [True] * (len(runs) - 2)
+        assert [line.must_wait(run) for run in runs[1:]] == [False] + [True] * (len(runs) - 2)
 
 
 def test_a_disabled_or_deleted_schedule_makes_nothing() -> None:

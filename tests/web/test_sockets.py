@@ -226,7 +226,7 @@ async def test_viewers_with_other_rights_zones_or_questions_never_share(users: d
         return {role: cookies_of(user) for role, user in users.items()}
 
     cookies = await sync_to_async(prepare)()
-    event = {"at": "2026-01-01T20:00:00.000Z", "kind": "process", "text": "something"}
+    event = {"at": "2026-01-01T20:00:00.000Z", "kind": "topic", "text": "something"}
     async with (
         opened("/ws/snapshot?view=landing", cookies["viewer"]) as viewer,
         opened("/ws/snapshot?view=landing", cookies["operator"]) as operator,

@@ -18,6 +18,7 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_DATA_DIR | supervisor | the data directory, absolute |
 | LOGBOOM_CONTROLLERS | supervisor | controller addresses `host:port`, separated by commas; name servers at the same time |
 | LOGBOOM_HTTP | supervisor | `host:port` of the console |
+| LOGBOOM_REPORTS_AT_ONCE | supervisor | how many reports run side by side, default 3 (`up --reports-at-once`) |
 | LOGBOOM_JAVA_PROBLEM | supervisor | why Spark cannot run here, one sentence; absent when it can |
 | LOGBOOM_CLUSTER_SECRET_FILE | supervisor | the file by which the components of the cluster know one another |
 | LOGBOOM_TLS_CA | person | a PEM file: controllers and brokers are dialled with TLS and must show a certificate of it |
@@ -32,6 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from remoting.errors import SettingsError
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.place import DEFAULT_DATA_DIR
 
@@ -48,6 +50,7 @@ DATA_DIR = "LOGBOOM_DATA_DIR"
 CONTROLLERS = "LOGBOOM_CONTROLLERS"
 HTTP = "LOGBOOM_HTTP"
 JAVA_PROBLEM = "LOGBOOM_JAVA_PROBLEM"
+REPORTS_AT_ONCE = "LOGBOOM_REPORTS_AT_ONCE"
 HEARTBEAT_FILE = "LOGBOOM_HEARTBEAT_FILE"
 CLUSTER_SECRET = "LOGBOOM_CLUSTER_SECRET_FILE"
 TLS_CA = "LOGBOOM_TLS_CA"
@@ -57,6 +60,8 @@ TLS_KEY = "LOGBOOM_TLS_KEY"
 DEFAULT_CONTROLLERS = "127.0.0.1:9876,127.0.0.1:9877,127.0.0.1:9878"
 DEFAULT_HTTP = "127.0.0.1:8000"
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+DEFAULT_REPORTS_AT_ONCE = 3
+MOST_REPORTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class Environment:
     database_url: str | None
     secret_key: str | None
     allowed_hosts: tuple[str, ...]
+    reports_at_once: int
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Environment:
@@ -82,7 +88,18 @@ class Environment:
             database_url=variables.get(DATABASE_URL) or None,
             secret_key=variables.get(SECRET_KEY) or None,
             allowed_hosts=_split(variables.get(ALLOWED_HOSTS) or ""),
+            reports_at_once=read_reports_at_once(variables),
         )
+
+
+def read_reports_at_once(variables: Mapping[str, str]) -> int:
+    """How many reports run side by side. Raises SettingsError with the rule."""
+    text = variables.get(REPORTS_AT_ONCE) or str(DEFAULT_REPORTS_AT_ONCE)
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_REPORTS_AT_ONCE:
+        raise SettingsError(
+            f"{REPORTS_AT_ONCE} is {text!r}; it must be a whole number from 1 to {MOST_REPORTS_AT_ONCE}"
+        )
+    return int(text)
 
 
 def _split(text: str) -> tuple[str, ...]:

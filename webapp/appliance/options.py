@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remoting.errors import SettingsError
+from webapp.appliance.environment import DEFAULT_REPORTS_AT_ONCE, MOST_REPORTS_AT_ONCE
 from webapp.appliance.place import COMMAND, DEFAULT_DATA_DIR
 
 MAX_GROUPS = 26
@@ -46,6 +47,7 @@ class Options:
     redis_port: int = 6390
     controller_settings: tuple[str, ...] = ()
     broker_settings: tuple[str, ...] = ()
+    reports_at_once: int = DEFAULT_REPORTS_AT_ONCE
     timeout_s: int = 60
 
     @property
@@ -152,6 +154,13 @@ def _parser() -> argparse.ArgumentParser:
             metavar="KEY=VALUE",
             help=f"a setting for every {component}; may be repeated (`python -m {component}d --help` lists them)",
         )
+    tuning.add_argument(
+        "--reports-at-once",
+        type=_bounded(1, MOST_REPORTS_AT_ONCE),
+        metavar="N",
+        help="how many reports run side by side in one Spark, each with a worker process that may hold 400 MiB; the others wait "
+        f"in line (default: {DEFAULT_REPORTS_AT_ONCE})",
+    )
     tuning.add_argument(
         "--timeout",
         dest="timeout_s",

@@ -20,6 +20,9 @@ from webapp.appliance.place import PROJECT_DIR
 CLUSTER = "DefaultCluster"
 HOST = "127.0.0.1"
 
+# A child of the reports worker that holds more than this is replaced after its report: its rows and Arrow's buffers stay its own.
+REPORT_MEMORY_KIB = 400 * 1024
+
 # A gate that opens when the database is migrated and the first admin exists
 PREPARED = "prepared"
 
@@ -159,6 +162,7 @@ def make_plan(
             environment.DATA_DIR: str(layout.root),
             environment.CONTROLLERS: ",".join(controllers),
             environment.HTTP: http,
+            environment.REPORTS_AT_ONCE: str(options.reports_at_once),
             environment.CLUSTER_SECRET: str(layout.replication_secret_file),
             "PYTHONUNBUFFERED": "1",
             **handed_down,
@@ -287,7 +291,19 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
         background(
             "worker-reports",
             Kind.WORKER,
-            (*celery, "worker", "-Q", "reports", "-n", "reports@%h", "--concurrency", "1", *worker),
+            (
+                *(
+                    *celery,
+                    "worker",
+                    "-Q",
+                    "reports",
+                    "-n",
+                    "reports@%h",
+                    "--concurrency",
+                    str(options.reports_at_once),
+                ),
+                *("--max-memory-per-child", str(REPORT_MEMORY_KIB), *worker),
+            ),
         ),
         background("beat", Kind.BEAT, (*celery, "beat", "--pidfile", "", "--loglevel", "INFO")),
         background("spark", Kind.SPARK, (python, "-m", "tasks.spark.server")),

@@ -17,7 +17,7 @@ from webapp.errors import Conflict, NotFound, Problem
 from webapp.lifecycle import WorkOver
 from webapp.operations.kinds import Done, Kind, Parameters
 from webapp.queue import CANCEL_REPORT, RUN_REPORT, task_queue
-from webapp.reports import catalogue, cron, schedules, stream
+from webapp.reports import catalogue, cron, line, schedules, stream
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.rules import Rules
 
@@ -80,8 +80,10 @@ def _run(actor: Actor, parameters: Parameters) -> Done:
         schedule_id=parameters["schedule_id"],
         requested_by=actor.user,
         requested_by_name=actor.name[:150],
+        progress=line.JUST_QUEUED,
     )
     transaction.on_commit(lambda: _send(run))
+    line.tell_places_after_commit()
     return Done({"run_id": str(run.pk)})
 
 

@@ -9,8 +9,9 @@ person starts has no tick. A tick that is not run is a row as well, made skipped
 about a run: its tick was moved by daylight saving, or it is caught up. `spark_session_id` and `spark_tag` are stored before the
 first job starts: with them any process can interrupt the run. `progress` is `{"stages": [{"id", "name", "done", "total",
 "running"}], "tasks_done", "tasks_total", "rows_read", "rows_total", "text", "summary"}`; unknown parts are absent, never 0;
-`summary` is what a run that succeeded says of itself, as sentences. `parquet_path` names a file with the whole of the report's
-first section, when that may be more than the rows that are kept for the page.
+`summary` is what a run that succeeded says of itself, as sentences; while it is queued, `queue` and `text` say where it stands
+(`webapp.reports.line`). `parquet_path` names a file with the whole of the report's first section, when that may be more than the
+rows that are kept for the page.
 
 A **row** belongs to one section of the report's result (see `webapp.reports.catalogue`). `(run, section, key)` names it:
 writing the same key again replaces its data and gives it a new `seq`. `seq` counts up over the run (`ReportRun.last_seq`), so

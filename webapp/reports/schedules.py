@@ -18,10 +18,10 @@ from datetime import datetime
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from django.db import transaction
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Max, QuerySet
 
 from webapp.lifecycle import FINISHED, State, WorkOver
-from webapp.reports import cron, stream, ticks
+from webapp.reports import cron, line, stream, ticks
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.reports.ticks import Decided, Timetable
 
@@ -50,21 +50,14 @@ def make_due_of(schedule_id: int, now: datetime) -> list[ReportRun]:
         made = [_make(schedule, each, now) for each in _decide(schedule, now)]
         schedule.decided_until = max(schedule.decided_until, now)
         schedule.save(update_fields=["decided_until"])
+        if made:
+            line.tell_places_after_commit()
     return [each for each in made if each.state == State.QUEUED]
 
 
 def identity(schedule_id: int, tick: datetime) -> uuid.UUID:
     """The id of the run of that schedule and tick."""
     return uuid.uuid5(_IDENTITIES, f"{schedule_id} {int(tick.timestamp())}")
-
-
-def must_wait(run: ReportRun) -> bool:
-    """Whether a schedule's run has to wait for an earlier one of the same schedule. One that a person started does not."""
-    schedule = run.schedule
-    if schedule is None or run.tick is None or schedule.overlap == ReportSchedule.Overlap.REPLACE:
-        return False
-    earlier = Q(tick__lt=run.tick) | Q(tick=None, created_at__lt=run.created_at)
-    return bool(_unfinished(schedule).filter(earlier).exists())
 
 
 def _timetable(schedule: ReportSchedule) -> Timetable:
@@ -97,6 +90,7 @@ def _make(schedule: ReportSchedule, decided: Decided, now: datetime) -> ReportRu
         schedule=schedule,
         tick=decided.at,
         note=decided.note,
+        progress={} if decided.skipped else line.JUST_QUEUED,
         state=State.SKIPPED if decided.skipped else State.QUEUED,
         reason=decided.skipped,
         finished_at=now if decided.skipped else None,

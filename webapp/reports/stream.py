@@ -14,6 +14,7 @@ from uuid import UUID
 from webapp import lifecycle
 from webapp.lifecycle import State
 from webapp.reports.catalogue import Row
+from webapp.reports.line import tell_places_after_commit
 from webapp.reports.models import ReportRow, ReportRun
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,10 @@ log = logging.getLogger(__name__)
 
 def starting(run_id: UUID | str, spark_session_id: str = "", spark_tag: str = "") -> ReportRun:
     """The worker took the run; with the names by which its Spark jobs can be interrupted."""
-    return lifecycle.move(ReportRun, run_id, State.STARTING, spark_session_id=spark_session_id, spark_tag=spark_tag)
+    names = {"spark_session_id": spark_session_id, "spark_tag": spark_tag}
+    run = lifecycle.move(ReportRun, run_id, State.STARTING, progress={"text": "a worker took it"}, **names)
+    tell_places_after_commit()
+    return run
 
 
 def running(run_id: UUID | str) -> ReportRun:
@@ -44,6 +48,7 @@ def succeeded(run_id: UUID | str, rows: Iterable[Row] = (), parquet_path: str = 
         _store(run, rows, final=True)
         run.rows.filter(final=False).delete()
         lifecycle.enter(run, State.SUCCEEDED, parquet_path=parquet_path, rows_count=run.rows.count())
+    tell_places_after_commit()
     return run
 
 
@@ -67,12 +72,16 @@ def end(run_id: UUID | str, reason: str, *, is_failure: bool = False) -> None:
 
 def request_cancel(run_id: UUID | str) -> ReportRun:
     """Ask the worker to stop; a run that nobody has taken yet is over at once."""
-    return lifecycle.request_cancel(ReportRun, run_id, reason="cancelled before it started")
+    reason = "cancelled before it started"
+    run = lifecycle.request_cancel(ReportRun, run_id, reason=reason, progress={"text": reason})
+    tell_places_after_commit()
+    return run
 
 
 def _end(run_id: UUID | str, state: State, reason: str) -> ReportRun:
     with lifecycle.changing(ReportRun, run_id) as run:
         lifecycle.enter(run, state, reason=reason[:4000], rows_count=run.rows.count())
+    tell_places_after_commit()
     return run
 
 

@@ -18,6 +18,7 @@ from tasks.reports.throughput.minutes import Minutes, TooMany
 from tasks.reports.throughput.summary import Counted, Coverage, summary
 from tasks.spark.meter import MeterReceiver
 from tasks.spark.planning import QueueRange, part
+from tasks.spark.retrying import again_if_worker_lost
 
 log = logging.getLogger(__name__)
 
@@ -110,9 +111,9 @@ class _Kept:
     def keep(self, frame: Any) -> Any:
         """Keep a slice from its first use on."""
         name = f"{self._prefix}_{len(self._names)}"
-        frame.createOrReplaceTempView(name)
+        again_if_worker_lost(lambda: frame.createOrReplaceTempView(name))
         self._names.append(name)
-        self._spark.catalog.cacheTable(name)
+        again_if_worker_lost(lambda: self._spark.catalog.cacheTable(name))
         return self._spark.table(name)
 
     def all(self) -> Any:

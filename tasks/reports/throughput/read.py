@@ -19,9 +19,10 @@ FIRST_SLICE: Final = 2_000
 SMALL_SLICE: Final = 16_000
 SLICE_S: Final = 2.0
 SLICE_SHARE: Final = 0.1
-# two tasks at a time read beside the brokers; a task that reads more than this would not be told apart from one that hangs
+# Two tasks at a time read beside the brokers. Tasks are short, since Spark takes no place away from one that runs: a small
+# report beside this one gets the next place that becomes free.
 TASKS_PER_SLICE: Final = 2
-MOST_RECORDS_PER_TASK: Final = 250_000
+MOST_RECORDS_PER_TASK: Final = 64_000
 
 
 def window(parameters: Mapping[str, Any], as_of_ms: int) -> tuple[int, int]:
@@ -43,9 +44,10 @@ def find(controllers: Sequence[str], parameters: Mapping[str, Any], as_of_ms: in
     """
     start_ms, end_ms = (max(0, each) for each in window(parameters, as_of_ms))
     with Cluster(controllers) as cluster:
+        silent = cluster.wait_for_masters()
         topics = list(parameters.get("topics") or ()) or cluster.user_topics()
         if not topics:
-            return [], Coverage(start_ms, end_ms, topics, 0, 0)
+            return [], Coverage(start_ms, end_ms, topics, 0, 0, silent)
         options = Options.parse(
             {
                 "controllers": ",".join(controllers),
@@ -64,7 +66,7 @@ def find(controllers: Sequence[str], parameters: Mapping[str, Any], as_of_ms: in
             for queue_id in range(count)
         ]
         trimmed = sum(_is_trimmed(cluster, *each, start_ms) for each in queues)
-    return ranges, Coverage(start_ms, end_ms, topics, len(queues), trimmed)
+    return ranges, Coverage(start_ms, end_ms, topics, len(queues), trimmed, silent)
 
 
 def _is_trimmed(cluster: Cluster, topic: str, broker_name: str, queue_id: int, start_ms: int) -> bool:

@@ -15,7 +15,7 @@ class Coverage:
     """Where the report looked: store times from `start_ms` until before `end_ms`, in so many queues of these topics.
 
     `trimmed_queues` are those whose oldest kept message is inside the range, or after it: what retention removed before that
-    may have been in the range, and nobody knows any more.
+    may have been in the range, and nobody knows any more. `silent_groups` had no master, for as long as that was waited for.
     """
 
     start_ms: int
@@ -23,6 +23,7 @@ class Coverage:
     topics: Sequence[str]
     queues: int
     trimmed_queues: int
+    silent_groups: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,15 @@ class Counted:
 
 def summary(coverage: Coverage, counted: Counted) -> list[str]:
     """The sentences for a person, the most important first."""
-    if not coverage.topics:
-        return ["There are no topics but the system's own, so there was nothing to count."]
-    sentences = _where(coverage, counted)
+    if coverage.topics:
+        sentences = _where(coverage, counted)
+    else:
+        sentences = ["There are no topics but the system's own, so there was nothing to count."]
+    if coverage.silent_groups:
+        groups = "broker group" if len(coverage.silent_groups) == 1 else "broker groups"
+        sentences.append(
+            f"The {groups} {', '.join(coverage.silent_groups)} had no master: topics and queues that only it has are missing."
+        )
     if coverage.trimmed_queues:
         sentences.append(
             f"Retention had removed the oldest messages of {coverage.trimmed_queues:,} of {_count(coverage.queues, 'queue')} "

@@ -71,6 +71,14 @@ def test_a_person_may_do_without_tls_or_with_another_certificate() -> None:
     assert [word for word in words.argv if word.startswith("tls.mode=")] == ["tls.mode=permissive", "tls.mode=disabled"]
 
 
+def test_so_many_reports_run_side_by_side() -> None:
+    plan = plan_of(Options(reports_at_once=5))
+    worker = next(process for process in plan.processes if process.name == "worker-reports").argv
+    assert worker[worker.index("--concurrency") + 1] == "5"
+    assert worker[worker.index("--max-memory-per-child") + 1] == str(400 * 1024)
+    assert plan.env["LOGBOOM_REPORTS_AT_ONCE"] == "5"
+
+
 def test_daemons_wait_for_nothing_and_the_front_for_the_database() -> None:
     plan = plan_of()
     for process in plan.processes:

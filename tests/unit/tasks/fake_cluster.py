@@ -43,7 +43,8 @@ class FakeBroker:
     """One broker group with topics of encoded records, served as a name server, controller and master at once.
 
     `answer_most` records a read; offsets below `min_offset` are gone; `visible_end` hides the tail, as a master does whose
-    followers have not confirmed it yet. The route names `replicas`, by their numbers: others of these.
+    followers have not confirmed it yet. The route names `replicas`, by their numbers: others of these. For `masterless_views`
+    views of the cluster its master is dead, and routes leave it out meanwhile, as those of a group do that has no other broker.
     """
 
     def __init__(self, name: str = "broker-a", answer_most: int = 32) -> None:
@@ -61,6 +62,8 @@ class FakeBroker:
         self.replicas: dict[str, str] = {}
         self.reads: list[int] = []  # the offsets that were asked for
         self.asked = threading.Semaphore(0)  # released by every read
+        self.masterless_views = 0
+        self.asked_views = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake broker")
         self._server: RemotingServer | None = None
@@ -135,7 +138,7 @@ class FakeBroker:
 
     def _route(self, request: Command) -> tuple[int, dict[str, str], bytes]:
         count = sum(topic == request.ext["topic"] for topic, _ in self.queues)
-        if not count:
+        if not count or self.masterless_views:
             return codes.TOPIC_NOT_EXIST, {}, b""
         route = {
             "brokerDatas": [
@@ -146,7 +149,10 @@ class FakeBroker:
         return codes.SUCCESS, {}, orjson.dumps(route)
 
     def _view(self, request: Command) -> tuple[int, dict[str, str], bytes]:
-        replica = ReplicaView(broker_id=1, address=self.address)
+        self.asked_views += 1
+        is_alive = not self.masterless_views
+        self.masterless_views = max(0, self.masterless_views - 1)
+        replica = ReplicaView(broker_id=1, address=self.address, alive=is_alive)
         group = GroupView(cluster_name="c", broker_name=self.name, master_broker_id=1, replicas=(replica,))
         return codes.SUCCESS, {}, encode(ClusterView(groups=(group,)))
 

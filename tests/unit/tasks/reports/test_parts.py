@@ -357,3 +357,23 @@ def test_a_busy_database_does_not_end_the_watch(watched: Watched, caplog: pytest
         watched.store.cancel = True
         assert watched.stop.event.wait(10)
     assert "trying again" in caplog.text
+
+
+def test_what_is_waited_for_is_shown_with_its_time() -> None:
+    now_s = 100.0
+    progress = Progress(lambda: now_s)
+    progress.wait("Spark is starting")
+    assert progress.document()["text"] == "Spark is starting (0 s so far)"
+    now_s = 107.4
+    progress.wait("Spark listens; its first query is on its way")
+    assert progress.document()["text"] == "Spark listens; its first query is on its way (7 s so far)"
+    progress.say("reading")
+    assert progress.document()["text"] == "reading"
+    progress.wait("waiting again")
+    assert progress.document()["text"] == "waiting again (0 s so far)"
+
+
+def test_groups_that_could_not_be_asked_are_said() -> None:
+    coverage = Coverage(NOON_MS, NOON_MS + 60_000, ["orders"], 8, 0, ("broker-b",))
+    told = " ".join(summary(coverage, Counted(5, 5, 1, 1)))
+    assert "The broker group broker-b had no master: topics and queues that only it has are missing." in told

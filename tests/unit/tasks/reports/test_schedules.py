@@ -14,8 +14,8 @@ from tasks.app import LOOK_EVERY_S, MAKE_DUE_RUNS, app
 from tasks.reports import runs
 from tasks.reports.schedules import make_due_runs
 from tests.unit.tasks.fake_redis import FakeRedis
+from webapp.reports.line import must_wait
 from webapp.reports.models import ReportRun, ReportSchedule
-from webapp.reports.schedules import must_wait
 
 Sent = list[tuple[list[str], dict[str, Any]]]
 

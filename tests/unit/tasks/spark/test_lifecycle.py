@@ -10,8 +10,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from remoting.errors import SettingsError
 from tasks.spark import launch
-from tasks.spark.errors import is_cancelled, reason
+from tasks.spark.errors import is_cancelled, is_worker_lost, reason
 from tasks.spark.lifecycle import (
+    DRAFT_IDLE_MS,
+    DRAFT_TIMEOUT_MS,
     LONGEST_RETRY_MS,
     MOST_SESSIONS,
     START_TIMEOUT_MS,
@@ -21,6 +23,7 @@ from tasks.spark.lifecycle import (
     State,
 )
 from tasks.spark.processes import tree_memory_bytes
+from tasks.spark.retrying import again_if_worker_lost
 from tasks.spark.settings import SparkSettings
 from tests.support.examples import examples
 from tests.unit.tasks.patience import patient
@@ -108,6 +111,33 @@ def test_a_server_that_does_not_work_is_replaced_at_once_and_leases_are_told() -
     lifecycle.stop_asked("broken", 100)
     assert lifecycle.exited("exit code 143", 200)
     assert lifecycle.decide(200)[0] is Action.START
+
+
+def test_who_cannot_use_a_server_takes_it_from_nobody_for_whom_it_works() -> None:
+    lifecycle = ready(leases=2)
+    lifecycle.session_created()
+    lifecycle.found_broken("its first query failed")
+    assert lifecycle.decide(100)[0] is Action.NOTHING
+    lifecycle.lease_closed(100)
+    assert lifecycle.decide(100)[0] is Action.NOTHING, "the other report goes on"
+    lifecycle.lease_closed(200)
+    assert lifecycle.decide(200) == (Action.STOP, "its first query failed")
+
+
+def test_one_that_writes_down_its_classes_does_so_soon_after_its_first_report_and_has_time() -> None:
+    lifecycle = Lifecycle(**LIMITS)
+    lifecycle.lease_opened()
+    lifecycle.started(0, drafts=True)
+    lifecycle.listening(10)
+    lifecycle.session_created()
+    assert lifecycle.decide(DRAFT_IDLE_MS + 10)[0] is Action.NOTHING
+    lifecycle.lease_closed(20)
+    assert lifecycle.decide(DRAFT_IDLE_MS + 19)[0] is Action.NOTHING
+    now_ms = DRAFT_IDLE_MS + 20
+    assert lifecycle.decide(now_ms) == (Action.STOP, "it writes down what will make the next start short")
+    lifecycle.stop_asked("idle", now_ms)
+    assert lifecycle.decide(now_ms + DRAFT_TIMEOUT_MS - 1)[0] is Action.NOTHING
+    assert lifecycle.decide(now_ms + DRAFT_TIMEOUT_MS)[0] is Action.KILL
 
 
 def test_a_lease_that_comes_while_it_stops_gets_the_next_one() -> None:
@@ -201,8 +231,10 @@ TestAnyLife.settings = hypothesis_settings(patient, max_examples=examples(60))
 
 def test_settings_have_bounds_and_say_them() -> None:
     settings = SparkSettings.read({}, cores=64)
-    assert (settings.master, settings.driver_memory_mb, settings.is_local) == ("local[2]", 1024, True)
-    assert SparkSettings.read({"LOGBOOM_SPARK_MASTER": "local[*]"}, cores=1).master == "local[1]"
+    assert (settings.master, settings.driver_memory_mb, settings.is_local) == ("local[4]", 1024, True)
+    one_core = SparkSettings.read({"LOGBOOM_SPARK_MASTER": "local[*]", "LOGBOOM_REPORTS_AT_ONCE": "1"}, cores=1)
+    assert (one_core.master, one_core.task_master) == ("local[1]", "local[1,4]")
+    assert SparkSettings.read({"LOGBOOM_SPARK_MASTER": "spark://a:7077"}, cores=1).task_master == "spark://a:7077"
     assert SparkSettings.read({"LOGBOOM_SPARK_MASTER": "local[8]"}, cores=1).master == "local[8]"
     assert SparkSettings.read({"LOGBOOM_SPARK_MASTER": "sc://spark:15002"}, cores=1).is_external
     assert not SparkSettings.read({"LOGBOOM_SPARK_MASTER": "spark://a:7077"}, cores=1).is_local
@@ -210,6 +242,7 @@ def test_settings_have_bounds_and_say_them() -> None:
         "LOGBOOM_SPARK_MASTER": "mesos://a",
         "LOGBOOM_SPARK_DRIVER_MEMORY": "511m",
         "LOGBOOM_SPARK_IDLE_MINUTES": "0",
+        "LOGBOOM_REPORTS_AT_ONCE": "17",
     }.items():
         with pytest.raises(SettingsError, match=f"{name} is '{value}'; it must be"):
             SparkSettings.read({name: value}, cores=2)
@@ -217,16 +250,17 @@ def test_settings_have_bounds_and_say_them() -> None:
 
 def test_the_token_is_on_no_command_line_and_the_server_on_loopback_only() -> None:
     settings = SparkSettings.read({"LOGBOOM_DATA_DIR": "/somewhere/data"}, cores=2)
-    argv = launch.command(settings, Path("/spark"), 4711)
-    assert argv[0] == "/spark/bin/spark-submit"
-    assert "spark.connect.grpc.binding.address=127.0.0.1" in argv
-    assert "spark.ui.enabled=false" in argv
+    programs = launch.Programs(Path("/spark"), (Path("/spark/a.jar"), Path("/spark/b.jar")), "/java", "/venv/python")
+    argv = launch.command(settings, programs, 4711, ["-XX:SharedArchiveFile=/cache/a.jsa"])
+    assert argv[0] == "/java/bin/java"
+    assert argv[-3:] == ["-cp", "/spark/a.jar:/spark/b.jar", launch.SERVER_CLASS]
+    assert "-Dspark.connect.grpc.binding.address=127.0.0.1" in argv
+    assert "-Dspark.ui.enabled=false" in argv
+    assert "-XX:SharedArchiveFile=/cache/a.jsa" in argv
     environ = launch.environment(
         settings,
         {"PATH": "/bin", "SPARK_REMOTE": "sc://elsewhere"},
-        spark_home=Path("/spark"),
-        java_home="/java",
-        python="/venv/python",
+        programs,
         project_dir=Path("/project"),
         token="secret",
     )
@@ -234,6 +268,16 @@ def test_the_token_is_on_no_command_line_and_the_server_on_loopback_only() -> No
     assert "secret" not in " ".join(argv)
     assert "SPARK_REMOTE" not in environ
     assert (environ["PYSPARK_PYTHON"], environ["PYTHONPATH"]) == ("/venv/python", "/project")
+
+
+def test_on_a_cluster_its_own_scripts_start_the_server() -> None:
+    settings = SparkSettings.read({"LOGBOOM_SPARK_MASTER": "spark://a:7077"}, cores=2)
+    programs = launch.Programs(Path("/spark"), (), "/java", "/venv/python")
+    argv = launch.command(settings, programs, 4711)
+    assert argv[0] == "/spark/bin/spark-submit"
+    assert argv[argv.index("--master") + 1] == "spark://a:7077"
+    assert "spark.ui.enabled=false" in argv
+    assert not any("spark.master" in word for word in argv)
 
 
 def test_what_we_ship_to_a_cluster_is_what_the_source_imports() -> None:
@@ -266,18 +310,71 @@ org.apache.spark.sql.AnalysisException: something else
 """
 
 
+STAGE_FAILURE = (
+    "(org.apache.spark.SparkException) Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent "
+    "failure: Lost task 0.3 in stage 3.0 (TID 9) (127.0.0.1 executor driver): "
+    "java.lang.ArithmeticException: cannot divide by zero\n"
+    "\tat org.apache.spark.Something.run(Something.scala:1)\n\nDriver stacktrace:"
+)
+WORKER_KILLED = STAGE_FAILURE.replace(
+    "java.lang.ArithmeticException: cannot divide by zero",
+    "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): java.io.EOFException",
+)
+RPC_GONE = """<_MultiThreadedRendezvous of RPC that terminated with:
+\tstatus = StatusCode.UNAVAILABLE
+\tdetails = "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Failed to connect"
+>"""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (PYTHON_FAILURE, "give exactly one of subscribe (topics) and assign (queues)"),
         ("[UNRESOLVED] No such column. SQLSTATE: 42703\n\nJVM stacktrace:\nx", "[UNRESOLVED] No such column."),
         ("(org.apache.spark.SparkException) Job aborted\n\tat x", "Job aborted"),
-        ("", "ValueError"),
+        (
+            WORKER_KILLED,
+            "Spark's Python worker ended in the middle of its work, again and again: it was killed, or ran out of",
+        ),
+        (RPC_GONE, "Spark does not answer any more: it ended or was killed while the report ran."),
+        (
+            "java.lang.OutOfMemoryError: Java heap space",
+            "Spark ran out of memory. Give it more with LOGBOOM_SPARK_DRIVER",
+        ),
+        ("org.apache.spark.SparkException: Task not serializable", "Task not serializable"),
+        (STAGE_FAILURE, "cannot divide by zero"),
+        (
+            "java.lang.NullPointerException",
+            "Spark failed and did not say why (NullPointerException); the log of the process",
+        ),
+        ("", "Spark failed and did not say why (ValueError); the log of the process"),
         ("x" * 5000, "x" * 999 + "…"),
     ],
 )
 def test_the_innermost_sentence_is_the_reason(text: str, expected: str) -> None:
-    assert reason(ValueError(text)) == expected
+    told = reason(ValueError(text))
+    assert told.startswith(expected)
+    assert "org.apache" not in told
+    assert "\n" not in told
+
+
+def test_only_a_worker_that_vanished_is_a_reason_to_ask_again() -> None:
+    from pyspark.errors import PySparkException
+
+    assert is_worker_lost(ValueError(WORKER_KILLED))
+    assert not is_worker_lost(ValueError(PYTHON_FAILURE))
+    answers: list[object] = [PySparkException(WORKER_KILLED), 5, PySparkException(STAGE_FAILURE), 6]
+
+    def ask() -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert again_if_worker_lost(ask) == 5
+    with pytest.raises(PySparkException):
+        again_if_worker_lost(ask)
+    assert answers == [6]
 
 
 def test_interruption_is_told_apart() -> None:

@@ -213,6 +213,47 @@ def test_a_master_that_is_away_for_a_moment_is_waited_for(broker: FakeBroker) ->
     assert waiting.now_s >= 3
 
 
+def test_waiting_for_a_master_in_vain_says_for_whom_and_how_long(broker: FakeBroker) -> None:
+    broker.refuse_pulls = 10_000
+    with connect(broker) as cluster, pytest.raises(RequestError) as refusal:
+        bodies(cluster, [QueueRange("orders", "broker-a", 0, 0, 125)])
+    assert str(refusal.value).startswith(
+        "orders could not be read: no master of the broker group broker-a answered for 3 s ("
+    )
+    assert refusal.value.code == codes.SERVICE_NOT_AVAILABLE
+
+
+def test_planning_waits_for_a_group_that_is_missing_in_the_routes(broker: FakeBroker) -> None:
+    """As long as its only broker starts again, a topic has no route at all: that is not the same as no topic."""
+    assign = json.dumps({"orders": {"broker-a": [1]}})
+    wanted = Options.parse({"controllers": broker.address, "assign": assign})
+    waiting = Waiting()
+    broker.masterless_views = 5
+    with connect(broker, waiting) as cluster:
+        assert [each.end for each in find_ranges(cluster, wanted)] == [125]
+    assert 1 <= waiting.now_s < 3
+    broker.masterless_views = 1000
+    with connect(broker, waiting) as cluster, pytest.raises(RequestError, match="a remark"):
+        find_ranges(cluster, wanted)
+
+
+def test_a_group_that_does_not_come_back_is_named(broker: FakeBroker) -> None:
+    waiting = Waiting()
+    broker.masterless_views = 3
+    with connect(broker, waiting) as cluster:
+        assert cluster.wait_for_masters() == ()
+        assert waiting.now_s < 3
+        broker.masterless_views = 1000
+        assert cluster.wait_for_masters() == ("broker-a",)
+
+
+def test_a_controller_that_just_started_does_not_speak_for_the_others(broker: FakeBroker) -> None:
+    with FakeBroker("broker-b") as fresh, Cluster([fresh.address, broker.address]) as cluster:
+        assert cluster.queues("orders") == {"broker-a": 2}
+        with pytest.raises(RequestError):
+            cluster.queues("nothing")
+
+
 def test_a_tail_that_a_new_master_does_not_show_yet_is_waited_for(broker: FakeBroker) -> None:
     waiting = Waiting()
     with connect(broker, waiting) as cluster:

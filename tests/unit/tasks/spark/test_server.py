@@ -31,6 +31,17 @@ if mode == "die":
     sys.exit(3)
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+found = [word.partition("=")[2] for word in sys.argv if word.startswith("-XX:SharedArchiveFile=")]
+if found and open(found[0]).read() != "classes":
+    os.abort()
+for word in sys.argv:
+    if word.startswith("-XX:ArchiveClassesAtExit="):
+        def end(*_, draft=word.partition("=")[2]):
+            with open(draft, "w") as file:
+                file.write("classes")
+            os._exit(143)
+        if mode != "stubborn":
+            signal.signal(signal.SIGTERM, end)
 listener = socket.socket()
 listener.bind(("127.0.0.1", port))
 if mode != "hang":
@@ -45,10 +56,13 @@ class Appliance:
 
     def __init__(self, tmp_path: Path) -> None:
         self.spark_home = tmp_path / "spark"
-        (self.spark_home / "bin").mkdir(parents=True)
-        program = self.spark_home / "bin" / "spark-submit"
-        program.write_text(FAKE_SPARK.format(python=sys.executable))
-        program.chmod(0o755)
+        (self.spark_home / "jars").mkdir(parents=True)
+        (self.spark_home / "jars" / "spark.jar").touch()
+        self.java = tmp_path / "java" / "bin" / "java"
+        self.java.parent.mkdir(parents=True)
+        self.java.write_text(FAKE_SPARK.format(python=sys.executable))
+        self.java.chmod(0o755)
+        self.archives = tmp_path / "cache" / "logboom"
         self.mode("listen")
         # deeper than a socket's address may be long
         self.data_dir = tmp_path / ("d" * 60) / ("e" * 60)
@@ -66,7 +80,7 @@ class Appliance:
 
     @asynccontextmanager
     async def running(self, problem: str | None = None) -> AsyncIterator[Server]:
-        server = Server(self.settings, problem, "/java")
+        server = Server(self.settings, problem, str(self.java.parent.parent))
         work = asyncio.create_task(server.run())
         await until("the socket is there", lambda: self.settings.socket_path.exists() or work.done())
         try:
@@ -80,6 +94,7 @@ class Appliance:
 def appliance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Appliance:
     found = Appliance(tmp_path)
     monkeypatch.setenv("SPARK_HOME", str(found.spark_home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(found.archives.parent))
     monkeypatch.setattr(server_module, "MEASURE_EVERY_S", 0.05)
     return found
 
@@ -141,6 +156,30 @@ async def test_a_report_that_vanished_has_the_server_replaced(appliance: Applian
             assert (await ready(second))[1] == 2
 
 
+async def test_the_first_server_writes_down_its_classes_and_the_next_one_reads_them(appliance: Appliance) -> None:
+    async with appliance.running() as server:
+        for _ in range(2):
+            with await lease(appliance) as held:
+                await ready(held)
+                held.say("session")
+            server._lifecycle.found_unhealthy("the test wants the next one")
+            server._changed.set()
+            await until("it is stopped", lambda: appliance.state()["state"] == "stopped")
+        (kept,) = appliance.archives.iterdir()
+        assert kept.read_text() == "classes"
+
+
+async def test_a_damaged_archive_costs_a_second_start_and_no_report(appliance: Appliance) -> None:
+    async with appliance.running() as server:
+        assert server._archive is not None
+        path = server._archive.path
+        path.parent.mkdir(parents=True)
+        path.write_text("no classes")
+        with await lease(appliance) as held:
+            assert (await ready(held))[1] == 2
+            assert not path.exists()
+
+
 async def test_many_sessions_have_it_replaced_and_few_do_not(appliance: Appliance) -> None:
     async with appliance.running():
         with await lease(appliance) as held:
@@ -178,7 +217,7 @@ async def test_a_server_that_does_not_come_up_is_a_reason_at_once(appliance: App
 
 
 async def test_a_program_that_is_not_there_is_a_reason(appliance: Appliance) -> None:
-    (appliance.spark_home / "bin" / "spark-submit").unlink()
+    appliance.java.unlink()
     async with appliance.running():
         with await lease(appliance) as held, pytest.raises(SparkUnavailable, match="cannot be started"):
             await ready(held)
