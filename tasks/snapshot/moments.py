@@ -29,4 +29,5 @@ def length(ms: int) -> str:
     if minutes < 60:
         return f"{minutes} min {seconds} s"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
+    days = hours // 24
+    return f"{hours} h {minutes} min" if days < 2 else f"{days} days"

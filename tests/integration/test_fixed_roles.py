@@ -44,7 +44,10 @@ def test_reads_go_on_at_the_replica_and_writes_when_the_master_is_back(group: Fi
     )
     assert perm & 2 == 0, "nobody can write there"
     for code in (codes.PULL_MESSAGE, codes.BULK_READ):
-        answer = group.call(1, code, pull_fields(TOPIC, 0, 0))
+        # the name servers know it a moment before the replica hears that it stands in
+        answer = eventually(
+            f"request {code} is served", lambda code=code: group.call(1, code, pull_fields(TOPIC, 0, 0))
+        )
         found = [record.body for record in decode_records(answer.body)]
         assert found == [b"message %d" % number for number in range(20)]
     assert group.call(1, codes.QUERY_CONSUMER_OFFSET, offset).ext["offset"] == "7"

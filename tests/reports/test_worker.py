@@ -256,7 +256,7 @@ def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> No
         return None if raw is None else json.loads(raw)
 
     first = eventually("there is a snapshot", published, 120)
-    assert first["verdict"] == {"status": "healthy", "reasons": []}
+    assert first["verdict"] == {"status": "healthy", "reasons": [], "recent": []}
     (group,) = first["groups"]
     assert (group["master_id"], group["replicas"][0]["role"]) == (1, "master")
     assert {each["name"]: each["message_count"] for each in first["topics"]}["orders"] == MESSAGES

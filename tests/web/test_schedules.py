@@ -372,7 +372,7 @@ def test_pages_and_rest_know_what_was_skipped(viewer: Client) -> None:
     made, other = make(name=LONG), make(name="other")
     look(at(2026, 1, 1, 9, 30))
     page = viewer.get("/reports/").content.decode()
-    for words in ("Skip the new run", "Run the latest missed one", "last skipped", LONG, 'tone-calm"'):
+    for words in ("skip the new run", "run the latest missed one", "last skipped", LONG, 'tone-calm"'):
         assert words in page
     assert page.count("<span>skipped</span>") == 6
     chosen = viewer.get("/reports/", {"state": "skipped", "schedule": made.pk}).content.decode()
