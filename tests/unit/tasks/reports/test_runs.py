@@ -339,6 +339,17 @@ def test_what_a_restarted_queue_forgot_is_sent_again_but_not_all_the_time(
     assert len(sent) == 5, "the second operation's claim has run out by now, so it was forgotten too"
 
 
+def test_what_was_forgotten_is_sent_again_in_the_order_of_its_line(
+    redis: FakeRedis, sent: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    now = timezone.now()
+    waiting = [queued() for _ in range(4)]
+    for place, run in enumerate(waiting):
+        long_ago(run, created_at=now - timedelta(seconds=90 - 10 * place))
+    schedule.queue_forgotten()
+    assert [arguments for _, arguments, _ in sent] == [[str(run.pk)] for run in waiting]
+
+
 def test_retention_removes_the_old_and_their_files(settings: Any, tmp_path: Any) -> None:
     settings.REPORTS_DIR = tmp_path
     old, young = queued(), queued()
