@@ -216,6 +216,20 @@ def test_a_failing_job_shows_its_reason(spark: FakeSpark, error: Exception, reas
     assert (after(made).state, made.reason) == ("failed", reason)
 
 
+def test_a_run_that_loads_its_job_says_what_it_waits_for(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = queued()
+    seen: list[str] = []
+
+    def load(name: str) -> FakeSpark:
+        StillWatch.latest.look()
+        seen.append(after(made).progress["text"])
+        return spark
+
+    monkeypatch.setattr(runs, "job", load)
+    runs.run(str(made.pk))
+    assert seen == ["waiting for Spark (0 s so far)"]
+
+
 def test_errors_of_spark_are_one_sentence_and_cost_the_session(spark: FakeSpark) -> None:
     from pyspark.errors import PySparkException
 
