@@ -143,9 +143,9 @@ class Nursery:
         connection, _ = daemon.listener.accept()
         try:
             pid = os.fork()
-        except OSError as error:
+        except OSError as refusal:
             # Spark does the task again; those who work go on
-            log.warning("a worker cannot be forked: %s", error)
+            log.warning("a worker cannot be forked: %s", refusal)
             connection.close()
             return
         if pid:
