@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 # A claim is taken before a row leaves `queued`; what stands longer than this without one has no worker.
 LOST_AFTER = timedelta(seconds=30)
-RESEND_AFTER = timedelta(seconds=60)
+RESEND_AFTER = timedelta(seconds=20)
 RESEND_EVERY_S = 600
 REPORTS_KEPT = timedelta(days=90)
 OPERATIONS_KEPT = timedelta(days=180)
@@ -89,9 +89,12 @@ def end_lost_runs() -> None:
 
 
 def queue_forgotten() -> None:
-    """The embedded Redis forgets its queues when it restarts. Sending twice is harmless: rows are taken once."""
+    """The embedded Redis forgets its queues when it restarts. Sending twice is harmless: rows are taken once.
+
+    Runs go in the order of their line (`webapp.reports.line`).
+    """
     before = timezone.now() - RESEND_AFTER
-    for run in ReportRun.objects.filter(state=State.QUEUED, created_at__lt=before):
+    for run in ReportRun.objects.filter(state=State.QUEUED, created_at__lt=before).order_by("created_at"):
         _resend(f"report:{run.pk}", lambda run=run: runs.run.apply_async([str(run.pk)]))
     unfinished = [State.QUEUED, State.RUNNING]
     for operation in Operation.objects.filter(state__in=unfinished, created_at__lt=before):

@@ -62,6 +62,7 @@ def execute(run_id: str, claim: Claim) -> None:
     if found is None:
         return
     store, progress, stop = Store(run_id), Progress(), Stop()
+    progress.wait("waiting for Spark")  # before anything that takes a while, such as loading its client
     try:
         with Watch(
             store,
@@ -142,7 +143,6 @@ def _run_job(found: ReportRun, store: Store, progress: Progress, stop: Stop, wat
         raise ReportFailed(f"The worker knows no report {found.report}; are console and worker of one version?")
     run_id = str(found.pk)
     module = job(found.report)
-    progress.wait("waiting for Spark")
     spark_settings = SparkSettings.read(os.environ, os.cpu_count() or 1)
     with sessions.use(spark_settings, waiting=progress.wait, is_cancelled=stop.event.is_set) as spark:
         store.set_spark(spark.session_id)

@@ -5,7 +5,7 @@ parsed and checked; the following ones map that file. It lies in the user's cach
 these jars and not to one appliance: its name is made of both, and Java itself refuses one that does not fit.
 
 It is a help and never a reason to fail: without it Spark starts more slowly. A draft gets the archive's name only after the JVM
-that wrote it has ended as it was asked to; one with which a server did not start is removed.
+that wrote it has ended as it was asked to; one with which a server did not start, or crashed, is removed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
+import signal
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -22,13 +26,19 @@ log = logging.getLogger(__name__)
 KEPT: Final = 3
 # how a JVM ends that was asked to: by itself, or through its handler of SIGTERM
 _ENDED_WELL: Final = (0, 143)
+# how one ends that trusted what is damaged: Java looks at the head of an archive only
+_CRASHED: Final = (-signal.SIGABRT, -signal.SIGBUS, -signal.SIGSEGV)
+# nobody writes a draft for so long: its JVM was killed
+_LEFT_AFTER_S: Final = 3600
 
 
-def cache_dir(variables: Mapping[str, str]) -> Path:
-    """Where programs of this user keep what they can make again (XDG_CACHE_HOME)."""
-    named = Path(variables.get("XDG_CACHE_HOME", ""))
+def cache_dir(variables: Mapping[str, str]) -> Path | None:
+    """Where programs of this user keep what they can make again (XDG_CACHE_HOME); None when nobody says where he is at home."""
+    named, home = Path(variables.get("XDG_CACHE_HOME", "")), Path(variables.get("HOME", ""))
     # the rule for the variable: what is not absolute counts as absent
-    return (named if named.is_absolute() else Path(variables.get("HOME") or "/nonexistent") / ".cache") / "logboom"
+    if named.is_absolute():
+        return named / "logboom"
+    return home / ".cache" / "logboom" if home.is_absolute() else None
 
 
 class Archive:
@@ -36,7 +46,8 @@ class Archive:
 
     def __init__(self, directory: Path, java_home: str, jars: Sequence[Path]) -> None:
         self.path = directory / f"spark-{_key(java_home, jars)}.jsa"
-        self._draft = directory / f".{self.path.name}.{os.getpid()}"
+        self._draft = directory / f".{self.path.name}.{secrets.token_hex(4)}"
+        self._is_refused = False
         self._is_used = False
         self._is_drafting = False
 
@@ -49,10 +60,13 @@ class Archive:
         """The JVM options of the next start: use the archive, or make it while there is none."""
         self._is_drafting = self._is_used = False
         try:
+            _remove_left(self.path.parent)
             if self.path.is_file():
                 os.utime(self.path)
                 self._is_used = True
                 return [f"-XX:SharedArchiveFile={self.path}", "-Xshare:auto"]
+            if self._is_refused:
+                return []
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._draft.unlink(missing_ok=True)
         except OSError as error:
@@ -68,10 +82,10 @@ class Archive:
         """
         is_to_blame = self._is_used and not came_up
         try:
-            if self._is_drafting and exit_code in _ENDED_WELL and did_work and self._draft.is_file():
+            if self._is_drafting and exit_code in _ENDED_WELL and did_work:
                 self._keep()
-            elif is_to_blame:
-                log.warning("Spark did not start with %s: removing it", self.path)
+            elif is_to_blame or (self._is_used and exit_code in _CRASHED):
+                log.warning("Spark did not start with %s, or crashed: removing it", self.path)
                 self.path.unlink(missing_ok=True)
             self._draft.unlink(missing_ok=True)
         except OSError as error:
@@ -80,6 +94,10 @@ class Archive:
         return is_to_blame
 
     def _keep(self) -> None:
+        if not self._draft.is_file():
+            log.warning("this Java makes no class-data archive: it is not asked again")
+            self._is_refused = True
+            return
         with open(self._draft, "rb") as draft:
             os.fsync(draft.fileno())
         os.replace(self._draft, self.path)
@@ -87,6 +105,14 @@ class Archive:
         known = sorted(self.path.parent.glob("spark-*.jsa"), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in known[KEPT:]:
             path.unlink(missing_ok=True)
+
+
+def _remove_left(directory: Path) -> None:
+    """Drafts of those that were killed while they wrote."""
+    for path in directory.glob(".spark-*.jsa.*"):
+        with suppress(FileNotFoundError):  # others tidy up as well
+            if time.time() - path.stat().st_mtime > _LEFT_AFTER_S:
+                path.unlink()
 
 
 def _key(java_home: str, jars: Sequence[Path]) -> str:

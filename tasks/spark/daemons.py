@@ -141,7 +141,13 @@ class Nursery:
 
     def _fork(self, daemon: Daemon) -> None:
         connection, _ = daemon.listener.accept()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as refusal:
+            # Spark does the task again; those who work go on
+            log.warning("a worker cannot be forked: %s", refusal)
+            connection.close()
+            return
         if pid:
             daemon.workers.add(pid)
             connection.close()

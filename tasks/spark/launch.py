@@ -30,8 +30,13 @@ FAIR_POOLS = """<?xml version="1.0"?>
 </allocations>
 """
 
-# A small heap for a small machine: one thread collects it, and what is free is given back while nobody needs it.
+# A small heap for a small machine: one thread collects it, and what is free is given back while nobody needs it. Java refuses
+# two collectors, and the environment (JAVA_TOOL_OPTIONS) may ask for another.
 JVM_OPTIONS = (
+    "-XX:-UseG1GC",
+    "-XX:-UseParallelGC",
+    "-XX:-UseShenandoahGC",
+    "-XX:-UseZGC",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:MinHeapFreeRatio=10",

@@ -97,7 +97,8 @@ class Server:
         self._settings = settings
         self._problem = problem
         self._programs = _find_programs(java_home)
-        self._archive = Archive(cache_dir(os.environ), java_home, self._programs.jars) if settings.is_local else None
+        cache = cache_dir(os.environ) if settings.is_local else None
+        self._archive = Archive(cache, java_home, self._programs.jars) if cache is not None else None
         self._lifecycle = Lifecycle(settings.idle_stop_ms, settings.most_memory_bytes)
         self._jvm: Jvm | None = None
         self._clients: set[asyncio.StreamWriter] = set()

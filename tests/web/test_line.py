@@ -28,6 +28,7 @@ NAME = "n" * 90
             1,
             "11th in line, behind A, B, C and 7 more, because one report runs at once: now X",
         ),
+        (["A", "B"], [], 1, "2nd in line, behind A, because one report runs at once"),
     ],
 )
 def test_the_sentence(waiting: list[str], at_work: list[str], at_once: int, told: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from typing import Any
@@ -12,7 +13,7 @@ from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.utils import timezone
 
-from tests.web.fakes import RecordingQueue
+from tests.web.fakes import MemorySnapshots, RecordingQueue
 from webapp.accounts.models import User
 from webapp.lifecycle import State
 from webapp.reports import line, schedules, stream, ticks
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.django_db
 
 DAILY = {"name": "daily", "report": "throughput", "cron": "0 6 * * 1-5", "time_zone": "Europe/Berlin"}
 LONG = "every day at six, for all the topics whose names are so long that nobody reads them to the end"
+LONG_TOPIC = "orders-of-all-shops-and-their-branches-in-all-the-countries-that-we-sell-to-since-2019-" + "x" * 3
 JSON = "application/json"
 
 
@@ -225,6 +227,17 @@ def test_a_clock_that_is_set_back_runs_nothing_twice_and_misses_nothing() -> Non
     assert made.decided_until == at(2027, 1, 1, 5, 30)
 
 
+def test_a_long_absence_costs_one_look_not_a_walk_through_it() -> None:
+    """Also when the clock stays behind the last decision, so that each look begins where the schedule was changed."""
+    made = make(cron="* * * * *", decided_until=at(2024, 1, 1))
+    began = time.process_time()
+    assert len(look(SIX)) == 1
+    ReportSchedule.objects.filter(pk=made.pk).update(decided_until=at(2030, 1, 1))
+    for second in range(0, 60, 5):
+        assert look(SIX + timedelta(seconds=second)) == []
+    assert time.process_time() - began < 2
+
+
 def test_a_clock_just_behind_makes_nothing_of_the_time_before_the_schedule() -> None:
     make(decided_until=SIX + timedelta(seconds=30))
     assert look(SIX + timedelta(seconds=29)) == []
@@ -366,6 +379,19 @@ def test_a_schedule_is_made_changed_and_run_by_its_pages(operator: Client) -> No
     run = ReportRun.objects.get()
     assert response["Location"] == f"/reports/runs/{run.pk}/"
     assert (run.schedule, run.parameters["minutes"], run.tick) == (schedule, 5, None)
+
+
+def test_an_edit_keeps_what_its_form_cannot_offer(operator: Client) -> None:
+    """A topic that the collector does not know now, and a time that is finer than minutes."""
+    known = {"topics": [LONG_TOPIC, "orders"], "start": "2026-01-01T10:00:30.500Z"}
+    made = make(parameters=known)
+    MemorySnapshots.put(None)
+    address = f"/reports/schedules/{made.pk}/edit"
+    page = operator.get(address).content.decode()
+    for topic in known["topics"]:
+        assert f"<option selected>{topic}</option>" in page
+    assert 'value="2026-01-01T10:00:30.500"' in page
+    assert 'step="any"' in page
 
 
 def test_pages_and_rest_know_what_was_skipped(viewer: Client) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from remoting.names import LEGAL_NAME, MAX_TOPIC_LENGTH
 from webapp.errors import NotFound
 from webapp.rules import Rules
+
+# In any time zone these are still times.
+EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(9998, 12, 31, tzinfo=UTC)
 
 ColumnType = Literal["text", "integer", "bytes", "time", "number"]
 
@@ -218,5 +222,8 @@ def _time(rules: Rules, name: str, given: object) -> str | None:
         moment = None
     if moment is None or moment.tzinfo is None:
         rules.refuse(name, "must be a time with its zone, such as 2026-01-31T12:00:00Z")
+        return None
+    if not EARLIEST <= moment <= LATEST:
+        rules.refuse(name, f"must be from {EARLIEST:%Y} to {LATEST:%Y}")
         return None
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -108,8 +108,15 @@ def _cancel(actor: Actor, parameters: Parameters) -> Done:
         raise Conflict("The run ended a moment ago.", code="run-finished") from error
     if not run.finished:
         # The worker that runs it also looks at cancel_requested; this task interrupts Spark at once.
-        transaction.on_commit(lambda: task_queue().send(CANCEL_REPORT, str(run.pk)))
+        transaction.on_commit(lambda: _send_cancel(run))
     return Done({"run_id": str(run.pk), "state": run.state})
+
+
+def _send_cancel(run: ReportRun) -> None:
+    try:
+        task_queue().send(CANCEL_REPORT, str(run.pk))
+    except Problem as problem:
+        log.warning("run %s ends when its worker or the janitor looks: %s", run.pk, problem.detail)
 
 
 def find_run(run_id: object) -> ReportRun:
@@ -171,7 +178,9 @@ def _change_schedule(actor: Actor, parameters: Parameters) -> Done:
     now = timezone.now()
     made = schedules.make_due_of(parameters["schedule_id"], now)  # what was due before the change is run as it was then
     transaction.on_commit(lambda: _send_scheduled(made))
-    schedule = ReportSchedule.objects.select_for_update().get(pk=parameters["schedule_id"])
+    schedule = ReportSchedule.objects.select_for_update().filter(pk=parameters["schedule_id"]).first()
+    if schedule is None:
+        raise _no_such_schedule()
     for name, value in parameters.items():
         if name != "schedule_id":
             setattr(schedule, name, value)
@@ -203,8 +212,12 @@ def find_schedule(schedule_id: object) -> ReportSchedule:
     """The schedule of that id, or NotFound."""
     found = ReportSchedule.objects.filter(pk=schedule_id).first() if isinstance(schedule_id, int) else None
     if found is None:
-        raise NotFound("There is no such schedule.", code="schedule-not-found")
+        raise _no_such_schedule()
     return found
+
+
+def _no_such_schedule() -> NotFound:
+    return NotFound("There is no such schedule.", code="schedule-not-found")
 
 
 def _run_plan(parameters: Parameters) -> list[dict[str, str]]:

@@ -54,7 +54,8 @@ class Line:
         if len(self.at_work) + place <= self.at_once:
             return f"{_ordinal(place)} in line{behind}; a worker takes it within a moment"
         run = "one report runs" if self.at_once == 1 else f"{self.at_once} reports run"
-        return f"{_ordinal(place)} in line{behind}, because {run} at once: now {_named(self.at_work)}"
+        now = f": now {_named(self.at_work)}" if self.at_work else ""
+        return f"{_ordinal(place)} in line{behind}, because {run} at once{now}"
 
 
 def _named(names: Sequence[str]) -> str:

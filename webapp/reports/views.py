@@ -150,7 +150,7 @@ def edit_schedule(request: HttpRequest, schedule_id: int) -> HttpResponse:
         "enabled": "on" if schedule.enabled else "",
         **{f"p_{parameter.name}": _as_field(parameter, schedule.parameters) for parameter in chosen.parameters},
     }
-    context = {**_form(chosen), "values": values, "schedule": schedule, "title": f"Edit {schedule.name}"}
+    context = {**_form(chosen, schedule), "values": values, "schedule": schedule, "title": f"Edit {schedule.name}"}
     parameters = {**_schedule_given(request, chosen), "schedule_id": schedule_id}
     return form_page(request, "reports/schedule.html", context, "schedule.change", parameters, go_to("reports"))
 
@@ -186,14 +186,22 @@ def cron_preview(request: HttpRequest) -> HttpResponse:
     return page(request, "reports/_cron_preview.html", context)
 
 
-def _form(chosen: catalogue.Report) -> dict[str, Any]:
+def _form(chosen: catalogue.Report, schedule: ReportSchedule | None = None) -> dict[str, Any]:
+    present = [topic.name for topic in in_order(snapshot.current().find_topics())]
     return {
         "report": chosen,
-        "topics": [topic.name for topic in in_order(snapshot.current().find_topics())],
+        "topics": [*_chosen_before(chosen, schedule, present), *present],
         "zones": sorted(known_time_zones()),
         "overlaps": ReportSchedule.Overlap.choices,
         "catch_ups": ReportSchedule.CatchUp.choices,
     }
+
+
+def _chosen_before(chosen: catalogue.Report, schedule: ReportSchedule | None, present: list[str]) -> list[str]:
+    """Topics of a schedule that are not known now: they are to be chosen still, or saving it would lose them."""
+    stored = schedule.parameters if schedule is not None else {}
+    names = [topic for each in chosen.parameters if each.type == "topics" for topic in stored.get(each.name) or ()]
+    return [name for name in names if name not in present]
 
 
 def _parameters(request: HttpRequest, chosen: catalogue.Report) -> dict[str, Any]:
@@ -213,7 +221,9 @@ def _as_field(parameter: catalogue.Parameter, stored: dict[str, Any]) -> Any:
     """A stored parameter as its form field shows it."""
     value = stored.get(parameter.name)
     if parameter.type == "time" and value:
-        return f"{timezone.localtime(datetime.fromisoformat(value)):%Y-%m-%dT%H:%M}"
+        moment = timezone.localtime(datetime.fromisoformat(value)).replace(tzinfo=None)
+        is_whole = not (moment.second or moment.microsecond)
+        return moment.isoformat(timespec="minutes" if is_whole else "milliseconds")
     return value
 
 

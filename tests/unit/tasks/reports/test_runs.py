@@ -216,6 +216,20 @@ def test_a_failing_job_shows_its_reason(spark: FakeSpark, error: Exception, reas
     assert (after(made).state, made.reason) == ("failed", reason)
 
 
+def test_a_run_that_loads_its_job_says_what_it_waits_for(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = queued()
+    seen: list[str] = []
+
+    def load(name: str) -> FakeSpark:
+        StillWatch.latest.look()
+        seen.append(after(made).progress["text"])
+        return spark
+
+    monkeypatch.setattr(runs, "job", load)
+    runs.run(str(made.pk))
+    assert seen == ["waiting for Spark (0 s so far)"]
+
+
 def test_errors_of_spark_are_one_sentence_and_cost_the_session(spark: FakeSpark) -> None:
     from pyspark.errors import PySparkException
 
@@ -337,6 +351,17 @@ def test_what_a_restarted_queue_forgot_is_sent_again_but_not_all_the_time(
     redis.now_ms += 1000 * schedule.RESEND_EVERY_S
     schedule.queue_forgotten()
     assert len(sent) == 5, "the second operation's claim has run out by now, so it was forgotten too"
+
+
+def test_what_was_forgotten_is_sent_again_in_the_order_of_its_line(
+    redis: FakeRedis, sent: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    now = timezone.now()
+    waiting = [queued() for _ in range(4)]
+    for place, run in enumerate(waiting):
+        long_ago(run, created_at=now - timedelta(seconds=90 - 10 * place))
+    schedule.queue_forgotten()
+    assert [arguments for _, arguments, _ in sent] == [[str(run.pk)] for run in waiting]
 
 
 def test_retention_removes_the_old_and_their_files(settings: Any, tmp_path: Any) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tasks.spark.daemons import Nursery
 from tests.support.cluster import eventually
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -109,6 +112,27 @@ def test_when_it_is_killed_the_next_daemon_takes_its_place(pair: tuple[Daemon, D
         assert parent(third.worker()) == third.process.pid
     finally:
         third.close()
+
+
+def test_a_worker_that_cannot_be_forked_ends_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.bind(str(tmp_path / "door"))
+        door.listen()
+        nursery = Nursery(door)
+        control, spark = os.pipe()
+        port = nursery.take("pyspark.worker", {}, control)
+        serving = threading.Thread(target=nursery.serve)
+        serving.start()
+        for _ in range(2):
+            with socket.create_connection(("127.0.0.1", port), 10) as connection:
+                assert connection.recv(1) == b""
+        os.close(spark)
+        serving.join(10)
+        assert not serving.is_alive()
 
 
 def test_anything_else_is_python() -> None:

@@ -257,6 +257,8 @@ def test_the_token_is_on_no_command_line_and_the_server_on_loopback_only() -> No
     assert "-Dspark.connect.grpc.binding.address=127.0.0.1" in argv
     assert "-Dspark.ui.enabled=false" in argv
     assert "-XX:SharedArchiveFile=/cache/a.jsa" in argv
+    # a collector that somebody's JAVA_TOOL_OPTIONS ask for: Java refuses to start with two
+    assert argv.index("-XX:-UseG1GC") < argv.index("-XX:+UseSerialGC")
     environ = launch.environment(
         settings,
         {"PATH": "/bin", "SPARK_REMOTE": "sc://elsewhere"},
