@@ -94,7 +94,7 @@ def test_a_disk_that_lied_is_found_out_by_what_was_confirmed() -> None:
     table = make_table()
     before = {"epoch": 3, "max_offset": 120, "confirm_offset": 100}
     assert not heard(table, 2, 1000, 1, incarnation=7, **before)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert heard(table, 2, 1100, 2, incarnation=8, epoch=3, max_offset=99, confirm_offset=50)
     assert heard(table, 2, 1200, 2, incarnation=8, epoch=3, max_offset=99, confirm_offset=60), (
         "not only at its first word"
