@@ -194,7 +194,7 @@ class HeartbeatTable:
         return None if self._in_time(beat, now_ms) else Cause.SILENT
 
     def unheard_ms(self, group: Group, broker_id: int, now_ms: int) -> int:
-        """For how long a replica that is absent has been: since its connection closed, or it spoke last; 0 if that is not known."""
+        """For how long an absent replica has been so: since its connection closed, or it spoke last; 0 if nobody knows."""
         beat = self.get(group, broker_id)
         if beat is None:
             return 0
