@@ -21,6 +21,7 @@ from tasks.snapshot.inputs import Leader, Look, Memory, told_elections
 from tasks.snapshot.moments import milliseconds
 
 UNWATCHED_MS: Final = 10_000  # looks that are further apart than this did not watch what was between
+_MISSED_MS: Final = 3000  # an election is mostly over in less: its end was not seen by looks that are so far apart
 ELECTIONS_KEPT: Final = 30
 FAULTS_KEPT: Final = 30
 OPEN_KEPT: Final = 200
@@ -34,7 +35,7 @@ def history(
     """The entries, newest first; what is suspected since when; and the controllers' leader that was seen last."""
     previous = memory.snapshot
     entries = _continued(previous, look.kept.open)
-    unwatched = _is_unwatched(previous, look.now_ms)
+    unwatched = _is_unwatched(previous, look.now_ms, UNWATCHED_MS)
     suspected = _begin(entries, look, memory, snapshot, unwatched)
     for entry in (
         *_exits(entries, look, previous, snapshot),
@@ -45,7 +46,8 @@ def history(
     if (changed := _led_anew(entries, look, memory, snapshot, unwatched)) is not None:
         entries.setdefault(changed.key, changed)
     for entry in [each for each in entries.values() if each.ended_ms is None]:
-        if (over := _end(entry, look, snapshot, unwatched)) is not None:
+        missed = unwatched or (entry.kind.is_election and _is_unwatched(previous, look.now_ms, _MISSED_MS))
+        if (over := _end(entry, look, snapshot, missed)) is not None:
             entries[entry.key] = over
     return _newest(entries.values()), suspected, leader
 
@@ -67,9 +69,9 @@ def _continued(previous: ClusterSnapshot | None, stored: Iterable[HistoryEntry])
     return entries
 
 
-def _is_unwatched(previous: ClusterSnapshot | None, now_ms: int) -> bool:
+def _is_unwatched(previous: ClusterSnapshot | None, now_ms: int, longest_ms: int) -> bool:
     before_ms = milliseconds(previous.as_of) if previous is not None else None
-    return before_ms is None or now_ms - before_ms > UNWATCHED_MS
+    return before_ms is None or now_ms - before_ms > longest_ms
 
 
 def _end(entry: HistoryEntry, look: Look, snapshot: ClusterSnapshot, unwatched: bool) -> HistoryEntry | None:
@@ -141,7 +143,9 @@ def _begun(fault: Fault, first_ms: int, unwatched: bool) -> HistoryEntry:
 
 def _better_explained(entry: HistoryEntry, fault: Fault) -> HistoryEntry:
     """With the cause that is known by now: how a process ended says more than that it is silent."""
-    if not fault.cause or ("its process " in entry.cause and "its process " not in fault.cause):
+    explained = "its process " in entry.cause and "its process " not in fault.cause
+    # who answers again before there is a leader explains nothing
+    if not fault.cause or explained or (entry.kind is HistoryKind.LEADERLESS and entry.cause):
         return entry
     return replace(entry, cause=fault.cause)
 

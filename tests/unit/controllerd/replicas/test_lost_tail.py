@@ -181,7 +181,7 @@ def test_the_scanner_tells_what_the_dead_said_last() -> None:
     for broker_id, end in ((1, 100), (2, 90), (3, 70)):
         table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=end), 10_000)
     for broker_id in (1, 2):
-        table.connection_closed(broker_id)
+        table.connection_closed(broker_id, 0)
     assert due_elections(machine.state, table, 10_100, unclean=False)[0].last_known == ()
     [command] = due_elections(machine.state, table, 10_100, unclean=True, at_ms=7)
     assert [(each.broker_id, each.max_offset) for each in command.last_known] == [(1, 100), (2, 90)]

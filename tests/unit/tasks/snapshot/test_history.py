@@ -260,6 +260,7 @@ def test_elections_while_the_collector_was_away_are_told_by_the_controllers() ->
         (4, "replica 1", NOW_MS + 60_000),
     ]
     assert [each.duration_ms for each in snapshot.history] == [0, 0], "nobody saw when they served"
+    assert "broker-a lost its master: a person asked for it" in snapshot.verdict.recent[0].text
 
 
 def test_elections_that_nobody_knows_of_any_more_are_counted() -> None:
@@ -570,6 +571,33 @@ def test_a_leader_that_came_late_led_since_the_time_without_one_began() -> None:
         look(NOW_MS + 4500, views=led),
     )
     assert only(snapshot, HistoryKind.LEADER).duration_ms == 3500
+
+
+def test_an_election_that_served_while_the_collector_was_away_lasted_at_most_so_long() -> None:
+    told = elected(4, 2, 1, Cause.CLOSED, NOW_MS + 950)
+    snapshot, _ = after(HEALTHY, look(NOW_MS + 7950, view=led_by(2, 4, told), states=served_by(2)))
+    (told_of,) = snapshot.verdict.recent
+    assert told_of.text.startswith("broker-a lost its master for at most 7.0 s")
+    assert only(snapshot, HistoryKind.ELECTION).end_unwatched
+
+
+def test_replicas_that_join_the_set_of_a_new_master_are_a_part_of_its_election() -> None:
+    told = elected(4, 2, 1, Cause.CLOSED, NOW_MS + 950)
+    alone = replace(led_by(2, 4, told, dead=[1]).groups[0], sync_state_set=(2,))
+    alone = replace(alone, replicas=(*alone.replicas[:2], replica(3, in_sync=False)))
+    begun = replace(killed(), views=dict.fromkeys(CONTROLLERS, replace(view(), groups=(alone,))))
+    snapshot, _ = after(HEALTHY, begun, replace(killed(), now_ms=NOW_MS + 1500))
+    assert [each.subject for each in snapshot.history if each.kind is HistoryKind.OUT_OF_SYNC and each.ended_ms] == [
+        "replica 3 (broker-a-3)"
+    ]
+    assert [each.text.partition(" for ")[0] for each in snapshot.verdict.recent] == ["broker-a lost its master"]
+
+
+def test_controllers_that_answer_again_do_not_explain_why_nobody_led() -> None:
+    quiet = dict.fromkeys(CONTROLLERS, view(leader=-1))
+    looks = (look(NOW_MS + ms, views={}) for ms in (1000, 2000, 3500))
+    snapshot, _ = after(HEALTHY, *looks, look(NOW_MS + 4500, views=quiet), look(NOW_MS + 5500))
+    assert only(snapshot, HistoryKind.LEADERLESS).cause == "none answered"
 
 
 @patient
