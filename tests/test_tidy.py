@@ -102,7 +102,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     ],
     "webapp": [
         ["announce", "converters", "display", "errors", "paging"],
-        ["feeds", "gateway", "lifecycle", "middleware", "queue", "rules"],
+        ["feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "history", "messages", "operations", "reports"),

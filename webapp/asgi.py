@@ -1,6 +1,6 @@
 """The console as an ASGI application: HTTP to Django, websockets to the consumers of `webapp.sockets`.
 
-A websocket is let in only from a page of one of the allowed hosts; who it belongs to is checked by the consumers.
+A websocket is let in only from a page of the console itself (`webapp.origin`); who it belongs to is checked by the consumers.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import os
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
+
+from webapp.origin import OwnPages
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 http_application = get_asgi_application()
@@ -20,6 +21,6 @@ from webapp.sockets import websocket_urlpatterns  # noqa: E402  (models may be i
 application = ProtocolTypeRouter(
     {
         "http": http_application,
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": OwnPages(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

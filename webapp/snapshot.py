@@ -114,6 +114,8 @@ class Snapshot:
             return verdict
         assert self.age_ms is not None
         text = f"The collector has not reported for {self.age_ms // 1000} s; what follows is what it saw last."
+        if self.problem:
+            text = f"{self.problem}; what follows is what it said {self.age_ms // 1000} s ago."
         reason = Reason(code="stale-snapshot", severity=Severity.WARNING, text=text)
         status = Health.DOWN if verdict.status is Health.DOWN else Health.DEGRADED
         return Verdict(status=status, reasons=(reason, *verdict.reasons))
@@ -182,7 +184,10 @@ class Snapshot:
 
 
 class SnapshotReader:
-    """Reads a source at most every `KEPT_S` seconds, from whichever thread asks first."""
+    """Reads a source at most every `KEPT_S` seconds, from whichever thread asks first.
+
+    While the source does not answer, what was read last is shown: it grows old, and says so.
+    """
 
     def __init__(self, source: RedisSource) -> None:
         self._source = source
@@ -191,24 +196,23 @@ class SnapshotReader:
         self._raw: bytes | None = None
         self._data: ClusterSnapshot | None = None
         self._problem = ""
-        self._silent = False
+        self._silence = ""  # why the source does not answer
 
     def read(self, *, fresh: bool = False) -> Snapshot:
         """The present snapshot; `fresh` reads a source that answers in any case (somebody said that there is a newer one)."""
         with self._lock:
-            if (fresh and not self._silent) or time.monotonic() - self._read_at > KEPT_S:
+            if (fresh and not self._silence) or time.monotonic() - self._read_at > KEPT_S:
                 self._refresh()
                 self._read_at = time.monotonic()
-            return Snapshot(self._data, _age_ms(self._data), self._problem)
+            return Snapshot(self._data, _age_ms(self._data), self._silence or self._problem)
 
     def _refresh(self) -> None:
         try:
             raw = self._source.get()
         except OSError as error:
-            self._raw, self._data, self._problem = None, None, f"The snapshot cannot be read: {error}"
-            self._silent = True
+            self._silence = f"The snapshot cannot be read: {error}"
             return
-        self._silent = False
+        self._silence = ""
         if raw is not None and raw == self._raw:
             return  # many viewers hear of the same one: it is decoded once
         self._raw = raw

@@ -46,7 +46,7 @@ class HeartbeatProcessor:
         """Who spoke on it is dead until heard again; a dead master is replaced at once."""
         number = self._numbers.pop(connection, None)
         if number is not None:
-            closed = self._table.connection_closed(number)
+            closed = self._table.connection_closed(number, self._now_ms())
             self._elections.look({broker_name for _, broker_name, _ in closed})
 
     def _heartbeat(self, connection: RemotingConnection, request: Command) -> None:

@@ -64,6 +64,7 @@ class Heartbeat:
     held: tuple[int, int] = (-1, -1)
     received_ms: int = 0
     is_closed: bool = False
+    closed_ms: int = 0  # when, if it is
 
     @property
     def key(self) -> ReplicaKey:
@@ -122,11 +123,11 @@ class HeartbeatTable:
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
         return not was_alive or known is None or known.incarnation != beat.incarnation
 
-    def connection_closed(self, connection: int) -> list[ReplicaKey]:
+    def connection_closed(self, connection: int, now_ms: int) -> list[ReplicaKey]:
         """A connection is gone: who spoke on it is dead until heard again."""
         closed = [key for key, beat in self._beats.items() if beat.connection == connection and not beat.is_closed]
         for key in closed:
-            self._beats[key] = replace(self._beats[key], is_closed=True)
+            self._beats[key] = replace(self._beats[key], is_closed=True, closed_ms=now_ms)
         return closed
 
     def lead(self, now_ms: int) -> None:
@@ -191,6 +192,13 @@ class HeartbeatTable:
         if beat.is_closed:
             return Cause.CLOSED
         return None if self._in_time(beat, now_ms) else Cause.SILENT
+
+    def unheard_ms(self, group: Group, broker_id: int, now_ms: int) -> int:
+        """For how long an absent replica has been so: since its connection closed, or it spoke last; 0 if nobody knows."""
+        beat = self.get(group, broker_id)
+        if beat is None:
+            return 0
+        return now_ms - beat.closed_ms if beat.is_closed else self._silences[beat.key].silent_ms(now_ms)
 
     def why_dead(self, group: Group, broker_id: int, now_ms: int) -> str:
         """What speaks against a replica, for the log."""

@@ -45,8 +45,9 @@ class RecentElections:
         if group.master_epoch <= max(grounds.master_epoch, elections[-1].master_epoch if elections else 0):
             return
         unheard_ms = grounds.unheard_ms
-        if grounds.master_id is None and elections and elections[-1].broker_id is None:
-            unheard_ms = max(0, at_ms - elections[-1].at_ms) + elections[-1].unheard_ms
+        lost = elections[-1] if elections and elections[-1].master_epoch == grounds.master_epoch else None
+        if grounds.master_id is None and lost is not None:
+            unheard_ms = max(0, at_ms - lost.at_ms) + lost.unheard_ms
         elections.append(
             ElectionView(
                 master_epoch=group.master_epoch,
@@ -73,9 +74,8 @@ def grounds_of(group: Group, table: HeartbeatTable, request: Request, now_ms: in
     elif not isinstance(request, ElectMaster):
         return None
     cause, unheard_ms = _cause(group, table, request, now_ms), 0
-    if cause is Cause.SILENT and master_id is not None:
-        silence = table.silence(group, master_id)
-        unheard_ms = silence.silent_ms(now_ms) if silence is not None else 0
+    if cause in (Cause.SILENT, Cause.CLOSED) and master_id is not None:
+        unheard_ms = table.unheard_ms(group, master_id, now_ms)
     return Grounds(master_id, group.master_epoch, cause, unheard_ms)
 
 

@@ -20,9 +20,10 @@ from tasks.snapshot.moments import milliseconds
 EXIT_FRESH_MS: Final = 15_000
 NO_MASTER_LASTS_MS: Final = 1500  # less is told by the election
 SILENCE_LASTS_MS: Final = 2000  # of those that the collector itself asks
+NEVER_HEARD_LASTS_MS: Final = 5000  # brokers find a controller that started a moment ago
 FORGOTTEN_MS: Final = 24 * 3600 * 1000
 _FIXED: Final = "fixed "
-_QUIET: Final = frozenset({"starting", "stopping", "stopped"})
+QUIET: Final = frozenset({"starting", "stopping", "stopped"})
 _SAID: Final = {
     Cause.CLOSED: "its connection to the controllers closed",
     Cause.SILENT: "its heartbeats stopped",
@@ -53,7 +54,7 @@ class Fault:
 
 def faults(look: Look, previous: ClusterSnapshot | None, snapshot: ClusterSnapshot) -> Iterator[Fault]:
     """What is wrong now, as far as it begins to be seen by this look."""
-    if look.supervisor is not None and look.supervisor.state in _QUIET:
+    if look.supervisor is not None and look.supervisor.state in QUIET:
         return
     yield from _of_controllers(look, snapshot)
     if look.views:
@@ -98,7 +99,7 @@ def is_gone(entry: HistoryEntry, snapshot: ClusterSnapshot) -> bool:
     return group is None or (name.isdecimal() and group.replica(int(name)) is None)
 
 
-def replica_fault(group: Group, replica: Replica, cause: str, since_ms: int | None) -> Fault:
+def replica_fault(group: Group, replica: Replica, cause: str, since_ms: int | None, must_last_ms: int = 0) -> Fault:
     """A replica that does not answer."""
     prefix = _FIXED if group.kind is GroupKind.FIXED else ""
     return Fault(
@@ -110,6 +111,7 @@ def replica_fault(group: Group, replica: Replica, cause: str, since_ms: int | No
         text=f"{group.name}: {replica.label} did not answer",
         cause=cause,
         since_ms=since_ms,
+        must_last_ms=must_last_ms,
     )
 
 
@@ -158,8 +160,13 @@ def exit_cause(process: Process | None, now_ms: int) -> str:
 
 def absence(replica: Replica, snapshot: ClusterSnapshot, now_ms: int) -> str:
     """Why it does not answer: how its process ended, or what the controllers say."""
-    told = exit_cause(process_of(replica, snapshot), now_ms)
+    told = exit_cause(_ended(replica, snapshot), now_ms)
     return told or said(replica.absence)
+
+
+def missing_since_ms(replica: Replica, snapshot: ClusterSnapshot, now_ms: int) -> int | None:
+    """When its process ended, if that is why it does not answer."""
+    return exit_ms(_ended(replica, snapshot), now_ms)
 
 
 def said(cause: Cause | None) -> str:
@@ -171,6 +178,13 @@ def process_of(member: Replica | Controller, snapshot: ClusterSnapshot) -> Proce
     """The appliance's process of a broker or controller."""
     found = (each for each in snapshot.processes if each.address and each.address == member.address)
     return next(found, None)
+
+
+def _ended(replica: Replica, snapshot: ClusterSnapshot) -> Process | None:
+    """Its process, if how that ended can explain an absence: one that is silent on an open connection lives."""
+    process = process_of(replica, snapshot)
+    lives = process is not None and not is_down(process) and replica.absence is Cause.SILENT
+    return None if lives else process
 
 
 def _of_controllers(look: Look, snapshot: ClusterSnapshot) -> Iterator[Fault]:
@@ -201,10 +215,14 @@ def _of_group(look: Look, before: Group | None, group: Group, snapshot: ClusterS
             cause="; ".join(f"{each.label}: {each.reason}" for each in group.quorum.missing)
             or "too few replicas in sync",
         )
+    now_ms = look.now_ms
     for replica in group.replicas:
         process = process_of(replica, snapshot)
-        if replica.alive is False or (process is not None and is_down(process)):
-            yield replica_fault(group, replica, absence(replica, snapshot, look.now_ms), exit_ms(process, look.now_ms))
+        down = process is not None and is_down(process)
+        if replica.alive is False or down:
+            cause, since_ms = absence(replica, snapshot, now_ms), missing_since_ms(replica, snapshot, now_ms)
+            unheard = replica.absence is Cause.NEVER_HEARD and not down
+            yield replica_fault(group, replica, cause, since_ms, NEVER_HEARD_LASTS_MS if unheard else 0)
         was = before.replica(replica.id) if before is not None else None
         if was is not None and was.in_sync and not replica.in_sync and not replica.learner and _tells_set(group):
             yield _out_of_sync(look, group, replica, snapshot)

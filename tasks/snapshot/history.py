@@ -21,6 +21,7 @@ from tasks.snapshot.inputs import Leader, Look, Memory, told_elections
 from tasks.snapshot.moments import milliseconds
 
 UNWATCHED_MS: Final = 10_000  # looks that are further apart than this did not watch what was between
+_MISSED_MS: Final = 3000  # an election is mostly over in less: its end was not seen by looks that are so far apart
 ELECTIONS_KEPT: Final = 30
 FAULTS_KEPT: Final = 30
 OPEN_KEPT: Final = 200
@@ -34,18 +35,19 @@ def history(
     """The entries, newest first; what is suspected since when; and the controllers' leader that was seen last."""
     previous = memory.snapshot
     entries = _continued(previous, look.kept.open)
-    unwatched = _is_unwatched(previous, look.now_ms)
+    unwatched = _is_unwatched(previous, look.now_ms, UNWATCHED_MS)
     suspected = _begin(entries, look, memory, snapshot, unwatched)
     for entry in (
         *_exits(entries, look, previous, snapshot),
-        *_elections(entries, look, previous, snapshot, unwatched),
+        *_elections(entries, look, memory, snapshot, unwatched),
     ):
         entries.setdefault(entry.key, entry)
     leader = _leader(snapshot) or memory.leader or _leader_of(previous)
-    if (changed := _led_anew(look, memory, previous, snapshot, unwatched)) is not None:
+    if (changed := _led_anew(entries, look, memory, snapshot, unwatched)) is not None:
         entries.setdefault(changed.key, changed)
     for entry in [each for each in entries.values() if each.ended_ms is None]:
-        if (over := _end(entry, look, snapshot, unwatched)) is not None:
+        missed = unwatched or (entry.kind.is_election and _is_unwatched(previous, look.now_ms, _MISSED_MS))
+        if (over := _end(entry, look, snapshot, missed)) is not None:
             entries[entry.key] = over
     return _newest(entries.values()), suspected, leader
 
@@ -67,9 +69,9 @@ def _continued(previous: ClusterSnapshot | None, stored: Iterable[HistoryEntry])
     return entries
 
 
-def _is_unwatched(previous: ClusterSnapshot | None, now_ms: int) -> bool:
+def _is_unwatched(previous: ClusterSnapshot | None, now_ms: int, longest_ms: int) -> bool:
     before_ms = milliseconds(previous.as_of) if previous is not None else None
-    return before_ms is None or now_ms - before_ms > UNWATCHED_MS
+    return before_ms is None or now_ms - before_ms > longest_ms
 
 
 def _end(entry: HistoryEntry, look: Look, snapshot: ClusterSnapshot, unwatched: bool) -> HistoryEntry | None:
@@ -104,12 +106,18 @@ def _begin(
 ) -> Mapping[str, int]:
     """Open what has lasted long enough, and note the rest."""
     open_now = {each.whose: each for each in entries.values() if each.ended_ms is None}
+    over_ms: dict[str, int] = {}
+    for each in entries.values():
+        if each.ended_ms is not None:
+            over_ms[each.whose] = max(each.ended_ms, over_ms.get(each.whose, each.ended_ms))
     suspected = {}
     for fault in faults.faults(look, memory.snapshot, snapshot):
         first_ms = min(memory.suspected.get(fault.whose, look.now_ms), look.now_ms)
         if (known := open_now.get(fault.whose)) is not None:
             entries[known.key] = _better_explained(known, fault)
         elif look.now_ms - first_ms >= fault.must_last_ms:
+            if fault.since_ms is not None and fault.since_ms <= over_ms.get(fault.whose, 0) <= look.now_ms:
+                fault = replace(fault, since_ms=None)  # that was the one before
             began = _begun(fault, first_ms, unwatched)
             entries.setdefault(began.key, began)
             open_now[fault.whose] = began
@@ -135,7 +143,9 @@ def _begun(fault: Fault, first_ms: int, unwatched: bool) -> HistoryEntry:
 
 def _better_explained(entry: HistoryEntry, fault: Fault) -> HistoryEntry:
     """With the cause that is known by now: how a process ended says more than that it is silent."""
-    if not fault.cause or entry.cause.startswith("its process "):
+    explained = "its process " in entry.cause and "its process " not in fault.cause
+    # who answers again before there is a leader explains nothing
+    if not fault.cause or explained or (entry.kind is HistoryKind.LEADERLESS and entry.cause):
         return entry
     return replace(entry, cause=fault.cause)
 
@@ -144,6 +154,8 @@ def _exits(
     entries: Entries, look: Look, previous: ClusterSnapshot | None, snapshot: ClusterSnapshot
 ) -> Iterator[HistoryEntry]:
     """Processes that ended and were back before anybody saw them missing."""
+    if look.supervisor is not None and look.supervisor.state in faults.QUIET:
+        return
     before = {each.name: each for each in previous.processes} if previous is not None else {}
     for process in snapshot.processes:
         was, ended_ms = before.get(process.name), faults.exit_ms(process, look.now_ms)
@@ -177,30 +189,43 @@ def _covers(entry: HistoryEntry, whose: str, at_ms: int) -> bool:
 
 
 def _elections(
-    entries: Entries, look: Look, previous: ClusterSnapshot | None, snapshot: ClusterSnapshot, unwatched: bool
+    entries: Entries, look: Look, memory: Memory, snapshot: ClusterSnapshot, unwatched: bool
 ) -> Iterator[HistoryEntry]:
+    previous = memory.snapshot
     before = {(each.cluster, each.name): each for each in previous.groups} if previous is not None else {}
     for group in snapshot.groups:
         if group.kind is not GroupKind.FIXED and group.master_epoch:
-            yield from _elections_of(entries, look, before.get((group.cluster, group.name)), group, snapshot, unwatched)
+            was = before.get((group.cluster, group.name))
+            without_ms = _since_ms(f"{HistoryKind.NO_MASTER}/{group.cluster}/{group.name}/", entries, look, memory)
+            yield from _elections_of(look, was, group, snapshot, without_ms, unwatched)
+
+
+def _since_ms(whose: str, entries: Entries, look: Look, memory: Memory) -> int:
+    """Since when a fault is suspected or open; now, if it is not."""
+    began = [each.started_ms for each in entries.values() if each.whose == whose and each.ended_ms is None]
+    return min([look.now_ms, *began, *filter(None, [memory.suspected.get(whose)])])
 
 
 def _elections_of(
-    entries: Entries, look: Look, was: Group | None, group: Group, snapshot: ClusterSnapshot, unwatched: bool
+    look: Look, was: Group | None, group: Group, snapshot: ClusterSnapshot, without_ms: int, unwatched: bool
 ) -> Iterator[HistoryEntry]:
-    """Those above the epoch that was known: each that the controllers tell of, and the last one if they do not know it."""
+    """Those above the epoch that was known: each that the controllers tell of, and the last one if they do not know it.
+
+    `without_ms`: since when the group was seen without a master; now, if it was not.
+    """
     assert group.master_epoch is not None
     known = was.master_epoch if was is not None and was.master_epoch is not None else 0
     told = [each for each in told_elections(look, group) if known < each.master_epoch <= group.master_epoch]
     lost: ElectionView | None = None
     for each in told_elections(look, group):
         if each.broker_id is not None and each in told:
-            yield _told_entry(each, lost, look, group, snapshot)
+            known_loss = lost if lost is not None and lost.master_epoch == each.master_epoch - 1 else None
+            yield _told_entry(each, known_loss, look, group, snapshot)
         lost = each if each.broker_id is None else None
     missed = group.master_epoch > max([known, *(each.master_epoch for each in told)])
     # a group that is seen for the first time has a master for long, for all that anybody knows
     if missed and was is not None and group.master_id is not None:
-        yield _inferred_entry(look, was, group, snapshot, unwatched)
+        yield replace(_inferred_entry(look, was, group, snapshot, without_ms), start_unwatched=unwatched)
 
 
 def _told_entry(
@@ -220,18 +245,21 @@ def _told_entry(
     return replace(entry, cause=cause, ended_ms=decided_ms if is_past or is_old else None)
 
 
-def _inferred_entry(look: Look, was: Group, group: Group, snapshot: ClusterSnapshot, unwatched: bool) -> HistoryEntry:
+def _inferred_entry(look: Look, was: Group, group: Group, snapshot: ClusterSnapshot, without_ms: int) -> HistoryEntry:
     """One that happened before the present leader of the controllers led, or one of a controller that does not tell."""
     assert group.master_epoch is not None
     assert group.master_id is not None
     passed = group.master_epoch - (was.master_epoch or 0) - 1
-    entry = _entry(group, group.master_epoch, group.master_id, was.master_id, look.now_ms)
-    master = group.replica(was.master_id)
-    cause = faults.absence(master, snapshot, look.now_ms) if master is not None and master.id != group.master_id else ""
+    master, cause, started_ms = group.replica(was.master_id), "", without_ms
+    if master is not None and master.id != group.master_id:
+        cause = faults.absence(master, snapshot, look.now_ms)
+        missing_ms = faults.missing_since_ms(master, snapshot, look.now_ms)
+        started_ms = without_ms if missing_ms is None else min(without_ms, missing_ms)
+    entry = _entry(group, group.master_epoch, group.master_id, was.master_id, started_ms)
     told = [f"{master.label}: {cause}" if master is not None and cause else "the cause is not known"]
     if passed > 0:
         told.append(f"{passed} more {'epoch' if passed == 1 else 'epochs'} passed unseen")
-    return replace(entry, cause="; ".join(told), start_unwatched=unwatched)
+    return replace(entry, cause="; ".join(told))
 
 
 def _entry(group: Group, epoch: int, master_id: int, previous_id: int | None, started_ms: int) -> HistoryEntry:
@@ -259,8 +287,8 @@ def _why(cause: Cause, previous_id: int | None, look: Look, group: Group, snapsh
         case Cause.CANDIDATE_CAME:
             return "it had none, and a replica that may lead came"
     master = group.replica(previous_id)
-    told = faults.exit_cause(faults.process_of(master, snapshot), look.now_ms) if master is not None else ""
-    told = told or faults.said(cause)
+    ended = faults.process_of(master, snapshot) if master is not None and cause is not Cause.SILENT else None
+    told = faults.exit_cause(ended, look.now_ms) or faults.said(cause)
     if not told:
         return "the cause is not known"
     return told if previous_id is None else f"{group.label(previous_id)}: {told}"
@@ -270,13 +298,13 @@ def _why(cause: Cause, previous_id: int | None, look: Look, group: Group, snapsh
 
 
 def _led_anew(
-    look: Look, memory: Memory, previous: ClusterSnapshot | None, snapshot: ClusterSnapshot, unwatched: bool
+    entries: Entries, look: Look, memory: Memory, snapshot: ClusterSnapshot, unwatched: bool
 ) -> HistoryEntry | None:
+    previous = memory.snapshot
     before, now = memory.leader or _leader_of(previous), _leader(snapshot)
     if now is None or previous is None or (before is not None and now.term <= before.term):
         return None
-    leaderless = f"{HistoryKind.LEADERLESS}///"
-    started_ms = min(memory.suspected.get(leaderless, look.now_ms), look.now_ms)
+    started_ms = _since_ms(f"{HistoryKind.LEADERLESS}///", entries, look, memory)
     return HistoryEntry(
         key=f"{HistoryKind.LEADER}//{now.id}/{now.term}",
         kind=HistoryKind.LEADER,

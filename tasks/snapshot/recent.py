@@ -39,7 +39,9 @@ def _is_told_by_another(entry: HistoryEntry, history: Sequence[HistoryEntry]) ->
             return any(each.previous == entry.subject for each in elections)
         case HistoryKind.OUT_OF_SYNC:
             down = [each.subject for each in beside if each.kind is HistoryKind.REPLICA_DOWN]
-            return entry.subject in [*down, *(each.previous for each in elections)]
+            # a new master begins with a set of its own, which the others join
+            short = entry.duration_ms is not None and entry.duration_ms <= _SAME_MS
+            return entry.subject in [*down, *(each.previous for each in elections)] or (short and bool(elections))
     return False
 
 
@@ -48,13 +50,23 @@ def _together(one: HistoryEntry, other: HistoryEntry) -> bool:
     return same_group and abs(one.started_ms - other.started_ms) <= _SAME_MS
 
 
+def _bound(entry: HistoryEntry) -> str:
+    """What a length says of which a beginning or an end was not seen: it began, or ended, earlier than it was."""
+    if entry.start_unwatched and entry.end_unwatched:
+        return "about"
+    return "at most" if entry.end_unwatched else "at least"
+
+
 def _sentence(entry: HistoryEntry) -> str:
     cause = f": {entry.cause}" if entry.cause else ""
     if entry.kind is HistoryKind.LEADER:
         return f"{entry.text}{cause}"
     lasted = length(entry.duration_ms or 0)
     if entry.end_unwatched or entry.start_unwatched:
-        lasted = f"about {lasted}"
+        lasted = f"{_bound(entry)} {lasted}"
     if entry.kind is HistoryKind.ELECTION:
-        return f"{entry.group} lost its master for {lasted}{cause}; {entry.elected} is the master since"
+        known = (
+            f" for {lasted}" if entry.duration_ms else ""
+        )  # of one that nobody saw serving, not even a bound is known
+        return f"{entry.group} lost its master{known}{cause}; {entry.elected} is the master since"
     return f"{entry.text} for {lasted}{cause}"

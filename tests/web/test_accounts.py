@@ -9,10 +9,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.apps import apps
 from django.contrib.sessions.models import Session
+from django.db import OperationalError, connection
 from django.test import Client
 from django.utils import timezone
 
@@ -246,6 +248,18 @@ def test_a_token_works_once_made_and_is_shown_once(operator: Client, client: Cli
     listed = operator.get("/api/v1/tokens").json()["items"][0]
     assert listed["last_used_at"] is not None
     assert "secret" not in str(listed)
+
+
+def test_a_token_reads_while_nothing_can_be_written(client: Client, bearer: Callable[..., dict[str, str]]) -> None:
+    def refuse_writes(execute: Callable[..., Any], sql: str, *others: Any) -> Any:
+        if sql.startswith("UPDATE"):
+            raise OperationalError("database or disk is full")
+        return execute(sql, *others)
+
+    headers = bearer("viewer", "cluster.read")
+    with connection.execute_wrapper(refuse_writes):
+        assert client.get("/api/v1/cluster", headers=headers).status_code == 200
+    assert ApiToken.objects.get().last_used_at is None
 
 
 def test_a_token_acts_without_csrf_and_is_audited_as_a_token(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from collections.abc import Callable
@@ -131,6 +132,21 @@ def test_cluster_without_snapshot_is_an_answer_not_an_error(viewer: Client) -> N
     assert document["verdict"]["reasons"][0]["code"] == "no-snapshot"
 
 
+def test_while_redis_is_away_what_was_known_grows_old(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "KEPT_S", -1)
+    snapshot.current()
+    MemorySnapshots.broken = "Redis does not answer"
+    monkeypatch.setattr(snapshot, "STALE_AFTER_MS", -1)
+    document = viewer.get("/api/v1/cluster").json()
+    assert (document["freshness"], document["verdict"]["status"]) == ("stale", "degraded")
+    assert "Redis does not answer" in document["verdict"]["reasons"][0]["text"]
+    assert document["groups"], "nobody says that there are none"
+    assert b"No broker group yet" not in viewer.get("/").content
+    assert b"No topics yet" not in viewer.get("/topics/").content
+    MemorySnapshots.broken = ""
+    assert snapshot.current().problem == "", "the first look after it is back"
+
+
 @pytest.mark.parametrize("raw", [b"not json", b"[]", b'{"version": 2}', b'{"version": 1, "seq": "x", "as_of": "now"}'])
 def test_an_unusable_snapshot_is_said_to_be_so(viewer: Client, raw: bytes) -> None:
     MemorySnapshots.raw = raw
@@ -154,6 +170,27 @@ def test_topics_are_paged_by_cursor_and_filtered(viewer: Client) -> None:
         cursor = page["next"]
     assert seen == [f"t{index:03}" for index in range(7)]
     assert [topic["name"] for topic in viewer.get("/api/v1/topics", {"q": "T005"}).json()["items"]] == ["t005"]
+
+
+def cursor_of(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize("address", ["history", "operations", "report-runs", "report-schedules", "tokens"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '["0001-01-01T00:00:00+23:00", "1"]',
+        '["9999-12-31T23:59:59-23:00", "1"]',
+        '["2026-01-01T00:00:00+00:00", "no key"]',
+        '["2026-01-01T00:00:00+00:00", 1e999]',
+        "[" * 20_000,
+    ],
+)
+def test_a_cursor_that_somebody_made_up_is_refused_in_every_list(admin: Client, address: str, text: str) -> None:
+    response = admin.get(f"/api/v1/{address}", {"cursor": cursor_of(text)})
+    assert response.status_code == 400
+    assert response.json()["errors"]["cursor"]
 
 
 @pytest.mark.parametrize("cursor", ["%%%", "e30=", "WzFd", "bm90IGpzb24="])

@@ -101,7 +101,18 @@ async def test_anonymous_is_not_let_in(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("origin", [b"http://evil.example", None, b"null"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        b"http://evil.example",
+        None,
+        b"null",
+        b"http://127.0.0.1:8001",
+        b"http://127.0.0.1",
+        b"http://127.0.0.1:x",
+        b"ws://[",
+    ],
+)
 async def test_pages_of_others_are_not_let_in(cookie: Callable[[str], bytes], path: str, origin: bytes | None) -> None:
     communicator = socket(path, cookie("admin"), origin)
     connected, _ = await communicator.connect(TIMEOUT_S)

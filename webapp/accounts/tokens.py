@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import secrets
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from django.db import DatabaseError, transaction
 from django.db.models import Q
 from django.utils import timezone
 
 from webapp.accounts.models import ApiToken, User
+
+log = logging.getLogger(__name__)
 
 MARK = "lb"
 LAST_USED_RESOLUTION = timedelta(minutes=1)  # so that a busy script does not write to the database on every call
@@ -49,9 +53,18 @@ def find(text: str) -> ApiToken | None:
     if token.expires_at is not None and token.expires_at <= now:
         return None
     if token.last_used_at is None or now - token.last_used_at > LAST_USED_RESOLUTION:
-        stale = Q(last_used_at=None) | Q(last_used_at__lt=now - LAST_USED_RESOLUTION)
-        ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+        _note_use(token, now)
     return token
+
+
+def _note_use(token: ApiToken, now: datetime) -> None:
+    """Who only reads is served also while nothing can be written, as on a full disk."""
+    stale = Q(last_used_at=None) | Q(last_used_at__lt=now - LAST_USED_RESOLUTION)
+    try:
+        with transaction.atomic():
+            ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+    except DatabaseError as error:
+        log.warning("the use of token %s cannot be noted: %s", token.prefix, error)
 
 
 def revoke(token: ApiToken) -> bool:

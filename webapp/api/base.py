@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -184,10 +184,13 @@ def read_cursor(request: Request) -> Any:
         return None
     try:
         return json.loads(base64.urlsafe_b64decode(text.encode("ascii")))
-    except (ValueError, binascii.Error) as error:
-        raise InvalidInput(
-            "cursor: take it from the answer before, unchanged", fields={"cursor": ["is not one of ours"]}
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise foreign_cursor() from error
+
+
+def foreign_cursor() -> InvalidInput:
+    """The refusal of a cursor that no answer gave."""
+    return InvalidInput("cursor: take it from the answer before, unchanged", fields={"cursor": ["is not one of ours"]})
 
 
 def write_cursor(value: Any) -> str:
@@ -195,22 +198,21 @@ def write_cursor(value: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(value).encode()).decode("ascii")
 
 
-def page_by_time(request: Request, rows: QuerySet) -> tuple[list[Any], str | None]:
-    """One page of rows with `created_at`, newest first, and the cursor to the next one."""
+def page_by_time(request: Request, rows: QuerySet, moment: str = "created_at") -> tuple[list[Any], str | None]:
+    """One page of rows by the field that is a moment, newest first, and the cursor to the next one."""
     limit, cursor = limit_of(request), read_cursor(request)
     if cursor is not None:
         try:
-            at, key = datetime.fromisoformat(cursor[0]), str(cursor[1])
-        except (TypeError, ValueError, LookupError) as error:
-            raise InvalidInput(
-                "cursor: take it from the answer before, unchanged", fields={"cursor": ["is not one of ours"]}
-            ) from error
-        rows = rows.filter(Q(created_at__lt=at) | Q(created_at=at, pk__lt=key))
-    found = list(rows.order_by("-created_at", "-pk")[: limit + 1])
+            at = datetime.fromisoformat(cursor[0]).astimezone(UTC)
+            key = rows.model._meta.pk.to_python(str(cursor[1]))
+        except (TypeError, ValueError, LookupError, OverflowError, ValidationError) as error:
+            raise foreign_cursor() from error
+        rows = rows.filter(Q(**{f"{moment}__lt": at}) | Q(**{moment: at}, pk__lt=key))
+    found = list(rows.order_by(f"-{moment}", "-pk")[: limit + 1])
     if len(found) <= limit:
         return found, None
     last = found[limit - 1]
-    return found[:limit], write_cursor([last.created_at.isoformat(), str(last.pk)])
+    return found[:limit], write_cursor([getattr(last, moment).isoformat(), str(last.pk)])
 
 
 def page_by_name(

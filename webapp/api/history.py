@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from django.db.models import Q
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
@@ -18,14 +15,11 @@ from webapp.api.base import (
     LIST_PARAMETERS,
     Int64Field,
     asked,
-    limit_of,
     listed,
-    read_cursor,
+    page_by_time,
     reads,
-    write_cursor,
 )
 from webapp.api.facts import FactSerializer, told
-from webapp.errors import InvalidInput
 from webapp.history.models import HistoryRow
 from webapp.history.search import FAULTS, KINDS, operations_of, search
 
@@ -88,19 +82,6 @@ class HistoryView(APIView):
         ],
     )
     def get(self, request: Request) -> Response:
-        limit, cursor = limit_of(request), read_cursor(request)
-        rows = search(request.query_params)
-        if cursor is not None:
-            try:
-                at, key = datetime.fromisoformat(cursor[0]), int(cursor[1])
-            except (TypeError, ValueError, LookupError) as error:
-                raise InvalidInput(
-                    "cursor: take it from the answer before, unchanged", fields={"cursor": ["is not one of ours"]}
-                ) from error
-            rows = rows.filter(Q(started_at__lt=at) | Q(started_at=at, pk__lt=key))
-        found = list(rows[: limit + 1])
-        last = found[limit - 1] if len(found) > limit else None
-        following = write_cursor([last.started_at.isoformat(), last.pk]) if last is not None else None
-        shown = found[:limit]
+        shown, following = page_by_time(request, search(request.query_params), "started_at")
         context = {"operations": operations_of(shown, actor_of(request))}
         return Response({"items": HistoryRowSerializer(shown, many=True, context=context).data, "next": following})

@@ -71,9 +71,9 @@ def test_a_closed_connection_is_death_at_once_but_only_the_latest_one_counts() -
     machine, table = make_live_group()
     group = group_of(machine)
     table.heartbeat(beat(1, connection=9), 10_100)
-    assert table.connection_closed(1) == []
+    assert table.connection_closed(1, 0) == []
     assert table.is_alive(group, 1, 10_100)
-    assert table.connection_closed(9) == [(CLUSTER, NAME, 1)]
+    assert table.connection_closed(9, 0) == [(CLUSTER, NAME, 1)]
     assert table.is_dead(group, 1, 10_100)
     table.heartbeat(beat(1, connection=10), 10_200)
     assert table.is_alive(group, 1, 10_200)
@@ -83,7 +83,7 @@ def test_a_late_heartbeat_of_an_older_connection_does_not_take_the_entry_back() 
     machine, table = make_live_group()
     table.heartbeat(beat(1, connection=9, epoch=1, max_offset=70), 10_100)
     table.heartbeat(beat(1, connection=1, epoch=1, max_offset=60), 10_150)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert table.is_alive(group_of(machine), 1, 10_150)
     (first, *_) = table.observe(group_of(machine), 10_150)
     assert first.max_offset == 70
@@ -105,7 +105,7 @@ def test_incarnations_are_compared_for_equality_only() -> None:
     assert table.heartbeat(beat(1, connection=2, incarnation=1000), 10)
     assert not table.heartbeat(beat(1, connection=1, incarnation=2000), 20)
     assert table.observe(group_of(machine), 20)[0].incarnation == 1000
-    table.connection_closed(2)
+    table.connection_closed(2, 0)
     table.heartbeat(beat(1, connection=1, incarnation=2000), 30)
     assert table.is_dead(group_of(machine), 1, 30)
 
@@ -123,7 +123,7 @@ def test_a_new_leader_gives_time_to_those_whom_it_never_heard() -> None:
 
 def test_a_master_whose_connection_closed_before_the_leader_led_gets_no_grace() -> None:
     machine, table = make_live_group()
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     table.lead(10_100)
     (command,) = due(machine, table, 10_100)
     assert [each.broker_id for each in command.observed] == [2, 3]
@@ -188,7 +188,7 @@ def test_a_silent_master_without_a_successor_is_not_deposed() -> None:
     others_speak(table, 10_250, 13_000, 2, 3)
     assert table.is_dead(group_of(machine), 1, 13_000)
     assert due(machine, table, 13_000) == []
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     (command,) = due(machine, table, 13_000)
     run(machine, command)
     assert group_of(machine).master_broker_id is None
@@ -241,7 +241,7 @@ def test_no_election_while_the_master_is_heard_in_time() -> None:
 def test_a_lost_master_is_written_once_and_a_returning_member_is_elected() -> None:
     machine, table = make_live_group()
     for connection in (1, 2, 3):
-        table.connection_closed(connection)
+        table.connection_closed(connection, 0)
     (command,) = due(machine, table, 13_000)
     run(machine, command)
     assert group_of(machine).master_broker_id is None
@@ -293,5 +293,5 @@ def test_a_broker_says_nothing_new_with_most_heartbeats() -> None:
     _, table = make_live_group()
     assert not table.heartbeat(beat(1, 1, epoch=1, max_offset=60), 10_500)
     assert table.heartbeat(beat(1, 1, epoch=1, max_offset=60), 20_000), "it was silent and lives"
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert table.heartbeat(beat(1, 9, epoch=1, max_offset=60), 20_001), "it came back"

@@ -94,7 +94,7 @@ def test_a_disk_that_lied_is_found_out_by_what_was_confirmed() -> None:
     table = make_table()
     before = {"epoch": 3, "max_offset": 120, "confirm_offset": 100}
     assert not heard(table, 2, 1000, 1, incarnation=7, **before)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert heard(table, 2, 1100, 2, incarnation=8, epoch=3, max_offset=99, confirm_offset=50)
     assert heard(table, 2, 1200, 2, incarnation=8, epoch=3, max_offset=99, confirm_offset=60), (
         "not only at its first word"
@@ -181,7 +181,7 @@ def test_the_scanner_tells_what_the_dead_said_last() -> None:
     for broker_id, end in ((1, 100), (2, 90), (3, 70)):
         table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=end), 10_000)
     for broker_id in (1, 2):
-        table.connection_closed(broker_id)
+        table.connection_closed(broker_id, 0)
     assert due_elections(machine.state, table, 10_100, unclean=False)[0].last_known == ()
     [command] = due_elections(machine.state, table, 10_100, unclean=True, at_ms=7)
     assert [(each.broker_id, each.max_offset) for each in command.last_known] == [(1, 100), (2, 90)]

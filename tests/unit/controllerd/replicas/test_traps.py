@@ -76,7 +76,7 @@ def test_t5_a_group_without_a_past_is_not_spoilt_by_a_scan() -> None:
 def test_t6_the_old_connection_of_a_reconnected_broker_may_close() -> None:
     machine, table = make_live_group()
     table.heartbeat(beat(1, 9, epoch=1, max_offset=50), 10_100)
-    assert table.connection_closed(1) == []
+    assert table.connection_closed(1, 0) == []
     assert table.is_alive(group_of(machine), 1, 10_200)
     assert due_elections(machine.state, table, 10_200, unclean=False) == []
 
@@ -84,9 +84,9 @@ def test_t6_the_old_connection_of_a_reconnected_broker_may_close() -> None:
 def test_t7_the_dead_are_replaced_and_the_living_are_not() -> None:
     machine, table = make_live_group()
     assert due_elections(machine.state, table, 10_100, unclean=False) == []
-    table.connection_closed(2)
+    table.connection_closed(2, 0)
     assert due_elections(machine.state, table, 10_100, unclean=False) == [], "a dead replica is no reason"
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     [command] = due_elections(machine.state, table, 10_100, unclean=False)
     [record] = run(machine, command).records
     assert isinstance(record, MasterElected)
@@ -160,7 +160,7 @@ def test_a_master_that_is_heard_in_time_is_never_deposed(steps: list[tuple[int, 
             connection += 1
             old = connection - 1
             table.heartbeat(beat(1, connection, epoch=1, max_offset=50), now_ms)
-            table.connection_closed(old)
+            table.connection_closed(old, 0)
         elif what == "beat":
             table.heartbeat(beat(2, 2, epoch=1, max_offset=50), now_ms)
         elif what == "lead":

@@ -260,6 +260,7 @@ def test_elections_while_the_collector_was_away_are_told_by_the_controllers() ->
         (4, "replica 1", NOW_MS + 60_000),
     ]
     assert [each.duration_ms for each in snapshot.history] == [0, 0], "nobody saw when they served"
+    assert "broker-a lost its master: a person asked for it" in snapshot.verdict.recent[0].text
 
 
 def test_elections_that_nobody_knows_of_any_more_are_counted() -> None:
@@ -445,6 +446,158 @@ def test_sentences_name_the_process_that_is_to_be_started_again() -> None:
     events = [each.text for each in snapshot.timeline]
     assert "broker-a: replica 1 (broker-a-2) left the sync-state set, now 2, 3" in events
     assert "broker-a: replica 2 (broker-a-1) is the master in epoch 4" in events
+
+
+def restarted_controllers(now_ms: int, *, answering: Sequence[int] = (1, 2, 3)) -> Look:
+    """The controllers started anew, and no broker has found them yet."""
+    replicas = tuple(
+        replica(each, "master" if each == 1 else "replica", alive=False, absence=Cause.NEVER_HEARD, max_offset=None)
+        for each in (1, 2, 3)
+    )
+    states = {each: state(each, "master" if each == 1 else "replica") for each in answering}
+    return look(now_ms, view=view(term=5, replicas=replicas), states=states, supervisor=supervisor(*RUNNING))
+
+
+def test_controllers_that_started_a_moment_ago_have_not_heard_brokers_and_that_is_no_fault() -> None:
+    snapshot, memory = after(HEALTHY, restarted_controllers(NOW_MS + 1000), restarted_controllers(NOW_MS + 3000))
+    assert "replica-down" not in kinds(snapshot)
+    snapshot, _ = after(look(NOW_MS + 4000, supervisor=supervisor(*RUNNING)), memory=memory)
+    assert "replica-down" not in kinds(snapshot)
+    snapshot, _ = after(restarted_controllers(NOW_MS + 6500), memory=memory)
+    assert {each.started_ms for each in snapshot.history if each.kind is HistoryKind.REPLICA_DOWN} == {NOW_MS + 1000}
+
+
+def test_a_broker_that_freezes_after_its_restart_is_another_fault_with_another_cause() -> None:
+    _, memory = after(HEALTHY, killed(), back(NOW_MS + 5000))
+    told = elected(5, 3, 2, Cause.SILENT, NOW_MS + 11_000, unheard_ms=1200)
+    exited = LastExit(code=-9, text="was killed by SIGKILL", at=timestamp(NOW_MS + 5100))
+    first, second, third = RUNNING
+    processes = supervisor(
+        replace(first, restarts=1, last_exit=KILLED), replace(second, restarts=1, last_exit=exited), third
+    )
+    silent = led_by(3, 5, told, dead=[1, 2])
+    silent = replace(
+        silent,
+        groups=(
+            replace(
+                silent.groups[0],
+                replicas=tuple(
+                    replace(each, absence=Cause.SILENT if each.alive is False else None)
+                    for each in silent.groups[0].replicas
+                ),
+            ),
+        ),
+    )
+    snapshot, _ = after(
+        look(NOW_MS + 12_000, view=silent, states=served_by(3, dead=[1, 2]), supervisor=processes), memory=memory
+    )
+    down = [each for each in snapshot.history if each.kind is HistoryKind.REPLICA_DOWN and each.ended_ms is None]
+    assert {(each.subject, each.cause, each.started_ms) for each in down} == {
+        ("replica 1 (broker-a-2)", "its heartbeats stopped", NOW_MS + 12_000),
+        ("replica 2 (broker-a-1)", "its heartbeats stopped", NOW_MS + 12_000),
+    }
+    election = next(each for each in snapshot.history if each.epoch == 5)
+    assert election.cause == "replica 2 (broker-a-1): its heartbeats stopped"
+
+
+def test_a_second_fault_does_not_begin_before_the_first_was_over() -> None:
+    """Its process ended once; it was heard, and then its new connection closed, too."""
+    gone = replace(killed(), now_ms=NOW_MS + 9000)
+    running = supervisor(replace(RUNNING[0], restarts=1, last_exit=KILLED), *RUNNING[1:])
+    snapshot, _ = after(HEALTHY, killed(), back(NOW_MS + 5000), replace(gone, supervisor=running))
+    down = [each for each in snapshot.history if each.kind is HistoryKind.REPLICA_DOWN]
+    assert [(each.started_ms, each.ended_ms) for each in down] == [
+        (NOW_MS + 9000, None),
+        (NOW_MS + 900, NOW_MS + 5000),
+    ]
+
+
+def test_what_is_known_of_a_process_outlives_the_controllers_word_for_it() -> None:
+    def nobody(now_ms: int, process_state: str) -> Look:
+        first, *others = RUNNING
+        gone = replace(first, state=process_state, last_exit=KILLED)
+        return look(
+            now_ms,
+            view=led_by(None, 4, elected(4, None, 1, Cause.CLOSED, NOW_MS + 950), dead=[1, 2, 3]),
+            states={},
+            supervisor=supervisor(gone, *others),
+        )
+
+    snapshot, _ = after(
+        HEALTHY,
+        nobody(NOW_MS + 1000, "backing-off"),
+        nobody(NOW_MS + 3000, "running"),
+        nobody(NOW_MS + 40_000, "running"),
+    )
+    assert only(snapshot, HistoryKind.NO_MASTER).cause == "replica 1 (broker-a-2): its process was killed by SIGKILL"
+
+
+def test_processes_that_end_because_the_appliance_stops_did_not_fail() -> None:
+    ended = replace(RUNNING[0], state="stopped", pid=None, last_exit=replace(KILLED, code=0, text="exited with 0"))
+    stopping = Supervisor(pid=16, state="stopping", processes=(ended, *RUNNING[1:]))
+    snapshot, _ = after(HEALTHY, look(NOW_MS + 1000, supervisor=stopping))
+    assert snapshot.history == ()
+
+
+def test_an_old_loss_of_the_master_is_not_the_cause_of_a_new_election() -> None:
+    told = (
+        elected(4, None, 1, Cause.SILENT, NOW_MS - 7_000_000),
+        elected(9, 2, None, Cause.CANDIDATE_CAME, NOW_MS + 950),
+    )
+    snapshot, _ = after(HEALTHY, look(NOW_MS + 1000, view=led_by(2, 9, *told), states=served_by(2)))
+    election = only(snapshot, HistoryKind.ELECTION)
+    assert (election.previous, election.cause) == ("", "it had none, and a replica that may lead came")
+
+
+def test_an_election_that_nobody_tells_of_began_when_the_master_was_missed() -> None:
+    first, *others = RUNNING
+    gone = supervisor(replace(first, state="backing-off", pid=None, last_exit=KILLED), *others)
+    unled = look(NOW_MS + 1500, view=led_by(1, 3, dead=[1]), states=served_by(2, dead=[1, 2]), supervisor=gone)
+    elected_by_nobody = look(NOW_MS + 4000, view=led_by(2, 4, dead=[1]), states=served_by(2, dead=[1]), supervisor=gone)
+    snapshot, _ = after(HEALTHY, unled, elected_by_nobody)
+    assert only(snapshot, HistoryKind.ELECTION).duration_ms == 3100
+    unknown = tuple(replace(each, supervisor=supervisor(*RUNNING)) for each in (unled, elected_by_nobody))
+    snapshot, _ = after(HEALTHY, *unknown)
+    assert only(snapshot, HistoryKind.ELECTION).duration_ms == 2500
+
+
+def test_a_leader_that_came_late_led_since_the_time_without_one_began() -> None:
+    quiet = dict.fromkeys(CONTROLLERS[1:], view(leader=-1))
+    led = dict.fromkeys(CONTROLLERS[1:], view(leader=1, term=5))
+    snapshot, _ = after(
+        HEALTHY,
+        look(NOW_MS + 1000, views=quiet),
+        look(NOW_MS + 3500, views=quiet),
+        look(NOW_MS + 4500, views=led),
+    )
+    assert only(snapshot, HistoryKind.LEADER).duration_ms == 3500
+
+
+def test_an_election_that_served_while_the_collector_was_away_lasted_at_most_so_long() -> None:
+    told = elected(4, 2, 1, Cause.CLOSED, NOW_MS + 950)
+    snapshot, _ = after(HEALTHY, look(NOW_MS + 7950, view=led_by(2, 4, told), states=served_by(2)))
+    (told_of,) = snapshot.verdict.recent
+    assert told_of.text.startswith("broker-a lost its master for at most 7.0 s")
+    assert only(snapshot, HistoryKind.ELECTION).end_unwatched
+
+
+def test_replicas_that_join_the_set_of_a_new_master_are_a_part_of_its_election() -> None:
+    told = elected(4, 2, 1, Cause.CLOSED, NOW_MS + 950)
+    alone = replace(led_by(2, 4, told, dead=[1]).groups[0], sync_state_set=(2,))
+    alone = replace(alone, replicas=(*alone.replicas[:2], replica(3, in_sync=False)))
+    begun = replace(killed(), views=dict.fromkeys(CONTROLLERS, replace(view(), groups=(alone,))))
+    snapshot, _ = after(HEALTHY, begun, replace(killed(), now_ms=NOW_MS + 1500))
+    assert [each.subject for each in snapshot.history if each.kind is HistoryKind.OUT_OF_SYNC and each.ended_ms] == [
+        "replica 3 (broker-a-3)"
+    ]
+    assert [each.text.partition(" for ")[0] for each in snapshot.verdict.recent] == ["broker-a lost its master"]
+
+
+def test_controllers_that_answer_again_do_not_explain_why_nobody_led() -> None:
+    quiet = dict.fromkeys(CONTROLLERS, view(leader=-1))
+    looks = (look(NOW_MS + ms, views={}) for ms in (1000, 2000, 3500))
+    snapshot, _ = after(HEALTHY, *looks, look(NOW_MS + 4500, views=quiet), look(NOW_MS + 5500))
+    assert only(snapshot, HistoryKind.LEADERLESS).cause == "none answered"
 
 
 @patient
