@@ -108,8 +108,9 @@ def _read_key(path: Path) -> EllipticCurvePrivateKey:
         # its halves are stored beside each other and may not fit any more
         key.public_key().verify(key.sign(b"", _SIGNATURE), b"", _SIGNATURE)
     except _DAMAGE as error:
+        reason = str(error) or "its halves do not fit"
         raise SettingsError(
-            f"{path} is damaged ({error or 'its halves do not fit'}); restore it, or delete it and start again to have another one made"
+            f"{path} is damaged ({reason}); restore it, or delete it and start again to have another one made"
         ) from error
     return key
 
@@ -171,8 +172,7 @@ def _is_good(
     except _DAMAGE:  # nothing that was made here
         return False
     return (
-        names == wanted
-        and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEWED_BEFORE
+        names == wanted and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEWED_BEFORE
     )
 
 
