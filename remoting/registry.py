@@ -58,7 +58,7 @@ _NO_TIMERS: Final = "messages are delayed by levels here, and there is no timer 
 
 _TABLE: Final = (
     # clients, and tools that ask a broker
-    Row(codes.SEND_MESSAGE, By.BROKER, demands.send("topic", "producerGroup")),
+    Row(codes.SEND_MESSAGE, By.BROKER, demands.send("topic")),
     Row(codes.PULL_MESSAGE, By.BROKER, demands.pull),
     Row(codes.QUERY_MESSAGE, By.BROKER, _TOPIC_READ),
     Row(codes.QUERY_CONSUMER_OFFSET, By.BROKER, fields(SUB, GET, topic="topic", group="consumerGroup")),
@@ -112,12 +112,12 @@ _TABLE: Final = (
         fields(GET, topic="topic", group="compareGroup", groups="filterGroups"),
     ),
     Row(codes.CONSUME_MESSAGE_DIRECTLY, By.BROKER | By.CLIENT, fields(SUB, topic="topic", group="consumerGroup")),
-    Row(codes.SEND_MESSAGE_V2, By.BROKER, demands.send("b", "a")),
+    Row(codes.SEND_MESSAGE_V2, By.BROKER, demands.send("b")),
     Row(codes.CLONE_GROUP_OFFSET, By.MASTER_ASKED, demands.clone_offset),
     Row(codes.VIEW_BROKER_STATS_DATA, By.BROKER, READ_CLUSTER),
     Row(codes.CLEAN_UNUSED_TOPIC, By.BROKER, CHANGE_CLUSTER),
     Row(codes.GET_BROKER_CONSUME_STATS, By.BROKER, READ_CLUSTER),
-    Row(codes.SEND_BATCH_MESSAGE, By.BROKER, demands.send("b", "a")),
+    Row(codes.SEND_BATCH_MESSAGE, By.BROKER, demands.send("b")),
     Row(codes.QUERY_CONSUME_QUEUE, By.BROKER, fields(GET, topic="topic", group="consumerGroup")),
     Row(codes.RESUME_CHECK_HALF_MESSAGE, By.BROKER, fields(UPDATE, topic="topic")),
     Row(codes.SEND_REPLY_MESSAGE, By.BROKER, fields(PUB, topic="topic")),

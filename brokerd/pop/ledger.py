@@ -134,7 +134,7 @@ class PopLedger:
         """Start timing afresh on a new master: leases last until their clients had the time to be heard here.
 
         That a client lives does not say that it has the messages: the answer may have gone down with the old master. So a lease
-        from before ends after `inherited_lease_ms`.
+        from before ends after `inherited_lease_ms`, unless the client acknowledges a message of it until then.
 
         When a batch is due was written by another machine's clock. Should that have been ahead, the messages would stay hidden
         for so much longer than their consumers asked for: no longer than that from now on is right whatever the clocks say.
@@ -162,7 +162,7 @@ class PopLedger:
             self._apply_taken(body)
         elif kind in (records.ACKED, records.REVIVED):
             for group, topic, queue_id, pop_time_ms, mask in body["a"]:
-                self._finish(group, topic, queue_id, pop_time_ms, mask)
+                self._finish(group, topic, queue_id, pop_time_ms, mask, acked=kind == records.ACKED)
         elif kind == records.CHANGED:
             for entry in body["c"]:
                 self._apply_changed(*entry)
@@ -262,11 +262,13 @@ class PopLedger:
             self._leases.setdefault(batch.client_id, set()).add(batch)
         self._set_timer(batch, batch.due_ms)
 
-    def _finish(self, group: str, topic: str, queue_id: int, pop_time_ms: int, mask: int) -> None:
+    def _finish(self, group: str, topic: str, queue_id: int, pop_time_ms: int, mask: int, *, acked: bool) -> None:
         queue = self.queue(group, topic, queue_id)
         if queue is not None:
             batch = queue.batches.get(pop_time_ms)
             if batch is not None:
+                if acked:  # so the client has what came with it, too
+                    batch.lease_end_ms = NEVER_MS
                 self._finish_batch(queue, batch, mask)
 
     def _finish_batch(self, queue: QueueLedger, batch: Batch, mask: int) -> None:

@@ -47,7 +47,8 @@ class PopSettings:
     )
     inherited_lease_ms: int = setting(
         60_000,
-        "after a change of master, how long messages are renewed that push consumers took before it, and perhaps never got",
+        "after a change of master, how long messages are renewed that push consumers took before it, and perhaps never got: "
+        "none that came with them is acknowledged",
         minimum=0,
         maximum=168 * _HOUR_MS,
     )

@@ -18,7 +18,7 @@ from remoting.access.decision import Demand
 from remoting.access.model import CLUSTER, CREATE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE
 from remoting.errors import RequestError
 from remoting.frame import Command
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic
 
 _MAX_DEMANDS: Final = 10_000
 
@@ -79,21 +79,28 @@ def fields(*actions: str, topic: str = "", group: str = "", topics: str = "", gr
     return Need(", ".join(f"{kind} `{name}`" for kind, name in named if name) + f": {_any_of(actions)}", demands)
 
 
-def send(topic: str, group: str) -> Need:
+def send(topic: str) -> Need:
     def demands(request: Command, cluster: str) -> list[Demand]:
         name = request.ext.get(topic, "")
         if name.startswith(RETRY_PREFIX):
-            return [group_demand(request.ext.get(group) or name, SUB)]
+            return [_retry_demand(name)]
         return [topic_demand(name, PUB)]
 
-    return Need(f"Topic `{topic}`: Pub; of a retry topic Group `{group}`: Sub", demands)
+    return Need(f"Topic `{topic}`: Pub; of a retry topic its Group: Sub", demands)
 
 
-@_need("Topic `topic` (unless a retry topic), Group `consumerGroup`: Sub")
+@_need("Topic `topic` (of a retry topic its Group), Group `consumerGroup`: Sub")
 def pull(request: Command, cluster: str) -> list[Demand]:
     topic, group = request.ext.get("topic", ""), request.ext.get("consumerGroup", "")
-    found = [group_demand(group, SUB)]
-    return found if topic.startswith(RETRY_PREFIX) else [topic_demand(topic, SUB), *found]
+    if topic.startswith(RETRY_PREFIX):
+        own, asks = _retry_demand(topic), group_demand(group, SUB)
+        return [own] if own == asks else [own, asks]
+    return [topic_demand(topic, SUB), group_demand(group, SUB)]
+
+
+def _retry_demand(topic: str) -> Demand:
+    """What is in a retry topic is its group's, whoever asks for it."""
+    return group_demand(group_of_retry_topic(topic) or "", SUB)
 
 
 @_need("Topic `topic`: Pub or Sub or Get")

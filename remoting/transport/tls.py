@@ -320,15 +320,14 @@ class TlsAcceptor(asyncio.Protocol):
 
     def _expire(self) -> None:
         self._timer = None
+        self._tls.undecided -= 1
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         if self._layer is None and not self._tls.enforcing:
-            self._tls.undecided -= 1
             self._hand_over_transport(b"")  # who says nothing may be idle in plaintext
             return
         log.info("dropping the connection of %s: no TLS handshake within %d s", self._peer(), _HANDSHAKE_S)
-        self._tls.undecided -= 1
         transport.abort()
 
     def _decided(self) -> None:

@@ -2,7 +2,8 @@
 
 A replica that is in sync is asked first, so that reports leave masters to those who send. What it does not have, refuses, or
 cannot say any more, its master is asked for from the same offset on, and from then on the master alone: an answer is taken whole
-or not at all, so nothing is read twice and nothing left out.
+or not at all, so nothing is read twice and nothing left out. A master that does not know reads in bulk, as of an earlier version
+or of Apache RocketMQ, is asked by pulls: slower, and the same otherwise.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from remoting.errors import LogboomError
+from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
 from tasks.spark.cluster import Cluster
 from tasks.spark.planning import QueueRange
@@ -22,6 +23,14 @@ log = logging.getLogger(__name__)
 READER_GROUP: Final = "TOOLS_CONSUMER"
 MESSAGES: Final = 16_384  # asked for at once: the broker's limits are lower
 BYTES: Final = 4 << 20
+_PULL: Final = {  # what a pull has to say besides
+    "sysFlag": "4",  # the subscription is in the request
+    "subscription": "*",
+    "expressionType": "TAG",
+    "subVersion": "0",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+}
 _ANSWERS: Final = (codes.SUCCESS, codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
 
 
@@ -34,6 +43,7 @@ class BulkReads:
         self._timeout_ms = timeout_ms
         self._ahead: tuple[SocketConnection, int] | None = None
         self._last: SocketConnection | None = None
+        self._code = codes.BULK_READ
         self._replica = self._chosen(turn)
 
     def at(self, offset: int) -> Command:
@@ -47,7 +57,7 @@ class BulkReads:
                 return answer
             self._replica = None
         return self._cluster.ask_master(
-            self._wanted.topic, self._wanted.broker_name, lambda master: self._answer(master, offset)
+            self._wanted.topic, self._wanted.broker_name, lambda master: self._of_master(master, offset)
         )
 
     def ask_ahead(self, offset: int) -> None:
@@ -79,6 +89,16 @@ class BulkReads:
             return None
         return answer if answer.code == codes.SUCCESS else None
 
+    def _of_master(self, master: SocketConnection, offset: int) -> Command:
+        try:
+            return self._answer(master, offset)
+        except RequestError as error:
+            if error.code != codes.REQUEST_CODE_NOT_SUPPORTED or self._code == codes.PULL_MESSAGE:
+                raise
+        log.info("%s does not know reads in bulk: its messages are pulled", master.address)
+        self._code = codes.PULL_MESSAGE
+        return self._answer(master, offset)
+
     def _answer(self, connection: SocketConnection, offset: int) -> Command:
         ahead, self._ahead, self._last = self._ahead, None, connection
         if ahead != (connection, offset):
@@ -95,4 +115,6 @@ class BulkReads:
             "maxMsgNums": str(min(MESSAGES, wanted.end - offset)),
             "maxMsgBytes": str(BYTES),
         }
-        connection.ask(codes.BULK_READ, ext, timeout_ms=self._timeout_ms)
+        if self._code == codes.PULL_MESSAGE:
+            ext |= _PULL
+        connection.ask(self._code, ext, timeout_ms=self._timeout_ms)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -33,6 +33,18 @@ _LIFE: Final = 365 * _DAY
 _RENEWED_BEFORE: Final = 30 * _DAY
 _AUTHORITY_LIFE: Final = 10 * _LIFE
 _CLOCKS_MAY_DIFFER: Final = _DAY
+_SIGNATURE: Final = ec.ECDSA(hashes.SHA256())
+# What is raised for bytes that were a key or a certificate once: at the first look, or when a part of it is looked at.
+_DAMAGE: Final = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    InvalidSignature,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.UnsupportedGeneralNameType,
+)
 
 
 def keep_fresh(layout: DataLayout, hosts: Sequence[str], now: datetime.datetime) -> list[str]:
@@ -71,7 +83,7 @@ def _authority(layout: DataLayout, now: datetime.datetime) -> tuple[_Authority, 
 
 def _read_authority(certificate_file: Path, key_file: Path, key: EllipticCurvePrivateKey) -> x509.Certificate:
     certificate = _read_certificate(certificate_file)
-    if certificate is None or certificate.public_key() != key.public_key():
+    if certificate is None or not _is_signed_by(certificate, certificate, key):
         raise SettingsError(
             f"{certificate_file} is damaged or not of {key_file}; restore them, or delete both and start again to have another "
             "authority made, which clients that check certificates must be given"
@@ -79,14 +91,26 @@ def _read_authority(certificate_file: Path, key_file: Path, key: EllipticCurvePr
     return certificate
 
 
+def _is_signed_by(certificate: x509.Certificate, issuer: x509.Certificate, key: EllipticCurvePrivateKey) -> bool:
+    """Whether the issuer signed just these bytes, for this key."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+        return certificate.public_key() == key.public_key()
+    except _DAMAGE:
+        return False
+
+
 def _read_key(path: Path) -> EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), None)
         if not isinstance(key, EllipticCurvePrivateKey):
             raise ValueError("another kind of key")
-    except (ValueError, TypeError) as error:
+        # its halves are stored beside each other and may not fit any more
+        key.public_key().verify(key.sign(b"", _SIGNATURE), b"", _SIGNATURE)
+    except _DAMAGE as error:
+        reason = str(error) or "its halves do not fit"
         raise SettingsError(
-            f"{path} is damaged ({error}); restore it, or delete it and start again to have another one made"
+            f"{path} is damaged ({reason}); restore it, or delete it and start again to have another one made"
         ) from error
     return key
 
@@ -102,7 +126,7 @@ def _read_certificate(path: Path) -> x509.Certificate | None:
     """None when there is none that can be read."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, *_DAMAGE):
         return None
 
 
@@ -141,15 +165,14 @@ def _is_good(
     wanted: x509.SubjectAlternativeName,
     now: datetime.datetime,
 ) -> bool:
+    if not _is_signed_by(certificate, authority.certificate, key):
+        return False
     try:
-        certificate.verify_directly_issued_by(authority.certificate)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+    except _DAMAGE:  # nothing that was made here
         return False
     return (
-        certificate.public_key() == key.public_key()
-        and names == wanted
-        and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEWED_BEFORE
+        names == wanted and certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc - _RENEWED_BEFORE
     )
 
 

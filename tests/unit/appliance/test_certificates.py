@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import ipaddress
@@ -176,6 +177,42 @@ def test_damage(layout: DataLayout, tmp_path: Path) -> None:
     layout.tls_authority_file.write_bytes(stranger.tls_authority_file.read_bytes())
     with pytest.raises(SettingsError, match=r"ca\.pem is damaged or not of .*ca\.key"):
         certificates.keep_fresh(layout, (), NOW)
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@pytest.mark.parametrize("name", ["ca.pem", "ca.key", "server.pem", "server.key"])
+def test_whatever_byte_a_disk_changed_is_told_or_mended(layout: DataLayout, name: str) -> None:
+    """Nothing else is raised: it would end the appliance, which asks every hour."""
+    certificates.keep_fresh(layout, (), NOW)
+    good = contents(layout)
+    first, *lines, last = good[name].splitlines()
+    stored = base64.b64decode(b"".join(lines))
+    told = 0
+    for position in range(len(stored)):
+        damaged = bytearray(stored)
+        damaged[position] ^= 1 << position % 8
+        for other, content in good.items():
+            (layout.tls / other).write_bytes(content)
+        (layout.tls / name).write_bytes(b"\n".join([first, base64.b64encode(damaged), last]))
+        said = refusal(layout)
+        assert said is None or "is damaged" in said
+        assert said is None or name in said
+        told += said is not None
+        if said is None:
+            assert certificates.keep_fresh(layout, (), NOW) == []
+            assert name == "server.pem" or convinces(layout, "localhost")
+    if name == "ca.pem":
+        assert told == len(stored)
+    elif name == "server.pem":
+        assert told == 0
+
+
+def refusal(layout: DataLayout) -> str | None:
+    try:
+        certificates.keep_fresh(layout, (), NOW)
+    except SettingsError as error:
+        return str(error)
+    return None
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from remoting.frame import Command
 from remoting.transport.client import NOBODY, Identity, RemotingClient, connect
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import Place, RemotingServer, check_reach, each
-from remoting.transport.tls import TlsSettings, client_context, dialling_context, tls_server
+from remoting.transport.tls import TlsAcceptor, TlsSettings, client_context, dialling_context, tls_server
 from tests.support.certificates import Authority, Certificate
 
 
@@ -174,6 +174,36 @@ async def test_who_does_not_come_to_the_point_is_not_waited_for(
         writer.close()
     finally:
         await server.close()
+
+
+class Lingering(asyncio.Transport):
+    """Closes only when its peer has read what was written, which it does not."""
+
+    def write(self, data: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return True
+
+
+async def test_who_lingers_while_it_is_closed_is_not_counted_for_ever(
+    shown: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many of them as may be undecided at once would shut the port for everybody."""
+    monkeypatch.setattr("remoting.transport.tls._HANDSHAKE_S", 0)
+    tls = tls_server(settings(shown, "permissive"))
+    assert tls is not None
+    acceptor = TlsAcceptor(tls, asyncio.Protocol)
+    acceptor.connection_made(Lingering())
+    assert tls.undecided == 1
+    async with asyncio.timeout(5):
+        while tls.undecided:
+            await asyncio.sleep(0)
+    acceptor.connection_lost(None)
+    assert tls.undecided == 0
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -43,7 +43,8 @@ class FakeBroker:
     """One broker group with topics of encoded records, served as a name server, controller and master at once.
 
     `answer_most` records a read; offsets below `min_offset` are gone; `visible_end` hides the tail, as a master does whose
-    followers have not confirmed it yet. The route names `replicas`, by their numbers: others of these. For `masterless_views`
+    followers have not confirmed it yet. The route names `replicas`, by their numbers: others of these. One that does not know
+    reads in bulk (`knows_bulk`) answers pulls, 32 messages at most, as others do. For `masterless_views`
     views of the cluster its master is dead, and routes leave it out meanwhile, as those of a group do that has no other broker.
     """
 
@@ -57,6 +58,7 @@ class FakeBroker:
         self.pulls = 0
         self.refuse_pulls = 0
         self.break_records = False
+        self.knows_bulk = True
         self.on_pull: Callable[[], None] | None = None
         self.drop_pulls = 0
         self.replicas: dict[str, str] = {}
@@ -77,7 +79,8 @@ class FakeBroker:
             codes.GET_MIN_OFFSET: self._min_offset,
             codes.GET_MAX_OFFSET: self._max_offset,
             codes.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
-            codes.BULK_READ: self._pull,
+            codes.BULK_READ: self._bulk_read,
+            codes.PULL_MESSAGE: self._pull_message,
         }
         self._server = asyncio.run_coroutine_threadsafe(
             serve({code: self._each(answer) for code, answer in handlers.items()}), self._loop
@@ -180,6 +183,16 @@ class FakeBroker:
         wanted = int(request.ext["timestamp"])
         later = [offset for offset, (at_ms, _) in enumerate(self._queue(request)) if at_ms >= wanted]
         return codes.SUCCESS, {"offset": str(later[0] if later else self._end(request))}, b""
+
+    def _bulk_read(self, request: Command) -> tuple[int, dict[str, str], bytes] | None:
+        if not self.knows_bulk:
+            return codes.REQUEST_CODE_NOT_SUPPORTED, {}, b""
+        return self._pull(request)
+
+    def _pull_message(self, request: Command) -> tuple[int, dict[str, str], bytes] | None:
+        assert {"sysFlag", "commitOffset", "suspendTimeoutMillis", "subscription"} <= request.ext.keys()
+        request.ext["maxMsgNums"] = str(min(32, int(request.ext["maxMsgNums"])))
+        return self._pull(request)
 
     def _pull(self, request: Command) -> tuple[int, dict[str, str], bytes] | None:
         self.pulls += 1

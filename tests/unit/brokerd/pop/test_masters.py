@@ -151,6 +151,32 @@ def test_what_an_answer_of_the_old_master_carried_comes_back_though_its_consumer
     assert other.ack(own) == [OK], "what it took from this master is leased as ever"
 
 
+def test_a_consumer_that_acks_one_of_the_messages_has_the_others_too() -> None:
+    """It works through them one by one, for longer than it takes to see that an answer was lost: nobody else gets them."""
+    broker = master()
+    broker.send(*"abc")
+    first, *others = broker.receive(3, client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages
+    other = PopBroker(broker.log.copy(), broker.turns).become_master()
+    other.alive.add("c1")
+    other.turns.run(50_000)
+    assert other.ack(first) == [OK]
+    other.turns.run(1_000_000)
+    assert other.receive().outcome.status == PopStatus.NOTHING
+    assert other.ack(*others) == [OK, OK]
+
+
+def test_what_the_old_master_finished_by_itself_does_not_say_that_the_rest_arrived() -> None:
+    """It acknowledges what a consumer's filter does not want, in the answer that goes down with it."""
+    broker = master()
+    broker.send(*"ab")
+    first, _ = broker.receive(2, client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages
+    assert broker.ack(first) == [OK]
+    other = PopBroker(broker.log.copy(), broker.turns).become_master()
+    other.alive.add("c1")
+    other.turns.run(60_000)
+    assert other.receive().bodies == ["b"]
+
+
 def test_the_copy_is_there_whenever_the_record_of_the_revival_is() -> None:
     broker = master()
     broker.send("a")

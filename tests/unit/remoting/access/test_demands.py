@@ -33,8 +33,22 @@ def test_pulls_and_pops() -> None:
     for code in (codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE, codes.BULK_READ, codes.POP_MESSAGE, codes.ACK_MESSAGE):
         assert demands(code, {"topic": "T", "consumerGroup": "g"}) == both
     assert demands(codes.PULL_MESSAGE, {"topic": "%RETRY%g", "consumerGroup": "g"}) == [Demand(GROUP, "g", (SUB,))]
+    pop_retry = {"topic": "%RETRY%g+T", "consumerGroup": "g"}
+    assert demands(codes.BULK_READ, pop_retry) == [Demand(GROUP, "g", (SUB,))]
     # without a group, a pull is not free of charge
     assert Demand(GROUP, "", (SUB,)) in demands(codes.PULL_MESSAGE, {"topic": "T"})
+
+
+@pytest.mark.parametrize("code", [codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE, codes.BULK_READ])
+def test_who_may_read_as_one_group_reads_no_others_retry_topic(code: int) -> None:
+    for topic in ("%RETRY%others", "%RETRY%others+T"):
+        found = demands(code, {"topic": topic, "consumerGroup": "mine"})
+        assert found == [Demand(GROUP, "others", (SUB,)), Demand(GROUP, "mine", (SUB,))]
+
+
+@pytest.mark.parametrize("group", ["mine", "CLIENT_INNER_PRODUCER", ""])
+def test_who_sends_to_a_retry_topic_needs_its_group_whatever_it_calls_itself(group: str) -> None:
+    assert demands(codes.SEND_MESSAGE_V2, {"b": "%RETRY%others", "a": group}) == [Demand(GROUP, "others", (SUB,))]
 
 
 def test_heartbeats_need_what_they_subscribe_to() -> None:

@@ -165,6 +165,28 @@ def test_a_master_that_dies_in_the_middle_is_waited_for(group: Group) -> None:
     assert list(dict.fromkeys(master.reads)) == [100 * each for each in range(10)]
 
 
+def test_brokers_that_do_not_know_reads_in_bulk_are_pulled_from(group: Group) -> None:
+    """As while a cluster is upgraded, one broker after another."""
+    for broker in (group.master, *group.replicas):
+        broker.knows_bulk = False
+    assert group.read() == EVERYTHING
+    assert group.master.reads == list(range(0, COUNT, 32))
+    assert [each.pulls for each in group.replicas] == [0, 0], "a replica answers pulls only if it is set to"
+
+
+def test_a_new_master_that_does_not_know_reads_in_bulk_is_pulled_from(group: Group) -> None:
+    master = group.master
+    master.replicas = {}
+
+    def become_another() -> None:
+        if master.pulls == 5:
+            master.drop_pulls, master.knows_bulk = 1, False
+
+    master.on_pull = become_another
+    assert group.read() == EVERYTHING
+    assert master.reads[4:7] == [400, 400, 432]
+
+
 def test_who_asks_ahead_of_a_closed_connection_hears_it_when_it_matters(group: Group) -> None:
     group.master.replicas = {}
     with group.connect() as cluster:
