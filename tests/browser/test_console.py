@@ -328,7 +328,7 @@ def test_the_schedule_form_previews_while_typing(tab: Tab) -> None:
     tab.page.click("main >> text=Save")
     tab.sees(name, "main")
     tab.sees("At 06:30", "main")
-    tab.sees("Run all, at most the latest 10", "main")
+    tab.sees("If missed: run all, at most the latest 10", "main")
     tab.page.set_viewport_size({"width": 390, "height": 844})
     assert tab.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     tab.page.select_option("#state", "skipped")
