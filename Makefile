@@ -31,7 +31,7 @@ up: .venv/.installed ## run the appliance here until Ctrl-C (ARGS="--help" expla
 status: .venv/.installed ## say whether the appliance is healthy (exit code 0, 1 degraded, 2 down)
 	@exec $(PYTHON) manage.py status $(ARGS)
 
-test: .venv/.installed-dev programs ## the whole test suite, by as many workers as there are processors (ARGS="-n 0": in one process)
+test: .venv/.installed-dev programs ## the whole test suite, by some more workers than there are processors (ARGS="-n 0": in one process)
 	$(PYTEST) -n auto $(ARGS)
 
 check: .venv/.installed-dev ## format, lint, types and the fast tests

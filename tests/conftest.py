@@ -37,7 +37,8 @@ hypothesis.settings.load_profile("logboom")
 
 # Fast and pure first, real processes later: so they run one after the other, and so each worker of several takes them.
 SELF_CONTAINED = ("test_tidy.py", "test_promises.py", "sim", "unit", "scenarios", "golden", "contract", "web")
-DAEMONS = ("reports", "integration", "chaos", "interop", "browser")
+# The longest sets first: with several workers, what is left for the end is small enough to be shared.
+DAEMONS = ("browser", "reports", "chaos", "interop", "integration")
 _ORDER = (*SELF_CONTAINED, *DAEMONS)
 _ONE_SET_OF_DAEMONS = (
     "reports",
@@ -59,8 +60,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: as many workers as this process may use processors."""
-    return len(os.sched_getaffinity(0))
+    """With `-n auto`: half as many workers again as this process may use processors, since tests with daemons mostly wait."""
+    processors = len(os.sched_getaffinity(0))
+    return processors + processors // 2
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -53,15 +53,16 @@ for number, line in enumerate(sys.stdin):
     topic = line.strip()
     from_s, times = time.monotonic(), {}
     def publish(rows):
-        if list(rows):
-            times.setdefault("first_row_s", time.monotonic() - from_s)
+        if list(rows) and "first_row_s" not in times:
+            times["first_row_s"] = time.monotonic() - from_s
+            print(json.dumps(times), flush=True)
     with sessions.use(settings, lambda text: None, lambda: False) as spark:
         times["ready_s"] = time.monotonic() - from_s
         from tasks.reports.throughput import job
         run_id = f"{os.getpid()}_{number}"
         parameters = {"topics": [topic], "start": None, "end": None, "minutes": 600, "top_keys": 3}
         result = job.run(Context(
-            run_id=run_id, parameters=parameters, started_ms=1_769_867_000_000, controllers=[controller], spark=spark.session,
+            run_id=run_id, parameters=parameters, as_of_ms=1_769_867_000_000, controllers=[controller], spark=spark.session,
             tag=run_id, progress=Progress(), stop=Stop(), result_path=Path(os.environ["LOGBOOM_DATA_DIR"], run_id),
             publish=publish,
         ))
@@ -90,14 +91,23 @@ class Client:
         self.process.stdin.write(topic + "\n")
         self.process.stdin.flush()
 
+    def wait_for_rows(self) -> None:
+        """Until the report has shown its first rows."""
+        self._read()
+
     def end(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        times: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return times
+        """Until the report is done: its times."""
+        return self._read()
 
     def run(self, topic: str) -> dict[str, Any]:
         self.begin(topic)
+        self.wait_for_rows()
         return self.end()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        times: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return times
 
     def close(self) -> None:
         self.process.kill()
@@ -225,7 +235,7 @@ def beside(checkout: Path, directory: Path, broker: FakeBroker, times: int) -> l
         big.run("small")
         alone_s = statistics.median(small.run("small")["done_s"] for _ in range(3))
         big.begin("big")
-        time.sleep(4)  # it is past its first, small slices
+        big.wait_for_rows()
         ratios = [small.run("small")["done_s"] / alone_s for _ in range(times)]
         took_s = big.end()["done_s"]
         print(f"    alone {alone_s:.1f} s, the big one took {took_s:.1f} s, beside it {ratios}", flush=True)

@@ -1,7 +1,8 @@
 """What holds of every page, form and dialog, whatever the data look like: nothing scrolls sideways, nothing is cut, everything
 has a name for who cannot see it, and all moments have one form.
 
-Each page is looked at with `untidy` data at the widths of a phone, of a tablet and of a small desk.
+Each page is opened once, with `untidy` data, as a phone shows it, and looked at then at the widths of a phone, of a tablet and
+of a small desk.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 HEIGHT = 900
 PHONES, TABLET, DESK = (360, 390), 768, 1280
+WIDTHS = (*PHONES, TABLET, DESK)
 ZONE = "Asia/Kolkata"
 
 _ELECTION = urlencode({"cluster": CLUSTER, "group": BROKERS, "broker_id": 2})
@@ -74,8 +78,8 @@ def addresses(console: Console) -> list[str]:
     return [place.format_map(found) if "{" in place else place for place in PLACES]
 
 
-@pytest.fixture
-def person(console: Console, browser: Any, addresses: list[str]) -> Iterator[Tab]:
+@contextmanager
+def long_named_person(console: Console, browser: Any) -> Iterator[Tab]:
     """A tab of an administrator with a long name and a time zone of half hours."""
     console.feed(untidy_document())
     tab = Tab(console, browser)
@@ -89,13 +93,49 @@ def person(console: Console, browser: Any, addresses: list[str]) -> Iterator[Tab
     assert [error for error in tab.errors if "404" not in error] == []
 
 
-def walk(tab: Tab, addresses: list[str]) -> Iterator[str]:
-    """Open one page after the other."""
-    for address in addresses:
-        tab.go(address)
-        yield address
+@pytest.fixture
+def person(console: Console, browser: Any, addresses: list[str]) -> Iterator[Tab]:
+    with long_named_person(console, browser) as tab:
+        yield tab
 
 
+@dataclass
+class Walk:
+    """What was found on the way through all pages: of each rule, where it is broken; and how many moments there were."""
+
+    layout: dict[int, list[Any]] = field(default_factory=lambda: {width: [] for width in WIDTHS})
+    names: dict[int, list[Any]] = field(default_factory=lambda: {width: [] for width in WIDTHS})
+    cut_tables: dict[str, Any] = field(default_factory=dict)
+    moments: list[Any] = field(default_factory=list)
+    moments_seen: int = 0
+    pages: int = 0
+
+
+@pytest.fixture(scope="module")
+def walk(console: Console, browser: Any, addresses: list[str]) -> Walk:
+    """Every page, opened at a phone's width and then made wider."""
+    found = Walk()
+    with long_named_person(console, browser) as tab:
+        devtools = tab.context.new_cdp_session(tab.page)
+        for address in addresses:
+            for width in WIDTHS:
+                tab.page.set_viewport_size({"width": width, "height": HEIGHT})
+                if width == WIDTHS[0]:
+                    tab.go(address)
+                tab.page.evaluate(DRAWN)
+                found.layout[width] += [(address, *each) for each in layout_faults(tab)]
+                if width in (PHONES[0], DESK):
+                    found.names[width] += [(address, *each) for each in name_faults(tab, devtools)]
+            if cut := tab.page.evaluate(CUT_TABLES):
+                found.cut_tables[address] = cut
+            count, wrong = moment_faults(tab)
+            found.moments_seen += count
+            found.moments += [(address, *each) for each in wrong]
+            found.pages += 1
+    return found
+
+
+DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 SIDEWAYS = """() => {
   const root = document.documentElement;
   const wide = [...document.querySelectorAll("main *, header *")].filter((each) => {
@@ -118,26 +158,24 @@ CUT_TABLES = """() => [...document.querySelectorAll("main .scroll")].filter((eac
   .map((each) => each.textContent.replace(/\\s+/g, " ").slice(0, 200))"""
 
 
-@pytest.mark.parametrize("width", [*PHONES, TABLET, DESK])
-def test_no_page_scrolls_sideways_and_what_can_be_done_is_in_reach(
-    person: Tab, addresses: list[str], width: int
-) -> None:
-    person.page.set_viewport_size({"width": width, "height": HEIGHT})
-    broken = []
-    for address in walk(person, addresses):
-        overflow, wide = person.page.evaluate(SIDEWAYS)
-        if overflow > 0:
-            broken.append((address, overflow, wide))
-        broken += [(address, "cut", each) for each in person.page.evaluate(CUT)]
-        broken += [(address, "out of reach", each) for each in person.page.evaluate(OUT_OF_REACH)]
-    assert broken == []
+def layout_faults(tab: Tab) -> list[tuple[Any, ...]]:
+    overflow, wide = tab.page.evaluate(SIDEWAYS)
+    faults: list[tuple[Any, ...]] = [("sideways", overflow, wide)] if overflow > 0 else []
+    faults += [("cut", each) for each in tab.page.evaluate(CUT)]
+    faults += [("out of reach", each) for each in tab.page.evaluate(OUT_OF_REACH)]
+    return faults
 
 
-def test_on_a_small_desk_the_lists_show_all_their_columns(person: Tab, addresses: list[str]) -> None:
-    person.page.set_viewport_size({"width": DESK, "height": HEIGHT})
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_scrolls_sideways_and_what_can_be_done_is_in_reach(walk: Walk, width: int) -> None:
+    assert walk.pages == len(PLACES)
+    assert walk.layout[width] == []
+
+
+def test_on_a_small_desk_the_lists_show_all_their_columns(walk: Walk) -> None:
     whole = ("/topics/", "/groups/", "/operations/", "/audit/", "/users/", "/clients/", "/reports/")
-    broken = {address: cut for address in walk(person, list(whole)) if (cut := person.page.evaluate(CUT_TABLES))}
-    assert broken == {}
+    assert set(whole) <= set(PLACES)
+    assert {address: cut for address, cut in walk.cut_tables.items() if address in whole} == {}
 
 
 @pytest.mark.parametrize("width", [PHONES[0], DESK])
@@ -197,24 +235,21 @@ TABLES_WITHOUT_HEADERS = """() => [...document.querySelectorAll("table")]
   .map((each) => each.outerHTML.slice(0, 300))"""
 
 
+def name_faults(tab: Tab, devtools: Any) -> list[tuple[Any, ...]]:
+    faults: list[tuple[Any, ...]] = []
+    for node in devtools.send("Accessibility.getFullAXTree")["nodes"]:
+        role = node.get("role", {}).get("value")
+        if not node["ignored"] and role in NAMED_ROLES and not node.get("name", {}).get("value", "").strip():
+            faults.append((role, node.get("properties")))
+    faults += [("no label", each) for each in tab.page.evaluate(UNLABELLED)]
+    faults += [("no headers", each) for each in tab.page.evaluate(TABLES_WITHOUT_HEADERS)]
+    titles = tab.page.locator("h1").count()
+    return faults if titles == 1 else [*faults, ("titles", titles)]
+
+
 @pytest.mark.parametrize("width", [PHONES[0], DESK])
-def test_whatever_can_be_used_has_a_name_and_every_page_one_title(
-    person: Tab, addresses: list[str], width: int
-) -> None:
-    person.page.set_viewport_size({"width": width, "height": HEIGHT})
-    devtools = person.context.new_cdp_session(person.page)
-    broken = []
-    for address in walk(person, addresses):
-        for node in devtools.send("Accessibility.getFullAXTree")["nodes"]:
-            role = node.get("role", {}).get("value")
-            if not node["ignored"] and role in NAMED_ROLES and not node.get("name", {}).get("value", "").strip():
-                broken.append((address, role, node.get("properties")))
-        broken += [(address, "no label", each) for each in person.page.evaluate(UNLABELLED)]
-        broken += [(address, "no headers", each) for each in person.page.evaluate(TABLES_WITHOUT_HEADERS)]
-        titles = person.page.locator("h1").count()
-        if titles != 1:
-            broken.append((address, "titles", titles))
-    assert broken == []
+def test_whatever_can_be_used_has_a_name_and_every_page_one_title(walk: Walk, width: int) -> None:
+    assert walk.names[width] == []
 
 
 # ---- moments
@@ -237,17 +272,23 @@ MOMENTS = """() => {
 }"""
 
 
-def test_all_moments_of_all_pages_have_one_form_in_the_viewer_s_zone(person: Tab, addresses: list[str]) -> None:
+TITLES = "() => [...document.querySelectorAll('main time')].map((each) => each.title)"
+
+
+def moment_faults(tab: Tab) -> tuple[int, list[Any]]:
+    count, wrong = tab.page.evaluate(MOMENTS)
+    titles = [
+        title
+        for title in tab.page.evaluate(TITLES)
+        if not re.fullmatch(rf"\w{{3}} [\d-]{{10}} [\d:]{{8}}\.\d{{3}} {ZONE}", title)
+    ]
+    return count, [*wrong, *(("title", title) for title in titles)]
+
+
+def test_all_moments_of_all_pages_have_one_form_in_the_viewer_s_zone(walk: Walk) -> None:
     """The server's elements are those that the browser would make, and no moment is written in any other way."""
-    seen, broken = 0, []
-    for address in walk(person, addresses):
-        count, wrong = person.page.evaluate(MOMENTS)
-        seen += count
-        broken += [(address, *each) for each in wrong]
-        titles = person.page.evaluate("() => [...document.querySelectorAll('main time')].map((each) => each.title)")
-        assert all(re.fullmatch(rf"\w{{3}} [\d-]{{10}} [\d:]{{8}}\.\d{{3}} {ZONE}", title) for title in titles), titles
-    assert broken == []
-    assert seen > 100
+    assert walk.moments == []
+    assert walk.moments_seen > 80
 
 
 def test_a_table_says_the_same_moments_while_its_report_runs_and_afterwards(person: Tab, console: Console) -> None:

@@ -24,9 +24,9 @@ import pytest
 import redis
 
 from tests.support.cluster import eventually
+from tests.support.leash import leashed
 from tests.support.ports import free_ports
 from tests.support.scheduling import SCHEDULES
-from webapp.appliance.processes import dying_with_this_process
 
 pytestmark = pytest.mark.slow
 
@@ -47,19 +47,17 @@ class Stage:
         server = shutil.which("redis-server")
         assert server is not None, "install redis-server"
         self._redis_server = subprocess.Popen(
-            [server, "--port", str(port), "--save", "", "--bind", "127.0.0.1"],
+            leashed([server, "--port", str(port), "--save", "", "--bind", "127.0.0.1"]),
             stdout=subprocess.DEVNULL,
-            preexec_fn=dying_with_this_process(),
         )
         self._redis = redis.Redis(port=port)
         self._program = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.scheduling"],
+            leashed([sys.executable, "-m", "tests.support.scheduling"]),
             cwd=ROOT,
             env={**os.environ, "LOGBOOM_DATA_DIR": str(directory), "REDIS_URL": f"redis://127.0.0.1:{port}/0"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=dying_with_this_process(),
         )
 
     def start(self) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tasks.spark.session import Sessions
 from tasks.spark.settings import SparkSettings
-from webapp.appliance.processes import dying_with_this_process
+from tests.support.leash import leashed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,14 +28,13 @@ class SparkProcess:
         self.settings = SparkSettings.read(self.environ, 2)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tasks.spark.server"],
+                leashed([sys.executable, "-m", "tasks.spark.server"]),  # dies also when the test run is killed
                 cwd=ROOT,
                 env=self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=dying_with_this_process(),  # also when the test run is killed
             )
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ from remoting.record.properties import encode_properties
 from tests.reports.conftest import ROOT, SparkProcess
 from tests.support.client_bytes import encode_batch_body
 from tests.support.cluster import Cluster, eventually, free_ports
-from webapp.appliance.processes import dying_with_this_process
+from tests.support.leash import leashed
 
 pytestmark = pytest.mark.slow
 
@@ -80,14 +80,13 @@ class Appliance:
     def spawn(self, name: str, *argv: str, **variables: str) -> None:
         with open(self.data / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                argv,
+                leashed(argv),  # dies also when the test run is killed
                 cwd=ROOT,
                 env={**self.environ, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=dying_with_this_process(),  # also when the test run is killed
             )
 
     def run(self, *arguments: str) -> str:

@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError, RedisError
 
 from tasks.claims import Claims
 from tests.support.cluster import eventually
+from tests.support.leash import leashed
 from tests.support.ports import free_ports
 from tests.unit.tasks.fake_redis import FakeRedis
-from webapp.appliance.processes import dying_with_this_process
 from webapp.appliance.redis_server import find_binary
 
 
@@ -118,8 +118,8 @@ def test_the_real_redis_forgets_and_the_owner_remembers(tmp_path: Path) -> None:
 @contextmanager
 def real_redis(port: int, directory: Path) -> Iterator[Any]:
     program = find_binary()
-    argv = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, preexec_fn=dying_with_this_process()) as process:
+    argv = leashed([program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)])
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
         client = Redis(port=port)
         try:
             eventually("Redis answers", lambda: answers(client))

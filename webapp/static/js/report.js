@@ -113,6 +113,7 @@
     const name = document.createElement("span");
     name.textContent = label;
     const progress = document.createElement("progress");
+    progress.ariaLabel = label;
     if (total) {
       progress.max = total;
       progress.value = done;
