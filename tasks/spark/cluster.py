@@ -6,7 +6,7 @@ Blocking, for Spark's Python workers and the report worker. Not for use by two t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -152,21 +152,31 @@ class Cluster:
                 if not patience.wait():
                     raise
 
+    def groups_with(self, topic: str) -> set[str]:
+        """The names of the broker groups whose masters have the topic. Raises ConnectionLost for one that died a moment ago."""
+        return {name for name, state in self._states() if any(each.name == topic for each in state.topics)}
+
     def _listed_topics(self) -> list[str]:
-        view = self._view()
-        names: set[str] = set()
-        for group in view.groups:
-            if _has_master(group) and (master := group.master) is not None and master.address is not None:
-                state = decode(BrokerState, self._ask(master.address, codes.BROKER_STATE, {}).body)
-                names.update(each.name for each in state.topics if not each.system)
+        names = {each.name for _, state in self._states() for each in state.topics if not each.system}
         return sorted(names)
+
+    def _states(self) -> Iterator[tuple[str, BrokerState]]:
+        """What each group's master says of itself."""
+        for group in self._view().groups:
+            if _has_master(group) and (master := group.master) is not None and master.address is not None:
+                yield group.broker_name, decode(BrokerState, self._ask(master.address, codes.BROKER_STATE, {}).body)
 
     # ---- inside
 
     def _master(self, topic: str, broker_name: str) -> str:
         address = self._masters.get(broker_name)
         if address is None:
-            self._learn(self._route(topic))
+            try:
+                self._learn(self._route(topic))
+            except RequestError as error:
+                # Who asks for a group's master has seen the topic there: a master that starts has not told its topics yet.
+                if error.code != codes.TOPIC_NOT_EXIST:
+                    raise
             address = self._masters.get(broker_name)
         if address is None:
             raise RequestError(codes.SERVICE_NOT_AVAILABLE, f"broker group {broker_name} has no master at the moment")
@@ -254,9 +264,8 @@ def find_ranges(cluster: Cluster, options: Options) -> list[QueueRange]:
 
 
 def _present(cluster: Cluster, topic: str, assignment: Assignment | None) -> dict[str, int]:
-    """The topic's queues by group. A group that the assignment names is waited for while it has no master."""
-    if assignment is None:
-        return cluster.queues(topic)
+    """The topic's queues by group. A group is waited for while its master has the topic and its route does not show that yet; one
+    that the assignment names also while it has no master."""
     patience = cluster.patience()
     while True:
         try:
@@ -265,10 +274,23 @@ def _present(cluster: Cluster, topic: str, assignment: Assignment | None) -> dic
             if error.code != codes.TOPIC_NOT_EXIST:
                 raise
             present = {}
-        absent = assignment[topic].keys() - present.keys()
-        if not absent & cluster.without_master() or not patience.wait():
+        try:
+            awaited = _awaited(cluster, topic, assignment, present)
+        except (ConnectionLost, RequestTimeout):
+            if not patience.wait():
+                raise
+            continue
+        if not awaited or not patience.wait():
             # what is still unknown now is raised
             return present or cluster.queues(topic)
+
+
+def _awaited(cluster: Cluster, topic: str, assignment: Assignment | None, present: Mapping[str, int]) -> set[str]:
+    """The groups whose queues are missing for the moment only."""
+    if assignment is None:
+        return cluster.groups_with(topic) - present.keys()
+    absent = assignment[topic].keys() - present.keys()
+    return absent & (cluster.without_master() | cluster.groups_with(topic)) if absent else set()
 
 
 def _chosen(topic: str, present: Mapping[str, int], options: Options) -> dict[str, Iterable[int]]:

@@ -45,7 +45,8 @@ class FakeBroker:
     `answer_most` records a read; offsets below `min_offset` are gone; `visible_end` hides the tail, as a master does whose
     followers have not confirmed it yet. The route names `replicas`, by their numbers: others of these. One that does not know
     reads in bulk (`knows_bulk`) answers pulls, 32 messages at most, as others do. For `masterless_views`
-    views of the cluster its master is dead, and routes leave it out meanwhile, as those of a group do that has no other broker.
+    views of the cluster its master is dead, and routes leave it out meanwhile, as those of a group do that has no other broker;
+    for `unrouted` questions its master is there and has not told its topics yet.
     """
 
     def __init__(self, name: str = "broker-a", answer_most: int = 32) -> None:
@@ -57,6 +58,7 @@ class FakeBroker:
         self.visible_end: int | None = None
         self.pulls = 0
         self.refuse_pulls = 0
+        self.refusal = codes.SERVICE_NOT_AVAILABLE
         self.break_records = False
         self.knows_bulk = True
         self.on_pull: Callable[[], None] | None = None
@@ -65,6 +67,7 @@ class FakeBroker:
         self.reads: list[int] = []  # the offsets that were asked for
         self.asked = threading.Semaphore(0)  # released by every read
         self.masterless_views = 0
+        self.unrouted = 0
         self.asked_views = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fake broker")
@@ -141,6 +144,9 @@ class FakeBroker:
 
     def _route(self, request: Command) -> tuple[int, dict[str, str], bytes]:
         count = sum(topic == request.ext["topic"] for topic, _ in self.queues)
+        if self.unrouted:
+            self.unrouted -= 1
+            return codes.TOPIC_NOT_EXIST, {}, b""
         if not count or self.masterless_views:
             return codes.TOPIC_NOT_EXIST, {}, b""
         route = {
@@ -205,7 +211,7 @@ class FakeBroker:
             return None
         if self.refuse_pulls:
             self.refuse_pulls -= 1
-            return codes.SERVICE_NOT_AVAILABLE, {}, b""
+            return self.refusal, {}, b""
         offset, low, high = int(request.ext["queueOffset"]), self.min_offset, self._end(request)
         count = min(self.answer_most, int(request.ext["maxMsgNums"]))
         found = self._queue(request)[offset : min(offset + count, high)] if offset >= low else []

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from remoting import codes
 from remoting.errors import ProtocolError, RequestError
 from tasks.spark.bulk_reads import BulkReads
 from tasks.spark.cluster import Cluster
@@ -207,5 +208,14 @@ def test_answers_ahead_for_another_offset_are_not_taken(group: Group) -> None:
 
 
 def test_a_refusal_that_does_not_pass_is_the_masters_sentence(group: Group) -> None:
+    for broker in (group.master, *group.replicas):
+        broker.refuse_pulls, broker.refusal = 1000, codes.NO_PERMISSION
     with pytest.raises(RequestError, match="a remark"):
+        group.read()
+    assert group.waited_s == 0
+
+
+def test_a_topic_that_is_gone_meanwhile_is_named(group: Group) -> None:
+    with pytest.raises(RequestError, match="nowhere could not be read"):
         group.read(wanted=WHOLE._replace(topic="nowhere"))
+    assert group.waited_s >= 3
