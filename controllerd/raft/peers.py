@@ -56,6 +56,7 @@ class PeerEvents:
     lost: Callable[[NodeId], None]
     removed: Callable[[], None]
     has_log: Callable[[], bool]  # asked: whether this node's log holds anything
+    lost_log: Callable[[], None]  # this node was among those that founded the group, and holds nothing
 
 
 @dataclass(slots=True)
@@ -319,10 +320,14 @@ class Peers:
             )
         if message.sender in self._members.configuration.retired:
             raise ProtocolError(f"controller {message.sender} was removed")
-        if message.kind in _VOTES and introduced.cluster and not self._events.has_log():
-            # A group gets its id when all its members hold entries: this node did, too, and has lost what it promised.
-            log.warning("no vote for %s: this controller's log was lost; it has to catch up first", message.sender)
-            return
+        if introduced.cluster and not self._events.has_log():
+            if self._members.configuration.members:
+                # A group gets its id when all its founders hold entries: this node did, too, and has lost what it promised.
+                self._events.lost_log()
+                return
+            if message.kind in _VOTES:
+                log.warning("no vote for %s: this controller has to be sent everything first", message.sender)
+                return
         self._events.received(message)
 
 
