@@ -85,8 +85,8 @@ class Controller:
     def __init__(self, settings: ControllerSettings, disk: Disk) -> None:
         """Read the disk and build everything; nothing runs yet.
 
-        Raises SettingsError for another node's directory, LostLog for one that lost what this node promised, and CorruptedFile for
-        one that nobody can say anything about.
+        Raises SettingsError for another node's directory, LostLog for one that lost what this node promised, and CorruptedFile
+        for one that nobody can say anything about.
         """
         self._settings = settings
         self._live = live = LiveSettings(settings, disk)
@@ -137,8 +137,8 @@ class Controller:
         self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises SettingsError when the port is taken, StorageError when the disk fails, and LostLog when it
-        turns out that this node lost what it promised."""
+        """Serve until cancelled. Raises SettingsError when the port is taken, StorageError when the disk fails, and LostLog when
+        it turns out that this node lost what it promised."""
         await self._server.start()
         log.info(
             "controller %s of group %s listens on %s",

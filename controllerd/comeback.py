@@ -1,8 +1,8 @@
 """A controller whose files lost what it promised asks its group to take it again, as a new incarnation of itself.
 
-It serves nothing meanwhile, and keeps its damaged files until a majority of the others has decided to take it: until then they may
-be what somebody has to look at. Then the directory is emptied, and the controller starts as a learner that is sent everything. With
-no majority nobody answers, and it goes on asking and says what can be done.
+It serves nothing meanwhile, and keeps its damaged files until a majority of the others has decided to take it: until then they
+may be what somebody has to look at. Then the directory is emptied, and the controller starts as a learner that is sent
+everything. With no majority nobody answers, and it goes on asking and says what can be done.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ async def _ask_until_taken(client: RemotingClient, others: list[str], ext: dict[
                 return
         if attempts % _REPORT_EVERY == 0:
             log.error(
-                "still out of service: the group did not take this controller again (%s). Start the other controllers, of which a "
-                "majority is needed; if they are lost, restore the data directories of all from one backup, or begin a new group "
-                "with empty ones",
+                "still out of service: the group did not take this controller again (%s). Start the other controllers, of which "
+                "a majority is needed; if they are lost, restore the data directories of all from one backup, or begin a new "
+                "group with empty ones",
                 "; ".join(refusals) or "name the other members with --peers",
             )
         attempts += 1

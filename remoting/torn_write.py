@@ -1,17 +1,18 @@
 """Torn or rotten: what a record that does not match its checksum says about itself (pure)
 
-A crash tears what no sync covered: bytes are missing. The file ends inside the record, or the file system made the file longer and
-a sector's share of the record was never written, so that the whole share reads as zeros. What was torn was never acknowledged, and
-is dropped. A record of its full length without such a share was written whole, and something changed it since: it is rotten, and
-perhaps somebody counts on it. When in doubt it is rot: suspicion is safe, forgetting is not.
+A crash tears what no sync covered: bytes are missing. The file ends inside the record, or the file system made the file longer
+and a sector's share of the record was never written, so that the whole share reads as zeros. What was torn was never
+acknowledged, and is dropped. A record of its full length without such a share was written whole, and something changed it
+since: it is rotten, and perhaps somebody counts on it. When in doubt it is rot: suspicion is safe, forgetting is not.
 
-A share is what a sector of the disk and the record have in common. Disks write sectors of 512 bytes, or of a multiple of it, as a
-whole, so nothing smaller is ever missing alone. A short share may be zeros by nature: the high bytes of numbers, padding, an empty
-field. `LEAST_BYTES` zeros in a row are in no header of ours (the longest run, of a record without anything, is below 48); bodies
-of messages may hold more, so who reads those needs another witness beside this one. A writer whose records begin and end with a
-byte that is never zero, and hold no sector of zeros, may trust a share of any length.
+A share is what a sector of the disk and the record have in common. Disks write sectors of 512 bytes, or of a multiple of it, as
+a whole, so nothing smaller is ever missing alone. A short share may be zeros by nature: the high bytes of numbers, padding, an
+empty field. `LEAST_BYTES` zeros in a row are in no header of ours (the longest run, of a record without anything, is below 48);
+bodies of messages may hold more, so who reads those needs another witness beside this one. A writer whose records begin and end
+with a byte that is never zero, and hold no sector of zeros, may trust a share of any length.
 
 Called by whoever recovers a log: `controllerd/raft/record_format.py`, `brokerd/store/start`.
+
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Any controller lists the members as it knows them; only the leader knows who is heard and how far each one is. Changes and
 transfers are the serving leader's. A change is answered when it is complete, so after a success nothing of it is left to be done;
-an outcome that is not known is an error. Administrators know controllers by name; which incarnation of one is meant is found here.
+an outcome that is not known is an error. Administrators know controllers by name; which incarnation is meant is found here.
 """
 
 from __future__ import annotations

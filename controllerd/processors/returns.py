@@ -1,7 +1,7 @@
 """Controllers that lost their log: the leader lets their new incarnations in, and puts them in the place of the lost ones.
 
-The one is asked for by the controller that comes back (RAFT_RETURN), again and again until it is answered; the other is looked for
-now and then, by whoever leads. What is put into the membership, and why that is safe, is in `controllerd/raft/returning.py`.
+The one is asked for by the controller that comes back (RAFT_RETURN), again and again until it is answered; the other is looked
+for now and then, by whoever leads. What is put into the membership, and why that is safe, is in `controllerd/raft/returning.py`.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
 
 A directory belongs to one controller of one group, made of these voters (none: it was brought into a group that was there
 already). `incarnation` is which of its lives in the group this is, `begun` whether it has kept a log in it: from then on a log
-that is missing is a log that was lost. When what it promised was lost, `next` is the incarnation that it asks to come back as, and
-`reason` says why. `life` is drawn at every start, and `former` is the one before: two starts that tell the same former life are of
-copies of one directory.
+that is missing is a log that was lost. When what it promised was lost, `next` is the incarnation that it asks to come back as,
+and `reason` says why. `life` is drawn at every start, and `former` is the one before: two starts that tell the same former life
+are of copies of one directory.
 
-Invariants: the file has a checksum, and no other fields, so no flipped bit makes another identity of it; a new incarnation is noted
-before anybody hears of it. Former versions wrote `group`, `node` and `voters` only; that is read as a first incarnation that has
-begun. Only `log_file` uses this.
+Invariants: the file has a checksum, and no other fields, so no flipped bit makes another identity of it; a new incarnation is
+noted before anybody hears of it. Former versions wrote `group`, `node` and `voters` only; that is read as a first incarnation
+that has begun. Only `log_file` uses this.
 """
 
 from __future__ import annotations

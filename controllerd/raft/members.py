@@ -1,8 +1,8 @@
 """Where the members of the group are: from the start-up settings, from the membership in the log, and from who introduced itself.
 
 The settings win for the names they hold, so that addresses can be changed by restarting with others; the membership knows the
-members that joined later; and a node that is only being brought in knows the leader from its introduction. Raft goes by the ids of
-incarnations, people by names: `table` and `role` are for the one, `named` and what is asked by name for the others.
+members that joined later; and a node that is only being brought in knows the leader from its introduction. Raft goes by the ids
+of incarnations, people by names: `table` and `role` are for the one, `named` and what is asked by name for the others.
 """
 
 from __future__ import annotations

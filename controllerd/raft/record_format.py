@@ -75,12 +75,13 @@ class Records:
         whole = self._next_whole_record()
         if whole is not None:
             raise CorruptedFile(
-                f"{self._path} is damaged at {self.position}, before a whole record at {whole}: what this controller promised is lost"
+                f"{self._path} is damaged at {self.position}, before a whole record at {whole}: what this controller promised is "
+                "lost"
             )
         if not _is_torn_record(self._content, self.position):
             raise CorruptedFile(
-                f"{self._path} is damaged at {self.position}: its last record was written whole and was changed since, so what this "
-                "controller promised may be lost"
+                f"{self._path} is damaged at {self.position}: its last record was written whole and was changed since, so what "
+                "this controller promised may be lost"
             )
 
     def _next_whole_record(self) -> int | None:

@@ -1,12 +1,13 @@
 """A controller that lost its log comes back: what the leader puts into the membership for it (pure)
 
-What the lost log had promised may be known to one other member only, and that one may be away. So asking the others for terms and
-votes would not do: the lost incarnation's id never votes and never counts again. A new one comes in as a learner, gets everything,
-and takes the lost one's place in one joint change: it votes from then on, for terms in which its predecessor promised nothing that
-a majority without it had not heard. Until then the lost one counts as a member that is down, so the group needs a majority of the
-others; without one nobody can tell what was decided, and the controller waits.
+What the lost log had promised may be known to one other member only, and that one may be away. So asking the others for terms
+and votes would not do: the lost incarnation's id never votes and never counts again. A new one comes in as a learner, gets
+everything, and takes the lost one's place in one joint change: it votes from then on, for terms in which its predecessor
+promised nothing that a majority without it had not heard. Until then the lost one counts as a member that is down, so the group
+needs a majority of the others; without one nobody can tell what was decided, and the controller waits.
 
 The rules need nothing but the membership: whoever leads next goes on where the last leader stopped.
+
 """
 
 from __future__ import annotations

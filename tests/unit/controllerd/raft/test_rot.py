@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 
+import orjson
 import pytest
 
 from controllerd.raft import identity
@@ -16,7 +18,8 @@ from controllerd.raft.messages import Entry, EntryKind, HardState, Persist, Snap
 from controllerd.raft.quorum import Configuration
 from remoting.errors import CorruptedFile
 from remoting.torn_write import SECTOR_BYTES
-from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.support.disks import FaultyDisk, MemoryDisk, PowerLost
+from tests.unit.controllerd.raft.former_files import former_log
 
 VOTERS = ("n0", "n1", "n2")
 SEAL = "raft/seal"
@@ -99,10 +102,11 @@ def test_every_tear_of_the_last_write_is_dropped_and_the_node_goes_on(padding: i
     file.persist(write(entry(2, 1, 170), term=2, vote="n1"))
     whole = disk.files[path].seen.read(0, 1 << 20)
     edges = sorted({start, *range(-(-start // SECTOR_BYTES) * SECTOR_BYTES, len(whole), SECTOR_BYTES), len(whole)})
-    parts = list(zip(edges, edges[1:], strict=False))
+    parts = list(itertools.pairwise(edges))
     assert 2 <= len(parts) <= 5
     identity_bytes = disk.read_bytes(IDENTITY)
-    assert sealed is not None and identity_bytes is not None
+    assert sealed is not None
+    assert identity_bytes is not None
     for kept in range(2 ** len(parts) - 1):
         torn = bytearray(before)
         for number, (begin, end) in enumerate(parts):
@@ -222,14 +226,12 @@ def test_who_lost_its_log_comes_back_as_another_incarnation_and_as_no_other() ->
     file.persist(write(entry(1, 4), term=4))
     disk.crash()
     assert opened(disk)[1].log.last_index == 1
-    with pytest.raises(CorruptedFile):
-        disk.remove(IDENTITY)
+    disk.remove(IDENTITY)
+    with pytest.raises(CorruptedFile, match="restore it"):
         opened(disk)
 
 
 def test_power_that_fails_while_it_begins_anew_changes_nothing() -> None:
-    from tests.support.disks import PowerLost
-
     for sync_point in range(1, 9):
         for seed in range(4):
             disk, _ = with_record()
@@ -273,10 +275,6 @@ def test_damaged_files_still_tell_whom_to_ask() -> None:
 
 def test_a_directory_of_the_release_before_is_opened_and_upgraded() -> None:
     """Its identity has three fields and no checksum, its records have no checksum of their header, and nothing is sealed."""
-    import orjson
-
-    from tests.unit.controllerd.raft.former_files import former_log
-
     disk = FaultyDisk(random.Random(1))
     disk.replace_bytes(IDENTITY, orjson.dumps({"group": "group", "node": "n0", "voters": list(VOTERS)}))
     whole = former_log(write(entry(1, 1), term=1), write(entry(2, 2), term=2, vote="n1"))
