@@ -12,7 +12,6 @@ bodies of messages may hold more, so who reads those needs another witness besid
 with a byte that is never zero, and hold no sector of zeros, may trust a share of any length.
 
 Called by whoever recovers a log: `controllerd/raft/record_format.py`, `brokerd/store/start`.
-
 """
 
 from __future__ import annotations

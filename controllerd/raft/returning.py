@@ -2,12 +2,15 @@
 
 What the lost log had promised may be known to one other member only, and that one may be away. So asking the others for terms
 and votes would not do: the lost incarnation's id never votes and never counts again. A new one comes in as a learner, gets
-everything, and takes the lost one's place in one joint change: it votes from then on, for terms in which its predecessor
-promised nothing that a majority without it had not heard. Until then the lost one counts as a member that is down, so the group
-needs a majority of the others; without one nobody can tell what was decided, and the controller waits.
+everything, and takes the lost one's place in one joint change. Until then the lost one counts as a member that is down, so the
+group needs a majority of the others; without one nobody can tell what was decided, and the controller waits.
+
+Why its new vote undoes none of its former ones: those were given before it asked. A majority without it has decided the entry
+that lets it in, and shares a member with every majority that a former vote is part of; so a candidate that a former vote can
+still elect is of a term up to that entry's. Whoever counts the new vote acts on a membership that holds it, has followed a
+leader of that term or a later one, and so is a candidate of later terms only.
 
 The rules need nothing but the membership: whoever leads next goes on where the last leader stopped.
-
 """
 
 from __future__ import annotations
