@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from controllerd.raft.incarnations import incarnations, name_of, names, present
+from controllerd.raft.incarnations import name_of, names, present
 from controllerd.raft.quorum import Configuration, NodeId
 
 _MAX_MET: Final = 64
@@ -40,10 +40,7 @@ class Members:
         return self._settings.get(name_of(node)) or self.configuration.address(node) or self._met.get(node)
 
     def role(self, node: NodeId) -> str:
-        """voter, learner, returning (a learner that lost its log and was a voter), leaving (it votes until the change under way
-        ends) or unknown."""
-        if node in self.configuration.learners and len(incarnations(self.configuration, name_of(node))) > 1:
-            return "returning"
+        """voter, learner, leaving (it votes until the change under way ends) or unknown."""
         if node in self.configuration.learners:
             return "learner"
         if node in self.configuration.voters:

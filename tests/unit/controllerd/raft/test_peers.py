@@ -268,14 +268,14 @@ async def test_a_removed_node_learns_it_from_the_others() -> None:
         assert other.received == []
 
 
-async def test_a_founder_whose_log_is_gone_neither_votes_nor_follows() -> None:
+async def test_a_founder_whose_log_is_gone_is_told_so_before_anything_else() -> None:
     """Its disk was emptied: what it promised before is forgotten, and a second promise could undo a decision."""
     configuration = replace(Configuration.of(("n0", "n1")), cluster="c1")
     async with two_nodes(configuration=configuration) as (one, other):
         other.has_log = False
         for kind in (*_VOTES, MessageKind.HEARTBEAT):
             one.peers.send(message(1, kind=kind))
-        await until("the loss", lambda: other.lost_logs == 3)
+        await until("the loss", lambda: other.lost_logs > 0)
         assert other.received == []
 
 
