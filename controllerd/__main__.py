@@ -11,7 +11,9 @@ import sys
 import uvloop
 
 from controllerd.assembly import Controller
+from controllerd.comeback import come_back
 from controllerd.raft.driver import MemberRemoved
+from controllerd.raft.log import LostLog
 from controllerd.settings import ControllerSettings, parse
 from remoting import exit_codes
 from remoting.disk import LocalDisk
@@ -21,12 +23,21 @@ log = logging.getLogger("controllerd")
 
 
 async def _serve(settings: ControllerSettings, disk: LocalDisk) -> None:
-    running = asyncio.ensure_future(Controller(settings, disk).run())
+    running = asyncio.ensure_future(_live(settings, disk))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await running
+
+
+async def _live(settings: ControllerSettings, disk: LocalDisk) -> None:
+    """Run one incarnation after the other: each ends when it turns out that its files lost what it promised."""
+    while True:
+        try:
+            await Controller(settings, disk).run()
+        except LostLog as error:
+            await come_back(settings, disk, str(error))
 
 
 def main() -> int:

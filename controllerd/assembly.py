@@ -25,12 +25,14 @@ from controllerd.processors.hand_over import ask_to_hand_over
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.returns import Returns
 from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
 from controllerd.pushes import Pushes
 from controllerd.raft.core import RaftCore
 from controllerd.raft.driver import DriverEvents, MemberRemoved, RaftDriver
 from controllerd.raft.leading import CoreSettings
+from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, SoftState
@@ -83,7 +85,8 @@ class Controller:
     def __init__(self, settings: ControllerSettings, disk: Disk) -> None:
         """Read the disk and build everything; nothing runs yet.
 
-        Raises SettingsError for another node's directory and CorruptedFile for a damaged one.
+        Raises SettingsError for another node's directory, LostLog for one that lost what this node promised, and CorruptedFile
+        for one that nobody can say anything about.
         """
         self._settings = settings
         self._live = live = LiveSettings(settings, disk)
@@ -103,8 +106,8 @@ class Controller:
         self._machine = ControllerMachine({"replicas": self._recorded, "access": self._access_changed})
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(self._routes, KvConfig(disk), live.nameserver, self._pushes.push, _now_ms)
-        self._members = Members(settings.node_id, settings.peers)
         self._driver = driver = self._make_driver(disk)
+        self._members = Members(driver.node.core.id, settings.peers)
         events = PeerEvents(
             self._received,
             driver.node.core.report_unreachable,
@@ -112,6 +115,7 @@ class Controller:
             driver.peer_lost,
             lambda: driver.fail(MemberRemoved()),
             lambda: driver.node.core.log.last_index > 0,
+            lambda: driver.fail(LostLog("its group knows that it had entries, and it has none: its disk was emptied")),
         )
         self._peers = Peers(
             settings.raft.group, self._members, events, self._tasks, identity, self._machine.highest_level
@@ -119,6 +123,7 @@ class Controller:
         self._raising = Raising(
             self._driver, self._machine, self._peers.level, settings.raft.decide_timeout_ms, self._tasks
         )
+        self._returns = Returns(settings.raft.group, driver, self._members, self._tasks)
         self._groups = BrokerGroups(self._decided, self._table, _now_ms, _wall_ms)
         self._elections = Elections(live, self._driver, self._groups, self._counters, self._tasks)
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
@@ -132,7 +137,8 @@ class Controller:
         self._expiry: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises SettingsError when the port is taken and StorageError when the disk fails."""
+        """Serve until cancelled. Raises SettingsError when the port is taken, StorageError when the disk fails, and LostLog when
+        it turns out that this node lost what it promised."""
         await self._server.start()
         log.info(
             "controller %s of group %s listens on %s",
@@ -182,7 +188,7 @@ class Controller:
         file = RaftLogFile(disk, settings.group, self._settings.node_id, founders)
         recovered = file.open()
         core = RaftCore(
-            self._settings.node_id,
+            recovered.identity.node_id,
             recovered.founders,
             recovered.log,
             recovered.hard_state,
@@ -238,6 +244,7 @@ class Controller:
             CONTROLLERS,
             serving.handlers(self._access.handles()),
             serving.handlers(membership.handles()),
+            serving.handlers(self._returns.handles()),
             serving.measured(self._heartbeats.handles()),
             serving.measured(replicas.handles()),
             serving.measured(views.handles()),
@@ -311,6 +318,7 @@ class Controller:
         self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_MS / 1000, self._expire)
         self._name_server.expire()
         self._raising.look()
+        self._returns.look()
         self._look_for_users()
 
     def _look_for_users(self) -> None:

@@ -36,7 +36,7 @@ MAY_IMPORT = {
 # REST and changes, link to one another.
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names"],
+        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names", "torn_write"],
         ["errors", "message_groups"],
         ["disk", "settings"],
         ["bare_json", "facts", "frame", "properties_text", "record"],
@@ -97,6 +97,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["exposition", "live_settings"],
         ["elections"],
         ["processors"],
+        ["comeback"],
         ["assembly"],
         ["__main__"],
     ],

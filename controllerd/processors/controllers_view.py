@@ -5,40 +5,44 @@ from __future__ import annotations
 from dataclasses import replace
 
 from controllerd.raft.driver import RaftDriver
+from controllerd.raft.incarnations import name_of
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Role
-from controllerd.raft.quorum import NodeId
 from remoting.facts.cluster_view import ControllerView
 from remoting.facts.words import ControllerRole
 
 
 class ControllersView:
-    """`node_id` is this controller's."""
+    """Everybody goes by name here."""
 
-    def __init__(self, node_id: NodeId, driver: RaftDriver, members: Members) -> None:
-        self._node_id = node_id
+    def __init__(self, name: str, driver: RaftDriver, members: Members) -> None:
+        """`name` is this controller's."""
+        self._name = name
         self._driver = driver
         self.members = members
 
-    def known_leader(self) -> NodeId | None:
+    def known_leader(self) -> str | None:
         """None while this controller was elected and does not serve yet, too."""
         core = self._driver.node.core
-        return None if core.role is Role.LEADER and not self._driver.is_serving else core.leader
+        if core.leader is None or (core.role is Role.LEADER and not self._driver.is_serving):
+            return None
+        return name_of(core.leader)
 
     def listed(self) -> tuple[ControllerView, ...]:
         """One entry for each member."""
-        return tuple(self._controller(node, address) for node, address in self.members.table().items())
+        return tuple(self._controller(name, address) for name, address in self.members.named().items())
 
-    def _controller(self, node: NodeId, address: str) -> ControllerView:
+    def _controller(self, name: str, address: str) -> ControllerView:
         core = self._driver.node.core
+        node = self.members.present(name)
         found = ControllerView(
-            id=node,
+            id=name,
             address=address,
             member=self.members.role(node),
             role=ControllerRole.UNKNOWN,
-            leader=node == self.known_leader(),
+            leader=name == self.known_leader(),
         )
-        if node == self._node_id:
+        if name == self._name:
             return replace(
                 found,
                 role=ControllerRole(core.role),

@@ -2,11 +2,12 @@
 
 Any controller lists the members as it knows them; only the leader knows who is heard and how far each one is. Changes and
 transfers are the serving leader's. A change is answered when it is complete, so after a success nothing of it is left to be done;
-an outcome that is not known is an error.
+an outcome that is not known is an error. Administrators know controllers by name; which incarnation is meant is found here.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -14,10 +15,11 @@ import orjson
 from controllerd.metrics import Counters
 from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
+from controllerd.raft.incarnations import incarnations, name_of
 from controllerd.raft.members import Members
 from controllerd.raft.membership import ChangeKind, ChangeRefused, MemberChange, Transition, change, check_reachable
 from controllerd.raft.messages import Role
-from controllerd.raft.quorum import NodeId
+from controllerd.raft.quorum import Configuration
 from controllerd.settings import MAX_NODES, NODE_ID, ControllerSettings
 from remoting import codes
 from remoting.errors import InvalidParameter
@@ -52,6 +54,7 @@ class MembershipProcessor:
     async def _change(self, connection: RemotingConnection, request: Command) -> None:
         changes, force = _decode_changes(bytes(request.body))
         core, addresses = self._driver.node.core, self._members.table()
+        changes = [change for named in changes for change in _of_incarnations(core.configuration, named)]
         after = change(core.configuration, changes, Transition.AUTO, addresses)
         if len(after.voters) > MAX_NODES:
             raise ChangeRefused(f"more than {MAX_NODES} voters only make decisions slower; add learners, or remove one")
@@ -62,11 +65,12 @@ class MembershipProcessor:
         connection.respond(request, body=self._listing())
 
     async def _transfer(self, connection: RemotingConnection, request: Command) -> None:
-        target = _checked_id(request.ext.get("controllerId", ""))
+        name = _checked_id(request.ext.get("controllerId", ""))
+        target = self._members.present(name)
         raft = self._settings.raft
         # The transfer is given up after an election timeout; then it takes the new leader's first message to know of it.
         await self._driver.transfer_leader(target, 2 * raft.election_ticks * raft.tick_ms)
-        ext = {"controllerLeaderId": target, "controllerLeaderAddress": self._members.address(target) or ""}
+        ext = {"controllerLeaderId": name, "controllerLeaderAddress": self._members.address(target) or ""}
         connection.respond(request, ext=ext)
 
     def _listing(self) -> bytes:
@@ -76,23 +80,24 @@ class MembershipProcessor:
             {
                 "group": self._settings.raft.group,
                 "cluster": configuration.cluster,
-                "leaderId": core.leader,
+                "leaderId": name_of(core.leader) if core.leader else None,
                 "isLeader": core.role is Role.LEADER,
                 "term": core.term,
                 "commitIndex": core.log.committed,
                 "changing": configuration.is_joint,
-                "transferringTo": core.transferee,
-                "members": [self._member(node, address) for node, address in self._members.table().items()],
-                "retired": list(configuration.retired),
+                "transferringTo": name_of(core.transferee) if core.transferee else None,
+                "members": [self._member(name, address) for name, address in self._members.named().items()],
+                "retired": self._members.retired(),
             }
         )
 
-    def _member(self, node: NodeId, address: str) -> dict[str, Any]:
+    def _member(self, name: str, address: str) -> dict[str, Any]:
         core = self._driver.node.core
+        node = self._members.present(name)
         progress = core.progress.get(node)
-        is_own = node == self._settings.node_id
+        is_own = node == self._members.node_id
         return {
-            "id": node,
+            "id": name,
             "address": address,
             "role": self._members.role(node),
             "leader": node == core.leader,
@@ -103,7 +108,18 @@ class MembershipProcessor:
         }
 
 
-def _checked_id(text: object) -> NodeId:
+def _of_incarnations(configuration: Configuration, named: MemberChange) -> list[MemberChange]:
+    """The same for the ids in Raft. Who is removed goes with all that it was; who is promoted takes the place of what it was."""
+    found = incarnations(configuration, named.node)
+    if not found or named.kind in (ChangeKind.ADD_LEARNER, ChangeKind.ADD_VOTER):
+        return [named]
+    if named.kind in (ChangeKind.REMOVE, ChangeKind.MOVE):
+        return [replace(named, node=node) for node in found]
+    lost = [MemberChange(ChangeKind.REMOVE, node) for node in found[1:]]
+    return [replace(named, node=found[0]), *(lost if named.kind is ChangeKind.PROMOTE else [])]
+
+
+def _checked_id(text: object) -> str:
     if not isinstance(text, str) or not NODE_ID.fullmatch(text):
         raise InvalidParameter("a controller's id has 1 to 32 letters, digits, dots, dashes or underscores")
     return text

@@ -59,12 +59,12 @@ class ViewsProcessor:
 
     def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
         leader, members = self._controllers.known_leader(), self._controllers.members
-        peers = ";".join(f"{node}:{address}" for node, address in members.table().items())
+        peers = ";".join(f"{name}:{address}" for name, address in members.named().items())
         ext = optional(
             {
                 "group": self._settings.start.raft.group,
                 "controllerLeaderId": leader,
-                "controllerLeaderAddress": members.address(leader) if leader else None,
+                "controllerLeaderAddress": members.address(members.present(leader)) if leader else None,
                 "isLeader": str(leader == self._settings.start.node_id).lower(),
                 "peers": peers,
             }

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controllerd.raft.messages import Entry, Snapshot
-from remoting.errors import StorageError
+from remoting.errors import CorruptedFile
 
 
-class LostLog(StorageError):
-    """The leader counts on entries that this node no longer has: its disk was emptied or replaced."""
+class LostLog(CorruptedFile):
+    """Votes or entries that this node promised are gone: its files are damaged, or its disk was emptied or replaced.
+
+    Its id must never count again. It comes back as another incarnation (see `returning`).
+    """
 
 
 class RaftLog:
@@ -126,7 +129,7 @@ class RaftLog:
         if index > self.last_index:
             raise LostLog(
                 f"entry {index} was acknowledged by this controller, but its log ends at {self.last_index}: its data was lost or "
-                "replaced; remove it from the group and add it again with an empty directory"
+                "replaced"
             )
         self.committed = index
 

@@ -1,7 +1,8 @@
 """Where the members of the group are: from the start-up settings, from the membership in the log, and from who introduced itself.
 
-The settings win for the ids they name, so that addresses can be changed by restarting with others; the membership knows the
-members that joined later; and a node that is only being brought in knows the leader from its introduction.
+The settings win for the names they hold, so that addresses can be changed by restarting with others; the membership knows the
+members that joined later; and a node that is only being brought in knows the leader from its introduction. Raft goes by the ids
+of incarnations, people by names: `table` and `role` are for the one, `named` and what is asked by name for the others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from controllerd.raft.incarnations import name_of, names, present
 from controllerd.raft.quorum import Configuration, NodeId
 
 _MAX_MET: Final = 64
@@ -35,7 +37,7 @@ class Members:
         """Where the node is reached; None for former members and strangers."""
         if node in self.configuration.retired:
             return None
-        return self._settings.get(node) or self.configuration.address(node) or self._met.get(node)
+        return self._settings.get(name_of(node)) or self.configuration.address(node) or self._met.get(node)
 
     def role(self, node: NodeId) -> str:
         """voter, learner, leaving (it votes until the change under way ends) or unknown."""
@@ -49,3 +51,17 @@ class Members:
         """All members by id; before the membership is known, those of the settings."""
         nodes = self.configuration.members or sorted(self._settings)
         return {node: self.address(node) or "" for node in nodes}
+
+    def named(self) -> dict[str, str]:
+        """All members by name."""
+        nodes = names(self.configuration) or sorted(self._settings)
+        return {name: self.address(present(self.configuration, name)) or "" for name in nodes}
+
+    def present(self, name: str) -> NodeId:
+        """Who has this name now."""
+        return present(self.configuration, name)
+
+    def retired(self) -> list[str]:
+        """The names of former members that are none any more."""
+        gone = {name_of(node) for node in self.configuration.retired}
+        return sorted(gone - set(names(self.configuration)))

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from controllerd.raft.incarnations import name_of
 from controllerd.raft.quorum import MAX_MEMBERS, MAX_RETIRED, Configuration, NodeId
 from remoting import codes
 from remoting.errors import RequestError
@@ -89,7 +90,8 @@ class _Draft:
             raise ChangeRefused(f"{node} was a member before, and ids are never used again: choose a new id")
         getattr(self, f"_{change.kind.name.lower()}")(node)
         if change.address:
-            if change.address in (address for other, address in self.addresses.items() if other != node):
+            others = {address for other, address in self.addresses.items() if name_of(other) != name_of(node)}
+            if change.address in others:
                 raise ChangeRefused(f"another member is at {change.address} already")
             self.addresses[node] = change.address
 

@@ -21,6 +21,7 @@ from typing import Final
 
 from controllerd.raft.chunks import Assembly, cut
 from controllerd.raft.codec import decode_message, encode_message
+from controllerd.raft.incarnations import name_of
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, MessageKind
 from controllerd.raft.quorum import NodeId
@@ -56,6 +57,7 @@ class PeerEvents:
     lost: Callable[[NodeId], None]
     removed: Callable[[], None]
     has_log: Callable[[], bool]  # asked: whether this node's log holds anything
+    lost_log: Callable[[], None]  # this node was among those that founded the group, and holds nothing
 
 
 @dataclass(slots=True)
@@ -253,8 +255,12 @@ class Peers:
             raise _refused(
                 f"it belongs to another cluster of the name {self._group!r}: {cluster} instead of {own.cluster}; check addresses"
             )
-        if ext.get("to") != self._members.node_id or not 0 < len(node.encode()) <= _MAX_NAME:
-            raise _refused(f"controller {node!r} looks for {ext.get('to')!r}, this is {self._members.node_id!r}")
+        to = ext.get("to", "")
+        if cluster and name_of(to) == name_of(self._members.node_id) and self._is_emptied:
+            self._events.lost_log()
+            raise _refused(f"controller {self._members.node_id!r} had entries of this group, and lost them")
+        if to != self._members.node_id or not 0 < len(node.encode()) <= _MAX_NAME:
+            raise _refused(f"controller {node!r} looks for {to!r}, this is {self._members.node_id!r}")
         if node in own.retired:
             answer = {"removed": "true", "cluster": own.cluster}
             connection.respond(
@@ -320,10 +326,15 @@ class Peers:
         if message.sender in self._members.configuration.retired:
             raise ProtocolError(f"controller {message.sender} was removed")
         if message.kind in _VOTES and introduced.cluster and not self._events.has_log():
-            # A group gets its id when all its members hold entries: this node did, too, and has lost what it promised.
-            log.warning("no vote for %s: this controller's log was lost; it has to catch up first", message.sender)
+            log.warning("no vote for %s: this controller has to be sent everything first", message.sender)
             return
         self._events.received(message)
+
+    @property
+    def _is_emptied(self) -> bool:
+        """Whether this node lost what it promised, when another one says that the group has an id: a group gets one when all its
+        founders hold entries, and this founder has none."""
+        return bool(self._members.configuration.members) and not self._events.has_log()
 
 
 def _write(connection: RemotingConnection, message: Message) -> bool:

@@ -11,12 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from brokerd.replication.controllers.session import SessionRequest
 from controllerd.metrics import Counters
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
+from controllerd.processors.returns import Returns
 from controllerd.processors.serving import Serving
 from controllerd.raft.core import RaftCore
+from controllerd.raft.incarnations import name_of
 from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile, WriteRefused
@@ -40,11 +43,12 @@ from tests.sim.world import Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
-    from brokerd.replication.controllers.session import SessionRequest
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
 
 _WRITE_RETRY_MS = 500
+_RETURN_MS = 500
+_LOOK_MS = 1000
 Answer = Callable[[int, dict[str, str], bytes], None]
 
 
@@ -122,9 +126,13 @@ class SimController(Node):
         super().__init__(world, name)
         self.founders = founders if name in founders else ()
         self.is_retired = False
+        self.is_damaged = False  # whether its files were, so that it may have lost what it promised
+        self.is_waiting = False  # to be taken again by the group, as it did
+        self.node_id = name
         self.network = network
         self.rng = world.random(name)
         self.disk = FaultyDisk(world.random(f"disk of {name}"))
+        self._lives = world.random(f"lives of {name}")
         self.sync_ms = (0.2, 3.0)  # how long a sync takes
         self.cluster: SimCluster
         self._peers = peers
@@ -140,9 +148,8 @@ class SimController(Node):
         """Start the process; it may die of its disk before it is up."""
         self.begin_life()
         self.world.note(f"{self.name} starts (life {self.life})")
-        addresses = {name: f"{name}:9876" for name in self._peers}
-        self.settings = ControllerSettings(self.name, addresses, Path())
-        self.members = Members(self.name, addresses)
+        self.settings = ControllerSettings(self.name, {name: f"{name}:9876" for name in self._peers}, Path())
+        self.is_waiting = False
         self.disk_error = ""
         self._founded_in_term = 0
         self._is_carrying_out = False
@@ -156,6 +163,9 @@ class SimController(Node):
         except PowerLost:
             self.crash("loses power while it starts")
             return
+        except LostLog as error:
+            self._come_back(str(error))
+            return
         except CorruptedFile as error:
             self.world.require(False, f"{self.name} finds its files damaged: {error}")
         except StorageError as error:
@@ -163,13 +173,16 @@ class SimController(Node):
             return
         self.every(self.settings.raft.tick_ms, self.guarded(self._tick))
         self.every(self.settings.liveness.scan_ms, self.guarded(self._scan))
+        self.every(_LOOK_MS, self.guarded(self._returns.look))
 
     def _build(self) -> None:
         raft = self.settings.raft
-        self.file = RaftLogFile(self.disk, raft.group, self.name, self.founders)
+        self.file = RaftLogFile(self.disk, raft.group, self.name, self.founders, self._draw)
         recovered = self.file.open()
+        self.node_id = recovered.identity.node_id
+        self.members = Members(self.node_id, self.settings.peers)
         core = RaftCore(
-            self.name,
+            self.node_id,
             recovered.founders,
             recovered.log,
             recovered.hard_state,
@@ -199,11 +212,50 @@ class SimController(Node):
             self.members,
             counters,
         )
+        self._returns = Returns(raft.group, self, self.members, owner)  # type: ignore[arg-type]
         self._handlers = {
             **serving.measured(replicas.handles()),
             **serving.measured(self._heartbeats.handles()),
             **serving.handlers(membership.handles()),
+            **serving.handlers(self._returns.handles()),
         }
+
+    def _draw(self) -> str:
+        return f"{self._lives.getrandbits(32):08x}"
+
+    def _come_back(self, reason: str) -> None:
+        """What it promised is lost: ask the group for a new incarnation until that is decided, and start again as that one."""
+        self.world.require(self.is_damaged, f"{self.name} says that it lost its log: {reason}")
+        self.is_waiting = True
+        own = self.file.renounce(reason)
+        self.world.note(f"{self.name} asks to come back as {own.next_id}: {reason}")
+        ext = {"group": own.group, "node": own.next_id, "address": f"{self.name}:9876"}
+        life = self.life
+
+        def answer(peer: SimController, code: int) -> None:
+            if code == codes.SUCCESS and self.is_waiting:
+                self.world.note(f"{peer.name} has taken it again, as {own.next_id}")
+                self.file.begin_anew()
+                self.kill("ends, to begin anew")
+                self.start()
+
+        def arrive(peer: SimController) -> None:
+            request = SessionRequest(1, "", codes.RAFT_RETURN, ext)
+            peer.handle(
+                self,
+                life,
+                request,
+                lambda code, ext, body: self.network.reply(
+                    peer, self, lambda: self.do(life, self.guarded(lambda: answer(peer, code)))
+                ),
+            )
+
+        def ask() -> None:
+            for peer in self._peers.values():
+                if peer is not self:
+                    self.network.send(self, peer, lambda peer=peer: arrive(peer))  # type: ignore[misc]
+
+        self.every(_RETURN_MS, self.guarded(ask))
 
     def kill(self, how: str = "is killed") -> None:
         self.world.note(f"{self.name} {how}")
@@ -235,7 +287,9 @@ class SimController(Node):
                 if self.is_up:
                     self.crash("loses power at a sync")
             except LostLog as error:
-                self.world.require(False, f"{self.name} says it lost its log: {error}")
+                self.kill(f"stops: {error}")
+                self.begin_life()
+                self._come_back(str(error))
             except StorageError as error:
                 self.stop_process(str(error))
 
@@ -245,7 +299,7 @@ class SimController(Node):
 
     @property
     def is_serving(self) -> bool:
-        return not self.disk_error and self.node.is_serving
+        return not self.is_waiting and not self.disk_error and self.node.is_serving
 
     async def change_membership(
         self,
@@ -317,14 +371,14 @@ class SimController(Node):
 
     def receive(self, message: Message) -> None:
         """A Raft message of another controller."""
-        if self.disk_error:
-            return  # what it would answer could not be kept
+        if self.disk_error or self.is_waiting or message.to != self.node_id:
+            return  # what it would answer could not be kept, or is for an incarnation that is no more
         self.node.step(message)
         self._carry_out_soon()
 
     def peer_lost(self, name: str) -> None:
         """Another controller closed its connections."""
-        if self.node.core.leader == name:
+        if not self.is_waiting and name_of(self.node.core.leader or "") == name:
             self.node.core.forget_leader()
             self._carry_out_soon()
 
@@ -378,7 +432,7 @@ class SimController(Node):
         self._carry_out()
 
     def _send(self, message: Message) -> None:
-        target = self._peers[message.to]
+        target = self._peers[name_of(message.to)]
 
         def arrive() -> None:
             target.receive(message)
@@ -401,7 +455,7 @@ class SimController(Node):
         configuration = self.node.core.configuration
         if configuration is not self.members.configuration:
             self.members.configured(configuration)
-            if self.name in configuration.retired and not self.is_retired:
+            if self.node_id in configuration.retired and not self.is_retired:
                 self.is_retired = True
                 self.after(1500, lambda: self.kill("ends: it was removed"))
         if not configuration.cluster and self.is_serving and state.term != self._founded_in_term:
@@ -418,14 +472,16 @@ class SimController(Node):
     # ---- brokers
 
     def handle(self, client: Node, life: int, request: SessionRequest, answer: Answer) -> None:
-        """A request of a broker or an administrator, in one of its lives."""
+        """A request of a broker, an administrator or another controller, in one of its lives."""
+        if self.is_waiting:
+            return
         connection = self._connections.setdefault((client.name, life), Connection(client))
         flag = codes.FLAG_ONEWAY if not request.token else 0
         command = Command(request.code, request.token, dict(request.ext), request.body, flag)
         connection.expect(command, answer)
         if request.code == codes.CONTROLLER_GET_METADATA_INFO:
             leader = self.node.core.soft_state.leader
-            ext = {"controllerLeaderAddress": leader or "", "isLeader": str(self.node.is_serving).lower()}
+            ext = {"controllerLeaderAddress": name_of(leader or ""), "isLeader": str(self.node.is_serving).lower()}
             connection.respond(command, ext=ext)
             return
 

@@ -12,10 +12,11 @@ import pytest
 from controllerd.raft.core import RaftCore
 from controllerd.raft.driver import DriverEvents, RaftDriver
 from controllerd.raft.leading import CoreSettings
+from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.raft.messages import Message
 from controllerd.raft.node import RaftNode
-from remoting.errors import CorruptedFile, LogboomError, StorageError
+from remoting.errors import LogboomError, StorageError
 from tests.support.disks import FaultyDisk
 from tests.unit.controllerd.raft.test_driver import until
 from tests.unit.controllerd.raft.test_node import Recorder
@@ -167,12 +168,17 @@ async def test_a_torn_end_is_dropped_what_was_promised_is_missed_and_a_hole_refu
         await nodes.decide(3)
         await nodes.agree()
 
-        # A write that was acknowledged and is gone: the leader counts on it.
+        # A write that was acknowledged and is gone: the seal knows it, and if nothing here does, the leader counts on it.
         path = await stopped()
+        whole = disk.read_bytes(path)
+        assert whole is not None
         segment = disk.open(path)
         segment.truncate(segment.size_bytes - 3)
+        with pytest.raises(LostLog, match="it was durable"):
+            nodes.start(victim)
+        disk.remove("raft/seal")
         nodes.start(victim)
-        with pytest.raises(StorageError, match="was acknowledged by this controller"):
+        with pytest.raises(LostLog, match="was acknowledged by this controller"):
             await nodes.tasks[victim]
 
         # Damage before a whole record.
@@ -181,7 +187,7 @@ async def test_a_torn_end_is_dropped_what_was_promised_is_missed_and_a_hole_refu
         disk.open(path).write(disk.open(path).size_bytes, [disk.open(path).read(0, 1 << 20)])
         disk.flip_bit(path, position, 0)
         with pytest.raises(
-            CorruptedFile, match=r"is damaged at .* before a whole record|not start with a whole header"
+            LostLog, match=r"is damaged at .* before a whole record|not start with a whole header|it was durable"
         ):
             nodes.start(victim)
         assert disk.counters.bit_flips == 1

@@ -35,11 +35,15 @@ ENTRIES = (
     Entry(3, 1, RAISED),
 )
 SNAPSHOT = Snapshot(3, 1, MEMBERS, machine().snapshot())
-IDENTITY = b'{"group":"logboom","node":"n0","voters":["n0","n1"]}'
+IDENTITY = (
+    b'{"group":"logboom","node":"n0","voters":["n0","n1"],"incarnation":"","begun":true,"next":"","reason":"",'
+    b'"life":"76d1d5e6","former":"","check":2944889391}'
+)
+SEAL = bytes.fromhex("4c42525300000000000000010000000000000142ce6209e1")
 
 
 def opened(disk: MemoryDisk) -> RaftLogFile:
-    file = RaftLogFile(disk, "logboom", "n0", ("n0", "n1"))
+    file = RaftLogFile(disk, "logboom", "n0", ("n0", "n1"), lambda: "76d1d5e6")
     file.open()
     return file
 
@@ -50,9 +54,10 @@ def test_what_is_written() -> None:
     assert disk.read_bytes("raft/identity") == IDENTITY
     file.persist(Persist(HardState(1, "n0", 0), None, ENTRIES))
     assert disk.read_bytes("raft/log-00000001") == examples()["raft log"]
+    assert disk.read_bytes("raft/seal") == SEAL
     file.compact(Compaction(SNAPSHOT, HardState(1, "n0", 3), 3, 1, ()))
     assert disk.read_bytes("raft/snapshot") == examples()["raft snapshot"]
-    assert disk.names("raft") == ["identity", "log-00000002", "snapshot"]
+    assert disk.names("raft") == ["identity", "log-00000002", "seal", "snapshot"]
 
 
 def test_what_is_read() -> None:

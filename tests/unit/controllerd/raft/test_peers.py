@@ -34,6 +34,7 @@ class Node:
         self.snapshots: list[tuple[str, bool]] = []
         self.lost: list[str] = []
         self.removed = 0
+        self.lost_logs = 0
         self.has_log = True
         self.owner = TaskOwner(node_id)
         self.node_id = node_id
@@ -46,6 +47,9 @@ class Node:
 
     def _was_removed(self) -> None:
         self.removed += 1
+
+    def _has_lost_log(self) -> None:
+        self.lost_logs += 1
 
     @property
     def address(self) -> str:
@@ -61,6 +65,7 @@ class Node:
             self.lost.append,
             self._was_removed,
             lambda: self.has_log,
+            self._has_lost_log,
         )
         self.peers = Peers(self.group, self.members, events, self.owner)
         self.handlers.update(self.peers.handlers())
@@ -263,12 +268,23 @@ async def test_a_removed_node_learns_it_from_the_others() -> None:
         assert other.received == []
 
 
-@pytest.mark.parametrize(("cluster", "has_log", "votes"), [("c1", False, False), ("c1", True, True), ("", False, True)])
-async def test_a_member_whose_log_is_gone_does_not_vote(cluster: str, has_log: bool, votes: bool) -> None:
+async def test_a_founder_whose_log_is_gone_is_told_so_before_anything_else() -> None:
     """Its disk was emptied: what it promised before is forgotten, and a second promise could undo a decision."""
+    configuration = replace(Configuration.of(("n0", "n1")), cluster="c1")
+    async with two_nodes(configuration=configuration) as (one, other):
+        other.has_log = False
+        for kind in (*_VOTES, MessageKind.HEARTBEAT):
+            one.peers.send(message(1, kind=kind))
+        await until("the loss", lambda: other.lost_logs > 0)
+        assert other.received == []
+
+
+@pytest.mark.parametrize(("cluster", "has_log", "votes"), [("c1", False, False), ("c1", True, True), ("", False, True)])
+async def test_who_joins_does_not_vote_before_it_was_sent_anything(cluster: str, has_log: bool, votes: bool) -> None:
     configuration = replace(Configuration.of(("n0", "n1")), cluster=cluster)
     expected = [*_VOTES, MessageKind.HEARTBEAT] if votes else [MessageKind.HEARTBEAT]
     async with two_nodes(configuration=configuration) as (one, other):
+        other.members.configured(Configuration())
         other.has_log = has_log
         for kind in (*_VOTES, MessageKind.HEARTBEAT):
             one.peers.send(message(1, kind=kind))
