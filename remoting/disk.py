@@ -222,10 +222,14 @@ class LocalDisk:
             if create:
                 self._make_directories(target.parent)
                 descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                if os.fstat(descriptor).st_size < size_bytes:
-                    os.ftruncate(descriptor, size_bytes)
-                os.fsync(descriptor)
-                _sync_directory(target.parent)
+                try:
+                    if os.fstat(descriptor).st_size < size_bytes:
+                        os.ftruncate(descriptor, size_bytes)
+                    os.fsync(descriptor)
+                    _sync_directory(target.parent)
+                except OSError:
+                    os.close(descriptor)  # on a full disk this is tried again and again
+                    raise
             else:
                 descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
