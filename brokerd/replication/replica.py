@@ -46,6 +46,7 @@ from brokerd.replication.sockets.listener import listen
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
+from remoting.invariants import what_broke
 from remoting.transport.client import NOBODY, Identity
 from remoting.transport.connection import Handler
 from remoting.transport.tls import TlsServer
@@ -256,7 +257,7 @@ class Replica:
         try:
             self._on_appended(end_offset, int(self._loop.time() * 1000))
         except Exception as error:
-            self._driver.break_down(f"replication broke: {error}", self._now_ms())
+            self._driver.break_down(f"replication broke: {what_broke(error)}", self._now_ms())
             raise
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:

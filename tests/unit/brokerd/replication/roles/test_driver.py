@@ -132,6 +132,45 @@ def test_a_read_error_ends_the_mastership() -> None:
     assert group.outcomes[-1] is PutStatus.SERVICE_NOT_AVAILABLE
 
 
+def test_a_filler_whose_append_failed_reaches_the_replicas_without_another_message() -> None:
+    group = healthy()
+    group[1].log.append_record(b"a filler that nobody was told of")
+    group.settle(3)
+    assert group[2].log.data == group[3].log.data == group[1].log.data
+    group.settle(60)
+    assert group.controller.members == {1, 2, 3}
+
+
+@pytest.mark.parametrize("elected", [1, 2])
+def test_a_role_changes_at_the_real_end_of_the_log(elected: int) -> None:
+    group = healthy()
+    group.append(group[1])
+    group.settle(5)
+    group[1].log.append_record(b"a filler that nobody was told of")
+    group.controller.elect(elected)
+    group.push(group[1])
+    group.push_all()
+    group.settle(60)
+    assert group[1].machine.role is (Role.MASTER if elected == 1 else Role.REPLICA)
+    assert group.controller.members == {1, 2, 3}
+    assert group[1].log.data == group[2].log.data == group[3].log.data
+    if elected == 2:
+        assert group[1].machine.followership.copies == 0, "its log was a good one"
+
+
+def test_what_breaks_while_it_breaks_down_ends_the_process_all_the_same() -> None:
+    group = healthy()
+
+    def broken(role: Role, epoch: int) -> None:
+        raise AssertionError("a table is not as it was")
+
+    group[1].driver.role_listeners.append(broken)
+    with pytest.raises(AssertionError, match="a table is"):
+        group[1].driver.break_down("replication broke", group.now_ms)
+    assert group[1].failures == ["replication broke"]
+    assert group[1].machine.role is Role.FENCED
+
+
 def full_disk(*_: object) -> None:
     raise StorageError("full") from OSError(errno.ENOSPC, "No space left on device")
 
