@@ -26,7 +26,7 @@ from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.loop.steady_clock import SteadyClock
+from brokerd.loop.believed_clock import BelievedClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
@@ -124,7 +124,7 @@ class Broker:
             self._disk,
             settings.store,
             self._live.retention,
-            SteadyClock(wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
+            BelievedClock(wall_ms, loop.time, replica.other_clocks_ms, store.left_behind_ms),
             core.config.write_behind,
         )
         self.clients.gone_listeners.append(core.pop.client_gone)

@@ -98,6 +98,9 @@ class Disk(Protocol):
     def replace_bytes(self, path: str, content: bytes) -> None:
         """Put a small file in place atomically and durably: after a crash it is either the old or the new one, whole."""
 
+    def modified_ms(self, path: str) -> int | None:
+        """When a file was last written, by this machine's clock of that moment; None when it is not there, or nobody noted it."""
+
     def usage(self) -> DiskUsage: ...
 
 
@@ -274,6 +277,14 @@ class LocalDisk:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise StorageError(f"cannot replace {target}: {error.strerror}") from error
+
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return os.stat(self._root / path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot look at {self._root / path}: {error.strerror}") from error
 
     def usage(self) -> DiskUsage:
         status = os.statvfs(self._root)

@@ -238,6 +238,10 @@ class Replica:
     def confirm_offset(self) -> int:
         return self._driver.machine.confirm_offset
 
+    def other_clocks_ms(self) -> list[int]:
+        """What clocks of other machines say now."""
+        return self._session.other_clocks_ms(self._now_ms())
+
     def held_offset(self) -> int | None:
         """From where on connected replicas of the group still need the log; None without any."""
         mastership = self._driver.machine.mastership

@@ -33,7 +33,7 @@ from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.run import AppendResult, Run
 from brokerd.store.settings import StoreSettings
-from brokerd.store.start import decisions
+from brokerd.store.start import checkpoint_page, decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import recover_log
@@ -80,6 +80,9 @@ class MessageStore(StoreReads):
         self.is_full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
+        self.retention_doubt = ""  # why files stay that would go by this machine's clock; "" = none does
+        self._page_written_ms = disk.modified_ms(checkpoint_page.PATH)
+        self.left_behind_ms: Sequence[int] = ()  # times of the last run, or before it; known after `load`
         page = Checkpoint(disk)
         self.is_sealed = page.known  # nobody else went on with the directory
         self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed)
@@ -133,6 +136,8 @@ class MessageStore(StoreReads):
                 break
             if self.checkpoint_is_due:
                 self.checkpoint()
+        times = (self._page_written_ms, self.last_timestamp_ms or None)
+        self.left_behind_ms = [each for each in times if each is not None]
         self._update_refusal()
         log.info("the commitlog holds %d to %d, dispatched to %d", self.commitlog.min_offset, end, self.dispatch_offset)
 
@@ -450,9 +455,18 @@ class MessageStore(StoreReads):
         own = min(self.dispatch_offset, self.commitlog.flushed_offset)
         return min([own, *(offset for offset in held if offset is not None)])
 
-    def apply_retention(self, decision: RetentionDecision, reason: str = _NO_ROOM) -> list[Callable[[], None]]:
+    def wall_ms(self) -> int:
+        """The time by this machine's clock."""
+        return self._now_ms()
+
+    def apply_retention(
+        self, decision: RetentionDecision, reason: str = _NO_ROOM, doubt: str = ""
+    ) -> list[Callable[[], None]]:
         """Take the files out of the log; the results remove them from disk, in order, and may run in a helper thread. `reason` is
-        what appends are refused with, if they are to be."""
+        what appends are refused with, if they are to be; `doubt` why files stay that would go by this machine's clock."""
+        if bool(doubt) != bool(self.retention_doubt):
+            log.warning("%s", doubt or "retention believes this machine's clock again, or no file is old by it")
+        self.retention_doubt = doubt
         removals = [self.commitlog.forget_oldest() for _ in range(decision.remove)]
         if removals:
             log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)

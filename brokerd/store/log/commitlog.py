@@ -242,6 +242,10 @@ class CommitLog:
         """The whole record that starts at the offset, or None when none does."""
         return intact_record_at(self.read, offset, self.shape)
 
+    def written_ms(self, start: int) -> int | None:
+        """When the file that starts there was last written, as the file system says; None when that is not known. Any thread."""
+        return self._disk.modified_ms(_path(start))
+
     def store_timestamp_at(self, offset: int) -> int:
         """The store timestamp of the record at the offset, -1 when there is none."""
         head = self.read(offset, STORE_TIMESTAMP_END)
