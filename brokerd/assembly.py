@@ -118,6 +118,7 @@ class Broker:
         self._live.replication.subscribe(replica.reconfigure)
         self._flusher.listeners.append(replica.on_flushed)
         store.position_holders.append(replica.held_offset)
+        store.expected_holders.append(replica.expected_offset)
         self.core = core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
         self._housekeeper = Housekeeper(
             store,

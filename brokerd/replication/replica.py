@@ -247,6 +247,11 @@ class Replica:
         mastership = self._driver.machine.mastership
         return mastership.held_offset() if mastership is not None else None
 
+    def expected_offset(self) -> int | None:
+        """From where on replicas of the group that are away will need the log; None without any that are waited for."""
+        mastership = self._driver.machine.mastership
+        return mastership.expected_offset if mastership is not None else None
+
     @property
     def master_address(self) -> str:
         """The remoting address of the group's master, "" when none is known."""

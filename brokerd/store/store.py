@@ -105,6 +105,7 @@ class MessageStore(StoreReads):
         self.full_listeners: list[Callable[[], None]] = []  # the disk became full, or has room again
         self.failure_listeners: list[Callable[[StorageError], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
+        self.expected_holders: list[Callable[[], int | None]] = []  # who count only while there is room for messages
 
     # -- start and end -----------------------------------------------------------------------------------------------------
 
@@ -450,8 +451,9 @@ class MessageStore(StoreReads):
         return [FileAge(start, start + size, self.commitlog.store_timestamp_at(start + size)) for start in starts]
 
     def held_offset(self) -> int:
-        """The smallest offset of the log that somebody still needs."""
-        held = [holder() for holder in self.position_holders]
+        """The smallest offset of the log that somebody still needs, or will need; the latter stands back for new messages."""
+        holders = self.position_holders if self.is_full else [*self.position_holders, *self.expected_holders]
+        held = [holder() for holder in holders]
         own = min(self.dispatch_offset, self.commitlog.flushed_offset)
         return min([own, *(offset for offset in held if offset is not None)])
 

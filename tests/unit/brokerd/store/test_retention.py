@@ -209,6 +209,10 @@ def test_what_is_not_dispatched_not_synced_or_held_by_anybody_keeps_its_file() -
     store.position_holders.append(lambda: None)
     store.position_holders.append(lambda: 77)
     assert store.held_offset() == 77
+    store.expected_holders.append(lambda: 33)
+    assert store.held_offset() == 33
+    store.set_full(True)
+    assert store.held_offset() == 77, "new messages come before a replica that may come back"
 
 
 def test_a_full_store_refuses_and_goes_on_when_there_is_room() -> None:
