@@ -247,7 +247,7 @@ class LocalDisk:
                     self.remove(f"{path}/{name}")
                 target.rmdir()
             elif target.exists():
-                target.unlink()
+                target.unlink(missing_ok=True)  # another thread may remove a directory that it is in
             else:
                 return
             _sync_directory(target.parent)

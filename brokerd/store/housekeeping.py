@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
 from brokerd.store.log.retention import (
@@ -128,8 +127,8 @@ class Housekeeper:
     async def remove_queue_files(self) -> int:
         """Remove the queues' files in front of the log's begin; how many."""
         paths = self._store.queues.forget_expired(self._store.commitlog.min_offset)
-        for path in paths:
-            await self._in_thread(partial(self._disk.remove, path))
+        for removal in self._store.removals_of(paths):
+            await self._in_thread(removal)
         return len(paths)
 
     async def write_config(self) -> None:

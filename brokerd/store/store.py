@@ -77,6 +77,7 @@ class MessageStore(StoreReads):
         self._rules = rules
         self.adds_checksums = settings.record_checksums
         self._appendable = False
+        self._resets = 0  # how often the log was thrown away
         self.is_full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
@@ -416,6 +417,7 @@ class MessageStore(StoreReads):
     def reset(self, offset: int = 0) -> None:
         """Throw everything away: the log has nothing in common with its master's and is copied from `offset` on."""
         assert not self._appendable, "a master does not throw its log away"
+        self._resets += 1
         self.durable.reset(offset)
         self.queues.clear()
         self.queue_offsets = QueueOffsets()
@@ -476,9 +478,19 @@ class MessageStore(StoreReads):
             paths = self.queues.forget_expired(begin)
             for follower in self.followers:
                 paths += follower.forget_expired(begin)
-            removals += [partial(self._disk.remove, path) for path in paths]
+            removals += self.removals_of(paths)
         self.set_full(decision.refuse, reason)
         return removals
+
+    def removals_of(self, paths: Sequence[str]) -> list[Callable[[], None]]:
+        """What removes files of queues and indexes that were forgotten, in a helper thread. When the log is thrown away first they
+        are gone with it, and a new copy may have made others of their names."""
+
+        def remove(path: str, resets: int) -> None:
+            if resets == self._resets:
+                self._disk.remove(path)
+
+        return [partial(remove, path, self._resets) for path in paths]
 
     # -- refusing ----------------------------------------------------------------------------------------------------------
 

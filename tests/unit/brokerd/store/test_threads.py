@@ -11,6 +11,7 @@ import pytest
 
 from brokerd.store.log.commitlog import SyncMark
 from brokerd.store.log.derive import derive
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.store import MessageStore
 from tests.support.disks import FaultyDisk, MemorySegment
 from tests.support.interleaving import interrupt
@@ -273,6 +274,25 @@ def test_a_reset_that_is_killed_leaves_no_hole_before_what_retention_had_not_rem
     store.reset(8 * SEGMENT_BYTES)
     again = reopen(store)
     assert (again.commitlog.min_offset, again.commitlog.end_offset) == (0, 0)
+
+
+def test_queue_files_that_retention_removes_late_are_not_those_that_a_new_copy_has_made_in_their_place() -> None:
+    content, _ = master_log()
+    store = open_store(FaultyDisk(Random(1)))
+    put(store, *(draft(body) for body in payloads(60, 200)))
+    store.checkpoint()
+    removals = store.apply_retention(RetentionDecision(3, False))
+    queue_file = f"consumequeue/TopicA/0/{0:020d}"
+    assert store._disk.exists(queue_file)
+    store.set_appendable(False)
+    store.reset(0)
+    store.append_replicated(0, content)
+    dispatch_all(store)
+    store.checkpoint()
+    for removal in removals:
+        removal()
+    assert store._disk.exists(queue_file)
+    assert bodies(store) == list(payloads(12, 200))
 
 
 # -- damaged bytes written again -----------------------------------------------------------------------------------------------
