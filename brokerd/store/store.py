@@ -483,8 +483,8 @@ class MessageStore(StoreReads):
         return removals
 
     def removals_of(self, paths: Sequence[str]) -> list[Callable[[], None]]:
-        """What removes files of queues and indexes that were forgotten, in a helper thread. When the log is thrown away first they
-        are gone with it, and a new copy may have made others of their names."""
+        """What removes forgotten files of queues and indexes, in a helper thread. When the log is thrown away first they are
+        gone with it, and a new copy may have made others of their names."""
 
         def remove(path: str, resets: int) -> None:
             if resets == self._resets:
