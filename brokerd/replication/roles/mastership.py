@@ -76,6 +76,7 @@ class Mastership:
         self._expected: frozenset[int] = frozenset()  # who belongs to the group, as last told
         self._told_learners: frozenset[int] = frozenset()
         self._hold = LogHold()
+        self._hold.expect(registered - {sync.self_id}, now_ms)
         self.expected_offset: int | None = (
             None  # from where on replicas that are away need the log, as of the last tick
         )

@@ -201,7 +201,10 @@ class CommitLog:
                 raise
             # Where nothing is overwritten in place zeros need room, too, and the old bytes stay; to cut them off needs none.
             with self.turns.contents:
-                self._zero_from(segment, start - segment.start)
+                segment.unmap()
+                segment.file.truncate(start - segment.start)
+        if segment.file.size_bytes < self._size:
+            segment.file.truncate(self._size)
             self._map_recent()
         self._sync_segment(segment)
         self._unclean_end = 0

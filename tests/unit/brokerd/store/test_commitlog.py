@@ -271,7 +271,7 @@ class CopyOnWriteDisk(FaultyDisk):
         raise _refused("write", path, errno.ENOSPC)
 
     def resize_file(self, file: MemoryFile, size: int) -> None:
-        if self.is_full and self.cuts_need_room:
+        if self.is_full and (self.cuts_need_room or size == SEGMENT_BYTES):
             raise _refused("cut", "a file", errno.ENOSPC)
         super().resize_file(file, size)
 
@@ -296,6 +296,8 @@ def test_what_a_full_disk_refused_does_not_come_back_where_nothing_is_overwritte
     assert not any(disk.open("commitlog/" + "0" * 20).read(800, 600))
     assert log.record_at(600) == record(600, 200, 9)
     assert log.record_at(800) is None
+    fill(log, 30)
+    assert len(log.read(0, SEGMENT_BYTES)) == SEGMENT_BYTES, "the file is whole again"
 
 
 def test_a_record_that_was_refused_is_not_found_after_a_power_loss() -> None:

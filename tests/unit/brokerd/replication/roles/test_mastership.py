@@ -583,6 +583,7 @@ def test_the_log_is_held_for_replicas_that_copy_it() -> None:
 
 def test_the_log_is_kept_for_a_while_for_replicas_that_are_away() -> None:
     master = Master(2, end=1000, hold_log_ms=60_000, hold_log_bytes=700)
+    master.mastership.members_known(frozenset({1, 2}), frozenset(), 0)
     master.join(2, 400)
     master.tick(50)
     assert master.mastership.expected_offset is None, "who is there holds the log itself"
@@ -602,10 +603,12 @@ def test_the_log_is_kept_for_a_while_for_replicas_that_are_away() -> None:
 
 def test_the_log_is_kept_for_who_belongs_to_the_group_and_has_yet_to_come() -> None:
     master = Master(end=5000, minimum=4096, hold_log_ms=60_000, hold_log_bytes=700)
-    master.mastership.members_known(frozenset({1, 2}), frozenset(), 100)
+    master.tick(50)
+    assert master.mastership.expected_offset == 4300, "nobody has said yet who is left of those that were known before"
+    master.mastership.members_known(frozenset({1, 5}), frozenset(), 100)
     master.tick(150)
     assert master.mastership.expected_offset == 4300, "but not more than is allowed"
-    master.mastership.members_known(frozenset({1, 2}), frozenset(), 5100)
+    master.mastership.members_known(frozenset({1, 5}), frozenset(), 5100)
     master.tick(60_099)
     assert master.mastership.expected_offset == 4300
     master.tick(60_100)
@@ -614,6 +617,6 @@ def test_the_log_is_kept_for_who_belongs_to_the_group_and_has_yet_to_come() -> N
     master.mastership.lost(30, 60_200)
     master.tick(60_250)
     assert master.mastership.expected_offset == 4500
-    master.mastership.members_known(frozenset({1, 2}), frozenset(), 60_300)
+    master.mastership.members_known(frozenset({1, 5}), frozenset(), 60_300)
     master.tick(60_350)
     assert master.mastership.expected_offset is None, "it was removed from the group"
