@@ -5,9 +5,9 @@ time of the log's last message, and when its files were last written. A witness 
 and is itself not believed when it lies in the future of the own clock.
 
 - While others say the time, the lower middle of all clocks counts: of two that differ the earlier one.
-- Without others a start begins where the last run ended. The time since then was a pause, or the clock is wrong: after an hour in
-  which nobody set it right it is believed.
-- A step of the own clock later on is made up slowly, as `SteadyClock` does.
+- A start begins where the last run ended. The time since then was a pause, or the clock is wrong: after an hour in which nobody
+  set it right it is believed. Others that agree make it ten minutes: they may have been started with it, even on its machine.
+- Without others a step of the own clock later on is made up slowly, as `SteadyClock` does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 TRIAL_MS: Final = 3_600_000  # machines that ask for the time have it long before
+AGREED_TRIAL_MS: Final = 600_000
 AGREES_MS: Final = 600_000  # a pause between two runs that is too short to matter
 _TOLERATED_MS: Final = 50.0  # ordinary disagreement of two clocks: follow the own one
 _SLEW: Final = 1 / 16  # of the time that passed
@@ -46,21 +47,23 @@ class BelievedClock:
         now_s = self._monotonic_s()
         passed_ms = (now_s - self._last_s) * 1000
         self._last_s = now_s
-        own_ms, expected_ms = self._wall_ms(), self._now_ms + passed_ms
-        if others_ms := self._others_ms():
-            clocks = sorted((own_ms, *others_ms))
-            self._now_ms = float(clocks[(len(clocks) - 1) // 2])
-            self._trial_left_ms = None
-        elif self._trial_left_ms is not None:
-            self._now_ms = self._try(self._trial_left_ms - passed_ms, own_ms, expected_ms)
+        expected_ms = self._now_ms + passed_ms
+        others_ms = self._others_ms()
+        clocks = sorted((self._wall_ms(), *others_ms))
+        witnessed_ms = clocks[(len(clocks) - 1) // 2]
+        if self._trial_left_ms is not None:
+            weight = TRIAL_MS / AGREED_TRIAL_MS if others_ms else 1.0
+            self._now_ms = self._try(self._trial_left_ms - passed_ms * weight, witnessed_ms, expected_ms)
+        elif others_ms:
+            self._now_ms = float(witnessed_ms)
         else:
-            self._now_ms = max(self._now_ms, expected_ms + _correction(own_ms - expected_ms, passed_ms))
+            self._now_ms = max(self._now_ms, expected_ms + _correction(witnessed_ms - expected_ms, passed_ms))
         return int(self._now_ms)
 
-    def _try(self, left_ms: float, own_ms: int, expected_ms: float) -> float:
-        if left_ms <= 0 or abs(own_ms - expected_ms) <= AGREES_MS:
+    def _try(self, left_ms: float, witnessed_ms: int, expected_ms: float) -> float:
+        if left_ms <= 0 or witnessed_ms - expected_ms <= AGREES_MS:
             self._trial_left_ms = None
-            return float(own_ms)
+            return float(witnessed_ms)
         self._trial_left_ms = left_ms
         return expected_ms
 

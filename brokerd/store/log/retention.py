@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from brokerd.store.settings import RetentionSettings
 from remoting.disk import DiskUsage
 
+_WORTH_TELLING_MS: Final = 600_000  # two clocks that are right differ by less
 _LATEST_MS: Final = 253_402_300_799_000  # of a time that can be written: the year 9999
 
 
@@ -85,13 +86,13 @@ def believe_ages(files: Sequence[FileAge], written_ms: Mapping[int, int | None],
 
 
 def describe_doubt(now_ms: int, own_ms: int, kept: int) -> str:
-    """That `kept` files stay which would go by the own clock; "" when there are none."""
-    if kept <= 0:
+    """That `kept` files stay which would go by the own clock; "" when there are none, or they go in a moment."""
+    if kept <= 0 or own_ms - now_ms <= _WORTH_TELLING_MS:
         return ""
     return (
         f"retention does not believe this machine's clock, which says {_utc(own_ms)}: by what other machines say, or earlier "
-        f"runs left behind, it is {_utc(now_ms)}. {kept} files of the log stay that would be removed; set the clock right, or "
-        "wait: where nobody else tells the time it is believed an hour after the start"
+        f"runs left behind, it is {_utc(now_ms)}. {kept} files of the log stay that would be removed. Set the clock right; or "
+        "wait, if it is: it is believed an hour after the start, or ten minutes after it when other machines agree"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.loop.believed_clock import AGREES_MS, TRIAL_MS, BelievedClock
+from brokerd.loop.believed_clock import AGREED_TRIAL_MS, AGREES_MS, TRIAL_MS, BelievedClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -55,10 +55,12 @@ def test_what_lies_in_the_future_is_no_witness() -> None:
     assert Clocks(START_MS + 3650 * DAY_MS, START_MS - DAY_MS).believed() == START_MS - DAY_MS
 
 
-def test_others_end_the_doubt_whoever_is_right() -> None:
+def test_others_that_agree_end_the_doubt_soon_and_others_that_do_not_at_once() -> None:
     clocks = Clocks(START_MS - 4 * DAY_MS)
     clocks.others = [START_MS + 500]
-    assert clocks.believed() == START_MS
+    assert clocks.believed() == START_MS - 4 * DAY_MS
+    assert clocks.pass_ms(AGREED_TRIAL_MS - 1000) == START_MS - 4 * DAY_MS + AGREED_TRIAL_MS - 1000
+    assert clocks.pass_ms(2000) == START_MS + AGREED_TRIAL_MS + 1000
     clocks = Clocks(START_MS - 4 * DAY_MS)
     clocks.others = [START_MS - 4 * DAY_MS + 500]
     assert clocks.believed() == START_MS - 4 * DAY_MS + 500

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -113,9 +113,12 @@ async def test_it_works_by_itself_and_removes_what_expired() -> None:
     assert disk.exists("consumequeue/TopicA/0")
 
 
-def believed(store: MessageStore, clock: Clock, others: list[int]) -> BelievedClock:
-    """As a start makes it; no time passes by the monotonic clock."""
-    return BelievedClock(clock, lambda: 0.0, lambda: others, store.left_behind_ms)
+class Monotonic:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 def several_files(disk: MemoryDisk, clock: Clock) -> MessageStore:
@@ -128,10 +131,11 @@ def several_files(disk: MemoryDisk, clock: Clock) -> MessageStore:
 
 
 async def keep_house_after_a_boot(
-    disk: FaultyDisk, clock: Clock, others: list[int] | None = None
+    disk: FaultyDisk, clock: Clock, monotonic: Monotonic, others: Sequence[int] = ()
 ) -> tuple[MessageStore, Housekeeper]:
     store = open_store(disk, clock)
-    return store, Housekeeper(store, disk, SETTINGS, Live(RETENTION), believed(store, clock, others or []))
+    believed = BelievedClock(clock, monotonic, lambda: others, store.left_behind_ms)
+    return store, Housekeeper(store, disk, SETTINGS, Live(RETENTION), believed)
 
 
 @pytest.mark.parametrize("has_file_times", [False, True])
@@ -141,7 +145,7 @@ async def test_a_boot_with_a_clock_days_ahead_removes_nothing_and_says_so(has_fi
         disk.wall_ms = clock
     several_files(disk, clock).close()
     clock.now_ms += 4 * 24 * HOUR_MS
-    store, housekeeper = await keep_house_after_a_boot(disk, clock)
+    store, housekeeper = await keep_house_after_a_boot(disk, clock, Monotonic())
     files = len(store.commitlog.segment_starts())
     for _ in range(3):
         await housekeeper.remove_old_files()
@@ -158,7 +162,12 @@ async def test_after_days_off_what_is_old_goes_as_soon_as_another_clock_says_so(
     disk, clock = FaultyDisk(Random(1)), Clock()
     several_files(disk, clock).close()
     clock.now_ms += 4 * 24 * HOUR_MS
-    store, housekeeper = await keep_house_after_a_boot(disk, clock, [clock.now_ms + 3000])
+    monotonic = Monotonic()
+    store, housekeeper = await keep_house_after_a_boot(disk, clock, monotonic, [clock.now_ms + 3000])
+    await housekeeper.remove_expired_now()
+    assert len(store.commitlog.segment_starts()) > 1
+    assert "does not believe" in store.retention_doubt, "the other one may have begun with the same wrong time"
+    monotonic.now_s += 600
     await housekeeper.remove_expired_now()
     assert len(store.commitlog.segment_starts()) == 1
     assert store.retention_doubt == ""

@@ -150,6 +150,7 @@ def test_the_file_system_is_not_believed_beyond_what_other_times_allow() -> None
 
 def test_who_reads_of_a_doubt_learns_both_times_and_what_it_is_about() -> None:
     assert describe_doubt(NOW, NOW + 96 * HOUR_MS, 0) == ""
+    assert describe_doubt(NOW, NOW + 3000, 1) == ""
     text = describe_doubt(1_700_000_000_000, 1_700_000_000_000 + 96 * HOUR_MS, 7)
     assert "which says 2023-11-18 22:13 UTC" in text
     assert "it is 2023-11-14 22:13 UTC" in text
