@@ -37,7 +37,10 @@ async def serve(settings: BrokerSettings) -> int:
     if failed:
         log.critical("stopping: %s", broker.failed.result())
     await broker.stop()
-    return exit_codes.FAILED if failed else exit_codes.STOPPED
+    if not failed:
+        return exit_codes.STOPPED
+    log.critical("stopped: %s", broker.failed.result())  # the last line is what a supervisor shows
+    return exit_codes.FAILED
 
 
 def main() -> int:

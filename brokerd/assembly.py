@@ -26,7 +26,7 @@ from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.loop.steady_clock import SteadyClock
+from brokerd.loop.believed_clock import BelievedClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
@@ -118,13 +118,14 @@ class Broker:
         self._live.replication.subscribe(replica.reconfigure)
         self._flusher.listeners.append(replica.on_flushed)
         store.position_holders.append(replica.held_offset)
+        store.expected_holders.append(replica.expected_offset)
         self.core = core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
         self._housekeeper = Housekeeper(
             store,
             self._disk,
             settings.store,
             self._live.retention,
-            SteadyClock(wall_ms, loop.time),  # who sets the clock must not make files a day old in a moment
+            BelievedClock(wall_ms, loop.time, replica.other_clocks_ms, store.left_behind_ms),
             core.config.write_behind,
         )
         self.clients.gone_listeners.append(core.pop.client_gone)

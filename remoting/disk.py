@@ -98,6 +98,9 @@ class Disk(Protocol):
     def replace_bytes(self, path: str, content: bytes) -> None:
         """Put a small file in place atomically and durably: after a crash it is either the old or the new one, whole."""
 
+    def modified_ms(self, path: str) -> int | None:
+        """When a file was last written, by this machine's clock of that moment; None when it is not there, or nobody noted it."""
+
     def usage(self) -> DiskUsage: ...
 
 
@@ -222,10 +225,14 @@ class LocalDisk:
             if create:
                 self._make_directories(target.parent)
                 descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                if os.fstat(descriptor).st_size < size_bytes:
-                    os.ftruncate(descriptor, size_bytes)
-                os.fsync(descriptor)
-                _sync_directory(target.parent)
+                try:
+                    if os.fstat(descriptor).st_size < size_bytes:
+                        os.ftruncate(descriptor, size_bytes)
+                    os.fsync(descriptor)
+                    _sync_directory(target.parent)
+                except OSError:
+                    os.close(descriptor)  # on a full disk this is tried again and again
+                    raise
             else:
                 descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -240,7 +247,7 @@ class LocalDisk:
                     self.remove(f"{path}/{name}")
                 target.rmdir()
             elif target.exists():
-                target.unlink()
+                target.unlink(missing_ok=True)  # another thread may remove a directory that it is in
             else:
                 return
             _sync_directory(target.parent)
@@ -270,6 +277,14 @@ class LocalDisk:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise StorageError(f"cannot replace {target}: {error.strerror}") from error
+
+    def modified_ms(self, path: str) -> int | None:
+        try:
+            return os.stat(self._root / path).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot look at {self._root / path}: {error.strerror}") from error
 
     def usage(self) -> DiskUsage:
         status = os.statvfs(self._root)

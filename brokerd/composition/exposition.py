@@ -107,6 +107,11 @@ class Exposition:
             _gauge("logboom_store_queues", "consume queues that hold something", len(store.queues.max_offsets())),
             _gauge("logboom_store_disk_bytes", "size of the file system that holds the data", usage.total_bytes),
             _gauge("logboom_store_disk_free_bytes", "what is free of it", usage.free_bytes),
+            _gauge(
+                "logboom_retention_in_doubt",
+                "1 while files stay that would go by this machine's clock, which other times contradict",
+                int(bool(store.retention_doubt)),
+            ),
             _gauge("logboom_store_full", "1 while the disk is too full to take messages", int(store.is_full)),
             Family("logboom_flush_duration_seconds", "histogram", "how long a sync of the log took").add(
                 self._sources.flush_seconds

@@ -46,6 +46,7 @@ from brokerd.replication.sockets.listener import listen
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
+from remoting.invariants import what_broke
 from remoting.transport.client import NOBODY, Identity
 from remoting.transport.connection import Handler
 from remoting.transport.tls import TlsServer
@@ -237,10 +238,19 @@ class Replica:
     def confirm_offset(self) -> int:
         return self._driver.machine.confirm_offset
 
+    def other_clocks_ms(self) -> list[int]:
+        """What clocks of other machines say now."""
+        return self._session.other_clocks_ms(self._now_ms())
+
     def held_offset(self) -> int | None:
         """From where on connected replicas of the group still need the log; None without any."""
         mastership = self._driver.machine.mastership
         return mastership.held_offset() if mastership is not None else None
+
+    def expected_offset(self) -> int | None:
+        """From where on replicas of the group that are away will need the log; None without any that are waited for."""
+        mastership = self._driver.machine.mastership
+        return mastership.expected_offset if mastership is not None else None
 
     @property
     def master_address(self) -> str:
@@ -256,7 +266,7 @@ class Replica:
         try:
             self._on_appended(end_offset, int(self._loop.time() * 1000))
         except Exception as error:
-            self._driver.break_down(f"replication broke: {error}", self._now_ms())
+            self._driver.break_down(f"replication broke: {what_broke(error)}", self._now_ms())
             raise
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:

@@ -146,6 +146,20 @@ class ReplicationSettings:
     reconnect_grace_ms: int = setting(
         100, "a member whose connection went away is proposed out after this time", minimum=0, maximum=60_000
     )
+    hold_log_ms: int = setting(
+        600_000,
+        "the log is kept for this long for a replica that is away, from where it was",
+        minimum=0,
+        maximum=86_400_000,
+        live=True,
+    )
+    hold_log_bytes: int = setting(
+        16 << 30,
+        "most of the log that is kept for replicas that are away; when the disk is full nothing is",
+        minimum=0,
+        maximum=1 << 50,
+        live=True,
+    )
     proposal_retry_ms: int = setting(250, "pause after an unanswered or refused proposal", minimum=10, maximum=60_000)
     rejoin_delay_ms: int = setting(1000, "pause before a refused replica may join again", minimum=0, maximum=600_000)
     transfer_batch_bytes: int = setting(1 << 20, "largest batch to a replica", minimum=4096, maximum=64 << 20)

@@ -12,10 +12,16 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
-from brokerd.store.log.retention import decide_retention, refusal_text
+from brokerd.store.log.retention import (
+    FileAge,
+    believe_ages,
+    claims_the_future,
+    decide_retention,
+    describe_doubt,
+    refusal_text,
+)
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk
@@ -25,6 +31,8 @@ from remoting.settings import Live
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_FUTURE_TIMES = "store times of the log lie in the future: retention takes the ages of such files from the file system"
 
 
 InThread = Callable[[Callable[[], None]], Awaitable[None]]  # runs something that blocks
@@ -42,12 +50,14 @@ class Housekeeper:
         now_ms: Callable[[], int],
         write_config: Callable[[InThread], Awaitable[None]] | None = None,
     ) -> None:
+        """`now_ms` is the time that retention may go by; the store's own clock only says what it would remove otherwise."""
         self._store = store
         self._disk = disk
         self._settings = settings
         self._retention = retention
         self._now_ms = now_ms
         self._write_config = write_config
+        self._has_future_times = False
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
         self._room_changed = asyncio.Event()
@@ -80,13 +90,29 @@ class Housekeeper:
     async def remove_old_files(self) -> None:
         """One round of retention."""
         usage = await self._in_thread(self._disk.usage)
-        store = self._store
-        retention = self._retention.value
-        decision = decide_retention(
-            store.file_ages(), usage, store.held_offset(), self._now_ms(), store.is_full, retention
-        )
-        for removal in store.apply_retention(decision, refusal_text(usage, retention)):
+        now_ms = self._now_ms()
+        ages = await self._believed_ages(now_ms)
+        store, retention = self._store, self._retention.value
+        own_ms, held_offset = store.wall_ms(), store.held_offset()
+        decision = decide_retention(ages, usage, held_offset, now_ms, store.is_full, retention)
+        by_own_clock = decide_retention(ages, usage, held_offset, own_ms, store.is_full, retention)
+        doubt = describe_doubt(now_ms, own_ms, by_own_clock.remove - decision.remove)
+        for removal in store.apply_retention(decision, refusal_text(usage, retention), doubt):
             await self._in_thread(removal)
+
+    async def _believed_ages(self, now_ms: int) -> list[FileAge]:
+        """The ages of the log's files; what claims to be of the future is asked of the file system."""
+        store = self._store
+        ages = store.file_ages()
+        claims = claims_the_future(ages, now_ms)
+        if claims != self._has_future_times:
+            self._has_future_times = claims
+            log.warning("%s", _FUTURE_TIMES if claims else "no store time of the log lies in the future any more")
+        if not claims:
+            return ages
+        starts, written_ms = store.commitlog.segment_starts(), store.commitlog.written_ms
+        written = await self._in_thread(lambda: {start: written_ms(start) for start in starts})
+        return believe_ages(store.file_ages(), written, now_ms)
 
     async def remove_expired_now(self) -> int:
         """Rounds of retention until nothing is left to remove, for somebody who asks; how many files of the log went."""
@@ -101,8 +127,8 @@ class Housekeeper:
     async def remove_queue_files(self) -> int:
         """Remove the queues' files in front of the log's begin; how many."""
         paths = self._store.queues.forget_expired(self._store.commitlog.min_offset)
-        for path in paths:
-            await self._in_thread(partial(self._disk.remove, path))
+        for removal in self._store.removals_of(paths):
+            await self._in_thread(removal)
         return len(paths)
 
     async def write_config(self) -> None:

@@ -33,7 +33,7 @@ from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.run import AppendResult, Run
 from brokerd.store.settings import StoreSettings
-from brokerd.store.start import decisions
+from brokerd.store.start import checkpoint_page, decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import recover_log
@@ -77,9 +77,13 @@ class MessageStore(StoreReads):
         self._rules = rules
         self.adds_checksums = settings.record_checksums
         self._appendable = False
+        self._resets = 0  # how often the log was thrown away
         self.is_full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
+        self.retention_doubt = ""  # why files stay that would go by this machine's clock; "" = none does
+        self._page_written_ms = disk.modified_ms(checkpoint_page.PATH)
+        self.left_behind_ms: Sequence[int] = ()  # times of the last run, or before it; known after `load`
         page = Checkpoint(disk)
         self.is_sealed = page.known  # nobody else went on with the directory
         self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed)
@@ -102,6 +106,7 @@ class MessageStore(StoreReads):
         self.full_listeners: list[Callable[[], None]] = []  # the disk became full, or has room again
         self.failure_listeners: list[Callable[[StorageError], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
+        self.expected_holders: list[Callable[[], int | None]] = []  # who count only while there is room for messages
 
     # -- start and end -----------------------------------------------------------------------------------------------------
 
@@ -133,6 +138,8 @@ class MessageStore(StoreReads):
                 break
             if self.checkpoint_is_due:
                 self.checkpoint()
+        times = (self._page_written_ms, self.last_timestamp_ms or None)
+        self.left_behind_ms = [each for each in times if each is not None]
         self._update_refusal()
         log.info("the commitlog holds %d to %d, dispatched to %d", self.commitlog.min_offset, end, self.dispatch_offset)
 
@@ -410,6 +417,7 @@ class MessageStore(StoreReads):
     def reset(self, offset: int = 0) -> None:
         """Throw everything away: the log has nothing in common with its master's and is copied from `offset` on."""
         assert not self._appendable, "a master does not throw its log away"
+        self._resets += 1
         self.durable.reset(offset)
         self.queues.clear()
         self.queue_offsets = QueueOffsets()
@@ -445,14 +453,24 @@ class MessageStore(StoreReads):
         return [FileAge(start, start + size, self.commitlog.store_timestamp_at(start + size)) for start in starts]
 
     def held_offset(self) -> int:
-        """The smallest offset of the log that somebody still needs."""
-        held = [holder() for holder in self.position_holders]
+        """The smallest offset of the log that somebody still needs, or will need; the latter stands back for new messages."""
+        holders = self.position_holders if self.is_full else [*self.position_holders, *self.expected_holders]
+        held = [holder() for holder in holders]
         own = min(self.dispatch_offset, self.commitlog.flushed_offset)
         return min([own, *(offset for offset in held if offset is not None)])
 
-    def apply_retention(self, decision: RetentionDecision, reason: str = _NO_ROOM) -> list[Callable[[], None]]:
+    def wall_ms(self) -> int:
+        """The time by this machine's clock."""
+        return self._now_ms()
+
+    def apply_retention(
+        self, decision: RetentionDecision, reason: str = _NO_ROOM, doubt: str = ""
+    ) -> list[Callable[[], None]]:
         """Take the files out of the log; the results remove them from disk, in order, and may run in a helper thread. `reason` is
-        what appends are refused with, if they are to be."""
+        what appends are refused with, if they are to be; `doubt` why files stay that would go by this machine's clock."""
+        if bool(doubt) != bool(self.retention_doubt):
+            log.warning("%s", doubt or "retention believes this machine's clock again, or no file is old by it")
+        self.retention_doubt = doubt
         removals = [self.commitlog.forget_oldest() for _ in range(decision.remove)]
         if removals:
             log.info("%d commitlog files expired; the log begins at %d", len(removals), self.commitlog.min_offset)
@@ -460,9 +478,19 @@ class MessageStore(StoreReads):
             paths = self.queues.forget_expired(begin)
             for follower in self.followers:
                 paths += follower.forget_expired(begin)
-            removals += [partial(self._disk.remove, path) for path in paths]
+            removals += self.removals_of(paths)
         self.set_full(decision.refuse, reason)
         return removals
+
+    def removals_of(self, paths: Sequence[str]) -> list[Callable[[], None]]:
+        """What removes forgotten files of queues and indexes, in a helper thread. When the log is thrown away first they are
+        gone with it, and a new copy may have made others of their names."""
+
+        def remove(path: str, resets: int) -> None:
+            if resets == self._resets:
+                self._disk.remove(path)
+
+        return [partial(remove, path, self._resets) for path in paths]
 
     # -- refusing ----------------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,7 @@ class ViewsProcessor:
                 "controllerLeaderAddress": members.address(members.present(leader)) if leader else None,
                 "isLeader": str(leader == self._settings.start.node_id).lower(),
                 "peers": peers,
+                "currentTimeMillis": str(self._groups.wall_ms()),
             }
         )
         connection.respond(request, ext=ext)

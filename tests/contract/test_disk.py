@@ -188,3 +188,17 @@ def test_a_view_shows_what_is_written_before_and_after_it_was_made(disk: Disk) -
     assert view[0:6] == b"BEFORE"
     view.close()
     segment.close()
+
+
+def test_a_file_says_when_it_was_written_if_anybody_noted_it(disk: Disk) -> None:
+    assert disk.modified_ms("log/0001") is None
+    if isinstance(disk, MemoryDisk):
+        disk.wall_ms = lambda: 1_700_000_000_123
+    before = disk.open("log/0001", create=True, size_bytes=10)
+    before.write(0, [b"x"])
+    disk.replace_bytes("small", b"x")
+    for path in ("log/0001", "small"):
+        written_ms = disk.modified_ms(path)
+        assert written_ms is not None
+        assert written_ms >= 1_700_000_000_123
+    before.close()

@@ -23,7 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -98,6 +98,7 @@ class MemoryFile:
     platter: SparseBytes
     unsynced: list[_Change] = field(default_factory=list)
     generation: int = 0
+    modified_ms: int | None = None
 
 
 class MemorySegment:
@@ -174,6 +175,7 @@ class MemoryDisk:
     def __init__(self, *, capacity_bytes: int = _ENDLESS_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self.counters = Counters()
+        self.wall_ms: Callable[[], int | None] = lambda: None  # the machine's clock, if it has one
         self.generation = 0
         self.files: dict[str, MemoryFile] = {}
         self._directories: set[str] = {""}
@@ -229,7 +231,12 @@ class MemoryDisk:
                 file = MemoryFile(SparseBytes(), SparseBytes())
                 file.seen.write(0, content)
                 file.platter.write(0, content)
+                file.modified_ms = self.wall_ms()
                 self.files[path] = file
+
+    def modified_ms(self, path: str) -> int | None:
+        file = self.files.get(path)
+        return None if file is None else file.modified_ms
 
     def usage(self) -> DiskUsage:
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - self.used_bytes))
@@ -264,11 +271,13 @@ class MemoryDisk:
             self.counters.writes += 1
             file.seen.write(position, content)
             file.unsynced.append((position, content))
+            file.modified_ms = self.wall_ms()
 
     def resize_file(self, file: MemoryFile, size: int) -> None:
         with self._lock:
             file.seen.resize(size)
             file.unsynced.append(size)
+            file.modified_ms = self.wall_ms()
 
     def sync_file(self, path: str, file: MemoryFile) -> None:
         with self._lock, self.sync_point(f"sync {path}") as happens:

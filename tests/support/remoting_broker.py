@@ -167,6 +167,7 @@ class RemotingBroker(PopBroker):
             lambda: self.schedule.state(),
             lambda: 11,
             self.pop_service.starts.begins_recently,
+            lambda: "",
         )
         transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)
         transaction_settings = Live(TransactionSettings())

@@ -15,6 +15,7 @@ from remoting.errors import InvalidParameter
 from remoting.transport.client import split_address
 
 MAX_MEMBERS: Final = 1000
+_MOST_TIME_DIGITS: Final = 15
 
 
 def positive(text: str) -> int:
@@ -66,6 +67,12 @@ def members(body: Bytes, broker_name: str) -> tuple[frozenset[int], frozenset[in
     replicas = [*(table.get("inSyncReplicas") or []), *(table.get("notInSyncReplicas") or [])][:MAX_MEMBERS]
     ids = frozenset(positive(str(replica["brokerId"])) for replica in replicas)
     return ids, frozenset(int(replica["brokerId"]) for replica in replicas if replica.get("learner") is True)
+
+
+def clock_ms(ext: Mapping[str, str]) -> int | None:
+    """What a controller's wall clock said when it answered; None when it did not tell, as older ones and the original."""
+    text = ext.get("currentTimeMillis", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_TIME_DIGITS else None
 
 
 def is_address(text: str) -> bool:

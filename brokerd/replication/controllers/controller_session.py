@@ -62,7 +62,7 @@ class ControllerSession(Session):
         self.addresses = self._given = tuple(addresses)  # the given controllers; they may name more
         self._pending: SessionRequest | None = None
         self._pending_proposal: Proposal | None = None
-        self._discovering: set[int] = set()
+        self._discovering: dict[int, str] = {}  # requests of who leads, and who was asked
         self._discover_at_ms = now_ms
         self._controllers_at_ms = now_ms
         self._heartbeat_at_ms = now_ms
@@ -115,8 +115,9 @@ class ControllerSession(Session):
             self._lose_leader(now_ms)
 
     def answered(self, token: int, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
-        if token in self._discovering:
-            self._discovering.discard(token)
+        if (address := self._discovering.pop(token, None)) is not None:
+            if (wall_ms := answers.clock_ms(ext)) is not None:
+                self._clocks[address] = (wall_ms, now_ms)
             self._discovered(code, ext, now_ms)
             return
         request = self._take_pending(token)
@@ -134,8 +135,7 @@ class ControllerSession(Session):
             self._unanswered(request, now_ms)
 
     def failed(self, token: int, reason: str, now_ms: int) -> None:
-        if token in self._discovering:
-            self._discovering.discard(token)
+        if self._discovering.pop(token, None) is not None:
             if self.leader is None:
                 self.last_error = f"no controller says who leads: {reason}"
             return
@@ -206,7 +206,7 @@ class ControllerSession(Session):
         self._controllers_at_ms = now_ms + _CONTROLLERS_POLL_MS
         # Answers to an earlier round still count; the set is small because each is answered or failed in bounded time.
         for address in addresses:
-            self._discovering.add(self._request(address, codes.CONTROLLER_GET_METADATA_INFO, {}).token)
+            self._discovering[self._request(address, codes.CONTROLLER_GET_METADATA_INFO, {}).token] = address
 
     def _discovered(self, code: int, ext: Mapping[str, str], now_ms: int) -> None:
         if code != codes.SUCCESS:

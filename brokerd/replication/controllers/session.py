@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.driver import ReplicationDriver
 from brokerd.replication.roles.effects import Ask
 from brokerd.replication.settings import ReplicationSettings
 from remoting.disk import Bytes
+
+_CLOCK_HEARD_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Session(ABC):
         self.addresses: tuple[str, ...] = ()  # whom the shell keeps connections to
         self.last_error = ""  # what is wrong now between this broker and who tells it its role; "" = nothing
         self.acts_as_master = False  # this replica stands in for its master
+        self._clocks: dict[str, tuple[int, int]] = {}  # by controller: what its wall clock said, and when
         self._settings = settings
         self._names = names
         self._driver = driver
@@ -65,6 +69,15 @@ class Session(ABC):
 
     def ask(self, what: Ask) -> None:
         self._asked.add(what)
+
+    def other_clocks_ms(self, now_ms: int) -> list[int]:
+        """What the wall clocks of controllers on other machines say now, of those that told it in the last minute."""
+        own = self._names.address.rpartition(":")[0]
+        return [
+            said_ms + now_ms - heard_ms
+            for address, (said_ms, heard_ms) in self._clocks.items()
+            if now_ms - heard_ms <= _CLOCK_HEARD_MS and not _is_same_machine(own, address.rpartition(":")[0])
+        ]
 
     @abstractmethod
     def propose(self, proposal: Proposal, master_epoch: int) -> None: ...
@@ -105,3 +118,8 @@ class Session(ABC):
         request = SessionRequest(self._next_token, address, code, ext, body)
         self._requests.append(request)
         return request
+
+
+def _is_same_machine(own: str, other: str) -> bool:
+    """Whether the hosts certainly share a clock: one name, or a loopback address."""
+    return other == own or other.startswith("127.") or other in ("localhost", "[::1]")

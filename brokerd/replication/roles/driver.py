@@ -140,11 +140,18 @@ class ReplicationDriver:
             self._pump(follower.connection, now_ms)
         self._finish(now_ms)
 
+    def _take_real_end(self, now_ms: int) -> None:
+        """The log may end behind what was told: the filler at a file's end stays when the append behind it fails, and the
+        replicas need it like any other byte. Looked at before anything that may change the role, which counts on that end."""
+        end_offset = self._log.end_offset
+        if self.machine.mastership is not None and end_offset > self.machine.log.end_offset:
+            self._log.request_flush()
+            self.on_appended(end_offset, now_ms)
+
     def on_flushed(self, now_ms: int) -> None:
         """A flush of the log ended."""
         if not self.machine.failure:
-            if self.machine.mastership is not None and self._log.end_offset > self.machine.log.end_offset:
-                self.machine.appended(self._log.end_offset)  # a filler at a file's end, of an append that then failed
+            self._take_real_end(now_ms)
             self.machine.flushed(self._log.flushed_offset, now_ms)
             self._finish(now_ms)
 
@@ -181,6 +188,7 @@ class ReplicationDriver:
 
     def received(self, connection: int, data: Bytes, now_ms: int) -> None:
         """Bytes of the other side, cut anywhere; they are used before this returns."""
+        self._take_real_end(now_ms)
         try:
             frames, said = self.channels.receive(connection, data)
             if said:
@@ -255,6 +263,7 @@ class ReplicationDriver:
         self.channels.prove_lineage(name)
 
     def observed(self, view: RoleView, now_ms: int) -> None:
+        self._take_real_end(now_ms)
         self.machine.observe(view, now_ms)
         self._finish(now_ms)
 
@@ -277,6 +286,7 @@ class ReplicationDriver:
             return
         if self._log.min_offset > self.machine.log.min_offset:
             self.machine.prefix_removed(self._log.min_offset)
+        self._take_real_end(now_ms)
         self.machine.tick(now_ms, interval_ms)
         self._finish(now_ms)
         if self.machine.settings.max_transfer_bytes_per_s and self.machine.mastership is not None:
@@ -309,11 +319,13 @@ class ReplicationDriver:
         """Something that must hold does not (a disk refused, or a shell caught an unexpected error of a call above): end the
         role and have the broker stopped."""
         already = bool(self.machine.failure)
-        self.machine.fail(reason, now_ms)
-        self._finish(now_ms)
-        if not already:
-            for listener in self.failure_listeners:
-                listener(reason)
+        try:
+            self.machine.fail(reason, now_ms)
+            self._finish(now_ms)
+        finally:  # what is broken may break that, too: the process has to end all the same
+            if not already:
+                for listener in self.failure_listeners:
+                    listener(reason)
 
     # Carrying out
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.replication.required_set.log_hold import LogHold
 from brokerd.replication.required_set.quorum import ALL, Quorum, decide, position_of
 from brokerd.replication.required_set.replica_progress import ConnectionStage, Follower, MissingCopy, Progress
 from brokerd.replication.required_set.sync_state import SyncState
@@ -74,6 +75,11 @@ class Mastership:
         self._missing: dict[int, tuple[str, bool, int]] = {}  # by broker id: why, whether sends wait for it, since when
         self._expected: frozenset[int] = frozenset()  # who belongs to the group, as last told
         self._told_learners: frozenset[int] = frozenset()
+        self._hold = LogHold()
+        self._hold.expect(registered - {sync.self_id}, now_ms)
+        self.expected_offset: int | None = (
+            None  # from where on replicas that are away need the log, as of the last tick
+        )
         # A member that was never seen in this epoch gets the long limit: it has yet to learn who the master is.
         first_limit_ms = now_ms + settings.not_caught_up_ms
         self._progress = {each: Progress(now_ms, first_limit_ms) for each in sync.required}
@@ -154,6 +160,7 @@ class Mastership:
             progress = self._progress.get(follower.broker_id)
             if progress is not None and follower.stage is ConnectionStage.STREAMING:
                 progress.lost_ms = now_ms
+                self._hold.left(follower.broker_id, follower.ack_offset, now_ms)
         if follower.stage is ConnectionStage.GREETED:
             # A replica that leaves after having read our epochs may know of a newer one.
             self._ask_sync(now_ms)
@@ -218,6 +225,7 @@ class Mastership:
         """A controller told the group's members: answer the handshakes that waited for that."""
         self._expected = broker_ids
         self._told_learners = learners
+        self._hold.expect(broker_ids - {self._self_id}, now_ms)
         for follower in self.followers:
             handshake = follower.unanswered
             if handshake is None:
@@ -327,6 +335,13 @@ class Mastership:
         self.propose(now_ms)
         self.advance()
         self._look_for_missing(now_ms)
+        self.expected_offset = self._hold.offset(
+            {each.broker_id for each in self.followers if each.stage is ConnectionStage.STREAMING},
+            range(self._log.min_offset, self._log.end_offset),
+            now_ms,
+            for_ms=self._settings.hold_log_ms,
+            most_bytes=self._settings.hold_log_bytes,
+        )
 
     def _is_dead(self, follower: Follower, now_ms: int) -> bool:
         if follower.layout.is_rocketmq:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from brokerd.replication.roles.driver import ReplicationDriver
 from remoting.disk import Bytes
 from remoting.errors import LogboomError
+from remoting.invariants import what_broke
 from remoting.transport.client import split_address
 from remoting.transport.tasks import TaskOwner
 
@@ -56,7 +57,7 @@ class Hub:
             event(*arguments, self.now_ms())
         except Exception as error:  # the outermost edge of every event
             log.exception("replication broke")
-            self.driver.break_down(f"replication broke: {error}", self.now_ms())
+            self.driver.break_down(f"replication broke: {what_broke(error)}", self.now_ms())
             return False
         return True
 

@@ -7,20 +7,22 @@ Owns the files under `commitlog/`, the end of the log and how far it is durable.
 - bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended;
 - a failed sync, or a write that failed for another reason than a full disk, is final: every later append is refused.
 
-One thread (the event loop) calls everything, except `sync` and `prepare_next`, which a helper thread may run meanwhile.
-A cut of the log starts a new generation; a sync that began in an older one says nothing about the bytes there now.
+One thread (the event loop) calls everything, except `sync`, `prepare_next`, `rewrite` and what `forget_oldest` returned, which
+helper threads may run meanwhile; `file_turns` has the rule by which they do. A cut of the log starts a new generation; a sync
+that began in an older one says nothing about the bytes there now.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import NamedTuple
 
 from brokerd.store.log.boundaries import BoundaryTracker
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, intact_record_at
+from brokerd.store.log.file_turns import FileTurns
 from brokerd.store.log.layout import (
     check_file_starts,
     file_name,
@@ -68,9 +70,10 @@ class CommitLog:
         self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
         self._current: Segment | None = None
         self._spare: Segment | None = None
-        self._spare_lock = threading.Lock()
-        self._sync_lock = threading.Lock()
+        self._leaving: list[Segment] = []  # taken out of the log, and still on disk
+        self.turns = FileTurns()
         self._synced_offset = 0
+        self._unclean_end = 0  # up to where a failed write may have left bytes behind the end; 0 = it did not
         self.generation = 0
         self.refusal: StorageError | None = None
         self._open_existing(self._find_files(), is_ours=is_ours)
@@ -153,8 +156,8 @@ class CommitLog:
             tracker = copy(self._tracker)
             tracker.feed(self.end_offset, part)
             self._write(segment, self.end_offset, (part,), len(part))
-            self._tracker = tracker
             self.end_offset += len(part)
+            self._tracker = tracker  # a sync may run: a boundary is published behind the end that contains it
             view = view[len(part) :]
             if self.end_offset == segment.end:
                 self._current = None
@@ -162,13 +165,14 @@ class CommitLog:
 
     def prepare_next(self) -> None:
         """Create the file after the current one, so that a roll finds it; a helper thread calls this."""
-        current = self._current
-        with self._spare_lock:
-            if current is None or current is not self._current or self._spare is not None:
-                return
-            self._spare = self._open(current.end, create=True)
+        with self.turns.names:
+            current = self._current  # the loop forgets it when it is full, and then takes what follows it from here
+            if current is not None and self._spare is None:
+                self._spare = self._open(current.end, create=True)
 
     def _write(self, segment: Segment, position: int, buffers: Sequence[Bytes], total: int) -> None:
+        if self._unclean_end:
+            self._clean(segment)
         try:
             segment.file.write(position - segment.start, buffers)
         except StorageError as error:
@@ -176,25 +180,41 @@ class CommitLog:
             raise
 
     def _clean_failed_write(self, segment: Segment, position: int, total: int, error: StorageError) -> None:
-        """Zero what a failed write may have left behind the end: a record there could otherwise follow a later append."""
+        """A record that a failed write left behind the end could follow a later append, or be the log's last at a start."""
         if not error.is_out_of_space:
             self.refusal = error
             return
+        self._unclean_end = position + total
         try:
-            segment.file.write(position - segment.start, (bytes(total),))
+            self._clean(segment)
         except StorageError as again:
-            # Still no space: what had been written was overwritten first, and what was not is zero.
             if not again.is_out_of_space:
-                self.refusal = again
+                self.refusal = again  # otherwise the next write tries it first
+
+    def _clean(self, segment: Segment) -> None:
+        """Zero, durably, what failed writes may have left behind the end. Raises StorageError, and then appends nothing."""
+        start = self.end_offset
+        try:
+            segment.file.write(start - segment.start, (bytes(self._unclean_end - start),))
+        except StorageError as error:
+            if not error.is_out_of_space:
+                raise
+            # Where nothing is overwritten in place zeros need room, too, and the old bytes stay; to cut them off needs none.
+            with self.turns.contents:
+                segment.unmap()
+                segment.file.truncate(start - segment.start)
+        if segment.file.size_bytes < self._size:
+            segment.file.truncate(self._size)
+            self._map_recent()
+        self._sync_segment(segment)
+        self._unclean_end = 0
 
     def _begin_segment(self, start: int) -> Segment:
-        with self._spare_lock:
-            spare, self._spare = self._spare, None
-            if spare is not None and spare.start != start:
-                spare.close()
-                self._disk.remove(_path(spare.start))
-                spare = None
-            segment = spare or self._open(start, create=True)
+        with self.turns.names:
+            if self._spare is not None and self._spare.start != start:
+                self._drop_spare()
+            segment = self._spare or self._open(start, create=True)
+            self._spare = None
             self._segments[start] = segment
             self._current = segment
         self._map_recent()
@@ -225,6 +245,10 @@ class CommitLog:
         """The whole record that starts at the offset, or None when none does."""
         return intact_record_at(self.read, offset, self.shape)
 
+    def written_ms(self, start: int) -> int | None:
+        """When the file that starts there was last written, as the file system says; None when that is not known. Any thread."""
+        return self._disk.modified_ms(_path(start))
+
     def store_timestamp_at(self, offset: int) -> int:
         """The store timestamp of the record at the offset, -1 when there is none."""
         head = self.read(offset, STORE_TIMESTAMP_END)
@@ -248,15 +272,16 @@ class CommitLog:
 
         Raises StorageError, which is final: the log refuses every later append.
         """
-        with self._sync_lock:
-            mark = SyncMark(self.end_offset, self._tracker.complete_offset, self.generation)
+        with self.turns.contents:
+            complete_offset = self._tracker.complete_offset  # before the end, which the loop may be moving
+            mark = SyncMark(self.end_offset, complete_offset, self.generation)
             first = max(file_start(min(self._synced_offset, mark.offset), self._size), self.min_offset)
             for start in range(first, mark.offset, self._size):  # not over all files: there may be thousands
                 segment = self._segments.get(start)
                 if segment is not None:
                     self._sync_segment(segment)
             self._synced_offset = mark.offset
-        return mark._replace(complete_offset=min(mark.complete_offset, mark.offset))
+        return mark
 
     def mark_flushed(self, mark: SyncMark) -> int:
         """Take note of a finished sync; returns the flushed offset."""
@@ -287,6 +312,21 @@ class CommitLog:
             segment.file.write(offset - segment.start, (part,))
             offset += len(part)
 
+    def rewrite(self, offset: int, data: Bytes, generation: int) -> bool:
+        """Write intact bytes over damaged ones, inside one file and before the log's end; durable when it returns True.
+
+        A helper thread may call this. Returns False, and writes nothing, when the log was cut since `generation` or no longer
+        has the file. Raises StorageError; one of the sync is final, as in `sync`.
+        """
+        with self.turns.contents:
+            segment = self._segments.get(file_start(offset, self._size))
+            if segment is None or generation != self.generation:
+                return False
+            assert offset + len(data) <= min(segment.end, self.end_offset), "only what is in the log is written again"
+            segment.file.write(offset - segment.start, (data,))
+            self._sync_segment(segment)
+        return True
+
     def truncate(self, offset: int) -> None:
         """Cut the log at a record boundary; durable when it returns. Raises ProtocolError when the offset is none."""
         if offset != self.end_offset:
@@ -305,25 +345,31 @@ class CommitLog:
         if offset % self._size:
             raise ProtocolError(f"a log cannot begin at {offset}: its files have {self._size} bytes each")
         self._cut(self.min_offset)
-        with self._sync_lock:
+        with self.turns.removals, self.turns.contents, self.turns.names:
             self.generation += 1  # the flusher may have synced, and prepared the next file, since the cut
             self._current = None
             self._drop_spare()
+            for segment in self._leaving:  # before the others, so that a crash leaves no hole between files
+                self._remove(segment)
+            self._leaving.clear()
             for segment in list(self._segments.values()):
+                del self._segments[segment.start]
                 self._remove(segment)
             self._start_empty_at(offset)
 
     def _cut(self, offset: int) -> None:
-        with self._sync_lock:  # an older sync has ended, a newer one sees the new end
+        with self.turns.contents, self.turns.names:  # an older sync has ended, a newer one sees the new end
             self.generation += 1
             self._drop_spare()
             for segment in reversed(list(self._segments.values())):
                 if segment.start > offset:
+                    del self._segments[segment.start]
                     self._remove(segment)
             current = self._segments.get(file_start(offset, self._size))
             if current is not None:
                 self._zero_from(current, offset - current.start)
                 self._sync_segment(current)
+            self._unclean_end = 0
             self._current = current
             self.end_offset = offset
             self.flushed_offset = min(self.flushed_offset, offset)
@@ -337,11 +383,9 @@ class CommitLog:
         segment.file.truncate(self._size)
 
     def _drop_spare(self) -> None:
-        with self._spare_lock:
-            if self._spare is not None:
-                self._spare.close()
-                self._disk.remove(_path(self._spare.start))
-                self._spare = None
+        if self._spare is not None:
+            spare, self._spare = self._spare, None
+            self._remove(spare)
 
     # -- files -------------------------------------------------------------------------------------------------------------
 
@@ -351,15 +395,25 @@ class CommitLog:
         assert segment is not self._current
         assert segment.end <= self.flushed_offset
         del self._segments[segment.start]
+        self._leaving.append(segment)
         self.min_offset = segment.end
-        segment.close()
-        path = _path(segment.start)
-        return lambda: self._disk.remove(path)
+        segment.unmap()
+        return partial(self._remove_left, segment)
+
+    def _remove_left(self, segment: Segment) -> None:
+        with self.turns.removals:
+            if segment not in self._leaving:
+                return  # a reset removed it, and another file may have its name
+            self._leaving.remove(segment)
+            with self.turns.contents:
+                segment.close()
+            self._disk.remove(_path(segment.start))
 
     def close(self) -> None:
         """Close the files; what was not synced is lost at a power failure."""
-        self._drop_spare()
-        for segment in self._segments.values():
+        with self.turns.names:
+            self._drop_spare()
+        for segment in (*self._leaving, *self._segments.values()):
             segment.close()
         self._segments.clear()
         self._current = None
@@ -393,7 +447,6 @@ class CommitLog:
             self._segments[start] = segment
 
     def _remove(self, segment: Segment) -> None:
-        del self._segments[segment.start]
         segment.close()
         self._disk.remove(_path(segment.start))
 

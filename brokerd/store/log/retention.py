@@ -6,11 +6,15 @@ holder of a position that the store was told about (a replica in the middle of c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
 
 from brokerd.store.settings import RetentionSettings
 from remoting.disk import DiskUsage
+
+_WORTH_TELLING_MS: Final = 600_000  # two clocks that are right differ by less
+_LATEST_MS: Final = 253_402_300_799_000  # of a time that can be written: the year 9999
 
 
 class FileAge(NamedTuple):
@@ -55,6 +59,43 @@ def decide_retention(
     return RetentionDecision(min(wanted, removable, settings.files_per_round), refuse)
 
 
+def claims_the_future(files: Sequence[FileAge], now_ms: int) -> bool:
+    """Whether a message says that it was stored later than it is. Store times never decrease, so all behind it say so, too."""
+    return any(file.newest_timestamp_ms > now_ms for file in files)
+
+
+def believe_ages(files: Sequence[FileAge], written_ms: Mapping[int, int | None], now_ms: int) -> list[FileAge]:
+    """The files, where store times lie in the future with the times when they were last written instead.
+
+    `written_ms` has those by the files' starts, as the file system says; they are believed only between the last store time that
+    is believed and what is known of the files behind. One message with a time of the future so keeps its file, and those behind
+    it, no longer than others, and a clock that was wrong while a file was written makes it no older than it can be.
+    """
+    earliest_ms = max((file.newest_timestamp_ms for file in files if file.newest_timestamp_ms <= now_ms), default=-1)
+    latest_ms = now_ms
+    believed: list[FileAge] = []
+    for file in reversed(files):
+        newest_ms = file.newest_timestamp_ms
+        if not 0 <= newest_ms <= now_ms:
+            said_ms = written_ms.get(file.start)
+            if said_ms is not None and earliest_ms <= said_ms <= latest_ms:
+                latest_ms = said_ms
+            newest_ms = latest_ms if newest_ms >= 0 else newest_ms
+        believed.append(file._replace(newest_timestamp_ms=newest_ms))
+    return believed[::-1]
+
+
+def describe_doubt(now_ms: int, own_ms: int, kept: int) -> str:
+    """That `kept` files stay which would go by the own clock; "" when there are none, or they go in a moment."""
+    if kept <= 0 or own_ms - now_ms <= _WORTH_TELLING_MS:
+        return ""
+    return (
+        f"retention does not believe this machine's clock, which says {_utc(own_ms)}: by what other machines say, or earlier "
+        f"runs left behind, it is {_utc(now_ms)}. {kept} files of the log stay that would be removed. Set the clock right; or "
+        "wait, if it is: it is believed an hour after the start, or ten minutes after it when other machines agree"
+    )
+
+
 def refusal_text(usage: DiskUsage, settings: RetentionSettings) -> str:
     """Why no message is taken, and what ends that."""
     enough = settings.enough_free_bytes
@@ -75,3 +116,8 @@ def used_percent(usage: DiskUsage) -> int:
 
 def _is_expired(file: FileAge, now_ms: int, settings: RetentionSettings) -> bool:
     return 0 <= file.newest_timestamp_ms <= now_ms - settings.reserved_time_ms
+
+
+def _utc(time_ms: int) -> str:
+    since_1970 = timedelta(milliseconds=min(max(time_ms, 0), _LATEST_MS))
+    return f"{datetime(1970, 1, 1, tzinfo=UTC) + since_1970:%Y-%m-%d %H:%M} UTC"

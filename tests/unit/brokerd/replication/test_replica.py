@@ -397,6 +397,20 @@ async def test_an_assertion_that_fails_in_a_role_change_stops_the_broker(monkeyp
         assert Role.MASTER not in broker.roles
 
 
+async def test_a_master_keeps_its_log_for_a_replica_that_has_stopped() -> None:
+    async with cluster() as group:
+        await group.has_master()
+        await group.all_in_sync()
+        group.master.append(b"x")
+        await until(lambda: group.master.statuses == [PutStatus.PUT_OK], "acknowledged by all")
+        end = group.master.log.end_offset
+        await until(lambda: group.master.replica.expected_offset() is None, "nobody is away")
+        gone = next(each for each in group.brokers if each is not group.master)
+        assert gone.replica.expected_offset() is None, "only a master waits for others"
+        await gone.stop()
+        await until(lambda: group.master.replica.expected_offset() == end, "it may come back")
+
+
 async def test_a_fresh_replica_copies_a_long_log() -> None:
     async with cluster(size=1) as group:
         await group.has_master()

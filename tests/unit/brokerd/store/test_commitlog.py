@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,7 @@ from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
 from remoting.record.codec import encode_filler, encode_record
 from remoting.record.walk import Stop
-from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.support.disks import FaultyDisk, MemoryDisk, MemoryFile, _refused
 from tests.unit.brokerd.store.stores import BORN_HOST, SEGMENT_BYTES, SETTINGS, SHAPE, STORE_HOST
 
 LARGEST = SETTINGS.largest_record_bytes
@@ -255,6 +256,63 @@ def test_a_full_disk_appends_nothing_leaves_nothing_and_passes() -> None:
     assert segment.read(800, 200) == bytes(200)
 
 
+class CopyOnWriteDisk(FaultyDisk):
+    """No byte is overwritten in place: while it is full, zeros need room as well, and the bytes before them stay."""
+
+    is_full = False
+    cuts_need_room = False
+
+    def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
+        if not self.is_full or not path.startswith("commitlog/"):
+            super().write_file(path, file, position, content)
+            return
+        if any(content):
+            self._write_some(path, file, position, content, 450)
+        raise _refused("write", path, errno.ENOSPC)
+
+    def resize_file(self, file: MemoryFile, size: int) -> None:
+        if self.is_full and (self.cuts_need_room or size == SEGMENT_BYTES):
+            raise _refused("cut", "a file", errno.ENOSPC)
+        super().resize_file(file, size)
+
+
+@pytest.mark.parametrize("cuts_need_room", [False, True])
+def test_what_a_full_disk_refused_does_not_come_back_where_nothing_is_overwritten_in_place(
+    cuts_need_room: bool,
+) -> None:
+    disk = CopyOnWriteDisk(Random(1))
+    log = make_log(disk)
+    fill(log, 3)
+    batch = [record(600, 200, 3), record(800, 200, 4), record(1000, 200, 5)]
+    disk.is_full, disk.cuts_need_room = True, cuts_need_room
+    for _ in range(2):
+        with pytest.raises(StorageError, match="No space"):
+            log.append(batch, 600)
+    assert log.end_offset == 600
+    if not cuts_need_room:
+        assert not any(disk.open("commitlog/" + "0" * 20).read(600, 600)), "not even a start now finds them"
+    disk.is_full = False
+    log.append(record(600, 200, 9), 200)
+    assert not any(disk.open("commitlog/" + "0" * 20).read(800, 600))
+    assert log.record_at(600) == record(600, 200, 9)
+    assert log.record_at(800) is None
+    fill(log, 30)
+    assert len(log.read(0, SEGMENT_BYTES)) == SEGMENT_BYTES, "the file is whole again"
+
+
+def test_a_record_that_was_refused_is_not_found_after_a_power_loss() -> None:
+    for seed in range(40):
+        disk = FaultyDisk(Random(seed), capacity_bytes=1150)
+        log = make_log(disk)
+        fill(log, 3)
+        with pytest.raises(StorageError):
+            log.append([record(600, 200, 3), record(800, 200, 4), record(1000, 200, 5)], 600)
+        disk.capacity_bytes = 1 << 20
+        log.append(record(600, 200, 9), 200)
+        disk.crash()
+        assert not any(CommitLog(disk, SETTINGS).read(800, 600)), seed
+
+
 # -- the next file -------------------------------------------------------------------------------------------------------------
 
 
@@ -382,7 +440,7 @@ def test_a_sync_in_the_middle_of_a_reset_says_nothing_of_the_log_that_is_new(mon
                 marks.append(log.sync())
                 log.prepare_next()
 
-    monkeypatch.setattr(log, "_sync_lock", FlushersTurn())
+    monkeypatch.setattr(log.turns, "contents", FlushersTurn())
     log.reset(0)
     assert marks[0].offset == SEGMENT_BYTES
     assert log.mark_flushed(marks[0]) == log.flushed_offset == 0

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from brokerd.loop.believed_clock import BelievedClock
 from brokerd.store.housekeeping import Housekeeper
-from brokerd.store.settings import RetentionSettings
+from brokerd.store.settings import HOUR_MS, RetentionSettings
 from brokerd.store.store import MessageStore, StoreCheckpoint
 from remoting.disk import DiskUsage
 from remoting.errors import StorageError
@@ -110,6 +111,92 @@ async def test_it_works_by_itself_and_removes_what_expired() -> None:
     await housekeeper.stop()
     assert store.commitlog.min_offset == last
     assert disk.exists("consumequeue/TopicA/0")
+
+
+class Monotonic:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def several_files(disk: MemoryDisk, clock: Clock) -> MessageStore:
+    store = open_store(disk, clock)
+    for body in payloads(60, 200):
+        clock.now_ms += 10
+        put(store, draft(body))
+    sync(store)
+    return store
+
+
+async def keep_house_after_a_boot(
+    disk: FaultyDisk, clock: Clock, monotonic: Monotonic, others: Sequence[int] = ()
+) -> tuple[MessageStore, Housekeeper]:
+    store = open_store(disk, clock)
+    believed = BelievedClock(clock, monotonic, lambda: others, store.left_behind_ms)
+    return store, Housekeeper(store, disk, SETTINGS, Live(RETENTION), believed)
+
+
+@pytest.mark.parametrize("has_file_times", [False, True])
+async def test_a_boot_with_a_clock_days_ahead_removes_nothing_and_says_so(has_file_times: bool) -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    if has_file_times:
+        disk.wall_ms = clock
+    several_files(disk, clock).close()
+    clock.now_ms += 4 * 24 * HOUR_MS
+    store, housekeeper = await keep_house_after_a_boot(disk, clock, Monotonic())
+    files = len(store.commitlog.segment_starts())
+    for _ in range(3):
+        await housekeeper.remove_old_files()
+    assert len(store.commitlog.segment_starts()) == files
+    assert "does not believe this machine's clock" in store.retention_doubt
+    clock.now_ms -= 4 * 24 * HOUR_MS  # somebody sets it right
+    await housekeeper.remove_old_files()
+    assert len(store.commitlog.segment_starts()) == files
+    assert store.retention_doubt == ""
+    await housekeeper.stop()
+
+
+async def test_after_days_off_what_is_old_goes_as_soon_as_another_clock_says_so() -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    several_files(disk, clock).close()
+    clock.now_ms += 4 * 24 * HOUR_MS
+    monotonic = Monotonic()
+    store, housekeeper = await keep_house_after_a_boot(disk, clock, monotonic, [clock.now_ms + 3000])
+    await housekeeper.remove_expired_now()
+    assert len(store.commitlog.segment_starts()) > 1
+    assert "does not believe" in store.retention_doubt, "the other one may have begun with the same wrong time"
+    monotonic.now_s += 600
+    await housekeeper.remove_expired_now()
+    assert len(store.commitlog.segment_starts()) == 1
+    assert store.retention_doubt == ""
+    await housekeeper.stop()
+
+
+async def test_one_message_of_the_future_keeps_no_file_for_ever() -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    disk.wall_ms = clock
+    store = several_files(disk, clock)
+    clock.now_ms += 3650 * 24 * HOUR_MS
+    put(store, draft(b"stamped ten years ahead"))
+    clock.now_ms -= 3650 * 24 * HOUR_MS
+    for body in payloads(60, 200):
+        clock.now_ms += HOUR_MS
+        put(store, draft(body))
+    sync(store)
+    housekeeper = keep_house(store, disk, clock, [])
+    first = store.commitlog.segment_starts()
+    await housekeeper.remove_expired_now()
+    assert store.commitlog.segment_starts() == first, "nothing is three days old"
+    clock.now_ms += 48 * HOUR_MS
+    await housekeeper.remove_expired_now()
+    kept = store.commitlog.segment_starts()
+    assert len(first) // 2 - 2 <= len(kept) < len(first), "what was written in the last day is there"
+    clock.now_ms += 48 * HOUR_MS
+    await housekeeper.remove_expired_now()
+    assert len(store.commitlog.segment_starts()) == 1
+    await housekeeper.stop()
 
 
 async def test_a_full_disk_is_refused_and_gone_on_with() -> None:

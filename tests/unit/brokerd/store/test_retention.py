@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.store.log.retention import FileAge, RetentionDecision, decide_retention, used_percent
+from brokerd.store.log.retention import (
+    FileAge,
+    RetentionDecision,
+    believe_ages,
+    claims_the_future,
+    decide_retention,
+    describe_doubt,
+    used_percent,
+)
 from brokerd.store.settings import HOUR_MS, RetentionSettings
 from remoting.disk import DiskUsage
 from tests.support.disks import MemoryDisk
@@ -106,6 +114,50 @@ def test_no_decision_removes_the_last_file_or_a_held_one(ages: list[int], percen
     assert all(file.end <= held for file in found[: decision.remove])
 
 
+# -- store times of the future ---------------------------------------------------------------------------------------------------
+
+FUTURE = -10 * 365 * 24  # hours of age
+
+
+def believed_ages(ages: list[int], written: list[int | None]) -> list[int]:
+    """In hours, -1 = not known."""
+    said = {n * SIZE: None if age is None else NOW - age * HOUR_MS for n, age in enumerate(written)}
+    found = believe_ages(stamped(ages), said, NOW)
+    return [-1 if file.newest_timestamp_ms < 0 else (NOW - file.newest_timestamp_ms) // HOUR_MS for file in found]
+
+
+def stamped(ages: list[int]) -> list[FileAge]:
+    return [FileAge(n * SIZE, (n + 1) * SIZE, -1 if age == -1 else NOW - age * HOUR_MS) for n, age in enumerate(ages)]
+
+
+def test_what_no_message_contradicts_is_believed_whatever_the_file_system_says() -> None:
+    assert not claims_the_future(stamped([100, 80, 3, -1]), NOW)
+    assert believed_ages([100, 80, 3, -1], [1, 500, None, 0]) == [100, 80, 3, -1]
+
+
+def test_files_stamped_in_the_future_are_as_old_as_the_file_system_says() -> None:
+    assert claims_the_future(stamped([100, FUTURE, -1]), NOW)
+    assert believed_ages([100, FUTURE, FUTURE, FUTURE, -1], [100, 90, 60, 2, 0]) == [100, 90, 60, 2, -1]
+
+
+def test_the_file_system_is_not_believed_beyond_what_other_times_allow() -> None:
+    assert believed_ages([100, FUTURE, -1], [100, 400, 0]) == [100, 0, -1], "older than the message before it"
+    assert believed_ages([100, FUTURE, FUTURE, -1], [100, FUTURE, 60, 0]) == [100, 60, 60, -1], "younger than the next"
+    assert believed_ages([100, FUTURE, FUTURE, -1], [100, None, 60, 0]) == [100, 60, 60, -1]
+    assert believed_ages([100, FUTURE, -1], [None, None, None]) == [100, 0, -1]
+    assert believed_ages([FUTURE, FUTURE, -1], [900, 90, 0]) == [900, 90, -1]
+
+
+def test_who_reads_of_a_doubt_learns_both_times_and_what_it_is_about() -> None:
+    assert describe_doubt(NOW, NOW + 96 * HOUR_MS, 0) == ""
+    assert describe_doubt(NOW, NOW + 3000, 1) == ""
+    text = describe_doubt(1_700_000_000_000, 1_700_000_000_000 + 96 * HOUR_MS, 7)
+    assert "which says 2023-11-18 22:13 UTC" in text
+    assert "it is 2023-11-14 22:13 UTC" in text
+    assert "7 files" in text
+    assert "9999-12-31" in describe_doubt(NOW, 1 << 62, 1)
+
+
 # -- on a store ----------------------------------------------------------------------------------------------------------------
 
 
@@ -158,6 +210,10 @@ def test_what_is_not_dispatched_not_synced_or_held_by_anybody_keeps_its_file() -
     store.position_holders.append(lambda: None)
     store.position_holders.append(lambda: 77)
     assert store.held_offset() == 77
+    store.expected_holders.append(lambda: 33)
+    assert store.held_offset() == 33
+    store.set_full(True)
+    assert store.held_offset() == 77, "new messages come before a replica that may come back"
 
 
 def test_a_full_store_refuses_and_goes_on_when_there_is_room() -> None:

@@ -283,6 +283,7 @@ async def test_reading(one: Single) -> None:
     metadata = (await one.ask(codes.CONTROLLER_GET_METADATA_INFO)).ext
     assert metadata["controllerLeaderAddress"] == one.address
     assert (metadata["isLeader"], metadata["peers"]) == ("true", f"n0:{one.address}")
+    assert int(metadata["currentTimeMillis"]) > 1_600_000_000_000, "brokers hold their clocks against it"
 
 
 # 904: heartbeats

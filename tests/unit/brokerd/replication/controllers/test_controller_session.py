@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 import pytest
 
@@ -58,7 +60,9 @@ class Observer:
 class Talk:
     """A session whose requests a test answers one by one."""
 
-    def __init__(self, *, known_id: int | None = 2, tail_kept: bool = True, **fields: object) -> None:
+    def __init__(
+        self, *, known_id: int | None = 2, tail_kept: bool = True, controllers: Sequence[str] = (A, B), **fields: object
+    ) -> None:
         settings = ReplicationSettings(**fields)
         self.now_ms = 0
         self.observer = Observer()
@@ -75,7 +79,7 @@ class Talk:
                 RoleMachine(settings, EpochList([EpochEntry(3, 0)]), 5, LogPosition(0, 1000, 1000), 900, 0),
                 tail_kept,
             ),
-            [A, B],
+            controllers,
             self.observer,
             0,
         )
@@ -253,6 +257,16 @@ def test_a_frozen_leader_is_left_as_soon_as_another_controller_says_that_it_lead
     talk.session.propose(Proposal(8, frozenset({1, 2}), 8), 5)
     assert talk.tick() == [ALTER]
     assert talk.waiting[-1].address == B
+
+
+def test_clocks_of_controllers_on_other_machines_are_witnesses_for_a_minute() -> None:
+    talk = Talk(controllers=("10.0.0.1:1", "10.0.0.2:1", "127.0.0.1:1", "10.0.0.3:1"))
+    talk.tick(100)
+    for said in ("1700000000000", "not a number", "1800000000000", ""):
+        talk.answer(METADATA, {"currentTimeMillis": said} if said else {})
+    assert talk.session.other_clocks_ms(talk.now_ms) == [1_700_000_000_000], "another one shares this machine's clock"
+    assert talk.session.other_clocks_ms(talk.now_ms + 60_000) == [1_700_000_060_000]
+    assert talk.session.other_clocks_ms(talk.now_ms + 60_001) == []
 
 
 def test_a_slow_leader_stays_the_leader_on_hearsay() -> None:

@@ -579,3 +579,44 @@ def test_the_log_is_held_for_replicas_that_copy_it() -> None:
     assert master.mastership.held_offset() == 700
     master.mastership.lost(30, 0)
     assert master.mastership.held_offset() == 900, "who is not there holds nothing"
+
+
+def test_the_log_is_kept_for_a_while_for_replicas_that_are_away() -> None:
+    master = Master(2, end=1000, hold_log_ms=60_000, hold_log_bytes=700)
+    master.mastership.members_known(frozenset({1, 2}), frozenset(), 0)
+    master.join(2, 400)
+    master.tick(50)
+    assert master.mastership.expected_offset is None, "who is there holds the log itself"
+    master.mastership.lost(20, 100)
+    master.tick(150)
+    assert master.mastership.expected_offset == 400
+    master.join(2, 400, connection=21)
+    master.ack(21, 900)
+    master.tick(200)
+    assert master.mastership.expected_offset is None
+    master.mastership.lost(21, 250)
+    master.tick(60_249)
+    assert master.mastership.expected_offset == 900
+    master.tick(60_250)
+    assert master.mastership.expected_offset is None, "it has had its time"
+
+
+def test_the_log_is_kept_for_who_belongs_to_the_group_and_has_yet_to_come() -> None:
+    master = Master(end=5000, minimum=4096, hold_log_ms=60_000, hold_log_bytes=700)
+    master.tick(50)
+    assert master.mastership.expected_offset == 4300, "nobody has said yet who is left of those that were known before"
+    master.mastership.members_known(frozenset({1, 5}), frozenset(), 100)
+    master.tick(150)
+    assert master.mastership.expected_offset == 4300, "but not more than is allowed"
+    master.mastership.members_known(frozenset({1, 5}), frozenset(), 5100)
+    master.tick(60_099)
+    assert master.mastership.expected_offset == 4300
+    master.tick(60_100)
+    assert master.mastership.expected_offset is None
+    master.join(3, 4500)
+    master.mastership.lost(30, 60_200)
+    master.tick(60_250)
+    assert master.mastership.expected_offset == 4500
+    master.mastership.members_known(frozenset({1, 5}), frozenset(), 60_300)
+    master.tick(60_350)
+    assert master.mastership.expected_offset is None, "it was removed from the group"
