@@ -160,6 +160,8 @@ BULK_READ = 12009
 RAFT_MESSAGE = 12010
 RAFT_HELLO = 12011
 RAFT_SNAPSHOT = 12012
+GIVEN_UP_TRANSACTIONS = 12015
+END_GIVEN_UP_TRANSACTION = 12016
 
 # The names of the requests, by their codes: all that is defined above
 REQUESTS: Final[Mapping[int, str]] = {code: name for name, code in tuple(vars().items()) if name.isupper()}
