@@ -227,7 +227,7 @@ class TransactionService:
 
 
 def _unless_acknowledged(status: PutStatus) -> RequestError | None:
-    """A decision that is in the log of this master may not be in that of the next one: before it is acknowledged, nobody knows."""
+    """A decision in the log of this master may be missing in that of the next one: before it is acknowledged, nobody knows."""
     if status is PutStatus.PUT_OK:
         return None
     code, reason = reason_of(status)

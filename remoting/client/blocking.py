@@ -373,7 +373,7 @@ class AdminClient:
         self._ask(self._master(sent["brokerName"]), codes.END_TRANSACTION, ext, timeout_ms=_CHANGE_TIMEOUT_MS)
 
     def given_up(self, group: str, before: int | None = None, count: int = 100) -> GivenUpPage:
-        """Half messages of a broker group that were given up, the newest first; those below the offset `before`, if it is given."""
+        """Half messages of a broker group that were given up, the newest first; with `before` those at lower offsets."""
         ext = {"count": str(count)} | ({} if before is None else {"before": str(before)})
         return decode(GivenUpPage, self._ask(self._master(group), codes.GIVEN_UP_TRANSACTIONS, ext).body)
 

@@ -24,6 +24,11 @@ class GivenUp:
     decided_by: str | None = None
     decided_at_ms: int | None = None
 
+    @property
+    def open_ms(self) -> int:
+        """How long it was open before it was given up."""
+        return max(0, self.given_up_at_ms - self.begun_at_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUpPage:

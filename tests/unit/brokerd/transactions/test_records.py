@@ -8,6 +8,7 @@ from brokerd.store.draft import Draft, encode_draft
 from brokerd.transactions.decide import Due, EndTransaction, Outcome, check_end, decide_due
 from brokerd.transactions.records import (
     OP_TOPIC,
+    EndedAs,
     Half,
     check_body,
     commit_draft,
@@ -16,7 +17,6 @@ from brokerd.transactions.records import (
     half_of,
     half_of_draft,
     is_half,
-    EndedAs,
     op_draft,
     ordinary_draft,
     successor_draft,
