@@ -161,6 +161,8 @@ RAFT_MESSAGE = 12010
 RAFT_HELLO = 12011
 RAFT_SNAPSHOT = 12012
 RAFT_RETURN = 12014
+GIVEN_UP_TRANSACTIONS = 12015
+END_GIVEN_UP_TRANSACTION = 12016
 
 # The names of the requests, by their codes: all that is defined above
 REQUESTS: Final[Mapping[int, str]] = {code: name for name, code in tuple(vars().items()) if name.isupper()}

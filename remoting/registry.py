@@ -209,6 +209,8 @@ _TABLE: Final = (
     Row(codes.RAFT_HELLO, By.CONTROLLER, demands.COMPONENT),
     Row(codes.RAFT_SNAPSHOT, By.CONTROLLER, demands.INTRODUCED),
     Row(codes.RAFT_RETURN, By.LEADER, demands.COMPONENT),
+    Row(codes.GIVEN_UP_TRANSACTIONS, By.MASTER, READ_CLUSTER),
+    Row(codes.END_GIVEN_UP_TRANSACTION, By.MASTER, CHANGE_CLUSTER),
 )
 ROWS: Final[Mapping[int, Row]] = {row.code: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a code has two rows"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from remoting import codes
 from remoting.client.blocking import AdminClient, NodeOutcome
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.facts.broker_state import GroupState
@@ -24,6 +25,8 @@ READ_BACK_TIMEOUT_S = 10.0
 READ_BACK_EVERY_S = 0.2
 
 _MADE = frozenset({Outcome.CONFIRMED, Outcome.UNCHANGED})
+# The change is in the log of a broker, and nobody knows whether it stays there
+_UNSURE = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT, codes.SLAVE_NOT_AVAILABLE})
 
 
 class ChangeFailed(Exception):
@@ -149,6 +152,35 @@ def _consumer_group(client: AdminClient, name: str) -> dict[str, GroupState]:
     return found
 
 
+# ---- transactions
+
+
+def decide_given_up(change: Change) -> dict[str, Any]:
+    """Commit a half message that was given up, or roll it back, and see that this is what the broker says of it."""
+    group, offset, decision = (
+        change.parameters["group"],
+        int(change.parameters["offset"]),
+        change.parameters["decision"],
+    )
+    try:
+        change.client.end_given_up(group, offset, decision, change.parameters["decided_by"])
+        change.record([NodeOutcome(group, Outcome.CONFIRMED, decision)])
+    except RequestError as error:
+        if error.code not in _UNSURE and not error.retriable:
+            change.record([NodeOutcome(group, Outcome.REFUSED, error.message)])
+            raise ChangeFailed("decision-refused", f"The broker refused: {error.message}") from error
+        change.record([NodeOutcome(group, Outcome.UNKNOWN, error.message)])
+    except (ConnectionLost, RequestTimeout) as error:
+        change.record([NodeOutcome(group, Outcome.UNKNOWN, str(error))])
+
+    def is_confirmed() -> bool:
+        items = change.client.given_up(group, offset + 1, 1).items
+        same = any((each.offset, each.decision) == (offset, decision) for each in items)
+        return _confirm(change, lambda node: same)
+
+    return _read_back_outcome(change, f"the {decision} of what was given up at offset {offset}", is_confirmed)
+
+
 # ---- elections
 
 
@@ -269,6 +301,7 @@ CHANGES: Mapping[str, Callable[[Change], dict[str, Any]]] = {
     "topic.delete": delete_topic,
     "group.create": create_group,
     "group.delete": delete_group,
+    "transaction.decide": decide_given_up,
     "election.elect": elect_master,
 }
 

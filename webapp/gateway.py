@@ -18,6 +18,7 @@ from remoting import codes
 from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.facts.given_up import GivenUpPage
 from remoting.record.codec import Record
 from webapp.errors import NotFound, Problem, Unavailable
 
@@ -86,6 +87,12 @@ def message(topic: str, group: str, queue_id: int, offset: int) -> Record:
         f"the queue has [{pulled.min_offset}, {pulled.max_offset}).",
         code="message-not-found",
     )
+
+
+def given_up(group: str, before: int | None, count: int) -> GivenUpPage:
+    """Half messages that a broker group gave up, the newest first."""
+    with cluster() as client:
+        return client.given_up(group, before, count)
 
 
 def controller_members() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from webapp.operations import views as operations
 from webapp.palette import palette
 from webapp.reports import views as reports
 from webapp.topics import views as topics
+from webapp.transactions import views as transactions
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", clusters.landing, name="landing"),
@@ -30,6 +31,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("topics/<name:name>/send", messages.send, name="message-send"),
     path("topics/<name:name>/messages", messages.messages, name="messages"),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.message, name="message"),
+    path("transactions/", transactions.transactions, name="transactions"),
+    path("transactions/decide", transactions.decide, name="transaction-decide"),
     path("groups/", groups.groups, name="groups"),
     path("groups/new", groups.create, name="group-create"),
     path("groups/<name:name>/", groups.group, name="group"),

@@ -54,8 +54,13 @@ def error_of(status: PutStatus) -> RequestError | None:
     """What to tell somebody who asked for a change; None when it is acknowledged."""
     if status == PutStatus.PUT_OK:
         return None
-    code, reason = _REASONS.get(status, (codes.SYSTEM_ERROR, "was refused"))
+    code, reason = reason_of(status)
     return RequestError(code, f"the change {reason}; look at the present state before you repeat it")
+
+
+def reason_of(status: PutStatus) -> tuple[int, str]:
+    """The code for a change that is not acknowledged, and what became of it."""
+    return _REASONS.get(status, (codes.SYSTEM_ERROR, "was refused"))
 
 
 _REASONS = {

@@ -133,6 +133,8 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.CHANGE_MESSAGE_INVISIBLETIME: each(pop.change_invisible_time),
         codes.END_TRANSACTION: each(processors.transactions.end),
         codes.RESUME_CHECK_HALF_MESSAGE: each(processors.transactions.resume),
+        codes.GIVEN_UP_TRANSACTIONS: each(processors.transactions.given_up),
+        codes.END_GIVEN_UP_TRANSACTION: each(processors.transactions.end_given_up),
         codes.BROKER_STATE: each(processors.state.handle),
     }
 

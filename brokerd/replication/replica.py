@@ -101,6 +101,7 @@ class Replica:
         self._settings = settings
         self._tls = around.tls
         incarnation = next_incarnation(around.disk)
+        around = replace(around, names=replace(around.names, incarnation=incarnation))
         wishes = Wishes()
 
         def make_driver(hub: Hub) -> ReplicationDriver:
@@ -140,6 +141,8 @@ class Replica:
             acting_master=settings.roles == "fixed" and settings.acting_master,
         )
         self._link.connected_listeners.append(self._name_servers.connected)
+        if settings.roles == "fixed":  # elsewhere the controllers refuse such a process before it has a role
+            self._name_servers.twin_listeners.append(self._end_for_twin)
         self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.TimerHandle | None = None
@@ -322,6 +325,10 @@ class Replica:
     def _tell_name_servers(self, role: Role, master_epoch: int) -> None:
         self._name_servers.role_changed(role, master_epoch, self.broker_id, self._now_ms())
         self._link.step_soon()  # heartbeats and views should not wait for the next tick either
+
+    def _end_for_twin(self, reason: str) -> None:
+        """Another process lives under this broker's identity, and was there first."""
+        self._hub.tell(self._driver.break_down, reason)
 
     def _of_master(self, field: str) -> str:
         view = self._driver.machine.view

@@ -9,11 +9,13 @@ commit is the message in its own topic; consumers see the properties of the half
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.java_hash import java_hash
 from remoting.record.codec import Record
 from remoting.record.layout import MAX_PROPERTIES_BYTES, SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_MASK
 from remoting.record.properties import decode_properties, encode_properties
@@ -38,8 +40,34 @@ MAX_CHECK_TIMES: Final = 1 << 20
 _OWN: Final = (CHECK_TIMES, FIRST_QUEUE_OFFSET)  # what only a broker may say of a half message
 _DONE_TAG: Final = "d"
 _MOVED: Final = "TRAN_MOVED"  # of an op record: what it lists is not decided, it has a successor
+_ENDED_AS: Final = "TRAN_ENDED_AS"  # of an op record: what became of the transactions that it lists
+# Of a message in the topic of those that were given up: what somebody decided about another one there, and who
+_DECISION_TAG: Final = "TRAN_DECISION"
+_DECIDED_OFFSET: Final = "TRAN_DECIDED_OFFSET"
+_DECIDED_BY: Final = "TRAN_DECIDED_BY"
+DECISION_CODE: Final = java_hash(_DECISION_TAG)
+MAX_NAME_LENGTH: Final = 200
 # What the broker may add to a half message later; a producer's properties must leave room for it
 _ROOM_BYTES: Final = 128
+
+
+class EndedAs(StrEnum):
+    """What became of a transaction."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    GIVEN_UP = "given-up"
+    RESUMED = "resumed"  # given up, and begun again
+
+
+class Decision(NamedTuple):
+    """What somebody decided about a half message that was given up: `offset` is its queue offset among those."""
+
+    offset: int
+    ended_as: EndedAs
+    by: str
+    at_ms: int
+    end_offset: int
 
 
 class Half(NamedTuple):
@@ -58,6 +86,9 @@ class Half(NamedTuple):
     immunity_ms: int
     unique_key: str
     is_successor: bool  # takes the place of an earlier half message
+
+
+_ENDINGS: Final = frozenset(EndedAs)
 
 
 def is_half(draft: Draft) -> bool:
@@ -136,9 +167,32 @@ def commit_draft(record: Record) -> Draft:
     )
 
 
-def op_draft(queue_offsets: Iterable[int], now_ms: int, host: bytes) -> Draft:
-    """The op record that says that the transactions of these half messages are decided."""
-    return _op_draft(queue_offsets, now_ms, host, {"TAGS": _DONE_TAG})
+def op_draft(queue_offsets: Iterable[int], now_ms: int, host: bytes, ended_as: EndedAs) -> Draft:
+    """The op record that says that the transactions of these half messages are decided, and how."""
+    return _op_draft(queue_offsets, now_ms, host, {"TAGS": _DONE_TAG, _ENDED_AS: str(ended_as)})
+
+
+def decision_draft(offset: int, ended_as: EndedAs, by: str, now_ms: int, host: bytes) -> Draft:
+    """The message that says what was decided about the half message at a queue offset of those that were given up."""
+    properties = {"TAGS": _DECISION_TAG, _DECIDED_OFFSET: str(offset), _ENDED_AS: str(ended_as), _DECIDED_BY: by}
+    body = f"{ended_as} of {offset} by {by}".encode()
+    return Draft(GIVEN_UP_TOPIC, 0, body, encode_properties(properties), now_ms, host)
+
+
+def decision_of(record: Record) -> Decision | None:
+    """What such a message says; None for every other one."""
+    properties = record.property_map()
+    offset, ended_as = _integer(properties.get(_DECIDED_OFFSET), -1), properties.get(_ENDED_AS, "")
+    if properties.get("TAGS") != _DECISION_TAG or offset < 0 or ended_as not in _ENDINGS:
+        return None
+    end_offset = record.physical_offset + record.size
+    return Decision(offset, EndedAs(ended_as), properties.get(_DECIDED_BY, ""), record.store_timestamp_ms, end_offset)
+
+
+def ended_as(record: Record) -> EndedAs | None:
+    """What an op record says became of its transactions; None when it does not, as those of earlier versions."""
+    told = record.property_map().get(_ENDED_AS, "")
+    return EndedAs(told) if told in _ENDINGS else None
 
 
 def successor_noted_draft(queue_offset: int, now_ms: int, host: bytes) -> Draft:

@@ -11,7 +11,7 @@ from typing import Final
 
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.delay.rules import schedule
-from brokerd.journal.record_log import error_of
+from brokerd.journal.record_log import reason_of
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
@@ -19,7 +19,8 @@ from brokerd.store.run import AppendResult
 from brokerd.transactions import records
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.decide import EndTransaction, Outcome, check_admission, check_end
-from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, Half
+from brokerd.transactions.given_up import GivenUpMessages
+from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, EndedAs, Half
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
@@ -29,6 +30,8 @@ from remoting.record.codec import Record
 from remoting.settings import Live
 
 Done = Callable[[RequestError | None], None]
+
+_WHO_RESUMES: Final = "request 323"
 
 
 class TransactionService:
@@ -50,6 +53,7 @@ class TransactionService:
         self._settings = settings
         self._delays = delays
         self._serving = False
+        self.given_up = GivenUpMessages(topics, self._commit_draft)
 
     # ---- half messages (`sending.sender.HalfMessages`)
 
@@ -68,10 +72,10 @@ class TransactionService:
     # ---- decisions
 
     def end(self, request: EndTransaction, done: Done) -> None:
-        """Carry out what a producer decided; `done` follows when it is acknowledged, with the reason when it is refused."""
+        """Carry out what a producer decided; `done` follows when it is acknowledged, with the reason when it is refused, or when
+        nobody knows whether it will be so. Whoever decides the same again is told about the first time."""
         try:
-            if not self._serving:
-                raise RequestError(codes.SLAVE_NOT_AVAILABLE, "only the master ends transactions; ask it")
+            self._require_master("ends transactions")
             if request.outcome is Outcome.UNKNOWN:
                 done(None)
                 return
@@ -80,29 +84,36 @@ class TransactionService:
             self.counters.refused_ends += 1
             done(as_request_error(error))
             return
-        self._topics.log.when_acknowledged(end_offset, lambda status: done(_unless_stored(status)))
+        self._when_acknowledged(end_offset, done)
+
+    def end_given_up(self, offset: int, ended_as: EndedAs, by: str, done: Done) -> None:
+        """Commit a half message that was given up, or roll it back, as `by` decided; `offset` is its place among those."""
+        try:
+            self._require_master("ends transactions")
+            end_offset = self.given_up.end(offset, ended_as, by)
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self._when_acknowledged(end_offset, done)
 
     def resume(self, physical_offset: int, done: Done) -> None:
         """Begin anew with the checks of a half message that is open or was given up."""
         try:
-            if not self._serving:
-                raise RequestError(codes.SLAVE_NOT_AVAILABLE, "only the master checks transactions; ask it")
+            self._require_master("checks transactions")
             record = self._topics.read(physical_offset)
             if record is None or record.topic not in (HALF_TOPIC, GIVEN_UP_TOPIC):
                 raise RequestError(
                     codes.SYSTEM_ERROR,
                     f"no half message, and none that was given up, starts at {physical_offset} of this broker's log",
                 )
-            half = None
             if record.topic == HALF_TOPIC:
-                half = self._find_open(record)
+                end_offset = self._topics.replace(self._find_open(record), record, 0).end_offset
             else:
-                check_admission(self.table, record.size, self._settings.value)
-            end_offset = self._topics.replace(half, record, 0).end_offset
+                end_offset = self._begin_again(record)
         except LogboomError as error:
             done(as_request_error(error))
             return
-        self._topics.log.when_acknowledged(end_offset, lambda status: done(_unless_stored(status)))
+        self._when_acknowledged(end_offset, done)
 
     # ---- resident of the log
 
@@ -116,6 +127,7 @@ class TransactionService:
         self._topics.follow()
 
     def truncated(self, end_offset: int) -> None:
+        self.given_up.restart()
         self._topics.truncated(end_offset)
 
     def rolled(self) -> None:
@@ -123,6 +135,7 @@ class TransactionService:
 
     def rebuild(self) -> None:
         """The metadata says from where on."""
+        self.given_up.restart()
         self._topics.rebuild()
 
     def catch_up(self) -> None:
@@ -163,14 +176,32 @@ class TransactionService:
         record = self._topics.read(request.physical_offset)
         check_end(request, record, self._topics.now_ms(), self._settings.value)
         assert record is not None
+        is_commit = request.outcome is Outcome.COMMIT
+        ended_as = EndedAs.COMMIT if is_commit else EndedAs.ROLLBACK
+        ended = self.table.ended(records.half_of(record))
+        if ended is not None and ended.ended_as is ended_as:
+            return ended.end_offset
         half = self._find_open(record)
-        if request.outcome is Outcome.ROLLBACK:
-            place = self._topics.close(half, [])
-            self.counters.rolled_back += 1
-        else:
-            place = self._topics.close(half, [self._commit_draft(record)])
+        place = self._topics.close(half, ended_as, [self._commit_draft(record)] if is_commit else [])
+        if is_commit:
             self.counters.committed += 1
+        else:
+            self.counters.rolled_back += 1
         return place.end_offset
+
+    def _begin_again(self, record: Record) -> int:
+        made = self.given_up.decision_about(record.queue_offset)
+        if made is not None:
+            raise RequestError(codes.SYSTEM_ERROR, f"{made.by} decided {made.ended_as} about it already")
+        check_admission(self.table, record.size, self._settings.value)
+        return self._topics.begin_again(record, _WHO_RESUMES).end_offset
+
+    def _require_master(self, does: str) -> None:
+        if not self._serving:
+            raise RequestError(codes.SLAVE_NOT_AVAILABLE, f"only the master {does}; ask it")
+
+    def _when_acknowledged(self, end_offset: int, done: Done) -> None:
+        self._topics.log.when_acknowledged(end_offset, lambda status: done(_unless_acknowledged(status)))
 
     def _find_open(self, record: Record) -> Half:
         half = self.table.find(records.half_of(record))
@@ -195,8 +226,12 @@ class TransactionService:
         return schedule(draft, self._delays)  # one that is to be delayed waits from its commit on
 
 
-def _unless_stored(status: PutStatus) -> RequestError | None:
-    """A decision that is in the log will be carried out, even when not everybody confirmed it in time."""
-    if status in (PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT):
+def _unless_acknowledged(status: PutStatus) -> RequestError | None:
+    """A decision in the log of this master may be missing in that of the next one: before it is acknowledged, nobody knows."""
+    if status is PutStatus.PUT_OK:
         return None
-    return error_of(status)
+    code, reason = reason_of(status)
+    return RequestError(
+        code,
+        f"it is not known whether the transaction is ended: that {reason}; ask again with the same decision, which is safe",
+    )

@@ -7,8 +7,18 @@ below `next_offset` that is not in the table is done, and needs no memory. Owned
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
-from brokerd.transactions.records import Half
+from brokerd.transactions.records import EndedAs, Half
+
+_MAX_ENDED: Final = 10_000
+
+
+class Ended(NamedTuple):
+    """What became of a transaction, and where in the log that stands."""
+
+    ended_as: EndedAs
+    end_offset: int
 
 
 class OpenTransactions:
@@ -25,6 +35,8 @@ class OpenTransactions:
         self._open: dict[int, Half] = {}
         self._moved: dict[int, int] = {}  # the present queue offset -> the first
         self._by_key: dict[str, int] = {}  # the unique key -> the first queue offset
+        # The last ones that ended, by the queue offset of any of their half messages: who asks again is told the same
+        self._ended: dict[int, Ended] = {}
 
     def __len__(self) -> int:
         return len(self._open)
@@ -60,6 +72,10 @@ class OpenTransactions:
             found = None if first is None else self._open.get(first)
         return found
 
+    def ended(self, half: Half) -> Ended | None:
+        """What became of the transaction of a half message; None when it is open, or that is not known any more."""
+        return self._ended.get(half.first) or self._ended.get(half.queue_offset)
+
     def apply_half(self, half: Half) -> None:
         """A half message is in the log."""
         if half.queue_offset < self.next_offset:
@@ -77,10 +93,15 @@ class OpenTransactions:
         if half.unique_key:
             self._by_key[half.unique_key] = half.first
 
-    def apply_done(self, queue_offsets: Sequence[int]) -> None:
-        """An op record is in the log: it names present half messages, or first ones."""
+    def apply_done(self, queue_offsets: Sequence[int], ended_as: EndedAs | None = None, end_offset: int = 0) -> None:
+        """An op record that ends at `end_offset` is in the log: it names present half messages, or first ones, and perhaps what
+        became of their transactions."""
         for offset in queue_offsets:
             self._close(self._moved.get(offset, offset))
+            if ended_as is not None:
+                self._ended[offset] = Ended(ended_as, end_offset)
+        while len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
 
     def _predecessor(self, half: Half) -> int | None:
         """Close the place that the half message takes; the first queue offset of its transaction, None when that has ended."""

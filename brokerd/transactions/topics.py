@@ -17,7 +17,7 @@ from brokerd.metadata.service import MetadataService
 from brokerd.store.draft import Draft
 from brokerd.store.run import AppendResult
 from brokerd.transactions import records
-from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP, Half
+from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP, EndedAs, Half
 from brokerd.transactions.table import OpenTransactions
 from remoting.errors import raise_refusal
 from remoting.record.codec import Record, decode_record
@@ -116,16 +116,27 @@ class TransactionTopics:
             records.half_of_draft(draft, place.queue_offset, place.physical_offset, place.size, self.now_ms())
         )
 
-    def replace(self, half: Half | None, record: Record, checks: int | None) -> AppendResult:
-        """Append the record that takes the place of a half message (None: of one that was given up), and return where that is.
+    def replace(self, half: Half, record: Record, checks: int | None) -> AppendResult:
+        """Append the record that takes the place of a half message, and return where that is.
 
         `checks` is how often it was checked; None leaves that as it is.
         """
-        first = None if half is None else half.first
-        draft = records.successor_draft(record, first, checks)
+        draft = records.successor_draft(record, half.first, checks)
         drafts = [draft]
-        if half is not None and checks is not None:
+        if checks is not None:
             drafts.append(records.successor_noted_draft(half.queue_offset, self.now_ms(), self._host))
+        return self._append_half(draft, drafts)
+
+    def begin_again(self, record: Record, by: str) -> AppendResult:
+        """Open the transaction of a half message that was given up anew; return where its new half message is."""
+        draft = records.successor_draft(record, None, 0)
+        return self._append_half(draft, [draft, self.decision(record, EndedAs.RESUMED, by)])
+
+    def decision(self, record: Record, ended_as: EndedAs, by: str) -> Draft:
+        """What is noted about a half message that was given up."""
+        return records.decision_draft(record.queue_offset, ended_as, by, self.now_ms(), self._host)
+
+    def _append_half(self, draft: Draft, drafts: Sequence[Draft]) -> AppendResult:
         places = self.log.append_placed(drafts)
         self.stored(draft, places[0])
         self._applied_offset = places[-1].end_offset
@@ -134,15 +145,16 @@ class TransactionTopics:
     def give_up(self, half: Half, record: Record) -> AppendResult:
         """Put a half message where people find it, and close its transaction."""
         raise_refusal(self.metadata.ensure_topic(GIVEN_UP_TOPIC))
-        place = self.close(half, [records.given_up_draft(record)])
+        place = self.close(half, EndedAs.GIVEN_UP, [records.given_up_draft(record)])
         self.counters.given_up += 1
         return place
 
-    def close(self, half: Half, drafts: Sequence[Draft]) -> AppendResult:
+    def close(self, half: Half, ended_as: EndedAs, drafts: Sequence[Draft]) -> AppendResult:
         """Append the records and, behind them, the one that closes the transaction; return where that is."""
         done = [half.queue_offset] if half.first == half.queue_offset else [half.first, half.queue_offset]
-        place = self.log.append_placed([*drafts, records.op_draft(done, self.now_ms(), self._host)])[-1]
-        self.table.apply_done(done)
+        op = records.op_draft(done, self.now_ms(), self._host, ended_as)
+        place = self.log.append_placed([*drafts, op])[-1]
+        self.table.apply_done(done, ended_as, place.end_offset)
         self._applied_offset = place.end_offset
         self._closed += 1
         if self._closed >= _PROGRESS_EVERY:
@@ -192,7 +204,7 @@ class TransactionTopics:
                 continue
             record = decode_record(self.log.record_at(physical_offset, size))
             if is_op:
-                self.table.apply_done(records.done_offsets(record))
+                self.table.apply_done(records.done_offsets(record), records.ended_as(record), end_offset)
             else:
                 self.table.apply_half(records.half_of(record))
             self._applied_offset = end_offset

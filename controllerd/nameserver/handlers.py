@@ -103,6 +103,16 @@ class NameServer:
 
     def _register(self, connection: RemotingConnection, request: Command) -> None:
         registration = decode_registration(request.ext, request.body)
+        twin = self._routes.twin_of(registration, self._now_ms())
+        if twin is not None:
+            sentence = (
+                f"two processes have the identity of broker {twin.broker_id} of {twin.broker_name}: the one at {twin.address} is "
+                f"registered and alive, the one at {registration.address} is refused until that is gone; stop the one that runs "
+                "on a copy of the data directory"
+            )
+            log.warning("%s", sentence)
+            connection.respond(request, codes.NO_PERMISSION, {"twinAddress": twin.address}, remark=sentence)
+            return
         master = self._routes.register(registration, connection, self._now_ms())
         self._tell_min_ids()
         ext = {}

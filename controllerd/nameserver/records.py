@@ -59,6 +59,7 @@ class Registration:
     topics: Mapping[str, QueueData] = field(default_factory=dict)
     is_complete: bool = False
     acting_master: bool | None = None
+    incarnation: int = 0  # which start of the broker this is; 0 = not told
 
 
 @dataclass(frozen=True, slots=True)

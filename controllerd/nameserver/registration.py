@@ -36,6 +36,7 @@ def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
         broker_id = int(ext["brokerId"])
         timeout_ms = int(ext.get("heartbeatTimeoutMillis") or DEFAULT_TIMEOUT_MS)
         checksum = int(ext.get("bodyCrc32") or 0)
+        incarnation = int(ext.get("incarnation") or 0)
         cluster, name, address = (_bounded_text(ext[field]) for field in ("clusterName", "brokerName", "brokerAddr"))
     except (KeyError, ValueError) as error:
         raise InvalidParameter(f"the registration lacks or garbles a field: {error}") from error
@@ -61,6 +62,7 @@ def decode_registration(ext: Mapping[str, str], body: Bytes) -> Registration:
         topics=topics,
         is_complete=ext.get("complete") == "true",
         acting_master=ext["enableActingMaster"] == "true" if ext.get("enableActingMaster") else None,
+        incarnation=incarnation,
     )
 
 

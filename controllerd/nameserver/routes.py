@@ -29,6 +29,8 @@ from remoting import codes
 from remoting.errors import RequestError
 
 _PAUSE_MS: Final = 3_000
+# So long a broker whose connection stands keeps its id against another process without a word; it registers every 10 s
+_LEASE_MS: Final = 45_000
 
 
 @dataclass(slots=True)
@@ -82,6 +84,18 @@ class RouteTable:
             self._take_topics(registration, only_missing=is_same)
         master = members.get(MASTER_ID)
         return master.registration if master is not None else None
+
+    def twin_of(self, registration: Registration, now_ms: int) -> Registration | None:
+        """Another living process that is registered under the same id of a group whose roles are fixed; the first one stays.
+
+        Where controllers know the group, they decide. A newer epoch proves nothing here: each start of a copy has one.
+        """
+        broker = self._groups.get(registration.broker_name, {}).get(registration.broker_id)
+        if broker is None or self._committed_epoch(registration.broker_name):
+            return None
+        other = broker.registration
+        is_twin = other.address != registration.address and bool(other.incarnation and registration.incarnation)
+        return other if is_twin and now_ms - broker.last_update_ms <= _LEASE_MS else None
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> bool:
         """A broker stops; False when somebody else is registered under that id."""

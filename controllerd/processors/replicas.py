@@ -22,6 +22,7 @@ from controllerd.records.decision import Applied
 from controllerd.replicas.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.decide import decide
+from controllerd.replicas.heartbeat import Heartbeat
 from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -65,6 +66,7 @@ class ReplicasProcessor:
         self._counters = counters
         self._hand_over = hand_over
         self._timeout_ms = timeout_ms
+        self._twin_told = ""  # the last word about two processes with one id, so that the log has it once
 
     def handles(self) -> Handles:
         return {
@@ -170,6 +172,10 @@ class ReplicasProcessor:
             fields.number(request, "maxOffset", -1),
         )
         await self._driver.read_barrier(self._timeout_ms)
+        twin = self._twin_of(wanted, fields.number(request, "incarnation", 0))
+        if twin is not None:
+            self._refuse_twin(connection, request, wanted, twin)
+            return
         state = self._groups.decided()
         decision = decide(state, wanted)
         applied = Applied(decision.reply, state)
@@ -182,6 +188,27 @@ class ReplicasProcessor:
         if applied.reply.remark:
             log.warning("%s: %s", wanted.broker_name, applied.reply.remark)
         connection.respond(request, ext=ext, body=sync_state_set_body(group), remark=applied.reply.remark)
+
+    def _twin_of(self, wanted: RegisterBroker, incarnation: int) -> Heartbeat | None:
+        """The other living process that has the id."""
+        group = self._groups.get(wanted.broker_name)
+        if group is None:
+            return None
+        return self._groups.table.other_process(group, wanted.broker_id, incarnation, self._groups.now_ms())
+
+    def _refuse_twin(
+        self, connection: RemotingConnection, request: frame.Command, wanted: RegisterBroker, twin: Heartbeat
+    ) -> None:
+        """Whoever has the id and lives keeps it: nobody can tell the original of a data directory from its copy."""
+        sentence = (
+            f"two processes have the identity of broker {wanted.broker_id} of {wanted.broker_name}: the one at {twin.address} "
+            f"is registered and alive, the one at {wanted.address} is refused until that is gone"
+        )
+        if sentence != self._twin_told:
+            self._twin_told = sentence
+            log.warning("%s", sentence)
+        ext = {"twinAddress": twin.address}
+        connection.respond(request, codes.CONTROLLER_INVALID_REQUEST, ext, remark=sentence)
 
     def _lost_tail(self, request: frame.Command) -> bool:
         """Whether the broker lost what it had acknowledged: it says so, or its log ends before what it was known to have."""

@@ -26,6 +26,8 @@ def master_fields(group: Group) -> dict[str, str]:
             "masterHaAddress": master.ha_address,
             "masterGrpcAddress": master.grpc_address,
         }
+        if group.master_incarnation:
+            fields["masterIncarnation"] = str(group.master_incarnation)
     return {key: value for key, value in fields.items() if value}
 
 

@@ -3,7 +3,8 @@
 Only a live member of the committed sync-state set may: it holds every acknowledged message. Among several the freshest wins, by
 (epoch, max offset) as a pair; then the lower election priority; then the lower id, so that all nodes choose alike. A live master
 stays, unless another member was designated or its process is not the one that was elected: a restarted broker gets a new epoch
-or gives way. Learners never lead; who restarted without the end of its log leads only as the set's last member. Unclean election,
+or gives way. Learners never lead, nor does an id that two processes claim: nobody can know which of their logs is the one that
+was counted; who restarted without the end of its log leads only as the set's last member. Unclean election,
 off by default, admits any live replica when no such member is there, and thereby loses what it lacks.
 """
 
@@ -38,7 +39,11 @@ def choose_master(group: Group, observed: Iterable[Observation], designated: int
     live = {each.broker_id: each for each in observed if each.broker_id in group.replicas}
     if is_incumbent(group, live) and designated in (None, group.master_broker_id):
         return Choice(keep_master=True)
-    candidates = [each for each in live.values() if not each.is_learner and designated in (None, each.broker_id)]
+    candidates = [
+        each
+        for each in live.values()
+        if not each.is_learner and not each.is_contested and designated in (None, each.broker_id)
+    ]
     clean = [each for each in candidates if is_clean(group, each)]
     best = max(clean or (candidates if unclean else ()), key=_freshness, default=None)
     return Choice(broker_id=None if best is None else best.broker_id)
@@ -74,6 +79,8 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
         if is_incumbent(group, live):
             return False, "is the master"
         return True, "was the master before it restarted; it needs a new epoch"
+    if live[broker_id].is_contested:
+        return False, "two processes claim its id: stop the one that runs on a copy of the data directory"
     if live[broker_id].is_learner:
         return False, "a learner: it copies, but never leads"
     if not group.had_master:

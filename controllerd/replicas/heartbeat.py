@@ -7,7 +7,9 @@ Every controller keeps its own table, because brokers send to all of them; only 
 - how long a broker may be silent is learned from its heartbeats (`remoting.liveness`): never less than `floor_intervals` of its
   own interval, never more than the time-out that it names; one that names no interval has just its time-out;
 - a heartbeat overwrites what the one before it said, also when offsets went back. An incarnation names one life of a broker and
-  is compared for equality only, because clocks jump: which life is the later one is told by the later connection;
+  is compared for equality only: two that run on copies of one directory do not follow one another;
+- an id belongs to one process: while the one that has it is heard, another incarnation is refused, and the id counts as
+  contested. It changes hands when the connection of the first closes, or it is silent too long;
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
 - silence counts only while others are heard: when nobody is, it is this controller that is cut off, or all of them rest;
 - what this process slept through is not held against anybody;
@@ -95,6 +97,7 @@ class HeartbeatTable:
         self.awake = Awake(pause_ms)
         self._beats: dict[ReplicaKey, Heartbeat] = {}
         self._silences: dict[ReplicaKey, Silence] = {}
+        self._twins: dict[ReplicaKey, Heartbeat] = {}  # who else claims an id
         self._voice_ms: int | None = None  # when anybody was heard last
         self._deaf_ms = 0  # and for how long after that silence counts
         self._forget_at_ms: int | None = None
@@ -109,8 +112,11 @@ class HeartbeatTable:
         if known is None:
             if len(self._beats) >= 2 * MAX_REPLICAS_IN_ALL:
                 return False
-        elif beat.connection < known.connection and not (known.is_closed and beat.incarnation == known.incarnation):
+        elif beat.connection < known.connection and not _goes_on(beat, known, now_ms):
             return False  # what an older connection still had under way, or the last words of a life that is over
+        elif self._has_other(known, beat.incarnation, now_ms):
+            self._twins[beat.key] = replace(beat, received_ms=now_ms)
+            return False
         was_alive = known is not None and self._in_time(known, now_ms)
         self._note_heard(beat, now_ms)
         timeout_ms = min(max(beat.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
@@ -123,8 +129,24 @@ class HeartbeatTable:
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
         return not was_alive or known is None or known.incarnation != beat.incarnation
 
+    def other_process(self, group: Group, broker_id: int, incarnation: int, now_ms: int) -> Heartbeat | None:
+        """What another process than this incarnation said last that has the id and lives; None when it is free."""
+        beat = self.get(group, broker_id)
+        return beat if beat is not None and self._has_other(beat, incarnation, now_ms) else None
+
+    def _has_other(self, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
+        return bool(known.incarnation and incarnation not in (0, known.incarnation)) and self._in_time(known, now_ms)
+
+    def _is_contested(self, beat: Heartbeat, now_ms: int) -> bool:
+        twin = self._twins.get(beat.key)
+        if twin is None or twin.incarnation == beat.incarnation:
+            return False
+        return now_ms - twin.received_ms <= min(max(twin.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
+
     def connection_closed(self, connection: int, now_ms: int) -> list[ReplicaKey]:
         """A connection is gone: who spoke on it is dead until heard again."""
+        for key in [key for key, twin in self._twins.items() if twin.connection == connection]:
+            del self._twins[key]
         closed = [key for key, beat in self._beats.items() if beat.connection == connection and not beat.is_closed]
         for key in closed:
             self._beats[key] = replace(self._beats[key], is_closed=True, closed_ms=now_ms)
@@ -167,7 +189,7 @@ class HeartbeatTable:
     def observe(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
         """The live replicas of a group, for a request."""
         return tuple(
-            beat.observation
+            replace(beat.observation, is_contested=self._is_contested(beat, now_ms))
             for broker_id in sorted(group.replicas)
             if (beat := self.get(group, broker_id)) is not None and self._in_time(beat, now_ms)
         )
@@ -244,6 +266,14 @@ class HeartbeatTable:
     def _forget(self, now_ms: int) -> None:
         for key in [key for key, beat in self._beats.items() if now_ms - beat.received_ms >= _FORGET_MS]:
             del self._beats[key], self._silences[key]
+            self._twins.pop(key, None)
+
+
+def _goes_on(beat: Heartbeat, known: Heartbeat, now_ms: int) -> bool:
+    """Whether a heartbeat on an older connection counts: the newer one closed, and these are no last words."""
+    if not known.is_closed:
+        return False
+    return beat.incarnation == known.incarnation or now_ms - known.closed_ms >= DEFAULT_TIMEOUT_MS
 
 
 def _monotone(beat: Heartbeat, known: Heartbeat) -> Heartbeat:

@@ -23,6 +23,7 @@ class Observation:
     """One live replica as its last heartbeat described it.
 
     `lost_tail`: it restarted without everything that it had acknowledged, and the sync-state set was not judged since.
+    `is_contested`: another process claims its id at the same time.
     """
 
     broker_id: int
@@ -32,6 +33,7 @@ class Observation:
     incarnation: int = 0
     is_learner: bool = False
     lost_tail: bool = False
+    is_contested: bool = False
 
 
 @dataclass(frozen=True, slots=True)

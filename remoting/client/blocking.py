@@ -20,6 +20,7 @@ from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestT
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode
+from remoting.facts.given_up import GivenUpPage
 from remoting.facts.words import Outcome
 from remoting.frame import Command
 from remoting.message_groups import SHARDING_KEY, queue_of_group
@@ -370,6 +371,19 @@ class AdminClient:
             "transactionId": sent.get("transactionId", ""),
         }
         self._ask(self._master(sent["brokerName"]), codes.END_TRANSACTION, ext, timeout_ms=_CHANGE_TIMEOUT_MS)
+
+    def given_up(self, group: str, before: int | None = None, count: int = 100) -> GivenUpPage:
+        """Half messages of a broker group that were given up, the newest first; with `before` those at lower offsets."""
+        ext = {"count": str(count)} | ({} if before is None else {"before": str(before)})
+        return decode(GivenUpPage, self._ask(self._master(group), codes.GIVEN_UP_TRANSACTIONS, ext).body)
+
+    def end_given_up(self, group: str, offset: int, decision: str, decided_by: str) -> None:
+        """Commit one of them, or roll it back (`decision`: commit, rollback). The same again changes nothing.
+
+        Raises RequestError when another decision was made, or nobody knows yet whether this one holds.
+        """
+        ext = {"offset": str(offset), "decision": decision, "decidedBy": decided_by}
+        self._ask(self._master(group), codes.END_GIVEN_UP_TRANSACTION, ext, timeout_ms=_CHANGE_TIMEOUT_MS)
 
     # ---- inside
 

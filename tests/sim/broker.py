@@ -166,11 +166,12 @@ class SimBroker(Node):
             Environment(self.disk, self, self.wall_ms, self.rng),
         )
         store = open_store(*given)
+        incarnation = next_incarnation(self.disk, random.getrandbits)
         replicated = StoreReplicatedLog(store, self.request_flush)
         self.driver = ReplicationDriver(
             self.settings,
             Seams(replicated, EpochFile(self.disk), self, self),
-            Credentials(b"known to this cluster only", GROUP.encode(), self.life, nonces),
+            Credentials(b"known to this cluster only", GROUP.encode(), incarnation, nonces),
             confirm_offset=store.confirm_offset,
             now_ms=self.monotonic_ms(),
         )
@@ -181,7 +182,7 @@ class SimBroker(Node):
             Speaker(
                 BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
                 registration,
-                next_incarnation(self.disk),
+                incarnation,
                 self.driver.machine,
             ),
             list(self._controllers),

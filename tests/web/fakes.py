@@ -18,6 +18,7 @@ from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, NodeOutcome, PulledMessages, QueueOffsets
 from remoting.errors import RequestError
 from remoting.facts.broker_state import EpochState, MemberState
+from remoting.facts.given_up import GivenUp, GivenUpPage
 from remoting.facts.history import HistoryEntry
 from remoting.facts.snapshot import (
     VERSION,
@@ -47,6 +48,27 @@ from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
 from tests.support.documents import document
 from webapp.errors import Unavailable
+
+
+def _given_up(offset: int, **decided: Any) -> GivenUp:
+    return GivenUp(
+        offset=offset,
+        key=f"ORDER-{offset}",
+        producer_group="payments",
+        topic="orders",
+        size=300,
+        begun_at_ms=1_700_000_000_000,
+        given_up_at_ms=1_700_000_450_000,
+        checks=15,
+        **decided,
+    )
+
+
+GIVEN_UP = (
+    _given_up(7),
+    _given_up(4, decision="commit", decided_by="ann", decided_at_ms=1_700_000_900_000),
+    _given_up(0),
+)
 
 
 class MemorySnapshots:
@@ -211,6 +233,12 @@ class FakeCluster:
         if self.undecided is not None:
             raise self.undecided
         self.decided.append((sent["transactionId"], commit))
+
+    def given_up(self, group: str, before: int | None = None, count: int = 100) -> GivenUpPage:
+        if self.error is not None:
+            raise self.error
+        found = [each for each in GIVEN_UP if before is None or each.offset < before]
+        return GivenUpPage(items=tuple(found[:count]), before=found[count].offset + 1 if len(found) > count else None)
 
     def controller_members(self) -> dict[str, Any]:
         if self.error is not None:

@@ -23,6 +23,7 @@ from webapp.api import (
     operations,
     reports,
     topics,
+    transactions,
 )
 from webapp.errors import NotFound
 
@@ -65,6 +66,7 @@ urlpatterns = [
     path("topics/<name:name>/messages", messages.MessagesView.as_view()),
     path("topics/<name:name>/messages/by-key", messages.MessagesByKeyView.as_view()),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.MessageView.as_view()),
+    path("transactions/given-up", transactions.GivenUpView.as_view()),
     path("client-users", access.ClientUsersView.as_view()),
     path("client-users/<str:name>", access.ClientUserView.as_view()),
     path("client-users/<str:name>/permissions", access.PermissionsView.as_view()),

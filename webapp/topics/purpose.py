@@ -32,7 +32,7 @@ _OF_SYSTEM = {
     "RMQ_SYS_TRANS_OP_HALF_TOPIC": "The decisions of transactions: each record names messages of "
     f"{HALF} that were committed, rolled back or given up.",
     GIVEN_UP: "Transactional messages that were given up, because their producer did not decide after all checks. "
-    "Nobody consumes them: look at each, and send again what should have been committed.",
+    "Nobody consumes them: look at each, and commit it or roll it back by hand. That is a message here as well.",
     "TBW102": "The model of topics that are made by sending to them: they get its permissions and at most its queues.",
     "RMQ_SYS_TRACE_TOPIC": "Traces that clients send about their own messages, when they are told to.",
     "rmq_sys_logboom_metadata": "The journal of topics, groups, offsets and settings. The brokers' tables are made from it.",

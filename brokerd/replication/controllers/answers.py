@@ -40,6 +40,7 @@ def view(ext: Mapping[str, str], body: Bytes) -> RoleView | None:
         master_address=ext.get("masterAddress", ""),
         master_ha_address=ext.get("masterHaAddress") or _usual_ha_address(ext.get("masterAddress", "")),
         master_grpc_address=ext.get("masterGrpcAddress", ""),
+        master_incarnation=int(ext.get("masterIncarnation") or 0),
         master_is_ours=bool(ext.get("masterHaAddress")),
     )
 

@@ -73,6 +73,7 @@ class ControllerSession(Session):
         self._poll_at_ms = now_ms
         self._members_at_ms = now_ms + _STEP_RETRY_MS
         self._proposal: tuple[Proposal, int] | None = None
+        self._twin_told = ""  # what was logged about another process with this identity
         if self.registration.broker_id is not None:
             driver.identified(self.registration.broker_id)
 
@@ -284,11 +285,25 @@ class ControllerSession(Session):
                 self._registered(ext, body, now_ms)
             return
         self._step_at_ms = now_ms + _STEP_RETRY_MS
+        if "twinAddress" in ext:
+            self._refused_for_twin(ext["twinAddress"])
         if code == codes.CONTROLLER_BROKER_ID_INVALID:
             log.warning("the controllers refuse broker id %s", registration.choice and registration.choice.broker_id)
             registration.taken()
         elif code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             registration.forgotten()
+
+    def _refused_for_twin(self, address: str) -> None:
+        """Another process lives under this broker's identity; whoever is there first keeps it."""
+        sentence = (
+            f"two processes have the identity of broker {self.registration.broker_id} of {self._names.broker_name}: the one at "
+            f"{address} is registered and alive, this one at {self._names.address} serves nobody until it is gone; "
+            "stop the one that runs on a copy of the data directory"
+        )
+        if sentence != self._twin_told:
+            self._twin_told = sentence
+            log.error("%s", sentence)
+        self.last_error = sentence
 
     def _registered(self, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         self.registration.registered()

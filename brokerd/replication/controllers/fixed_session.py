@@ -6,6 +6,9 @@ It stands where `controller_session` stands in a group with controllers, and kee
 - a log has a lineage, drawn at random when its master first starts. Replicas keep it, and it is part of what both ends of a
   replication connection prove: a master that lost its data directory has another one, and cannot have its replicas cut;
 - the master owns the sync-state set: what it proposes is the set. Members that do not keep up leave, and nothing waits for them;
+- two processes with one identity are told apart by the name servers: whoever is registered and alive stays, the other one is
+  refused there and ends (`name_server_link`); replicas follow one start of the master in an epoch, and the master one process
+  with each id;
 - a replica asks its master, at the remoting address it was given, for its epoch, its set and where it replicates (request 906);
 - with `acting_master`, a replica asks the name servers who of the group is there (request 901, at once when told by 905), and
   stands in for reads while the master is not and its own id is the smallest.
@@ -166,6 +169,7 @@ class FixedSession(Session):
             "syncStateSet": ",".join(map(str, sorted(self._members))),
             "syncStateSetEpoch": str(self._set_epoch),
             "lineage": self.lineage,
+            "masterIncarnation": str(self._names.incarnation),
         }
 
     # Inside
@@ -213,6 +217,7 @@ class FixedSession(Session):
             ext.get("masterAddress", master),
             ext["masterHaAddress"],
             ext.get("masterGrpcAddress", ""),
+            int(ext.get("masterIncarnation", "0")),
         )
         if not self.lineage:
             self._lineage_file.keep(lineage)

@@ -6,20 +6,31 @@ CHOSEN is on disk (`brokerIdentity-temp`: cluster#brokerName#brokerId#registerCh
 is applied for again with the same code until there is a clear answer: whatever crashed or got lost in between, the broker ends
 up with one id and no id leaks. KNOWN is `brokerIdentity`: cluster#brokerName#brokerId. Both files are replaced atomically.
 
+Each file ends with a checksum (`remoting.sealed_text`), by which one flipped bit makes no other valid file of it. Files of before
+are read, and written again with one.
+
 `Registration` is pure; `IdentityFiles` keeps the files through the disk seam; `controller_session` asks the controllers.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile, SettingsError
+from remoting.sealed_text import seal, unseal
 
 IDENTITY_FILE = "brokerIdentity"
 TEMPORARY_FILE = "brokerIdentity-temp"
 INCARNATION_FILE = "incarnation"
+_CHANCE_BITS: Final = 31
+_MAX_STARTS: Final = (1 << 31) - 1
+_CHECK_CODE: Final = re.compile(r"[^#;]*;[0-9]+")
 
 
 class Step(Enum):
@@ -57,9 +68,14 @@ class IdentityFiles:
         """
         known = self._fields(IDENTITY_FILE, 3)
         if known is not None:
-            return _broker_id(IDENTITY_FILE, known[2]), None
+            broker_id = _broker_id(IDENTITY_FILE, known[2])
+            if not self._is_sealed(IDENTITY_FILE):  # of an earlier version
+                self._write(IDENTITY_FILE, str(broker_id))
+            return broker_id, None
         chosen = self._fields(TEMPORARY_FILE, 4)
         if chosen is not None:
+            if not _CHECK_CODE.fullmatch(chosen[3]):
+                raise CorruptedFile(f"{TEMPORARY_FILE}: {chosen[3][:60]!r} is not a check code; remove the file")
             return None, Choice(_broker_id(TEMPORARY_FILE, chosen[2]), chosen[3])
         return None, None
 
@@ -74,13 +90,17 @@ class IdentityFiles:
         self._disk.remove(TEMPORARY_FILE)
 
     def _write(self, path: str, rest: str) -> None:
-        self._disk.replace_bytes(path, f"{self._cluster}#{self._broker_name}#{rest}".encode())
+        self._disk.replace_bytes(path, seal(f"{self._cluster}#{self._broker_name}#{rest}", "#"))
+
+    def _is_sealed(self, path: str) -> bool:
+        return unseal(self._disk.read_bytes(path) or b"", "#", path).is_sealed
 
     def _fields(self, path: str, count: int) -> list[str] | None:
         content = self._disk.read_bytes(path)
         if content is None:
             return None
-        fields = content.decode("utf-8", "replace").strip().split("#", count - 1)
+        text = unseal(content, "#", path).text
+        fields = text.split("#", count - 1)
         if len(fields) != count:
             raise CorruptedFile(
                 f"{path} has {len(fields)} of {count} fields; restore it, or remove it to get a new broker id"
@@ -99,14 +119,19 @@ def _broker_id(path: str, text: str) -> int:
     return int(text)
 
 
-def next_incarnation(disk: Disk) -> int:
-    """A number that grows with every start of this broker; whatever an earlier life said counts for less."""
-    content = disk.read_bytes(INCARNATION_FILE) or b"0"
-    if not content.strip().isdigit():
+def next_incarnation(disk: Disk, chance: Callable[[int], int] = secrets.randbits) -> int:
+    """A number that tells this start from all others, also from those of a process that runs on a copy of the directory.
+
+    Its upper bits count the starts: what an earlier life said counts for less. Its lower bits are drawn (`chance` gives so many
+    random bits), as two copies of one directory count alike. Raises CorruptedFile.
+    """
+    content = disk.read_bytes(INCARNATION_FILE)
+    text = "0" if content is None else unseal(content, " ", INCARNATION_FILE).text
+    if not (text.isascii() and text.isdigit()) or int(text) >= _MAX_STARTS:
         raise CorruptedFile(f"{INCARNATION_FILE} does not hold a number; write one that is larger than it ever was")
-    incarnation = int(content) + 1
-    disk.replace_bytes(INCARNATION_FILE, b"%d\n" % incarnation)
-    return incarnation
+    starts = int(text) + 1
+    disk.replace_bytes(INCARNATION_FILE, seal(str(starts), " "))
+    return starts << _CHANCE_BITS | chance(_CHANCE_BITS)
 
 
 class Registration:

@@ -56,6 +56,8 @@ class NameServerLink:
         self._changes = 0
         self._changed_wall_ms = wall_ms()
         self._due_ms = 0
+        # Told the sentence when a name server refuses this broker because another process has its identity
+        self.twin_listeners: list[Callable[[str], None]] = []
         self._waiting: list[Callable[[], None]] = []  # for the next round
         self._round: list[Callable[[], None]] = []
         self._unanswered = 0
@@ -160,6 +162,8 @@ class NameServerLink:
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
             "complete": "true" if speaks else "false",
         }
+        if self._names.incarnation:
+            ext["incarnation"] = str(self._names.incarnation)
         if self._acting_master:
             ext["enableActingMaster"] = "true"
         return ext, body
@@ -177,6 +181,9 @@ class NameServerLink:
             if isinstance(result, Command) and result.code not in (codes.SUCCESS, codes.REQUEST_CODE_NOT_SUPPORTED):
                 reason = result.remark or f"code {result.code}"
                 log.warning("name server %s refuses the registration: %s", address, reason)
+                if "twinAddress" in result.ext:
+                    for listener in self.twin_listeners:
+                        listener(reason)
             then()
 
         self._link.request(address, codes.REGISTER_BROKER, ext, body, timeout_ms, answered)

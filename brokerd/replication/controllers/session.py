@@ -29,13 +29,15 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True)
 class BrokerNames:
-    """Who this broker is to others: its group, and the addresses under which it is reached."""
+    """Who this broker is to others: its group, the addresses under which it is reached, and which start of it this is (0: not
+    told)."""
 
     cluster: str
     broker_name: str
     address: str
     ha_address: str
     grpc_address: str
+    incarnation: int = 0
 
 
 class Session(ABC):

@@ -8,6 +8,7 @@ from typing import Final
 
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile, ProtocolError
+from remoting.sealed_text import seal, unseal
 
 LINEAGE_FILE: Final = "logLineage"
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
@@ -28,15 +29,17 @@ class LogLineage:
             name = secrets.token_hex(16)
             self.keep(name)
             return name
-        name = content.decode("ascii", "replace").strip()
+        name, is_sealed = unseal(content, " ", LINEAGE_FILE)
         if not _NAME.fullmatch(name):
             raise CorruptedFile(
                 f"{LINEAGE_FILE} holds no name of a log; copy the file from another broker of the group"
             )
+        if not is_sealed:  # of an earlier version
+            self.keep(name)
         return name
 
     def keep(self, name: str) -> None:
         """Durable when it returns. Raises ProtocolError for what cannot be a name."""
         if not _NAME.fullmatch(name):
             raise ProtocolError(f"the master names its log {name[:60]!r}, which cannot be a name")
-        self._disk.replace_bytes(LINEAGE_FILE, f"{name}\n".encode())
+        self._disk.replace_bytes(LINEAGE_FILE, seal(name, " "))

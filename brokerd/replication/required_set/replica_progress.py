@@ -14,6 +14,7 @@ class ConnectionStage(Enum):
     """Where a replica's connection stands. Moves only downward; everything else closes it."""
 
     ACCEPTED = "accepted"  # no handshake yet: acks nothing
+    LEAVING = "leaving"  # it wants to drop its log, and waits until nothing counts on it
     GREETED = "greeted"  # our epochs were sent; the replica cuts its log
     STREAMING = "streaming"  # its first ack said from where to send
 
@@ -28,6 +29,7 @@ class Follower:
     unanswered: Handshake | None = None  # of a broker id that is not known (yet)
     broker_id: int = -1  # stays so for a guest: sent the log, counted nowhere
     address: str = ""  # of a guest, as it says
+    host: str = ""  # where the connection comes from
     layout: Layout = Layout.OWN
     incarnation: int = 0
     from_last_file: bool = False
@@ -36,6 +38,7 @@ class Follower:
     ack_offset: int = -1
     next_offset: int = -1
     confirm_sent: int = -1
+    went_back: bool = False  # it is required, and has less than it had acknowledged
 
 
 class MissingCopy(NamedTuple):

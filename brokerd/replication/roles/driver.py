@@ -27,8 +27,9 @@ from brokerd.replication.roles.hand_over import HandOver, Told
 from brokerd.replication.roles.log_sender import LogSender, Outlet
 from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire import own_layout
 from brokerd.replication.wire.channels import Channels
-from brokerd.replication.wire.frames import Ack, Frame, Handshake, Piece, Reply
+from brokerd.replication.wire.frames import Ack, Frame, Handshake, Piece, Released, Reply, TwinConnected
 from brokerd.replication.wire.proof import Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Bytes
@@ -74,6 +75,7 @@ class ReplicationDriver:
         epochs, highest_epoch = seams.epoch_file.load()
         self._disk = DiskEffects(seams.log, seams.epoch_file)
         self.channels = Channels(settings, credentials)
+        self._incarnation = credentials.incarnation
         self.machine = RoleMachine(settings, epochs, highest_epoch, self._disk.position(), confirm_offset, now_ms)
         self.acks = AckQueue(settings.max_waiting_acks)
         self._is_draining = False  # the broker is about to stop: nothing new is accepted
@@ -183,7 +185,7 @@ class ReplicationDriver:
     def accepted(self, connection: int, now_ms: int, *, host: str = "") -> None:
         """Somebody at the address `host` connected."""
         self.channels.accept(connection, host, now_ms)
-        self.machine.accepted(connection, now_ms)
+        self.machine.accepted(connection, now_ms, host)
         self._finish(now_ms)
 
     def received(self, connection: int, data: Bytes, now_ms: int) -> None:
@@ -215,6 +217,10 @@ class ReplicationDriver:
                 machine.replied(connection, frame, now_ms)
             elif isinstance(frame, Handshake):
                 machine.handshake(connection, frame, now_ms)
+            elif isinstance(frame, Released):
+                machine.released(connection, now_ms)
+            elif isinstance(frame, TwinConnected):
+                machine.twin_connected(connection, now_ms)
             else:
                 machine.saw_newer_epoch(connection, frame.epoch, now_ms)
         if pieces:
@@ -256,7 +262,7 @@ class ReplicationDriver:
     # From the session
 
     def identified(self, broker_id: int) -> None:
-        self.machine.identify(broker_id)
+        self.machine.identify(broker_id, self._incarnation)
 
     def lineage_known(self, name: str) -> None:
         """In a group with fixed roles: the name of the log, which is part of what is proven from now on."""
@@ -407,6 +413,10 @@ class ReplicationDriver:
                 accepted_end = self.channels.accepted_end(connection)
                 if accepted_end is not None:
                     self._outlet.send(connection, (accepted_end.encode_reply(reply),))
+            case effects.SendRelease(connection):
+                self._note(connection, own_layout.RELEASED)
+            case effects.SendTwinConnected(connection):
+                self._note(connection, own_layout.TWIN)
             case effects.Connect(address, attempt):
                 self._outlet.connect(address, attempt)
             case effects.CloseConnection(connection, reason):
@@ -437,6 +447,12 @@ class ReplicationDriver:
                     listener(role, master_epoch)
             case _:
                 raise AssertionError(f"nobody carries out {effect}")
+
+    def _note(self, connection: int, state: int) -> None:
+        accepted_end = self.channels.accepted_end(connection)
+        note = accepted_end.encode_note(state, self.machine.master_epoch) if accepted_end is not None else b""
+        if note:
+            self._outlet.send(connection, (note,))
 
     def _greet(self, connection: int, handshake: Handshake, now_ms: int) -> None:
         followership = self.machine.followership

@@ -37,6 +37,7 @@ class RoleView:
     master_address: str = ""
     master_ha_address: str = ""
     master_grpc_address: str = ""
+    master_incarnation: int = 0  # which start of it was elected; 0 = not told
     master_is_ours: bool = True  # it told the controllers where it replicates, which the original's brokers do not
 
 
@@ -125,6 +126,20 @@ class SendReply:
 
 
 @dataclass(frozen=True, slots=True)
+class SendRelease:
+    """To a replica that asked for it: nothing counts on its log."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendTwinConnected:
+    """To a replica whose broker id another process has; the connection is closed next."""
+
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
 class SendAck:
     connection: int
     offset: int
@@ -167,6 +182,8 @@ Effect = (
     | CloseConnection
     | SendHandshake
     | SendReply
+    | SendRelease
+    | SendTwinConnected
     | SendAck
     | SendHeartbeat
     | Ask

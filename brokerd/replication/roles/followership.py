@@ -3,7 +3,10 @@
 One object per (master, master epoch). Its connection moves IDLE -> DIALLING -> HANDSHAKE -> SETTLING -> TRANSFER and from
 anywhere back to IDLE; what does not fit the stage closes the connection. Invariants:
 
-- nothing is acked to a master whose newest epoch is not the one that a controller named: neither a late master nor an early one;
+- nothing is acked to a master whose newest epoch is not the one that a controller named: neither a late master nor an early one,
+  nor to another process than the one that was elected, as far as it is told which that is;
+- the log is dropped only when nothing counts on it: no life of this broker acked in this epoch, or the master, which alone knows
+  what it has proposed, has let this replica go (for a RocketMQ master: the controllers say that it is not in the set);
 - the log is cut before the epoch list (the other way round a crash would leave bytes under a wrong epoch), and both before the
   first ack; the first ack follows at once, when all that is kept is flushed: a replica acks durable bytes only;
 - bytes are taken only at the own end, within one epoch, whose entry is durable before its first byte;
@@ -72,6 +75,7 @@ class Followership:
         self.stuck = ""  # why this replica cannot follow without a person; "" = it can
         self.copies = 0  # how often the whole log was dropped and copied again
         self.cuts = 0
+        self.master_incarnation = view.master_incarnation  # 0 = not told yet
         self.layout = Layout.CLASSIC if is_classic else Layout.OWN
         self._is_ours = view.master_is_ours
         self._rocketmq_peers = RocketmqPeers(settings.plain_peers)
@@ -87,9 +91,11 @@ class Followership:
         self.received_ms = now_ms  # when the master last said something
         self.sent_ms = now_ms  # when this replica last did
         self._acked = -1
-        self._ever_acked = False
+        # Acks of this epoch, in this life or an earlier one, may have brought this replica into the set
+        self._may_count = not is_classic and not context.epoch_is_new
         self._wants_clearance = False  # we would drop the log, but must know first that the set does not count on it
-        self._cleared = False
+        self._cleared = False  # a controller said so; the master's word is still to come
+        self._asked_release = False  # on the present connection
         self._fresh = True  # no data yet on this connection
         self._is_damaged = False  # the log cannot be continued, whatever the epochs say
         self.master_confirm_offset = -1  # what the master last said is confirmed; -1 = nothing yet
@@ -120,6 +126,7 @@ class Followership:
         self.received_ms = self.sent_ms = now_ms
         self.stage = CopyStage.HANDSHAKE
         settings = self._settings
+        self._asked_release = self._cleared and not self.in_set and self.layout is Layout.OWN
         handshake = Handshake(
             self._self_id,
             settings.sync_from_last_file,
@@ -127,6 +134,7 @@ class Followership:
             self.layout,
             highest_epoch=self.master_epoch,
             acks_flushed=settings.ack_after_flush,
+            starts_anew=self._asked_release,
         )
         self._outbox.append(SendHandshake(connection, handshake))
         if self.layout is Layout.CLASSIC:
@@ -197,6 +205,14 @@ class Followership:
             )
             self._leave(f"{kind}: its epoch is {reply.last_epoch}, expected {self.master_epoch}", now_ms)
             return
+        if self._is_twin(reply):
+            self._outbox.append(Ask.SYNC)
+            self._be_refused(
+                f"two processes have the identity of broker {self.master_id}: the one at {self.address} is not the one that "
+                f"is master of epoch {self.master_epoch}; stop the one that runs on a copy of the data directory",
+                now_ms,
+            )
+            return
         log = self._log
         if log.end_offset == log.min_offset:
             self._forget_epochs()
@@ -212,9 +228,37 @@ class Followership:
                 if not self._start_anew(reason, now_ms):
                     return
             else:
+                self._cleared = False  # the logs fit after all
                 self._cut(common)
         self.stage = CopyStage.SETTLING
         self._settled(now_ms)
+
+    def _is_twin(self, reply: Reply) -> bool:
+        """Whether another process of the master answers than the one that was elected; without a controller's word, than the one
+        that answered first in this epoch."""
+        if not self.master_incarnation:
+            self.master_incarnation = reply.incarnation
+        return reply.incarnation not in (0, self.master_incarnation)
+
+    def released(self, connection: int, now_ms: int) -> None:
+        """The master counts on this replica no more, and will not before it acks again: drop the log, its epochs come next."""
+        if connection != self.connection:
+            return
+        self.received_ms = now_ms
+        if self.stage is not CopyStage.HANDSHAKE or not self._asked_release:
+            self._leave("the master released a replica that did not ask for it", now_ms)
+            return
+        self._may_count = False
+        self._drop_log()
+
+    def twin_connected(self, connection: int, now_ms: int) -> None:
+        """The master is connected to another process with this broker's id."""
+        if connection == self.connection:
+            self._be_refused(
+                f"two processes have broker id {self._self_id}: the master at {self.address} is connected to the other one and "
+                "refuses this one until that is gone; stop the one that runs on a copy of the data directory",
+                now_ms,
+            )
 
     def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
         """Log bytes and heartbeats, in order."""
@@ -330,21 +374,32 @@ class Followership:
 
     def _start_anew(self, reason: str, now_ms: int) -> bool:
         """Drop the whole log, to copy it again; refused while the group may count on what is in it."""
-        if self.in_set or (self._ever_acked and not self._cleared):
-            # Acks of this epoch may have brought us into the set since a controller last told: it must say again that we are not.
-            self._wants_clearance = True
-            self._outbox.append(Ask.SYNC)
+        is_cleared = self._cleared and self.layout.is_rocketmq  # such a master cannot be asked
+        if not self.in_set and (is_cleared or not self._may_count):
+            self._drop_log()
+            return True
+        # A controller must say again that we are not in the set, and then the master that it proposes nothing else.
+        self._cleared = False
+        self._wants_clearance = True
+        self._outbox.append(Ask.SYNC)
+        if self._asked_release:
+            reason += (
+                ", and its master is of an earlier version, which cannot say whether it counts on this replica; "
+                "upgrade the master, or elect another one"
+            )
+        else:
             reason += (
                 ", and this replica may be in the sync-state set; "
                 "elect it master if its log is the right one, or remove its data directory if the master's is"
             )
-            self._be_stuck(reason, now_ms)
-            return False
-        self._cleared = self._is_damaged = False
+        self._be_stuck(reason, now_ms)
+        return False
+
+    def _drop_log(self) -> None:
+        self._cleared = self._asked_release = self._is_damaged = False
         self.copies += 1
         self._reset(0)
         self._forget_epochs()
-        return True
 
     def _reset(self, offset: int) -> None:
         self._outbox.append(ResetLog(offset))
@@ -402,7 +457,7 @@ class Followership:
     def _send_ack(self, offset: int, now_ms: int) -> None:
         assert self.connection is not None
         self._acked = offset
-        self._ever_acked = self._ever_acked or offset > self._log.min_offset
+        self._may_count = self._may_count or offset > self._log.min_offset
         self.sent_ms = now_ms
         self._outbox.append(SendAck(self.connection, offset))
 
@@ -421,6 +476,11 @@ class Followership:
             self._outbox.append(CloseConnection(self.connection, reason))
             self.connection = None
         self._wait(now_ms)
+
+    def _be_refused(self, reason: str, now_ms: int) -> None:
+        """Another process has to go first; that may be any moment."""
+        self.stuck = reason
+        self._leave(reason, now_ms)
 
     def _be_stuck(self, reason: str, now_ms: int) -> None:
         """Only a person can help, or time."""

@@ -6,6 +6,9 @@ One object per mastership (one master epoch), so nothing of an earlier epoch can
 - `confirm_offset` is at most the position of every member of the required set, a member without an acking connection counting as
   "nothing new"; it never goes back, and neither does `acknowledged_offset`;
 - a replica joins the required set in the very call that finds it to have everything acknowledged;
+- a replica that asks to be let go of, to drop its log, is released when it is not required: then the controllers' set is without
+  it, no proposal with it is under way or may have been applied, and it joins again only by acks of the log that it has then;
+- one process has a broker id: another one, told apart by its incarnation, is refused for as long as the first is connected;
 - a connection that breaks a rule is closed, never argued with.
 
 Owned by `role_machine`, whose outbox receives the effects.
@@ -25,7 +28,9 @@ from brokerd.replication.roles.effects import (
     CloseConnection,
     ProposeSyncStateSet,
     SendHeartbeat,
+    SendRelease,
     SendReply,
+    SendTwinConnected,
 )
 from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
@@ -141,7 +146,7 @@ class Mastership:
 
     # Connections
 
-    def accepted(self, connection: int, now_ms: int) -> None:
+    def accepted(self, connection: int, now_ms: int, host: str = "") -> None:
         if len(self._followers) >= self._settings.max_connections:
             # Whoever connects without a word must not keep replicas out.
             idle = next((each for each in self.followers if each.stage is ConnectionStage.ACCEPTED), None)
@@ -149,7 +154,7 @@ class Mastership:
                 self._outbox.append(CloseConnection(connection, "too many replication connections"))
                 return
             self._drop(idle, "too many replication connections", now_ms)
-        self._followers[connection] = Follower(connection, Silence(self._patience, now_ms), now_ms)
+        self._followers[connection] = Follower(connection, Silence(self._patience, now_ms), now_ms, host=host)
 
     def lost(self, connection: int, now_ms: int) -> None:
         follower = self._followers.pop(connection, None)
@@ -190,8 +195,8 @@ class Mastership:
         follower.unanswered = None
         older = self._by_id.get(broker_id)
         if older is not None and older is not follower:
-            if handshake.incarnation and handshake.incarnation < older.incarnation:
-                self._drop(follower, f"broker {broker_id} has started again since", now_ms)
+            if handshake.incarnation and older.incarnation not in (0, handshake.incarnation):
+                self._refuse_twin(follower, older, broker_id, now_ms)
                 return
             self._drop(older, f"broker {broker_id} has a newer connection", now_ms)
         follower.broker_id = broker_id
@@ -199,15 +204,39 @@ class Mastership:
         is_weaker = self._settings.ack_after_flush and not handshake.acks_flushed and not handshake.layout.is_rocketmq
         follower.learner = handshake.learner or is_weaker
         self._by_id[broker_id] = follower
-        self._greet(follower, handshake, now_ms)
+        self._introduce(follower, handshake)
+        if handshake.starts_anew:
+            follower.stage = ConnectionStage.LEAVING
+            self.propose(now_ms)
+        else:
+            self._greet(follower, now_ms)
 
-    def _greet(self, follower: Follower, handshake: Handshake, now_ms: int) -> None:
+    def _refuse_twin(self, follower: Follower, older: Follower, broker_id: int, now_ms: int) -> None:
+        """A connected replica keeps its id: that it was there first is all that tells it from a copy of its data directory."""
+        self._outbox.append(SendTwinConnected(follower.connection))
+        self._drop(
+            follower,
+            f"two processes have broker id {broker_id}: the one at {older.host or 'an unknown address'} is connected, "
+            f"the other one at {follower.host or 'an unknown address'} is refused until it is gone",
+            now_ms,
+        )
+
+    def _introduce(self, follower: Follower, handshake: Handshake) -> None:
         follower.layout = handshake.layout
         follower.incarnation = handshake.incarnation
         follower.from_last_file = handshake.from_last_file
+
+    def _release_leaving(self, now_ms: int) -> None:
+        """Let go of those who want to drop their logs, if nothing counts on them any more."""
+        for follower in self.followers:
+            if follower.stage is ConnectionStage.LEAVING and follower.broker_id not in self.sync.required:
+                self._outbox.append(SendRelease(follower.connection))
+                self._greet(follower, now_ms)
+
+    def _greet(self, follower: Follower, now_ms: int) -> None:
         follower.stage = ConnectionStage.GREETED
         follower.sent_ms = now_ms
-        if handshake.layout is not Layout.CLASSIC:
+        if follower.layout is not Layout.CLASSIC:
             entries = tuple(self._epochs.entries)
             reply = Reply(self._log.end_offset, self.epoch, entries, self._log.min_offset)
             self._outbox.append(SendReply(follower.connection, reply))
@@ -219,7 +248,8 @@ class Mastership:
                 self._drop(other, f"{handshake.address} has a newer connection", now_ms)
         follower.address = handshake.address
         follower.learner = True
-        self._greet(follower, handshake, now_ms)
+        self._introduce(follower, handshake)
+        self._greet(follower, now_ms)
 
     def members_known(self, broker_ids: frozenset[int], learners: frozenset[int], now_ms: int) -> None:
         """A controller told the group's members: answer the handshakes that waited for that."""
@@ -259,6 +289,7 @@ class Mastership:
             follower.next_offset = max(offset, first)
             if not follower.layout.is_of_guests:
                 self._progress.setdefault(follower.broker_id, Progress(now_ms, now_ms))
+                follower.went_back = follower.broker_id in self.sync.required and offset < self.confirm_offset
         else:
             self._drop(follower, "an ack before the handshake", now_ms)
             return
@@ -269,6 +300,9 @@ class Mastership:
         if not follower.learner and self.sync.may_join(follower.broker_id, now_ms) and offset >= self._join_floor():
             self._progress[follower.broker_id] = Progress(now_ms, now_ms)
             self.sync.join(follower.broker_id)
+            self.propose(now_ms)
+        if follower.went_back:
+            follower.went_back = offset < self._join_floor()
             self.propose(now_ms)
         self.advance()
 
@@ -348,8 +382,9 @@ class Mastership:
             return follower.silence.silent_ms(now_ms) > self._settings.plain_silence_limit_ms
         if follower.stage is ConnectionStage.STREAMING:
             return follower.silence.is_dead(now_ms)
-        # A replica that cuts its log and flushes what is left says nothing meanwhile.
-        times = _SETTLING_PATIENCE if follower.stage is ConnectionStage.GREETED else 1
+        # A replica that cuts its log and flushes what is left, or waits to be let go of, says nothing meanwhile.
+        is_busy = follower.stage in (ConnectionStage.GREETED, ConnectionStage.LEAVING)
+        times = _SETTLING_PATIENCE if is_busy else 1
         return follower.silence.silent_ms(now_ms) > times * self._settings.silence_limit_ms
 
     def _heartbeat(self, follower: Follower) -> TransferHeader:
@@ -381,6 +416,7 @@ class Mastership:
         lagging = self._lagging(now_ms)
         if lagging & self.sync.joining:
             self.sync.leave_joining(lagging)
+        self._release_leaving(now_ms)
         if self.sync.needs_read:
             self._ask_sync(now_ms)
             return
@@ -441,6 +477,9 @@ class Mastership:
                 late = now_ms - progress.lost_ms >= self._settings.reconnect_grace_ms
             else:
                 late = now_ms - progress.caught_up_ms >= self._settings.not_caught_up_ms
+            # Whoever wants to drop its log, or has lost a part of it, is not worth waiting for.
+            if follower is not None and (follower.stage is ConnectionStage.LEAVING or follower.went_back):
+                late = True
             if late:
                 lagging.append(broker_id)
         return frozenset(lagging)
@@ -455,6 +494,8 @@ class Mastership:
             follower = self._by_id.get(broker_id)
             if follower is None:
                 reason = "it is not connected"
+            elif follower.stage is ConnectionStage.LEAVING:
+                reason = "it waits to be let go of, to copy the log anew"
             elif follower.stage is not ConnectionStage.STREAMING:
                 reason = "it is connected and settles its log"
             else:

@@ -19,3 +19,4 @@ class RoleContext:
     epochs: EpochList
     log: LogPosition
     outbox: list[Effect]
+    epoch_is_new: bool = False  # no life of this broker knew the epoch of the role before

@@ -51,6 +51,7 @@ class Event(Enum):
     MASTER_LOST = "a newer epoch without a master"
     OTHER_ELECTED = "another broker is master, of an epoch not known here yet or known to a fenced broker"
     ELECTED = "this broker is master of a newer epoch"
+    TWIN_ELECTED = "another process with this broker's id is, or was, master of a newer epoch or of this one"
     SERVED_BEFORE = "this broker is recorded as master of an epoch that an earlier life of it has served"
     CLASSIC_MASTER = "settings name a master that knows no controllers"
     LOG_SETTLED = "the log is whole and durable up to its end"
@@ -85,6 +86,7 @@ _LEAVE: Final = (Step.FAIL_WAITERS, Step.CLOSE_CONNECTIONS, Step.TELL_FENCED)
 # What ends any role, and what comes then
 _FROM_EACH_ROLE: Final[Mapping[Event, Switch]] = {
     Event.MASTER_LOST: Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    Event.TWIN_ELECTED: Switch(_FENCED, (*_LEAVE, Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
     Event.OTHER_ELECTED: Switch(_REPLICA, (*_LEAVE, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)),
     Event.ELECTED: Switch(_PROMOTING, (*_LEAVE, Step.PERSIST_EPOCH, Step.SETTLE_LOG)),
     Event.FAILED: Switch(_FENCED, _LEAVE),
@@ -92,6 +94,7 @@ _FROM_EACH_ROLE: Final[Mapping[Event, Switch]] = {
 
 SWITCHES: Final[Mapping[tuple[Role, Event], Switch]] = {
     (_FENCED, Event.MASTER_LOST): Switch(_FENCED, (Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
+    (_FENCED, Event.TWIN_ELECTED): Switch(_FENCED, (Step.PERSIST_EPOCH, Step.ASK_ELECTION)),
     (_FENCED, Event.OTHER_ELECTED): Switch(
         _REPLICA, (Step.FAIL_WAITERS, Step.PERSIST_EPOCH, Step.TELL_ROLE, Step.FOLLOW)
     ),
@@ -123,6 +126,7 @@ class RoleMachine:
         self.highest_epoch = highest_epoch
         self.log = log
         self.broker_id: int | None = None
+        self.incarnation = 0  # which start of this broker it is; 0 = not told
         self.role = Role.FENCED
         self.master_epoch = 0  # of the present role
         self.view: RoleView | None = None  # the newest that a controller told
@@ -132,6 +136,7 @@ class RoleMachine:
         self.failure = ""  # why this broker serves no more; "" = it does
         self._confirm_offset = min(max(confirm_offset, log.min_offset), log.end_offset)
         self._registered: set[int] = set()
+        self._epoch_is_new = False  # no life of this broker knew the epoch of the present role before
         self._outbox: list[Effect] = []
         self.awake = Awake(_TOLERATED_DELAY_MS)
         self.awake.tick(now_ms, 0)
@@ -161,10 +166,11 @@ class RoleMachine:
 
     # What the controllers say
 
-    def identify(self, broker_id: int) -> None:
-        """This broker's id in the group is known (once, before any view)."""
+    def identify(self, broker_id: int, incarnation: int = 0) -> None:
+        """This broker's id in the group is known (once, before any view), and which start of it this is."""
         assert self.broker_id in (None, broker_id)
         self.broker_id = broker_id
+        self.incarnation = incarnation
 
     def observe(self, view: RoleView, now_ms: int) -> None:
         """A controller told who is master. Older epochs than the highest known are ignored, whoever tells them."""
@@ -174,7 +180,7 @@ class RoleMachine:
         if view.master_epoch < self.highest_epoch:
             self._observe_stale(view)
             return
-        self.stale_view = ""
+        self.stale_view = self._describe_twin(view) if self._names_twin(view) else ""
         if self.role is not Role.FENCED and view.master_epoch == self.master_epoch:
             self._observe_again(view, now_ms)
         else:
@@ -186,7 +192,21 @@ class RoleMachine:
             return Event.MASTER_LOST
         if view.master_id != self.broker_id:
             return Event.OTHER_ELECTED
-        return Event.ELECTED if view.master_epoch > self.highest_epoch else Event.SERVED_BEFORE
+        if view.master_epoch <= self.highest_epoch:
+            return Event.SERVED_BEFORE
+        return Event.TWIN_ELECTED if self._names_twin(view) else Event.ELECTED
+
+    def _names_twin(self, view: RoleView) -> bool:
+        """Whether it is another process that the controllers elected under this broker's id: an earlier start of it, or one that
+        runs on a copy of its data directory. Two processes must never both serve one epoch."""
+        return view.master_id == self.broker_id and view.master_incarnation not in (0, self.incarnation)
+
+    def _describe_twin(self, view: RoleView) -> str:
+        return (
+            f"the process that was elected master of epoch {view.master_epoch} as broker {view.master_id}, at "
+            f"{view.master_address}, is another one than this: an earlier start of it, or one that runs on a copy of its "
+            "data directory; this one serves nobody before it is elected itself"
+        )
 
     def follow_classic(self, now_ms: int) -> None:
         """Copy the log of a master that knows no controllers, for the whole life of this process."""
@@ -259,11 +279,11 @@ class RoleMachine:
 
     # Connections of replicas to this broker
 
-    def accepted(self, connection: int, now_ms: int) -> None:
+    def accepted(self, connection: int, now_ms: int, host: str = "") -> None:
         if self.mastership is None:
             self._outbox.append(CloseConnection(connection, "this broker is not the master"))
         else:
-            self.mastership.accepted(connection, now_ms)
+            self.mastership.accepted(connection, now_ms, host)
 
     def handshake(self, connection: int, handshake: Handshake, now_ms: int) -> None:
         if handshake.highest_epoch > self.master_epoch:
@@ -296,6 +316,14 @@ class RoleMachine:
     def replied(self, connection: int, reply: Reply, now_ms: int) -> None:
         if self.followership is not None:
             self.followership.replied(connection, reply, now_ms)
+
+    def released(self, connection: int, now_ms: int) -> None:
+        if self.followership is not None:
+            self.followership.released(connection, now_ms)
+
+    def twin_connected(self, connection: int, now_ms: int) -> None:
+        if self.followership is not None:
+            self.followership.twin_connected(connection, now_ms)
 
     def received(self, connection: int, pieces: Sequence[Piece], now_ms: int) -> None:
         if self.followership is not None:
@@ -358,7 +386,9 @@ class RoleMachine:
         if self.view is not None and view.master_id != self.view.master_id:
             return  # an epoch has one master for ever; whoever tells another one is wrong
         self.view = view if self.view is None or view.set_epoch >= self.view.set_epoch else self.view
-        if self.mastership is not None:
+        if self.mastership is not None and self._names_twin(view):
+            self._switch(Event.TWIN_ELECTED, now_ms)
+        elif self.mastership is not None:
             self.mastership.sync.observed(view.members, view.set_epoch)
             self._registered |= view.members
             self._after_answer(self.mastership, now_ms)
@@ -387,6 +417,8 @@ class RoleMachine:
             return f"broker {view.master_id} is master of epoch {view.master_epoch}"
         if event is Event.ELECTED:
             return f"this broker becomes master of epoch {view.master_epoch}"
+        if event is Event.TWIN_ELECTED:
+            return self._describe_twin(view)
         return f"no master in epoch {view.master_epoch}"
 
     def _take(self, step: Step, to: Role, now_ms: int, reason: str) -> None:
@@ -427,6 +459,7 @@ class RoleMachine:
     def _persist_epoch(self) -> None:
         assert self.view is not None
         epoch = self.view.master_epoch
+        self._epoch_is_new = epoch > self.highest_epoch
         if monotonic(self.highest_epoch, epoch, "the highest master epoch") > self.highest_epoch:
             self.highest_epoch = epoch
             self._outbox.append(PersistMasterEpoch(epoch))
@@ -465,7 +498,7 @@ class RoleMachine:
 
     def _context(self) -> RoleContext:
         self_id = -1 if self.broker_id is None else self.broker_id
-        return RoleContext(self.settings, self_id, self.epochs, self.log, self._outbox)
+        return RoleContext(self.settings, self_id, self.epochs, self.log, self._outbox, self._epoch_is_new)
 
 
 def _ends_a_role(effect: Effect) -> bool:

@@ -44,6 +44,7 @@ class AcceptedEnd:
         self._step = _Step.HELLO
         self._hello = b""
         self._challenge = b""
+        self._takes_notes = False
         self._epoch = -1  # the master's, as the reply told it
         self._padding = 0  # how many zeros may follow a seed handshake
         self._skip = 0  # how many do
@@ -143,7 +144,9 @@ class AcceptedEnd:
             return 0
         key = check_replica(self._credentials, self._hello, self._challenge, proof[4:])
         self.output.append(own_layout.WELCOME_MAGIC + prove_master(key, self._hello, self._challenge, proof[4:]))
-        frames.append(own_layout.decode_hello(self._hello, self._credentials.group))
+        handshake = own_layout.decode_hello(self._hello, self._credentials.group)
+        self._takes_notes = handshake.takes_notes
+        frames.append(handshake)
         self._step = _Step.OPEN
         self._hello = self._challenge = b""
         return own_layout.SIGNED_BYTES
@@ -200,7 +203,14 @@ class AcceptedEnd:
     def encode_reply(self, reply: Reply) -> bytes:
         """The master's epochs; from now on acks count that name its newest one."""
         self._epoch = reply.last_epoch
-        return own_layout.encode_reply(reply) if self.layout is Layout.OWN else rocketmq_layouts.encode_reply(reply)
+        if self.layout is not Layout.OWN:
+            return rocketmq_layouts.encode_reply(reply)
+        who = self.encode_note(own_layout.INCARNATION, reply.last_epoch, self._credentials.incarnation)
+        return who + own_layout.encode_reply(reply)
+
+    def encode_note(self, state: int, epoch: int, number: int = 0) -> bytes:
+        """A note (`own_layout`); nothing for a replica that understands none."""
+        return own_layout.encode_note(state, epoch, number) if self._takes_notes else b""
 
     def encode_transfer_header(self, header: TransferHeader, body_bytes: int) -> bytes:
         """What travels before `body_bytes` of the log; 0 = a heartbeat."""

@@ -18,7 +18,16 @@ from typing import Final
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.wire import own_layout, rocketmq_layouts
-from brokerd.replication.wire.frames import FromMaster, Handshake, Layout, Piece, Reply, TransferHeader
+from brokerd.replication.wire.frames import (
+    FromMaster,
+    Handshake,
+    Layout,
+    Piece,
+    Released,
+    Reply,
+    TransferHeader,
+    TwinConnected,
+)
 from brokerd.replication.wire.proof import Credentials, NotProven, check_master, prove_replica
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
@@ -47,6 +56,7 @@ class DialledEnd:
         self._header: TransferHeader | None = None
         self._missing = 0  # bytes of the current body that have not arrived
         self._entries: tuple[EpochEntry, ...] = ()  # a RocketMQ master's, as it greeted
+        self._incarnation = 0  # of a master that told it
         self._step = _Step.OPEN
         if self.layout is Layout.OWN:
             credentials.key()
@@ -118,6 +128,8 @@ class DialledEnd:
             return self._take_transfer(view, position, available, frames)
         if state == rocketmq_layouts.HANDSHAKE_STATE:
             return self._take_reply(view, position, available, frames)
+        if state in own_layout.NOTES and self.layout is Layout.OWN:
+            return self._take_note(view, position, available, frames)
         raise ProtocolError(f"a master sent a frame of state {state}; only 1 (handshake) and 2 (transfer) exist")
 
     # The proof
@@ -145,6 +157,20 @@ class DialledEnd:
 
     # Frames
 
+    def _take_note(self, view: memoryview, position: int, available: int, frames: list[FromMaster]) -> int:
+        if available < own_layout.NOTE.size:
+            return 0
+        state, epoch, number = own_layout.NOTE.unpack_from(view, position)
+        if state == own_layout.INCARNATION:
+            self._incarnation = number
+        elif state == own_layout.TWIN:
+            frames.append(TwinConnected())
+        elif epoch != self._epoch:
+            raise ProtocolError(f"a release by the master of epoch {epoch} where epoch {self._epoch} is followed")
+        else:
+            frames.append(Released())
+        return own_layout.NOTE.size
+
     def _take_reply(self, view: memoryview, position: int, available: int, frames: list[FromMaster]) -> int:
         head = own_layout.REPLY if self.layout is Layout.OWN else rocketmq_layouts.REPLY
         if available < head.size:
@@ -162,7 +188,7 @@ class DialledEnd:
             raise ProtocolError(f"a log that begins at {min_offset} and ends at {end_offset}")
         if self.layout is Layout.CURRENT:
             self._entries = entries
-        frames.append(Reply(end_offset, last_epoch, entries, min_offset))
+        frames.append(Reply(end_offset, last_epoch, entries, min_offset, self._incarnation))
         return total
 
     def _take_transfer(self, view: memoryview, position: int, available: int, frames: list[FromMaster]) -> int:

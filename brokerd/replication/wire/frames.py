@@ -59,6 +59,8 @@ class Handshake(NamedTuple):
     highest_epoch: int = -1  # the highest master epoch that it has persisted
     acks_flushed: bool = True  # an ack means "on my disk", not only "in my memory"
     address: str = ""  # a guest's own words for who it is
+    starts_anew: bool = False  # it wants to drop its log, and asks not to be counted on before it acks again
+    takes_notes: bool = False  # it understands what a master says besides replies and transfers
 
 
 class Ack(NamedTuple):
@@ -75,12 +77,21 @@ class NewerEpoch(NamedTuple):
 
 class Reply(NamedTuple):
     """What the master has: the end of its log, its newest epoch (-1 = none), its epoch list, and where its log begins (-1 = not
-    told)."""
+    told); and which start of it this is (0 = not told)."""
 
     end_offset: int
     last_epoch: int
     entries: Sequence[EpochEntry]
     min_offset: int = -1
+    incarnation: int = 0
+
+
+class Released(NamedTuple):
+    """The master does not count on the replica, nor will before it acks again: it may drop its log."""
+
+
+class TwinConnected(NamedTuple):
+    """Another process with the replica's broker id is connected to the master."""
 
 
 class TransferHeader(NamedTuple):
@@ -100,5 +111,5 @@ class Piece(NamedTuple):
 
 
 FromReplica = Handshake | Ack | NewerEpoch
-FromMaster = Reply | Piece
+FromMaster = Reply | Piece | Released | TwinConnected
 Frame = FromReplica | FromMaster

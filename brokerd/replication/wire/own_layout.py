@@ -9,12 +9,17 @@ Integers are big-endian. First the proof (`proof`), then frames like the origina
     master -> replica   welcome     "LBHW" (4)  HMAC (32)
 
     replica -> master   ack         state=2 (4)  followed epoch (4)  offset (8)
-    master -> replica   reply       state=1 (4)  body size (4)  log end (8)  last epoch (4)  log begin (8)
+    master -> replica   note        state=3 to 5 (4)  master epoch (4)  number (8)
+                        reply       state=1 (4)  body size (4)  log end (8)  last epoch (4)  log begin (8)
                                     then n x { epoch (4)  start (8) }
                         transfer    state=2 (4)  body size (4)  offset (8)  epoch (4)  epoch start (8)  confirm offset (8)
                                     master epoch (4)  body
 
-Flags of a hello: 1 = start from the last file, 2 = learner, 4 = an ack means that the bytes are on disk.
+Flags of a hello: 1 = start from the last file, 2 = learner, 4 = an ack means that the bytes are on disk, 8 = it asks to be let go
+of, to drop its log, 16 = it understands notes. Masters of before notes pass over the last two.
+
+Notes, each only to a replica that understands them: 3 = the replica is let go of and may drop its log; 4 = which start of the
+master this is, its incarnation as the number; 5 = another process with the replica's broker id is connected: refused.
 """
 
 from __future__ import annotations
@@ -44,6 +49,14 @@ TRANSFER: Final = struct.Struct(">iiqiqqi")
 _FROM_LAST_FILE: Final = 1
 _LEARNER: Final = 2
 _ACKS_FLUSHED: Final = 4
+_STARTS_ANEW: Final = 8
+_TAKES_NOTES: Final = 16
+
+NOTE: Final = struct.Struct(">iiq")
+RELEASED: Final = 3
+INCARNATION: Final = 4
+TWIN: Final = 5
+NOTES: Final = (RELEASED, INCARNATION, TWIN)
 
 
 def encode_hello(handshake: Handshake, group: bytes, nonce: bytes) -> bytes:
@@ -51,6 +64,8 @@ def encode_hello(handshake: Handshake, group: bytes, nonce: bytes) -> bytes:
         _FROM_LAST_FILE * handshake.from_last_file
         | _LEARNER * handshake.learner
         | _ACKS_FLUSHED * handshake.acks_flushed
+        | _STARTS_ANEW * handshake.starts_anew
+        | _TAKES_NOTES
     )
     return (
         HELLO.pack(
@@ -86,11 +101,17 @@ def decode_hello(hello: bytes, group: bytes) -> Handshake:
         incarnation,
         highest_epoch,
         bool(flags & _ACKS_FLUSHED),
+        starts_anew=bool(flags & _STARTS_ANEW),
+        takes_notes=bool(flags & _TAKES_NOTES),
     )
 
 
 def encode_ack(epoch: int, offset: int) -> bytes:
     return ACK.pack(TRANSFER_STATE, epoch, offset)
+
+
+def encode_note(state: int, epoch: int, number: int = 0) -> bytes:
+    return NOTE.pack(state, epoch, number)
 
 
 def encode_reply(reply: Reply) -> bytes:

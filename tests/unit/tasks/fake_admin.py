@@ -11,6 +11,7 @@ from remoting.client.blocking import NodeOutcome
 from remoting.errors import ConnectionLost, RequestError, RequestTimeout
 from remoting.facts.broker_state import BrokerState, GroupState
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
+from remoting.facts.given_up import GivenUp, GivenUpPage
 from remoting.facts.words import BrokerRole, Outcome
 
 
@@ -36,6 +37,34 @@ class FakeAdmin:
         self.retired: list[str] = []
         self.calls: list[str] = []
         self.reads_fail = 0
+        self.given_up_messages = [
+            GivenUp(
+                offset=each,
+                key=f"K{each}",
+                producer_group="pg",
+                topic="T",
+                size=9,
+                begun_at_ms=0,
+                given_up_at_ms=9,
+                checks=15,
+            )
+            for each in range(3)
+        ]
+
+    def given_up(self, group: str, before: int | None = None, count: int = 100) -> GivenUpPage:
+        self._read()
+        found = [each for each in reversed(self.given_up_messages) if before is None or each.offset < before]
+        return GivenUpPage(items=tuple(found[:count]), before=None)
+
+    def end_given_up(self, group: str, offset: int, decision: str, decided_by: str) -> None:
+        self.calls.append(f"{decision} {offset} by {decided_by}")
+        known = self.given_up_messages[offset]
+        if known.decision not in (None, decision):
+            raise RequestError(codes.ILLEGAL_OPERATION, f"{known.decided_by} decided {known.decision} about it already")
+        if group not in self.deaf:
+            self.given_up_messages[offset] = replace(known, decision=decision, decided_by=decided_by)
+        if group in self.lost | self.deaf:
+            raise RequestError(codes.FLUSH_SLAVE_TIMEOUT, "it is not known whether the transaction is ended")
 
     # ---- reading
 

@@ -181,3 +181,26 @@ def test_an_unknown_group_is_named(group: str) -> None:
     missing = Outcome(FakeAdmin("broker-a"), "election.elect", **{**ELECTION, "group": group})
     assert missing.failure is not None
     assert missing.failure.code == "group-not-found"
+
+
+DECISION = {"group": "broker-a", "offset": 1, "decision": "commit", "decided_by": "ann"}
+
+
+def test_a_given_up_message_is_ended_once_and_an_answer_that_is_not_sure_is_read_back() -> None:
+    admin = FakeAdmin("broker-a")
+    made = Outcome(admin, "transaction.decide", **DECISION)
+    assert made.outcomes == {"broker-a": "CONFIRMED"}
+    again = Outcome(admin, "transaction.decide", **{**DECISION, "decided_by": "bob"})
+    assert again.failure is None
+    other = Outcome(admin, "transaction.decide", **{**DECISION, "decision": "rollback"})
+    assert other.failure is not None
+    assert (other.failure.code, str(other.failure)) == (
+        "decision-refused",
+        "The broker refused: bob decided commit about it already",
+    )
+    admin.lost = {"broker-a"}
+    assert Outcome(admin, "transaction.decide", **{**DECISION, "offset": 2}).outcomes == {"broker-a": "CONFIRMED"}
+    admin.deaf = {"broker-a"}
+    lost = Outcome(admin, "transaction.decide", **{**DECISION, "offset": 0})
+    assert lost.failure is not None
+    assert lost.failure.code == "change-incomplete"

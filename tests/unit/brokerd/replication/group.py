@@ -204,7 +204,8 @@ class Controller:
     def view(self) -> RoleView:
         master = self.master_id
         return RoleView(
-            master, self.master_epoch, self.members, self.set_epoch, f"b{master}", f"b{master}" if master else ""
+            *(master, self.master_epoch, self.members, self.set_epoch, f"b{master}", f"b{master}" if master else ""),
+            master_incarnation=self.master_life,
         )
 
     def elect(self, winner: int) -> None:

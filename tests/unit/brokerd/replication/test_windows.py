@@ -6,12 +6,21 @@ setting opens a window on purpose, the test shows the loss: the documentation sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
-from brokerd.replication.roles.effects import Role
+from brokerd.replication.required_set.replica_progress import ConnectionStage
+from brokerd.replication.roles.effects import Role, SendRelease
+from brokerd.replication.roles.followership import CopyStage
+from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.put_status import PutStatus
-from tests.unit.brokerd.replication.group import Group, Node
+from remoting import codes
+from remoting.disk import Bytes
+from remoting.errors import ProtocolError
+from tests.unit.brokerd.replication.group import Group, Node, Request
 from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch, check_safety
 
 WEAK = {"all_ack_in_sync_state_set": False}
@@ -227,3 +236,124 @@ def test_w23_a_rejected_expansion_does_not_leave_a_dead_replica_required() -> No
     assert group[1].machine.mastership.sync.required == {1}
     append_and_flush(group, group[1])
     assert group.outcomes[-1] is PutStatus.PUT_OK
+
+
+def settle_with_held_proposals(group: Group, held: list[Request], rounds: int) -> None:
+    """Let everything happen but the masters' proposals, whose link to the controllers is slow."""
+    for _ in range(rounds):
+        while _one_event(group, held):
+            pass
+        group.tick()
+
+
+def _one_event(group: Group, held: list[Request]) -> bool:
+    busy = group.one_round_without_controllers()
+    held.extend(each for each in group.requests if each.kind == "alter")
+    group.requests[:] = [each for each in group.requests if each.kind != "alter"]
+    while group.requests:
+        group.process(group.requests[0])
+        busy = True
+    while group.answers:
+        group.deliver(group.answers[0])
+        busy = True
+    return busy
+
+
+def race_with_a_proposal() -> tuple[Group, list[Request]]:
+    """A replica has caught up, and the master's proposal that makes it a member is held up on its way to the controllers; then
+    the replica's log refuses a byte, so that it wants to copy everything anew."""
+    group = healthy(2)
+    group.crash(group[2])
+    group.settle(100)
+    assert group.controller.members == {1}
+    group[2].start()
+    group.push(group[2])
+    held: list[Request] = []
+    settle_with_held_proposals(group, held, 3)
+    assert [sorted(each.proposal.members) for each in held if each.proposal is not None] == [[1, 2]]
+    log = group[2].log
+    take = log.append_replicated
+
+    def refuse(offset: int, buffers: Sequence[Bytes]) -> None:
+        log.append_replicated = take  # type: ignore[method-assign]
+        raise ProtocolError("no record starts there")
+
+    log.append_replicated = refuse  # type: ignore[method-assign]
+    group.append(group[1])
+    settle_with_held_proposals(group, held, 2)
+    followership = group[2].machine.followership
+    assert followership is not None
+    assert followership.stuck == "no record starts there"
+    return group, held
+
+
+def test_a_replica_keeps_its_log_while_a_proposal_that_names_it_is_on_its_way() -> None:
+    group, held = race_with_a_proposal()
+    settle_with_held_proposals(group, held, 200)
+    assert group[2].log.end_offset > 0, "the controllers say that it is no member, but the master has not let it go"
+    group.requests.append(held.pop(0))
+    group.settle_now()
+    check_safety(group)
+    group.settle(100)
+    assert group[2].log.records() == group[1].log.records()
+    assert group[2].machine.followership is not None
+    assert group[2].machine.followership.copies == 1
+    assert group.controller.members == {1, 2}
+    check_safety(group)
+
+
+def test_the_group_loses_when_a_master_lets_go_of_whom_it_has_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def release_all(self: Mastership, now_ms: int) -> None:
+        for follower in self.followers:
+            if follower.stage is ConnectionStage.LEAVING:
+                self._outbox.append(SendRelease(follower.connection))
+                self._greet(follower, now_ms)
+
+    monkeypatch.setattr(Mastership, "_release_leaving", release_all)
+    group, held = race_with_a_proposal()
+    log, decided = group[2].log, []
+    reset = log.reset
+
+    def reset_while_the_proposal_arrives(offset: int) -> None:
+        reset(offset)
+        decided.append(group.controller.process(held[0]).code)
+        with pytest.raises(AssertionError, match="b2 is electable and lacks"):
+            check_safety(group)
+
+    log.reset = reset_while_the_proposal_arrives  # type: ignore[method-assign]
+    settle_with_held_proposals(group, held, 200)
+    assert decided == [codes.SUCCESS]
+
+
+def test_a_replica_that_comes_back_with_less_than_it_acknowledged_leaves_at_once() -> None:
+    """Whatever it lost it by: a master does not wait until it lags."""
+    group = healthy(2)
+    group.append(group[1])
+    group.settle(3)
+    mastership = group[1].machine.mastership
+    assert mastership is not None
+    group.crash(group[2])
+    group[2].log._cut(group[2].log.boundaries()[-2])
+    group[2].start()
+    group.push(group[2])
+    while group[2].machine.followership is None or group[2].machine.followership.stage is not CopyStage.TRANSFER:
+        group.one_round_without_controllers() or group.tick()
+    for wire in list(group.wires.values()):
+        group.deliver_to_master(wire)
+    assert [sorted(each.proposal.members) for each in group.requests if each.proposal is not None] == [[1]]
+    group.settle(20)
+    assert group.controller.members == {1, 2}
+    check_safety(group)
+
+
+def test_a_broker_serves_no_epoch_that_another_process_with_its_identity_was_elected_for() -> None:
+    """Two processes on copies of one data directory: the controllers name which of them was elected."""
+    group = healthy()
+    other = replace(group.controller.view(), master_id=2, master_epoch=2, members=frozenset({2}), set_epoch=9)
+    group[2].driver.observed(replace(other, master_incarnation=group[2].life + 1), group.now_ms)
+    assert group[2].machine.role is Role.FENCED
+    assert "is another one than this" in group[2].state().stale_view
+    group[2].driver.observed(replace(other, master_epoch=3, master_incarnation=group[2].life), group.now_ms)
+    assert group[2].machine.role is Role.MASTER
+    group[2].driver.observed(replace(other, master_epoch=3, master_incarnation=group[2].life + 1), group.now_ms)
+    assert group[2].machine.role is Role.FENCED

@@ -8,6 +8,7 @@ from brokerd.store.draft import Draft, encode_draft
 from brokerd.transactions.decide import Due, EndTransaction, Outcome, check_end, decide_due
 from brokerd.transactions.records import (
     OP_TOPIC,
+    EndedAs,
     Half,
     check_body,
     commit_draft,
@@ -117,7 +118,7 @@ def test_a_question_is_a_record_of_the_message_itself() -> None:
     ],
 )
 def test_op_records_of_all_versions_are_read(body: bytes, tag: str, offsets: list[int]) -> None:
-    draft = op_draft([], 1, HOST)._replace(body=body, properties=encode_properties({"TAGS": tag}))
+    draft = op_draft([], 1, HOST, EndedAs.COMMIT)._replace(body=body, properties=encode_properties({"TAGS": tag}))
     assert done_offsets(stored(draft)) == offsets
 
 
@@ -128,8 +129,13 @@ def test_an_op_record_of_a_successor_decides_nothing() -> None:
 
 
 def test_op_records_are_as_the_original_writes_them() -> None:
-    op = op_draft([3, 17], 5, HOST)
-    assert (op.topic, op.queue_id, op.body, op.properties) == (OP_TOPIC, 0, b"3,17,", b"TAGS\x01d\x02")
+    op = op_draft([3, 17], 5, HOST, EndedAs.ROLLBACK)
+    assert (op.topic, op.queue_id, op.body, op.properties) == (
+        OP_TOPIC,
+        0,
+        b"3,17,",
+        b"TAGS\x01d\x02TRAN_ENDED_AS\x01rollback\x02",
+    )
 
 
 def test_the_table_keeps_of_a_draft_what_it_reads_of_the_record() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from brokerd.replication.roles.effects import Role
+from brokerd.store.put_status import PutStatus
 from brokerd.transactions import checking, topics
 from brokerd.transactions.decide import EndTransaction, Outcome
-from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP
+from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP, EndedAs
 from brokerd.transactions.settings import TransactionSettings
 from remoting import codes
 from remoting.errors import StorageError
@@ -90,9 +91,12 @@ def test_what_was_decided_is_not_decided_again(broker: TransactionBroker, again:
     if restarts:
         broker = broker.restart()
     error = broker.end(half, again)
-    assert error is not None
-    assert error.code == codes.SYSTEM_ERROR
-    assert "not open" in str(error)
+    if again is Outcome.COMMIT:
+        assert error is None, "it is told what it was told before"
+    else:
+        assert error is not None
+        assert error.code == codes.SYSTEM_ERROR
+        assert "not open" in str(error)
     assert len(broker.bodies()) == 1
     assert len(broker.ops) == 1
 
@@ -176,7 +180,7 @@ def test_an_orphan_is_asked_about_with_the_offsets_of_its_present_record(broker:
     assert (record.queue_id, record.body, record.prepared_transaction_offset) == (2, b"orphan", second.physical_offset)
     moved, done = broker.ops
     assert (moved.body, moved.property_map()) == (b"0,", {"TAGS": "d", "TRAN_MOVED": "true"})
-    assert (done.body, done.property_map()) == (b"0,1,", {"TAGS": "d"})
+    assert (done.body, done.property_map()) == (b"0,1,", {"TAGS": "d", "TRAN_ENDED_AS": "commit"})
     broker.look()
     assert len(producer.asked) == 1
 
@@ -199,7 +203,8 @@ def test_the_answer_to_a_check_and_a_late_decision_deliver_once(broker: Transact
     broker.look()
     [(question, _)] = producer.asked
     assert broker.end(half) is None  # with the offsets of the record that was replaced
-    assert broker.answer_check(question) is not None
+    assert broker.answer_check(question) is None, "the same decision"
+    assert broker.answer_check(question, Outcome.ROLLBACK) is not None
     assert len(broker.bodies()) == 1
     broker.look()
     assert len(producer.asked) == 1
@@ -459,3 +464,119 @@ def test_errors_of_the_disk_are_answered(broker: TransactionBroker, monkeypatch:
     assert error is not None
     assert "I/O error" in str(error)
     assert [each.first for each in broker.service.table] == [half.queue_offset]
+
+
+# ---- what is not acknowledged
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutStatus.FLUSH_SLAVE_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT),
+        (PutStatus.FLUSH_DISK_TIMEOUT, codes.FLUSH_DISK_TIMEOUT),
+        (PutStatus.SERVICE_NOT_AVAILABLE, codes.SERVICE_NOT_AVAILABLE),
+    ],
+)
+@pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ROLLBACK])
+def test_an_end_that_is_not_acknowledged_is_not_answered_ok(
+    broker: TransactionBroker, status: PutStatus, code: int, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record may not be in the log of the next master, where the transaction is open then."""
+    half = broker.half()
+    with monkeypatch.context() as late:
+        late.setattr(broker.core.record_log, "when_acknowledged", lambda end_offset, done: done(status))
+        error = broker.end(half, outcome)
+        assert error is not None
+        assert error.code == code
+        assert "it is not known whether the transaction is ended" in str(error)
+        assert broker.end(half, outcome) is not None, "asked again, it is told when it is acknowledged, not before"
+    assert broker.end(half, outcome) is None
+    assert len(broker.ops) == 1
+    assert len(broker.bodies()) == (outcome is Outcome.COMMIT)
+    other = Outcome.ROLLBACK if outcome is Outcome.COMMIT else Outcome.COMMIT
+    assert "not open" in str(broker.end(half, other))
+
+
+# ---- given up, and ended by hand
+
+
+def given_up(broker: TransactionBroker, count: int = 1) -> None:
+    for number in range(count):
+        broker.half(body=b"%d" % number, queue_id=2)
+    for _ in range(16):
+        broker.look()
+    assert len(broker.given_up) == count
+
+
+def by_hand(broker: TransactionBroker, offset: int, ended_as: EndedAs, who: str = "ann") -> str:
+    answers: list[object] = []
+    broker.service.end_given_up(offset, ended_as, who, answers.append)
+    broker.turns.run()
+    [answer] = answers
+    return str(answer or "")
+
+
+def test_what_was_given_up_is_listed_with_its_age_and_why(broker: TransactionBroker) -> None:
+    begun_ms = broker.turns.wall_ms()
+    given_up(broker, 3)
+    page = broker.service.given_up.page(None, 2)
+    assert [each.offset for each in page.items] == [2, 1]
+    assert page.before == 1
+    rest = broker.service.given_up.page(page.before, 2)
+    assert ([each.offset for each in rest.items], rest.before) == ([0], None)
+    [first] = rest.items
+    assert (first.topic, first.producer_group, first.checks, first.decision) == ("T", "pg", 15, None)
+    assert first.begun_at_ms == begun_ms
+    assert first.given_up_at_ms > begun_ms
+    assert len(first.key) == 32
+
+
+def test_a_given_up_message_is_committed_by_hand_exactly_once(broker: TransactionBroker) -> None:
+    given_up(broker, 2)
+    assert by_hand(broker, 0, EndedAs.COMMIT) == ""
+    assert by_hand(broker, 0, EndedAs.COMMIT, "bob") == "", "the second click finds it done"
+    assert "ann decided commit" in by_hand(broker, 0, EndedAs.ROLLBACK, "bob")
+    assert by_hand(broker, 1, EndedAs.ROLLBACK) == ""
+    assert broker.bodies() == [b"0"]
+    [record] = broker.records()
+    assert (record.queue_id, record.sys_flag) == (2, SYS_TRANSACTION_COMMIT)
+    listed = {each.offset: (each.decision, each.decided_by) for each in broker.service.given_up.page(None, 9).items}
+    assert listed == {0: ("commit", "ann"), 1: ("rollback", "ann")}
+    again = broker.restart()
+    assert by_hand(again, 0, EndedAs.COMMIT, "bob") == ""
+    assert "ann decided rollback" in by_hand(again, 1, EndedAs.COMMIT, "bob")
+    assert again.bodies() == [b"0"]
+
+
+def test_two_people_who_decide_before_anything_is_confirmed_decide_once(
+    broker: TransactionBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up(broker)
+    answers: list[object] = []
+    broker.service.end_given_up(0, EndedAs.COMMIT, "ann", answers.append)
+    broker.service.end_given_up(0, EndedAs.COMMIT, "bob", answers.append)
+    broker.service.end_given_up(0, EndedAs.ROLLBACK, "eve", answers.append)
+    broker.turns.run()
+    assert [str(each or "") for each in answers if each is None] == ["", ""]
+    assert [str(each) for each in answers if each is not None] == ["ann decided commit about it already"]
+    assert broker.bodies() == [b"0"]
+
+
+def test_what_is_decided_is_not_resumed_nor_the_reverse(broker: TransactionBroker) -> None:
+    given_up(broker, 2)
+    places = [record.physical_offset for record in broker.given_up]
+    assert by_hand(broker, 0, EndedAs.ROLLBACK) == ""
+    assert "ann decided rollback" in str(broker.resume(places[0]))
+    assert broker.resume(places[1]) is None
+    assert "decided resumed" in str(broker.resume(places[1])), "it is open once, whoever asks"
+    assert "decided resumed" in by_hand(broker, 1, EndedAs.COMMIT)
+    assert broker.service.state().open == 1
+
+
+def test_only_a_message_that_was_given_up_is_ended_by_hand(broker: TransactionBroker) -> None:
+    given_up(broker)
+    assert by_hand(broker, 0, EndedAs.COMMIT) == ""
+    for offset in (1, 2):  # the decision itself, and nothing
+        assert "no half message that was given up is at queue offset" in by_hand(broker, offset, EndedAs.COMMIT)
+    broker.replica.become(Role.REPLICA)
+    assert "only the master" in by_hand(broker, 0, EndedAs.COMMIT)

@@ -210,3 +210,20 @@ def test_when_the_master_of_an_acting_group_goes_its_topics_can_only_be_read_unt
     assert table.queues("A")["broker-a"].perm == 4, "who stands in brings no permission to write"
     table.register(broker(0, "h:0", acting_master=True, topics={"A": EIGHT, "B": EIGHT}), "m", 0)
     assert table.queues("A")["broker-a"].perm == 6
+
+
+def test_of_two_processes_with_one_identity_the_first_one_stays_where_roles_are_fixed() -> None:
+    """Each start of a copy has a newer epoch, which proves nothing."""
+    committed = {"broker-a": 0}
+    table = RouteTable(lambda name: committed[name])
+    table.register(broker(0, "a:1", epoch=3, incarnation=1), "a", 0)
+    copy = broker(0, "b:1", epoch=4, incarnation=2)
+    assert table.twin_of(copy, 1000) == broker(0, "a:1", epoch=3, incarnation=1, topics={})
+    assert table.twin_of(broker(0, "a:1", epoch=4, incarnation=2), 1000) is None, "its next life, where it was"
+    assert table.twin_of(broker(0, "b:1", epoch=4), 1000) is None, "of the original: its epoch decides"
+    assert table.twin_of(copy, 50_000) is None, "the first one has not said a word for long"
+    committed["broker-a"] = 3
+    assert table.twin_of(copy, 1000) is None, "the controllers decide"
+    committed["broker-a"] = 0
+    table.connection_closed("a")
+    assert table.twin_of(copy, 1000) is None

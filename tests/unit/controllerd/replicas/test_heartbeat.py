@@ -99,9 +99,10 @@ def test_offsets_may_go_back_within_an_incarnation_and_only_grow_without_one() -
 
 
 def test_incarnations_are_compared_for_equality_only() -> None:
-    """The wall clock went back between two lives: the later connection tells which life is the present one."""
+    """The directory is an older copy: the later connection tells which life is the present one, once the other one's closed."""
     machine, table = group_of_three(), make_table()
     table.heartbeat(beat(1, connection=1, incarnation=2000), 0)
+    table.connection_closed(1, 5)
     assert table.heartbeat(beat(1, connection=2, incarnation=1000), 10)
     assert not table.heartbeat(beat(1, connection=1, incarnation=2000), 20)
     assert table.observe(group_of(machine), 20)[0].incarnation == 1000
@@ -223,6 +224,7 @@ def test_a_new_life_of_a_broker_begins_with_nothing_known() -> None:
     silence = table.silence(group_of(machine), 1)
     assert silence is not None
     assert silence.limit_ms == 1000
+    table.connection_closed(1, 25_000)
     table.heartbeat(beat(1, 2, interval_ms=250, timeout_ms=1500, incarnation=2), 25_000)
     silence = table.silence(group_of(machine), 1)
     assert silence is not None
@@ -257,6 +259,7 @@ def test_a_master_that_restarted_unnoticed_needs_an_election() -> None:
     run(machine, elect(seen(2, 1, 5, incarnation=21), trigger=Trigger.CONTROLLER))
     table.heartbeat(beat(2, 1, incarnation=21, epoch=2, max_offset=5), 0)
     assert due(machine, table, 0) == []
+    table.connection_closed(1, 90)
     assert table.heartbeat(beat(2, 2, incarnation=22, epoch=2, max_offset=5), 100)
     (command,) = due(machine, table, 100)
     epoch = group_of(machine).master_epoch
@@ -295,3 +298,53 @@ def test_a_broker_says_nothing_new_with_most_heartbeats() -> None:
     assert table.heartbeat(beat(1, 1, epoch=1, max_offset=60), 20_000), "it was silent and lives"
     table.connection_closed(1, 0)
     assert table.heartbeat(beat(1, 9, epoch=1, max_offset=60), 20_001), "it came back"
+
+
+def test_an_id_belongs_to_the_process_that_is_heard_and_to_nobody_for_an_election() -> None:
+    """A copied data directory: the second process is refused while the first lives, and nobody can know whose log was counted."""
+    machine, table = group_of_three(), make_table()
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id, incarnation=broker_id, epoch=1, max_offset=50), 0)
+    group = group_of(machine)
+    assert table.other_process(group, 2, 77, 100) is not None
+    assert table.other_process(group, 2, 2, 100) is None
+    assert not table.heartbeat(beat(2, 9, incarnation=77, epoch=1, max_offset=90), 100)
+    observed = {each.broker_id: each for each in table.observe(group, 100)}
+    assert (observed[2].incarnation, observed[2].max_offset, observed[2].is_contested) == (2, 50, True)
+    assert [each.is_contested for each in observed.values()] == [False, True, False]
+    assert explain_eligibility(group, table.observe(group, 100))[1].reason.startswith("two processes claim its id")
+    for broker_id in (1, 3):
+        table.connection_closed(broker_id, 200)
+    reply = run(machine, elect(*table.observe(group, 200)))
+    assert reply.code == codes.CONTROLLER_ELECT_MASTER_FAILED
+    table.connection_closed(9, 300)
+    assert not any(each.is_contested for each in table.observe(group, 300)), "the second one is gone"
+    assert run(machine, elect(*table.observe(group, 300))).group.master_broker_id == 2  # type: ignore[union-attr]
+
+
+def test_an_id_changes_hands_when_the_process_that_had_it_is_gone() -> None:
+    machine, table = group_of_three(), make_table()
+    calm = {"interval_ms": 250, "timeout_ms": 1500}
+    for now_ms in range(0, 5000, 250):
+        table.heartbeat(beat(2, 2, incarnation=2, **calm), now_ms)
+        assert not table.heartbeat(beat(2, 9, incarnation=77, **calm), now_ms)
+    group = group_of(machine)
+    for now_ms in range(5000, 5750, 250):
+        assert not table.heartbeat(beat(2, 9, incarnation=77, **calm), now_ms)
+    assert table.other_process(group, 2, 77, 7000) is None, "it is silent"
+    assert table.heartbeat(beat(2, 9, incarnation=77, **calm), 7000)
+    assert not table.heartbeat(beat(2, 2, incarnation=2, **calm), 7100), "the first one thaws: now it is the second one"
+    table.connection_closed(9, 7200)
+    assert not table.heartbeat(beat(2, 2, incarnation=2, **calm), 7300)
+    assert table.heartbeat(beat(2, 2, incarnation=2, **calm), 9300), "not its last words: it goes on speaking"
+
+
+def test_the_master_keeps_leading_while_another_process_claims_its_id() -> None:
+    machine, table = group_of_three(), make_table()
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id, incarnation=broker_id, epoch=1, max_offset=50), 0)
+    run(machine, elect(*table.observe(group_of(machine), 0), trigger=Trigger.CONTROLLER))
+    table.heartbeat(beat(1, 9, incarnation=77, epoch=9, max_offset=999), 100)
+    assert due(machine, table, 100) == []
+    observed = observe_for_request(group_of(machine), table, 100)
+    assert run(machine, elect(*observed)).code == codes.CONTROLLER_MASTER_STILL_EXIST

@@ -99,16 +99,19 @@ def test_a_disk_that_lied_is_found_out_by_what_was_confirmed() -> None:
     assert heard(table, 2, 1200, 2, incarnation=8, epoch=3, max_offset=99, confirm_offset=60), (
         "not only at its first word"
     )
+    table.connection_closed(2, 1250)
     assert heard(table, 2, 1300, 3, incarnation=9, epoch=3, max_offset=99, confirm_offset=60), (
         "nor only in its next life"
     )
     assert not heard(table, 2, 1400, 3, incarnation=9, epoch=3, max_offset=100, confirm_offset=60), "it caught up"
+    table.connection_closed(3, 1450)
     assert not heard(table, 2, 1500, 4, incarnation=10, epoch=3, max_offset=99, confirm_offset=99)
 
 
 def test_who_lost_only_what_was_not_confirmed_is_not_suspected() -> None:
     table = make_table()
     heard(table, 2, 1000, 1, incarnation=7, epoch=3, max_offset=120, confirm_offset=100)
+    table.connection_closed(1, 1050)
     assert not heard(table, 2, 1100, 2, incarnation=8, epoch=3, max_offset=100, confirm_offset=90)
 
 
@@ -116,8 +119,10 @@ def test_being_cut_by_a_newer_master_is_no_loss() -> None:
     table = make_table()
     heard(table, 2, 1000, 1, incarnation=7, epoch=3, max_offset=120, confirm_offset=100)
     assert not heard(table, 2, 1100, 1, incarnation=7, epoch=4, max_offset=60, confirm_offset=60)
+    table.connection_closed(1, 1150)
     assert not heard(table, 2, 1200, 2, incarnation=8, epoch=4, max_offset=60, confirm_offset=60)
     heard(table, 3, 1000, 5, incarnation=7, epoch=3, max_offset=120, confirm_offset=100)
+    table.connection_closed(5, 1050)
     assert heard(table, 3, 1100, 6, incarnation=8, epoch=3, max_offset=60, confirm_offset=0)
     assert not heard(table, 3, 1200, 6, incarnation=8, epoch=4, max_offset=60, confirm_offset=60)
 

@@ -6,13 +6,16 @@ import pytest
 
 from brokerd.replication.controllers.identity import (
     IDENTITY_FILE,
+    INCARNATION_FILE,
     TEMPORARY_FILE,
+    Choice,
     IdentityFiles,
     Registration,
     Step,
     next_incarnation,
 )
 from remoting.errors import CorruptedFile, SettingsError
+from remoting.sealed_text import seal
 from tests.support.disks import MemoryDisk
 
 
@@ -20,14 +23,14 @@ def registration(disk: MemoryDisk, now_ms: int = 1000) -> Registration:
     return Registration(IdentityFiles(disk, "c", "b"), "127.0.0.1:1", now_ms)
 
 
-def test_the_files_have_the_original_format() -> None:
+def test_the_files_begin_as_the_original_s_do() -> None:
     disk = MemoryDisk()
     first = registration(disk)
     assert first.step is Step.UNKNOWN
     first.next_id(2)
-    assert disk.read_bytes(TEMPORARY_FILE) == b"c#b#2#127.0.0.1:1;1000"
+    assert disk.read_bytes(TEMPORARY_FILE) == seal("c#b#2#127.0.0.1:1;1000", "#")
     first.applied()
-    assert disk.read_bytes(IDENTITY_FILE) == b"c#b#2"
+    assert disk.read_bytes(IDENTITY_FILE) == seal("c#b#2", "#")
     assert not disk.exists(TEMPORARY_FILE)
     first.registered()
     assert (first.step, first.broker_id) == (Step.REGISTERED, 2)
@@ -107,7 +110,68 @@ def test_names_that_would_break_the_file_are_refused(name: str) -> None:
 
 def test_incarnations_grow_whatever_the_clock_does() -> None:
     disk = MemoryDisk()
-    assert [next_incarnation(disk) for _ in range(3)] == [1, 2, 3]
+    found = [next_incarnation(disk) for _ in range(3)]
+    assert [each >> 31 for each in found] == [1, 2, 3]
+    assert sorted(found) == found
+    assert found[-1] < 1 << 63
     disk.replace_bytes("incarnation", b"garbage")
     with pytest.raises(CorruptedFile):
         next_incarnation(disk)
+
+
+def test_two_copies_of_a_directory_have_different_incarnations() -> None:
+    """They have the same count, so it must not be the count alone that tells them apart."""
+    first = MemoryDisk()
+    next_incarnation(first)
+    copy = MemoryDisk()
+    copy.replace_bytes(INCARNATION_FILE, first.read_bytes(INCARNATION_FILE) or b"")
+    assert next_incarnation(first) != next_incarnation(copy)
+    assert next_incarnation(first, lambda bits: (1 << bits) - 1) > next_incarnation(copy, lambda bits: 0)
+
+
+def test_files_of_before_are_read_and_get_a_checksum() -> None:
+    disk = MemoryDisk()
+    disk.replace_bytes(IDENTITY_FILE, b"c#b#2")
+    disk.replace_bytes(INCARNATION_FILE, b"7\n")
+    assert registration(disk).broker_id == 2
+    assert disk.read_bytes(IDENTITY_FILE) == seal("c#b#2", "#")
+    assert next_incarnation(disk) >> 31 == 8
+    assert disk.read_bytes(INCARNATION_FILE) == seal("8", " ")
+    assert registration(disk).broker_id == 2
+    chosen = MemoryDisk()
+    chosen.replace_bytes(TEMPORARY_FILE, b"c#b#3#127.0.0.1:1;1000")
+    assert registration(chosen).choice == Choice(3, "127.0.0.1:1;1000")
+
+
+def test_no_flipped_bit_makes_another_valid_file() -> None:
+    disk = MemoryDisk()
+    each = registration(disk)
+    each.next_id(12)
+    temporary = disk.read_bytes(TEMPORARY_FILE) or b""
+    each.applied()
+    identity = disk.read_bytes(IDENTITY_FILE) or b""
+    next_incarnation(disk)
+    incarnation = disk.read_bytes(INCARNATION_FILE) or b""
+
+    def read_of(path: str, content: bytes) -> object:
+        """What the file says; None when it is refused."""
+        damaged = MemoryDisk()
+        damaged.replace_bytes(path, content)
+        try:
+            if path == INCARNATION_FILE:
+                return next_incarnation(damaged, lambda bits: 0)
+            return IdentityFiles(damaged, "c", "b").load()
+        except (CorruptedFile, SettingsError):
+            return None
+
+    for path, content in (
+        (IDENTITY_FILE, identity),
+        (TEMPORARY_FILE, temporary),
+        (INCARNATION_FILE, incarnation),
+    ):
+        right = read_of(path, content)
+        assert right is not None
+        for position in range(8 * len(content)):
+            flipped = bytearray(content)
+            flipped[position // 8] ^= 1 << position % 8
+            assert read_of(path, bytes(flipped)) in (right, None), (path, bytes(flipped))

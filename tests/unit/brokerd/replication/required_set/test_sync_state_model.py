@@ -14,8 +14,9 @@ import pytest
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from brokerd.replication.log import LogPosition
+from brokerd.replication.required_set.replica_progress import ConnectionStage
 from brokerd.replication.required_set.sync_state import REFUSALS, Proposal, SyncState
-from brokerd.replication.roles.effects import Effect, ProposeSyncStateSet
+from brokerd.replication.roles.effects import Effect, ProposeSyncStateSet, SendRelease
 from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.roles.role_context import RoleContext
 from brokerd.replication.settings import ReplicationSettings
@@ -25,7 +26,7 @@ from remoting import codes
 SCHEDULES = int(os.environ.get("MODEL_SCHEDULES", "500"))
 MOVES = {
     "append": 10, "catch_up": 16, "disconnect": 3, "connect": 8, "tick": 8, "process": 8, "answer": 8, "lose": 2,
-    "give_up": 3, "read": 4,
+    "give_up": 3, "read": 4, "wipe": 2,
 }  # fmt: skip
 
 
@@ -65,9 +66,12 @@ class Game:
             self.settle()
 
     def settle(self) -> None:
-        for effect in self.outbox:
+        effects = iter(self.outbox)
+        for effect in effects:  # also those that come meanwhile
             if isinstance(effect, ProposeSyncStateSet):
                 self.requests.append(effect.proposal)
+            elif isinstance(effect, SendRelease):
+                self._drop_log(effect.connection)
         self.outbox.clear()
         for broker_id, connection in list(self.connections.items()):
             if connection not in {peer.connection for peer in self.mastership.followers}:
@@ -86,9 +90,10 @@ class Game:
 
     def catch_up(self) -> bool:
         """A connected replica gets all, or some, of what it lacks, and acks."""
-        if not self.connections:
+        greeted = [each.broker_id for each in self.mastership.followers if each.stage is ConnectionStage.STREAMING]
+        if not greeted:
             return False
-        broker_id = self.rng.choice(list(self.connections))
+        broker_id = self.rng.choice(greeted)
         connection = self.connections[broker_id]
         while (transfer := self.mastership.next_transfer(connection)) is not None:
             self.mastership.transferred(connection, transfer.length, self.now_ms)
@@ -108,6 +113,22 @@ class Game:
         self.mastership.handshake(connection, Handshake(broker_id), self.now_ms)
         self.mastership.acked(connection, self.held[broker_id], self.now_ms)
         return True
+
+    def wipe(self) -> bool:
+        """A replica whose log is damaged asks to be let go of; it waits for that with its log as it is."""
+        broker_id, connection = self.rng.choice(list(self.held)), self.next_connection
+        self.next_connection += 1
+        self.connections[broker_id] = connection
+        self.mastership.accepted(connection, self.now_ms)
+        self.mastership.handshake(connection, Handshake(broker_id, starts_anew=True), self.now_ms)
+        return True
+
+    def _drop_log(self, connection: int) -> None:
+        """It was let go of: from now on it has nothing, which is what it acks first."""
+        for broker_id, each in self.connections.items():
+            if each == connection:
+                self.held[broker_id] = 0
+                self.mastership.acked(connection, 0, self.now_ms)
 
     def disconnect(self) -> bool:
         if not self.connections:
@@ -298,3 +319,27 @@ def test_the_game_catches_a_master_that_ignores_members_without_an_ack(monkeypat
 
     monkeypatch.setattr(Mastership, "_position", position)
     assert losses(3)[0] > SCHEDULES / 20
+
+
+def test_the_game_catches_a_master_that_lets_go_of_whom_it_still_requires(monkeypatch: pytest.MonkeyPatch) -> None:
+    def release_all(self: Mastership, now_ms: int) -> None:
+        for follower in self.followers:
+            if follower.stage is ConnectionStage.LEAVING:
+                self._outbox.append(SendRelease(follower.connection))
+                self._greet(follower, now_ms)
+
+    monkeypatch.setattr(Mastership, "_release_leaving", release_all)
+    assert losses(3)[0] > SCHEDULES / 20
+
+
+def test_the_game_catches_a_master_that_looks_at_the_set_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has proposed, or is about to propose, counts too."""
+
+    def release_those_outside(self: Mastership, now_ms: int) -> None:
+        for follower in self.followers:
+            if follower.stage is ConnectionStage.LEAVING and follower.broker_id not in self.sync.local:
+                self._outbox.append(SendRelease(follower.connection))
+                self._greet(follower, now_ms)
+
+    monkeypatch.setattr(Mastership, "_release_leaving", release_those_outside)
+    assert losses(3)[0] > 0

@@ -42,12 +42,13 @@ class Replica:
         address: str = "m",
         is_ours: bool = True,
         is_classic: bool = False,
+        epoch_is_new: bool = True,
     ) -> None:
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.epochs = epochs(entries)
         self.log = LogPosition(minimum, end, end if flushed is None else flushed)
-        context = RoleContext(settings or ReplicationSettings(), 2, self.epochs, self.log, self.effects)
+        context = RoleContext(settings or ReplicationSettings(), 2, self.epochs, self.log, self.effects, epoch_is_new)
         members = frozenset({1, 2} if in_set else {1})
         view = RoleView(1, epoch, members, master_ha_address=address, master_is_ours=is_ours)
         self.followership = Followership(context, view, minimum, 0, is_classic=is_classic)
@@ -58,11 +59,16 @@ class Replica:
         self.wire += 1
         self.followership.connected(connect.attempt, self.wire, self.now_ms)
 
-    def greet(self, entries: str, *, end: int, epoch: int | None = None) -> None:
-        """Connect, and let the master say what it has."""
+    def greet(
+        self, entries: str, *, end: int, epoch: int | None = None, is_released: bool = False, incarnation: int = 0
+    ) -> None:
+        """Connect, and let the master say what it has; before that perhaps that nothing counts on this replica."""
         self.dial()
+        if is_released:
+            self.followership.released(self.wire, self.now_ms)
         master = epochs(entries)
-        reply = Reply(end, master.last_epoch if epoch is None else epoch, master.entries)
+        last_epoch = master.last_epoch if epoch is None else epoch
+        reply = Reply(end, last_epoch, master.entries, incarnation=incarnation)
         self.followership.replied(self.wire, reply, self.now_ms)
 
     def take(self, offset: int, body: bytes, epoch: int, start: int, confirm: int = 0) -> None:
@@ -134,7 +140,7 @@ def test_no_common_epoch_means_a_new_copy_outside_the_set() -> None:
 
 
 def test_no_common_epoch_stops_a_member_of_the_set_until_it_is_none() -> None:
-    replica = Replica("1@100 2@300", end=700, in_set=True)
+    replica = Replica("1@100 2@300", end=700, in_set=True, epoch_is_new=False)
     replica.greet("1@200 3@500", end=900)
     assert not replica.all(ResetLog, TruncateLog, SendAck)
     assert "elect it master" in replica.followership.stuck
@@ -142,8 +148,73 @@ def test_no_common_epoch_stops_a_member_of_the_set_until_it_is_none() -> None:
     assert len(replica.all(Connect)) == 1, "no hurry"
     replica.followership.update("m", in_set=False, now_ms=4000)
     replica.followership.tick(4001)
-    replica.greet("1@200 3@500", end=900)
+    replica.greet("1@200 3@500", end=900, is_released=True)
+    assert replica.last(SendHandshake).handshake.starts_anew
     assert replica.all(ResetLog)
+    assert replica.followership.stuck == ""
+
+
+def test_the_controllers_word_alone_drops_no_log() -> None:
+    """The master's proposal that makes this replica a member may be on its way to them; a master that knows no releases tells
+    nothing of that."""
+    replica = Replica("1@100 2@300", end=700, epoch_is_new=False)
+    for again in range(3):
+        replica.greet("1@200 3@500", end=900)
+        assert not replica.last(SendHandshake).handshake.starts_anew, "first the controllers are asked"
+        replica.followership.update("m", in_set=False, now_ms=again * 10_000)
+        replica.followership.tick(again * 10_000)
+        replica.greet("1@200 3@500", end=900)
+        assert replica.last(SendHandshake).handshake.starts_anew
+        assert "its master is of an earlier version" in replica.followership.stuck
+        replica.followership.tick(again * 10_000 + 5_000)
+        replica.followership.update("m", in_set=True, now_ms=again * 10_000 + 5_000)
+        replica.followership.tick(again * 10_000 + 5_001)
+    assert not replica.all(ResetLog, TruncateLog, SendAck)
+
+
+def test_a_release_that_nobody_asked_for_drops_nothing() -> None:
+    replica = Replica("1@0", end=80)
+    replica.dial()
+    replica.followership.released(replica.wire, 0)
+    assert not replica.all(ResetLog)
+    assert "did not ask for it" in replica.last(CloseConnection).reason
+
+
+def test_logs_that_fit_after_all_are_kept_although_the_controllers_cleared_it() -> None:
+    replica = Replica("1@0", end=80, epoch_is_new=False)
+    replica.greet("2@0 3@500", end=900)
+    replica.followership.update("m", in_set=False, now_ms=10)
+    replica.followership.tick(20)
+    replica.greet("1@0 3@500", end=900)
+    assert replica.last(SendAck).offset == 80
+    replica.followership.lost(replica.wire, 30)
+    replica.greet("1@0 3@500", end=900)
+    assert not replica.last(SendHandshake).handshake.starts_anew
+    assert not replica.all(ResetLog)
+
+
+def test_another_process_than_the_elected_one_is_not_followed() -> None:
+    replica = Replica("1@0", end=80)
+    replica.greet("1@0 3@80", end=80, incarnation=7)
+    replica.followership.lost(replica.wire, 10)
+    replica.followership.tick(100)
+    before = len(replica.all(SendAck))
+    replica.greet("1@0 3@80", end=80, incarnation=8)
+    assert len(replica.all(SendAck)) == before
+    assert "two processes have the identity of broker 1: the one at m" in replica.followership.stuck
+    replica.followership.tick(1000)
+    replica.greet("1@0 3@80", end=80, incarnation=7)
+    assert replica.followership.stuck == ""
+    assert len(replica.all(SendAck)) == before + 1
+
+
+def test_a_replica_whose_twin_is_connected_says_so_and_tries_again_soon() -> None:
+    replica = Replica("1@0", end=80)
+    replica.dial()
+    replica.followership.twin_connected(replica.wire, 0)
+    assert "the master at m is connected to the other one" in replica.followership.stuck
+    replica.followership.tick(100)
+    replica.greet("1@0 3@80", end=80)
     assert replica.followership.stuck == ""
 
 
@@ -249,11 +320,8 @@ def test_a_gap_means_a_new_copy() -> None:
     assert "may be in the sync-state set" in replica.followership.stuck, "80 bytes were acked in this epoch"
     replica.followership.update("m", in_set=False, now_ms=10)
     replica.followership.tick(20)
-    replica.greet("1@0 3@1000", end=1200)
-    replica.take(512, b"x" * 10, 1, 0)
+    replica.greet("1@0 3@1000", end=1200, is_released=True)
     assert replica.all(ResetLog)
-    replica.followership.tick(10_000)
-    replica.greet("1@0 3@1000", end=1200)
     assert replica.last(SendAck).offset == 0
     replica.take(512, b"x" * 10, 1, 0)
     assert (replica.log.min_offset, replica.log.end_offset) == (512, 522)

@@ -14,6 +14,7 @@ from brokerd.replication.roles.effects import (
     SendHandshake,
     SendHeartbeat,
     SendReply,
+    SendTwinConnected,
 )
 from brokerd.replication.roles.followership import CopyStage, Followership
 from brokerd.replication.settings import ReplicationSettings
@@ -166,11 +167,16 @@ def test_the_last_file_is_the_one_that_holds_the_last_byte(end: int, start: int)
     assert master.log.last_file_start == start
 
 
-def test_the_newest_life_of_a_broker_wins_whatever_order_connections_come_in() -> None:
+def test_a_connected_process_keeps_its_broker_id() -> None:
+    """Another one may be its next life, or run on a copy of its data directory: nobody can tell before the first is gone."""
     master = Master()
     greet(master, 20, Handshake(2, incarnation=5), 100)
-    greet(master, 21, Handshake(2, incarnation=4))
-    assert [peer.connection for peer in master.mastership.followers] == [20]
+    for connection, incarnation in ((21, 4), (22, 6)):
+        greet(master, connection, Handshake(2, incarnation=incarnation))
+        assert [peer.connection for peer in master.mastership.followers] == [20]
+        assert SendTwinConnected(connection) in master.effects
+        assert "two processes have broker id 2" in master.effects[-1].reason
+    master.mastership.lost(20, master.now_ms)
     greet(master, 22, Handshake(2, incarnation=6))
     assert [peer.connection for peer in master.mastership.followers] == [22]
     greet(master, 23, Handshake(2, incarnation=6))

@@ -8,14 +8,23 @@ from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.wire import own_layout
 from brokerd.replication.wire.accepted_end import AcceptedEnd
 from brokerd.replication.wire.dialled_end import DialledEnd
-from brokerd.replication.wire.frames import Ack, Handshake, NewerEpoch, Piece, Reply, TransferHeader
+from brokerd.replication.wire.frames import (
+    Ack,
+    Handshake,
+    NewerEpoch,
+    Piece,
+    Released,
+    Reply,
+    TransferHeader,
+    TwinConnected,
+)
 from brokerd.replication.wire.proof import Credentials, NotProven, prove_master, prove_replica
 from remoting.errors import ProtocolError
 from tests.unit.brokerd.replication.group import credentials
 from tests.unit.brokerd.replication.wire.ends import Pair
 
-HELLO = Handshake(2, highest_epoch=7)
-REPLY = Reply(5000, 7, (EpochEntry(3, 0), EpochEntry(7, 4000)), 0)
+HELLO = Handshake(2, highest_epoch=7, takes_notes=True)
+REPLY = Reply(5000, 7, (EpochEntry(3, 0), EpochEntry(7, 4000)), 0, incarnation=1)
 
 
 def greeted(piece_bytes: int = 1 << 30) -> Pair:
@@ -30,7 +39,7 @@ def greeted(piece_bytes: int = 1 << 30) -> Pair:
 def test_a_conversation_is_the_same_however_it_is_cut(piece_bytes: int) -> None:
     pair = greeted(piece_bytes)
     assert pair.replica.is_open
-    assert pair.at_master == [Handshake(2, highest_epoch=7, incarnation=9)]
+    assert pair.at_master == [HELLO._replace(incarnation=9)]
     assert pair.at_replica == [REPLY]
     pair.to_master(pair.replica.encode_ack(100) + pair.replica.encode_ack(200))
     assert pair.at_master[-1] == Ack(200)
@@ -48,7 +57,8 @@ def test_a_conversation_is_the_same_however_it_is_cut(piece_bytes: int) -> None:
 
 
 def test_what_a_handshake_tells_arrives() -> None:
-    told = Handshake(2**40, True, True, highest_epoch=2**31 - 1, acks_flushed=False)
+    told = Handshake(2**40, True, True, highest_epoch=2**31 - 1, acks_flushed=False, starts_anew=True)
+    told = told._replace(takes_notes=True)
     pair = Pair(told)
     pair.exchange()
     assert pair.at_master == [told._replace(incarnation=9)]
@@ -59,7 +69,23 @@ def test_ten_thousand_epochs_are_greeted_with() -> None:
     pair.exchange()
     entries = tuple(EpochEntry(epoch, 10 * epoch) for epoch in range(10_000))
     pair.to_replica(pair.master.encode_reply(Reply(200_000, 9_999, entries, 50)))
-    assert pair.at_replica == [Reply(200_000, 9_999, entries, 50)]
+    assert pair.at_replica == [Reply(200_000, 9_999, entries, 50, 1)]
+
+
+def test_notes_arrive_and_a_replica_of_before_gets_none() -> None:
+    pair = greeted()
+    pair.at_replica.clear()
+    for state in (own_layout.RELEASED, own_layout.TWIN):
+        pair.to_replica(pair.master.encode_note(state, 7))
+    assert pair.at_replica == [Released(), TwinConnected()]
+    with pytest.raises(ProtocolError, match="master of epoch 8"):
+        pair.to_replica(pair.master.encode_note(own_layout.RELEASED, 8))
+    pair = Pair(HELLO)
+    pair.exchange()
+    pair.master._takes_notes = False
+    assert pair.master.encode_note(own_layout.RELEASED, 7) == b""
+    pair.to_replica(pair.master.encode_reply(REPLY))
+    assert pair.at_replica == [REPLY._replace(incarnation=0)]
 
 
 # The proof
@@ -249,7 +275,7 @@ def test_neither_reply_nor_transfer_is_read_before_it_is_whole() -> None:
     pair.exchange()
     for byte in own_layout.encode_reply(REPLY)[:-1]:
         assert pair.replica.receive(bytes((byte,))) == []
-    assert pair.replica.receive(own_layout.encode_reply(REPLY)[-1:]) == [REPLY]
+    assert pair.replica.receive(own_layout.encode_reply(REPLY)[-1:]) == [REPLY._replace(incarnation=0)]
     header = own_layout.encode_transfer_header(TransferHeader(10, 7, 4, 9), 3, 7)
     for byte in header:
         assert pair.replica.receive(bytes((byte,))) == []
