@@ -22,7 +22,8 @@ class Trigger(StrEnum):
 class Observation:
     """One live replica as its last heartbeat described it.
 
-    `lost_tail`: it restarted without everything that it had acknowledged, and the sync-state set was not judged since.
+    `lost_tail`: it restarted without everything that it had acknowledged, or cannot tell, and the sync-state set was not judged
+    since. `lost_confirmed` is then how far its log was known to be confirmed (-1: not at all).
     """
 
     broker_id: int
@@ -32,6 +33,7 @@ class Observation:
     incarnation: int = 0
     is_learner: bool = False
     lost_tail: bool = False
+    lost_confirmed: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class ApplyBrokerId:
 class RegisterBroker:
     """A broker that has its id says where it is, and the highest master epoch that it remembers.
 
-    `lost_tail`: it restarted without everything that it had acknowledged; its log ends at `max_offset` now.
+    `lost_tail`: it restarted without everything that it had acknowledged, or cannot tell; its log ends at `max_offset` now.
+    `others_have_all`: another live member of the set has lost nothing, as far as is known; None: nobody looked.
     """
 
     cluster_name: str
@@ -60,6 +63,7 @@ class RegisterBroker:
     known_epoch: int = 0
     lost_tail: bool = False
     max_offset: int = -1
+    others_have_all: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class ElectMaster:
     `seen_master_epoch` is the epoch that the controller looked at when it found the master dead: when the group moved on in the
     meantime, the finding is out of date. `broker_id` is wanted as master only when `designate` is set. `last_known` is what dead
     members of the sync-state set said last, and `at_ms` the wall clock; both serve only to say what an unclean election costs.
+    `keeps_members`: who of the set lives stays in it, and a majority that cannot tell what it lost may lead. It is false in what
+    was asked before there were those rules.
     """
 
     cluster_name: str
@@ -93,6 +99,7 @@ class ElectMaster:
     seen_master_epoch: int | None = None
     last_known: tuple[Observation, ...] = ()
     at_ms: int = 0
+    keeps_members: bool = False
 
 
 @dataclass(frozen=True, slots=True)
