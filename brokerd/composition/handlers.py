@@ -88,6 +88,7 @@ def build_processors(parts: Parts) -> Processors:
         schedule=schedule,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
         begins_recently=pop.starts.begins_recently,
+        suspicion=lambda: store.suspicion.sentence if store.suspicion is not None else "",
     )
     place = ReadPlace(
         live.pull,

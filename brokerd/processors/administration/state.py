@@ -43,6 +43,7 @@ class StateFigures:
     schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
     begins_recently: Callable[[str, int], bool]  # of a queue, as `StartOffsets` says
+    suspicion: Callable[[], str] = str  # what a start found of the log's end that no crash explains; "" = nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,10 @@ class StateProcessor:
             index_lag_bytes=figures.index_lag_bytes(),
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
-            last_error=replica.failure or (following and (following.stuck or following.last_error)) or None,
+            last_error=replica.failure
+            or figures.suspicion()
+            or (following and (following.stuck or following.last_error))
+            or None,
             controllers_error=replica.controllers_error or None,
             stale_view=replica.stale_view or None,
             learner=replica.learner,

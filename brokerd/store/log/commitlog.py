@@ -4,7 +4,8 @@ Owns the files under `commitlog/`, the end of the log and how far it is durable.
 
 - `min_offset <= flushed_offset <= end_offset`, and `complete_offset`, the end of the last whole record, is at most `end_offset`
   (they differ only on a replica that received a part of a record);
-- bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended;
+- bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended; but while it
+  `keeps_rest`, which a suspect log does until it is appended to or cut, since what is behind its damage may be the last copy;
 - a failed sync, or a write that failed for another reason than a full disk, is final: every later append is refused.
 
 One thread (the event loop) calls everything, except `sync` and `prepare_next`, which a helper thread may run meanwhile.
@@ -72,6 +73,8 @@ class CommitLog:
         self._sync_lock = threading.Lock()
         self._synced_offset = 0
         self.generation = 0
+        self.keeps_rest = False
+        self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
         self._open_existing(self._find_files(), is_ours=is_ours)
         last = next(reversed(self._segments.values()), None)
@@ -164,7 +167,7 @@ class CommitLog:
         """Create the file after the current one, so that a roll finds it; a helper thread calls this."""
         current = self._current
         with self._spare_lock:
-            if current is None or current is not self._current or self._spare is not None:
+            if current is None or current is not self._current or self._spare is not None or self.keeps_rest:
                 return
             self._spare = self._open(current.end, create=True)
 
@@ -274,9 +277,28 @@ class CommitLog:
 
     # -- cutting -----------------------------------------------------------------------------------------------------------
 
-    def recovered(self, end: int) -> None:
-        """Set where the log really ends, after the files were opened; what lies behind is zeroed, durably."""
-        self._cut(end)
+    def recovered(self, end: int, *, keep_rest: bool = False) -> None:
+        """Set where the log really ends, after the files were opened; what lies behind is zeroed, durably, or kept as it is."""
+        if keep_rest:
+            self._end_before_rest(end)
+        else:
+            self._cut(end)
+
+    def give_up_rest(self) -> None:
+        """What was kept behind the end is needed no more: zero it, durably."""
+        if self.keeps_rest:
+            self._cut(self.end_offset)
+
+    def _end_before_rest(self, offset: int) -> None:
+        with self._sync_lock:
+            self.generation += 1
+            self.keeps_rest = True
+            self._rest = [each for each in self._segments.values() if each.start > offset]
+            for segment in self._rest:
+                del self._segments[segment.start]
+            self._current = self._segments.get(file_start(offset, self._size))
+            self._end_at(offset)
+        self._map_recent()
 
     def write_again(self, offset: int) -> None:
         """Write what the log holds from the offset on once more at its place, so that the next sync covers it."""
@@ -317,6 +339,8 @@ class CommitLog:
         with self._sync_lock:  # an older sync has ended, a newer one sees the new end
             self.generation += 1
             self._drop_spare()
+            self._segments.update((each.start, each) for each in self._rest)
+            self._rest = []
             for segment in reversed(list(self._segments.values())):
                 if segment.start > offset:
                     self._remove(segment)
@@ -325,11 +349,15 @@ class CommitLog:
                 self._zero_from(current, offset - current.start)
                 self._sync_segment(current)
             self._current = current
-            self.end_offset = offset
-            self.flushed_offset = min(self.flushed_offset, offset)
-            self._synced_offset = min(self._synced_offset, offset)
-            self._tracker.move(offset)
+            self.keeps_rest = False
+            self._end_at(offset)
         self._map_recent()
+
+    def _end_at(self, offset: int) -> None:
+        self.end_offset = offset
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self._synced_offset = min(self._synced_offset, offset)
+        self._tracker.move(offset)
 
     def _zero_from(self, segment: Segment, position: int) -> None:
         segment.unmap()  # nobody may look at a page while it is cut off
@@ -359,7 +387,7 @@ class CommitLog:
     def close(self) -> None:
         """Close the files; what was not synced is lost at a power failure."""
         self._drop_spare()
-        for segment in self._segments.values():
+        for segment in (*self._segments.values(), *self._rest):
             segment.close()
         self._segments.clear()
         self._current = None
