@@ -36,8 +36,8 @@ class Loss(AssertionError):
 class Game:
     """One master epoch. Replicas are numbers: how many bytes each has.
 
-    With `staying` the other replicas are in the set from its begin: they have what was acknowledged before, and have yet to hear of
-    this master.
+    With `staying` the other replicas are in the set from its begin: they have what was acknowledged before, and have yet to hear
+    of this master.
     """
 
     def __init__(self, seed: int, replicas: int, *, staying: bool = False) -> None:
