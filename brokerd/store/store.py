@@ -118,8 +118,8 @@ class MessageStore(StoreReads):
         self.ended_cleanly = clean = not self._disk.exists(ABORT_PATH)
         known = self.durable.known
         found = recover_log(self.commitlog, known, self._settings, clean=clean)
-        self._remember(found)
         end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
+        self._remember(found)
         start = decisions.decide_queues_start(known, self.commitlog.min_offset, end)
         if known is None or not self._recover_queues(start, clean=clean):
             self.lost_ends = self.queues.expired_ends(self.commitlog, end)
@@ -147,6 +147,10 @@ class MessageStore(StoreReads):
         if found.suspicion is not None:
             self.suspicion = found.suspicion
             self._suspicion_file.save(found.suspicion)
+        elif self.suspicion is not None and self._settings.truncate_damaged_log:
+            self.gave_up_durable = True
+            self.suspicion = None
+            self._suspicion_file.remove()
 
     def judged(self) -> None:
         """Whoever elects knows that this log is suspect, and counts on others that have everything: it is a log like any other,

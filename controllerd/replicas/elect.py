@@ -96,7 +96,9 @@ def is_clean(group: Group, observation: Observation) -> bool:
         return True
     if observation.broker_id not in group.sync_state_set:
         return False
-    return not observation.lost_tail or len(group.sync_state_set) == 1
+    if not observation.lost_tail:
+        return True
+    return len(group.sync_state_set) == 1 and observation.lost_confirmed <= observation.max_offset
 
 
 def explain_eligibility(group: Group, observed: Iterable[Observation], unclean: bool = False) -> list[Eligibility]:

@@ -83,7 +83,7 @@ class Heartbeat:
             self.incarnation,
             self.is_learner,
             self.lost_tail,
-            max(self.lost_confirmed, self.held[1]) if self.lost_tail else -1,
+            self.lost_confirmed,
         )
 
 

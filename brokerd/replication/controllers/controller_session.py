@@ -301,7 +301,7 @@ class ControllerSession(Session):
         own_id = self.registration.broker_id
         if not self._speaker.tail_kept and own_id not in members:
             self._speaker.tail_judged()
-        elif members == {own_id}:
+        elif members == {own_id} and not self._speaker.lacks_confirmed:
             self._speaker.tail_kept = True  # whatever is lost, nobody else may lead
         view = answers.view(ext, body)
         if view is not None and view.master_id is not None:

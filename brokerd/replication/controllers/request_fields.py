@@ -27,6 +27,11 @@ class Speaker:
     lost_confirmed: int = -1
     judged_listeners: list[Callable[[], None]] = field(default_factory=list)
 
+    @property
+    def lacks_confirmed(self) -> bool:
+        """Whether the log certainly lacks what was acknowledged."""
+        return not self.tail_kept and self.lost_confirmed > self.machine.log.end_offset
+
     def tail_judged(self) -> None:
         """The sync-state set is without this broker, and others have everything that was acknowledged."""
         self.tail_kept = True

@@ -12,12 +12,13 @@ from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import derive_range
 from brokerd.store.log.layout import file_start
 from brokerd.store.settings import StoreSettings
-from brokerd.store.start import decisions
+from brokerd.store.start import decisions, watermark
 from brokerd.store.start.checkpoint_page import Positions
 from brokerd.store.start.suspicion import Suspicion
 
 log = logging.getLogger(__name__)
 
+_CHUNK_BYTES = 1 << 20
 # How far behind the end leftovers are looked for, to mention them.
 _LEFTOVER_BYTES = 1 << 16
 
@@ -53,10 +54,10 @@ def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSe
         suspicion = _suspicion(commitlog, end, provisional_end)
     if suspicion is not None:
         log.error("%s", suspicion.sentence)
+        is_cut_short, suspicion = settings.truncate_damaged_log, None if settings.truncate_damaged_log else suspicion
     elif any(commitlog.read(end, _LEFTOVER_BYTES)):
         log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
-    keep_rest = suspicion is not None and not settings.truncate_damaged_log
-    commitlog.recovered(end, keep_rest=keep_rest)
+    commitlog.recovered(end, keep_rest=suspicion is not None)
     if known is not None:
         # When the last life ended because a sync failed, what it had written can be read, but the kernel takes it for clean
         # and would never write it: a sync alone proves nothing about it.
@@ -71,12 +72,14 @@ def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> Suspicio
     later = decisions.find_record(read, end + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
     if later is None:
         return None if decisions.lacks_bytes(read, end, shape) else Suspicion(end, end)
-    until = later
+    until, confirmed = later, -1
     while later is not None:
-        for derived in derive_range(read, later, provisional_end, shape.checked(), 1 << 20):
+        for derived in derive_range(read, later, provisional_end, shape.checked(), _CHUNK_BYTES):
             until = derived.end_offset
+            marks = [entry for entry in derived.entries if entry[0] == watermark.TOPIC]
+            confirmed = max([confirmed, *(watermark.confirmed_by(read(entry[3], entry[4])) for entry in marks)])
         later = decisions.find_record(read, until + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
-    return Suspicion(end, until)
+    return Suspicion(end, until, confirmed if confirmed > end else -1)
 
 
 def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> tuple[int, int, int]:

@@ -37,10 +37,14 @@ class Suspicion:
     def sentence(self) -> str:
         """For a person."""
         behind = f", and whole records follow up to {self.until}" if self.until > self.start else ""
-        return (
-            f"the commitlog is damaged at offset {self.start}, as no crash need have left it{behind}: until another copy leads, "
-            "this replica may lack acknowledged messages, and is not elected while one that does not may be"
-        )
+        if self.confirmed > self.start:
+            lacks = (
+                f"it lacks acknowledged messages, as the log was confirmed up to {self.confirmed}, and is not elected; when no "
+                "other copy exists, start once with --set store.truncate_damaged_log=true to give them up"
+            )
+        else:
+            lacks = "it may lack acknowledged messages, and is not elected while a copy that does not may be"
+        return f"the commitlog is damaged at offset {self.start}, as no crash need have left it{behind}: {lacks}"
 
 
 class SuspicionFile:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from brokerd.store.start.decisions import lacks_bytes
 from brokerd.store.start.suspicion import PATH, Suspicion, SuspicionFile
+from brokerd.store.start.watermark import TOPIC, encode_watermark
 from brokerd.store.store import MessageStore
 from remoting.errors import CorruptedFile
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import (
     SEGMENT_BYTES,
+    SETTINGS,
     SHAPE,
     bodies,
     dispatch_all,
@@ -227,3 +230,29 @@ def test_damage_before_what_the_page_proves_durable_still_stops_the_start() -> N
         started(disk)
     assert not disk.exists(PATH)
     assert store.suspicion is None
+
+
+def test_a_watermark_behind_the_damage_says_for_certain_what_is_lost() -> None:
+    disk = FaultyDisk(Random(5))
+    store = open_store(disk)
+    put(store, draft(b"first"))
+    store.checkpoint()
+    [damaged] = put(store, draft(b"acknowledged" * 9))
+    end = store.commitlog.end_offset
+    for confirmed in (end, end - 5, 3):
+        put(store, draft(encode_watermark(confirmed))._replace(topic=TOPIC))
+    put(store, draft(b"no watermark")._replace(topic=TOPIC))
+    sync(store)
+    disk.files["checkpoint"].unsynced.clear()
+    disk.crash()
+    flip(disk, damaged.physical_offset + 100)
+    store = started(disk)
+    assert store.suspicion is not None
+    assert store.suspicion.confirmed == end
+    assert "lacks acknowledged messages" in store.suspicion.sentence
+    disk.crash()
+    accepting = make_store(disk, settings=replace(SETTINGS, truncate_damaged_log=True))
+    accepting.load()
+    assert accepting.gave_up_durable
+    assert accepting.suspicion is None
+    assert not accepting.commitlog.keeps_rest
