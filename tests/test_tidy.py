@@ -36,7 +36,7 @@ MAY_IMPORT = {
 # REST and changes, link to one another.
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names"],
+        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names", "torn_write"],
         ["errors", "message_groups"],
         ["disk", "settings"],
         ["bare_json", "facts", "frame", "properties_text", "record"],
