@@ -48,7 +48,7 @@ from remoting import codes
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
-from remoting.errors import CorruptedFile, StorageError
+from remoting.errors import StorageError
 from remoting.exporter import MetricsExporter
 from remoting.facts.lag import topic_lags
 from remoting.guarding.guard import Guard
@@ -69,8 +69,8 @@ _BACKGROUND_FLUSH_MS = 200
 class Broker:
     """One broker process. Make it on the loop, `start`, wait for `failed`, `stop`."""
 
-    def __init__(self, settings: BrokerSettings, *, ask_first: bool = False) -> None:
-        """Recover the store; blocks while it does. Raises SettingsError or CorruptedFile (`ask_first`: also of a suspect log)."""
+    def __init__(self, settings: BrokerSettings) -> None:
+        """Recover the store; blocks while it does. Raises SettingsError or CorruptedFile."""
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
@@ -102,11 +102,7 @@ class Broker:
             settings.store.delays,
         )
         environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time)
-        try:
-            store = open_store(identity, core_settings, environment, ask_first=ask_first)
-        except CorruptedFile:
-            self._disk.close()  # whoever can mend it opens it again
-            raise
+        store = open_store(identity, core_settings, environment)
         store.failure_listeners.append(self._fail)
         ack_after_flush = settings.replication.ack_after_flush
         self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
@@ -16,13 +15,10 @@ from brokerd.store.settings import StoreSettings
 from brokerd.store.start import decisions, watermark
 from brokerd.store.start.checkpoint_page import Positions
 from brokerd.store.start.suspicion import Suspicion
-from remoting.errors import CorruptedFile
 
 log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 20
-# Where damage ends is a guess, since a message may hold what looks like a record: so many are made.
-_MOST_ENDS = 8
 # How far behind the end leftovers are looked for, to mention them.
 _LEFTOVER_BYTES = 1 << 16
 
@@ -37,26 +33,11 @@ class RecoveredLog(NamedTuple):
     suspicion: Suspicion | None  # the log ends at damage that is perhaps none of a crash; what is behind it is kept
 
 
-class Damage(NamedTuple):
-    """What is damaged begins at the record boundary `start`, and ends at one of `ends`: where the next intact record starts, or
-    its file ends. Without any, nothing is known to follow."""
-
-    start: int
-    ends: Sequence[int]
-
-
-class SuspectLog(CorruptedFile):
-    """The log ends at damage that is perhaps none of a crash, and somebody may be asked first who has it intact."""
-
-
-def recover_log(
-    commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool, ask_first: bool = False
-) -> RecoveredLog:
+def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool) -> RecoveredLog:
     """Have the log end behind its last whole, intact record, all of it durable. `known` is what the checkpoint proves; `clean`:
     the last run closed its files.
 
-    Raises CorruptedFile when something that had been durable is damaged, unless the settings say to go on without; with
-    `ask_first` also SuspectLog, with nothing changed.
+    Raises CorruptedFile when something that had been durable is damaged, unless the settings say to go on without.
     """
     provisional_end = commitlog.end_offset
     end, last_timestamp_ms, checked_from = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
@@ -73,8 +54,6 @@ def recover_log(
         suspicion = _suspicion(commitlog, end, provisional_end)
     if suspicion is not None:
         log.error("%s", suspicion.sentence)
-        if ask_first and not settings.truncate_damaged_log:
-            raise SuspectLog(suspicion.sentence)
         is_cut_short, suspicion = settings.truncate_damaged_log, None if settings.truncate_damaged_log else suspicion
     elif any(commitlog.read(end, _LEFTOVER_BYTES)):
         log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
@@ -85,29 +64,6 @@ def recover_log(
         commitlog.write_again(known.flushed_offset)
     commitlog.mark_flushed(commitlog.sync())
     return RecoveredLog(end, last_timestamp_ms, checked_from, later is not None or is_cut_short, suspicion)
-
-
-def find_damage(commitlog: CommitLog, known: Positions | None, settings: StoreSettings) -> Damage | None:
-    """The first damage that no crash need have left, and that keeps the log from what follows or from what had been durable."""
-    read, shape, log_end = commitlog.read, commitlog.shape, commitlog.end_offset
-    start, _, _ = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
-    is_cut_short = known is not None and start < known.flushed_offset
-    if not is_cut_short and _suspicion(commitlog, start, log_end) is None:
-        return None
-    file_end = file_start(start, shape.file_size) + shape.file_size
-    ends: list[int] = []
-    following = start
-    while len(ends) < _MOST_ENDS and following < file_end:
-        found = decisions.find_record(read, following + 1, min(file_end, log_end), shape, decisions.MOST_ZEROS_BYTES)
-        if found is None:
-            break
-        ends.append(found)
-        following = found
-    if file_end < log_end and decisions.find_record(read, file_end, log_end, shape, decisions.MOST_ZEROS_BYTES):
-        ends.append(file_end)
-    if not ends and known is not None and start < known.flushed_offset <= file_end:
-        ends.append(known.flushed_offset)
-    return Damage(start, ends)
 
 
 def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> Suspicion | None:
