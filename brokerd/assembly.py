@@ -40,7 +40,7 @@ from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.replication.controllers.session import BrokerNames
-from brokerd.replication.replica import Replica, Surroundings
+from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
@@ -112,7 +112,11 @@ class Broker:
             Surroundings(names, settings.controllers, self._disk, self._topics, secrets, identity=dialler, tls=tls),
             replicated_log,
             confirm_offset=store.confirm_offset,
-            tail_kept=replicated_log.keeps_tail(acked_after_flush=ack_after_flush),
+            tail=Tail(
+                replicated_log.keeps_tail(acked_after_flush=ack_after_flush),
+                store.suspicion.confirmed if store.suspicion is not None else -1,
+                store.judged,
+            ),
         )
         replica.on_failure(self._fail)
         self._live.replication.subscribe(replica.reconfigure)

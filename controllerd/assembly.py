@@ -296,7 +296,8 @@ class Controller:
                 self._counters.unclean_elections += 1
                 log.error("%s: unclean election: %s", record.broker_name, record.unclean.sentence)
             if self._live.election.value.notify:
-                tell_of_master(self._pushes, self._groups, group)
+                # When all records of the entry are applied: the set of the new master is among those behind this one.
+                asyncio.get_running_loop().call_soon(self._tell_of_master, record.broker_name)
         elif isinstance(record, MasterLost):
             self._counters.masters_lost += 1
             log.warning("%s: no master in epoch %d", record.broker_name, record.master_epoch)
@@ -308,6 +309,11 @@ class Controller:
                 list(group.sync_state_set),
                 group.sync_state_set_epoch,
             )
+
+    def _tell_of_master(self, broker_name: str) -> None:
+        group = self._machine.replicas.groups.get(broker_name)
+        if group is not None:
+            tell_of_master(self._pushes, self._groups, group)
 
     def _connection_closed(self, connection: RemotingConnection) -> None:
         self._peers.connection_closed(connection)

@@ -94,6 +94,8 @@ class Elections:
             if applied.reply.code not in (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST):
                 log.warning("election for %s: %s", request.broker_name, applied.reply.remark)
             else:
+                if applied.reply.code == codes.SUCCESS and applied.reply.remark:
+                    log.warning("election for %s: %s", request.broker_name, applied.reply.remark)
                 self._decided((time.monotonic() - found_s) * 1000, request.broker_name)
         finally:
             self._under_way.discard(request.broker_name)

@@ -14,6 +14,7 @@ from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.log_access import StoreRecordLog, StoreReplicatedLog
 from brokerd.composition.residents import make_residents
+from brokerd.composition.watermarks import Watermarks
 from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.delay.levels import code_rules
@@ -77,6 +78,7 @@ class BrokerCore:
         self.record_log = record_log = StoreRecordLog(
             store, self.appends, wall_ms, identity.store_host, self.counters.statistics
         )
+        self._watermarks = Watermarks(record_log, scheduler, lambda: replica.confirm_offset)
         takeover = Takeover(environment.disk)
         preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
         residents, self.progress = make_residents(identity, settings, environment, clients, record_log, store, preface)
@@ -112,6 +114,7 @@ class BrokerCore:
     def close(self) -> None:
         """Commit what is pending, tell who waits, and stop the timers. The store is closed by its owner, later."""
         self.background.close()
+        self._watermarks.step_down()
         for resident in reversed(self._residents):
             resident.close()
 
@@ -150,6 +153,7 @@ class BrokerCore:
             self.store.fail(StorageError(f"dispatch broke: {error}"))
             raise
         if self.store.dispatch_offset > before:
+            self._watermarks.confirmed(self.store.dispatch_offset)
             self._deleted_topics.remove_queues()
             self.background.wake()
             self._confirmed(self.replica.confirm_offset)  # one call reads back one chunk at most
@@ -191,9 +195,11 @@ class BrokerCore:
         self._file_number = -1  # they write what a new file asks for when they begin
         for resident in self._residents:
             resident.lead()
+        self._watermarks.lead()
 
     def _end_leading(self) -> None:
         """What this broker appended may be cut, so the residents are read from the log again."""
+        self._watermarks.step_down()
         self.store.set_appendable(False)
         for resident in reversed(self._residents):
             resident.step_down()

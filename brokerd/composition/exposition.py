@@ -113,6 +113,11 @@ class Exposition:
                 int(bool(store.retention_doubt)),
             ),
             _gauge("logboom_store_full", "1 while the disk is too full to take messages", int(store.is_full)),
+            _gauge(
+                "logboom_store_suspect",
+                "1 while the log may lack acknowledged messages because a start found it damaged",
+                int(store.suspicion is not None),
+            ),
             Family("logboom_flush_duration_seconds", "histogram", "how long a sync of the log took").add(
                 self._sources.flush_seconds
             ),

@@ -89,6 +89,7 @@ def build_processors(parts: Parts) -> Processors:
         retention_doubt=lambda: core.store.retention_doubt,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
         begins_recently=pop.starts.begins_recently,
+        suspicion=lambda: store.suspicion.sentence if store.suspicion is not None else "",
     )
     place = ReadPlace(
         live.pull,

@@ -118,7 +118,9 @@ class StoreReplicatedLog:
     def keeps_tail(self, *, acked_after_flush: bool) -> bool:
         """Whether the log still has whatever its last run acknowledged: what is acknowledged before it is durable may be lost by
         a run that did not end cleanly."""
-        return not self.store.gave_up_durable and (acked_after_flush or self.store.ended_cleanly)
+        if self.store.gave_up_durable or self.store.suspicion is not None:
+            return False
+        return acked_after_flush or self.store.ended_cleanly
 
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         for buffer in buffers:
@@ -127,6 +129,7 @@ class StoreReplicatedLog:
     def settle(self) -> None:
         """Cut what is no whole record, and make the rest durable; the queue offsets follow when the store takes messages."""
         commitlog = self._commitlog
+        self.store.judged()  # this broker was elected with the log as it is
         if commitlog.complete_offset < commitlog.end_offset:
             self.store.truncate(commitlog.complete_offset)
         mark = self.store.sync()

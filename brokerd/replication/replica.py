@@ -80,6 +80,23 @@ class Surroundings:
     tls: TlsServer | None = None
 
 
+def _nobody_asks() -> None:
+    """Of a log that lost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a start found of the log's end. `kept` is false when it may have left less than was acknowledged, and `confirmed` is
+    then how far the log was known to be confirmed (-1: nothing says so); `judged` is called when that matters no more."""
+
+    kept: bool = True
+    confirmed: int = -1
+    judged: Callable[[], None] = _nobody_asks
+
+
+KEPT = Tail()
+
+
 class Replica:
     """The parts of replication put together, and what the rest of the broker asks of them."""
 
@@ -90,10 +107,9 @@ class Replica:
         replicated_log: ReplicatedLog,
         *,
         confirm_offset: int,
-        tail_kept: bool = True,
+        tail: Tail = KEPT,
     ) -> None:
-        """`confirm_offset` is the last one known to be on disk; `tail_kept` is false when recovery may have left less than was
-        acknowledged.
+        """`confirm_offset` is the last one known to be on disk; `tail` is what recovery left of the log.
 
         Raises SettingsError or CorruptedFile when the directory's files do not fit.
         """
@@ -125,10 +141,13 @@ class Replica:
                 LogLineage(around.disk),
                 driver.machine.highest_epoch,
             )
+            tail.judged()  # nobody is elected: the master's log is the right one, whatever it lacks
         else:
             files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
             registration = Registration(files, around.names.address, around.wall_ms())
-            speaker = Speaker(around.names, registration, incarnation, driver.machine, tail_kept)
+            speaker = Speaker(
+                around.names, registration, incarnation, driver.machine, tail.kept, tail.confirmed, [tail.judged]
+            )
             self._session = ControllerSession(settings, speaker, around.controllers, driver, self._now_ms())
         self._stood_in = False  # what the name servers last heard
         self._link = ControllerLink(settings, self._session, wishes, self._hub.tell, around.wall_ms, around.identity)

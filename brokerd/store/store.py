@@ -36,7 +36,8 @@ from brokerd.store.settings import StoreSettings
 from brokerd.store.start import checkpoint_page, decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
-from brokerd.store.start.log_recovery import recover_log
+from brokerd.store.start.log_recovery import RecoveredLog, recover_log
+from brokerd.store.start.suspicion import Suspicion, SuspicionFile
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.disk import Bytes, Disk
@@ -100,6 +101,9 @@ class MessageStore(StoreReads):
         self.last_timestamp_ms = 0
         self.ended_cleanly = True  # the last run closed its files; known after `load`
         self.gave_up_durable = False  # bytes that had been durable are gone, as the settings said; likewise
+        self.suspicion: Suspicion | None = None  # the log may lack what was durable; likewise, until that is settled
+        self._suspicion_file = SuspicionFile(disk)
+        self._is_judged = False  # those who elect have decided without what this log may lack
         self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
         self.lost_ends: dict[QueueKey, int] = {}  # of queues that were made again from a log without their last message
         self.truncate_listeners: list[Callable[[int], None]] = []
@@ -118,8 +122,9 @@ class MessageStore(StoreReads):
         """
         self.ended_cleanly = clean = not self._disk.exists(ABORT_PATH)
         known = self.durable.known
-        found = recover_log(self.commitlog, known, self._settings)
+        found = recover_log(self.commitlog, known, self._settings, clean=clean)
         end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
+        self._remember(found)
         start = decisions.decide_queues_start(known, self.commitlog.min_offset, end)
         if known is None or not self._recover_queues(start, clean=clean):
             self.lost_ends = self.queues.expired_ends(self.commitlog, end)
@@ -142,6 +147,33 @@ class MessageStore(StoreReads):
         self.left_behind_ms = [each for each in times if each is not None]
         self._update_refusal()
         log.info("the commitlog holds %d to %d, dispatched to %d", self.commitlog.min_offset, end, self.dispatch_offset)
+
+    def _remember(self, found: RecoveredLog) -> None:
+        """A suspicion is durable before anything else is changed; one of an earlier start lasts until it is settled."""
+        self.suspicion = self._suspicion_file.load(found.end)
+        if found.suspicion is not None:
+            self.suspicion = found.suspicion
+            self._suspicion_file.save(found.suspicion)
+        elif self.suspicion is not None and self._settings.truncate_damaged_log:
+            self.gave_up_durable = True
+            self.suspicion = None
+            self._suspicion_file.remove()
+
+    def judged(self) -> None:
+        """Whoever elects knows that this log is suspect, and counts on others that have everything: it is a log like any other,
+        and what was kept behind its end is not the last copy."""
+        self._is_judged = True
+        try:
+            self.give_up_rest()
+        except StorageError as error:
+            self.fail(error)
+
+    def give_up_rest(self) -> None:
+        """Before the log changes: remove what a suspect one keeps behind its end. The suspicion lasts until it is judged."""
+        self.commitlog.give_up_rest()
+        if self._is_judged and self.suspicion is not None:
+            self.suspicion = None
+            self._suspicion_file.remove()
 
     def close(self) -> None:
         """Make everything durable and close the files; after that a start is a clean one."""
@@ -184,6 +216,7 @@ class MessageStore(StoreReads):
         are taken, also of those that are not confirmed yet.
         """
         if appendable and not self._appendable:
+            self.give_up_rest()
             if self.commitlog.complete_offset < self.commitlog.end_offset:
                 self.truncate(self.commitlog.complete_offset)
             self._take_queue_offsets()
@@ -297,6 +330,8 @@ class MessageStore(StoreReads):
     def append_replicated(self, physical_offset: int, data: Bytes) -> int:
         """Append bytes of the master's log; see `CommitLog.append_replicated`."""
         assert not self._appendable, "a master does not copy another master"
+        if self.commitlog.keeps_rest:
+            self.give_up_rest()
         end = self.commitlog.append_replicated(physical_offset, data)
         if self.dispatch_offset < self.commitlog.min_offset:  # an empty log began at its master's first file
             self.dispatcher.restart(self.commitlog.min_offset)

@@ -80,4 +80,5 @@ class HeartbeatProcessor:
             fields.number(request, "incarnation", 0),
             fields.flag(request, "learner"),
             request.ext.get("tailKept") == "false",
+            lost_confirmed=fields.number(request, "lostConfirmedOffset", -1),
         )

@@ -115,6 +115,7 @@ class ReplicasProcessor:
             broker_id if broker_id >= 1 else None,
             designate,
             self._election.value.unclean,
+            keeps_members=True,
         )
         wanted = self._with_observations(wanted)
         remark = None
@@ -170,6 +171,7 @@ class ReplicasProcessor:
             min(max(fields.number(request, "highestMasterEpoch", 0), 0), MAX_EPOCH),
             self._lost_tail(request),
             fields.number(request, "maxOffset", -1),
+            self._others_have_all(request),
         )
         await self._driver.read_barrier(self._timeout_ms)
         twin = self._twin_of(wanted, fields.number(request, "incarnation", 0))
@@ -215,6 +217,15 @@ class ReplicasProcessor:
         group = self._groups.get(request.ext["brokerName"])
         beat = self._groups.table.get(group, fields.number(request, "brokerId")) if group is not None else None
         return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
+
+    def _others_have_all(self, request: frame.Command) -> bool:
+        """Whether another member of the set lives, and neither said nor showed that it lost anything."""
+        group = self._groups.get(request.ext["brokerName"])
+        return group is not None and any(
+            each.broker_id in group.sync_state_set and not each.lost_tail and not each.is_learner
+            for each in self._groups.table.observe(group, self._groups.now_ms())
+            if each.broker_id != fields.number(request, "brokerId")
+        )
 
     async def _clean_broker_data(self, connection: RemotingConnection, request: frame.Command) -> None:
         broker_name = fields.name(request, "brokerName")

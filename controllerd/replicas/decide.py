@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from controllerd.records.decision import Decision, Reply, refused
-from controllerd.replicas.elect import choose_master, explain_eligibility, is_clean
+from controllerd.replicas.elect import (
+    choose_master,
+    explain_eligibility,
+    freshest_of_the_suspect,
+    is_clean,
+    members_after,
+)
 from controllerd.replicas.records import (
     EpochFloorRaised,
     GroupRemoved,
@@ -108,6 +114,10 @@ def _register_broker(state: ReplicasState, request: RegisterBroker) -> Decided:
     if not remaining or group.master_epoch >= MAX_EPOCH:
         remark = f"{lost}; it stays in the sync-state set as its last member"
         return Decision(tuple(records), Reply(remark=remark))
+    if request.others_have_all is False:
+        # Left by one after the other, the set would be the one that came last, which may have the least.
+        remark = f"{lost}; it stays in the sync-state set until a member that has lost nothing is there"
+        return Decision(tuple(records), Reply(remark=remark))
     if group.master_broker_id == request.broker_id:
         records.append(MasterLost(group.broker_name, group.master_epoch + 1))
     records.append(SyncStateSetChanged(group.broker_name, remaining))
@@ -156,7 +166,13 @@ def _elect_master(state: ReplicasState, request: ElectMaster) -> Decided:
         )
     if request.seen_master_epoch not in (None, group.master_epoch):
         return refused(codes.CONTROLLER_MASTER_STILL_EXIST, f"the master epoch is {group.master_epoch} by now")
-    choice = choose_master(group, request.observed, request.broker_id if request.designate else None, request.unclean)
+    choice = choose_master(
+        group,
+        request.observed,
+        request.broker_id if request.designate else None,
+        request.unclean,
+        suspects=request.keeps_members,
+    )
     if choice.keep_master:
         return refused(codes.CONTROLLER_MASTER_STILL_EXIST, f"broker {group.master_broker_id} is the master and alive")
     if choice.broker_id is None:
@@ -167,11 +183,28 @@ def _elect_master(state: ReplicasState, request: ElectMaster) -> Decided:
     if epoch > MAX_EPOCH:
         return refused(codes.CONTROLLER_ELECT_MASTER_FAILED, f"a replica claims epoch {claimed}: none is left above it")
     elected = next(each for each in request.observed if each.broker_id == choice.broker_id)
-    unclean = None
-    if not is_clean(group, elected):
-        unclean = _describe_unclean_election(group, elected, request, epoch)
-    record = MasterElected(group.broker_name, elected.broker_id, epoch, elected.incarnation, unclean)
-    return Decision((record,), Reply(remark=unclean.sentence if unclean else None))
+    unclean, remark = _price(group, elected, request, epoch)
+    records: list[Record] = [MasterElected(group.broker_name, elected.broker_id, epoch, elected.incarnation, unclean)]
+    members = members_after(group, elected, request.observed) if request.keeps_members else (elected.broker_id,)
+    if len(members) > 1:
+        records.append(SyncStateSetChanged(group.broker_name, members))
+    return Decision(tuple(records), Reply(remark=remark))
+
+
+def _price(
+    group: Group, elected: Observation, request: ElectMaster, epoch: int
+) -> tuple[UncleanElection | None, str | None]:
+    """What an election costs, or may cost, and a sentence about it; nothing where the elected has all that was acknowledged."""
+    if is_clean(group, elected):
+        return None, None
+    live = {each.broker_id: each for each in request.observed}
+    if request.keeps_members and freshest_of_the_suspect(group, live) == elected.broker_id:
+        return None, (
+            f"broker {elected.broker_id} becomes master with a log that ends at {elected.max_offset}: every live member of "
+            f"the sync-state set {list(group.sync_state_set)} may have lost the end of its log, and it has the most"
+        )
+    unclean = _describe_unclean_election(group, elected, request, epoch)
+    return unclean, unclean.sentence
 
 
 def _describe_unclean_election(group: Group, elected: Observation, request: ElectMaster, epoch: int) -> UncleanElection:

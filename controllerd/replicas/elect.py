@@ -4,13 +4,20 @@ Only a live member of the committed sync-state set may: it holds every acknowled
 (epoch, max offset) as a pair; then the lower election priority; then the lower id, so that all nodes choose alike. A live master
 stays, unless another member was designated or its process is not the one that was elected: a restarted broker gets a new epoch
 or gives way. Learners never lead, nor does an id that two processes claim: nobody can know which of their logs is the one that
-was counted; who restarted without the end of its log leads only as the set's last member. Unclean election,
-off by default, admits any live replica when no such member is there, and thereby loses what it lacks.
+was counted. Unclean election, off by default, admits any live replica when no such member is there, and thereby loses what it
+lacks.
+
+Who restarted without the end of its log, or cannot tell whether that was all, does not lead while another member may: but as the
+set's last member, or as the freshest of a majority of the set of which nobody else is there (`freshest_of_the_suspect`).
+
+A new master's set is itself and the members that live. Each of them had every message that was acknowledged before, or it had
+not been a member; and nothing is acknowledged after without it, until it leaves the set by the master's proposal. So whoever
+stays may be elected next, whether or not it has heard of this election.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from controllerd.replicas.requests import Observation
@@ -34,8 +41,11 @@ class Eligibility:
     reason: str
 
 
-def choose_master(group: Group, observed: Iterable[Observation], designated: int | None, unclean: bool) -> Choice:
-    """Decide an election. `designated` is the only acceptable new master when given."""
+def choose_master(
+    group: Group, observed: Iterable[Observation], designated: int | None, unclean: bool, *, suspects: bool = True
+) -> Choice:
+    """Decide an election. `designated` is the only acceptable new master when given; `suspects`: who cannot tell what it lost
+    may lead when nobody else can."""
     live = {each.broker_id: each for each in observed if each.broker_id in group.replicas}
     if is_incumbent(group, live) and designated in (None, group.master_broker_id):
         return Choice(keep_master=True)
@@ -45,8 +55,36 @@ def choose_master(group: Group, observed: Iterable[Observation], designated: int
         if not each.is_learner and not each.is_contested and designated in (None, each.broker_id)
     ]
     clean = [each for each in candidates if is_clean(group, each)]
+    if suspects and not clean and (suspect := freshest_of_the_suspect(group, live)) is not None:
+        clean = [each for each in candidates if each.broker_id == suspect]
     best = max(clean or (candidates if unclean else ()), key=_freshness, default=None)
     return Choice(broker_id=None if best is None else best.broker_id)
+
+
+def members_after(group: Group, elected: Observation, observed: Iterable[Observation]) -> tuple[int, ...]:
+    """The set of a master that is elected now: who of the set lives, and has lost nothing, stays."""
+    if not is_clean(group, elected):
+        return (elected.broker_id,)
+    staying = {
+        each.broker_id
+        for each in observed
+        if each.broker_id in group.sync_state_set and not each.is_learner and not each.lost_tail
+    }
+    return tuple(sorted(staying | {elected.broker_id}))
+
+
+def freshest_of_the_suspect(group: Group, live: Mapping[int, Observation]) -> int | None:
+    """Who may lead when a majority of the set lives and every one of these cannot tell whether its log lost its end, as after a
+    loss of all power; None when nobody may.
+
+    Each of them had all that was acknowledged. As long as fewer than a majority of the copies are really damaged, at least one of
+    these is not, and who is freshest has at least as much. What any of them still knows to be confirmed, it must have.
+    """
+    members = [live[each] for each in group.sync_state_set if each in live and not live[each].is_learner]
+    if 2 * len(members) <= len(group.sync_state_set) or not all(each.lost_tail for each in members):
+        return None
+    best = max(members, key=_freshness)
+    return best.broker_id if best.max_offset >= max(each.lost_confirmed for each in members) else None
 
 
 def is_incumbent(group: Group, live: dict[int, Observation]) -> bool:
@@ -63,7 +101,9 @@ def is_clean(group: Group, observation: Observation) -> bool:
         return True
     if observation.broker_id not in group.sync_state_set:
         return False
-    return not observation.lost_tail or len(group.sync_state_set) == 1
+    if not observation.lost_tail:
+        return True
+    return len(group.sync_state_set) == 1 and observation.lost_confirmed <= observation.max_offset
 
 
 def explain_eligibility(group: Group, observed: Iterable[Observation], unclean: bool = False) -> list[Eligibility]:
@@ -75,10 +115,8 @@ def explain_eligibility(group: Group, observed: Iterable[Observation], unclean: 
 def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean: bool) -> tuple[bool, str]:
     if broker_id not in live:
         return False, "not alive: no heartbeat reaches this controller"
-    if broker_id == group.master_broker_id:
-        if is_incumbent(group, live):
-            return False, "is the master"
-        return True, "was the master before it restarted; it needs a new epoch"
+    if broker_id == group.master_broker_id and is_incumbent(group, live):
+        return False, "is the master"
     if live[broker_id].is_contested:
         return False, "two processes claim its id: stop the one that runs on a copy of the data directory"
     if live[broker_id].is_learner:
@@ -89,11 +127,27 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
     if is_clean(group, live[broker_id]):
         if lost_tail:
             return True, "lost the end of its log, but is the last member of the sync-state set"
+        if broker_id == group.master_broker_id:
+            return True, "was the master before it restarted; it needs a new epoch"
         return True, "alive and in the sync-state set: it holds every acknowledged message"
-    why = "lost the end of its log when it restarted" if lost_tail else "not in the sync-state set"
+    if freshest_of_the_suspect(group, live) == broker_id:
+        return (
+            True,
+            "may have lost the end of its log, as every live member may, and has the most of a majority of the set",
+        )
+    why = _why_not_clean(group, live[broker_id])
     if unclean:
         return True, f"{why}: unclean election is on, and acknowledged messages that it lacks would be lost"
     return False, f"{why}: it may lack acknowledged messages"
+
+
+def _why_not_clean(group: Group, observation: Observation) -> str:
+    if observation.broker_id not in group.sync_state_set:
+        return "lost the end of its log when it restarted" if observation.lost_tail else "not in the sync-state set"
+    ends = f"lost the end of its log when it restarted, which ends at {observation.max_offset} now"
+    if observation.lost_confirmed > observation.max_offset:
+        ends += f" and was confirmed up to {observation.lost_confirmed}"
+    return ends
 
 
 def _freshness(observation: Observation) -> tuple[int, int, int, int]:

@@ -46,7 +46,8 @@ class Heartbeat:
     """What a broker said last. `connection` grows with every accepted connection.
 
     `lost_tail`: it restarted without everything that it had acknowledged. `held` is the (epoch, offset) up to which the life
-    before this one was known to have it, while this one has less.
+    before this one was known to have it, while this one has less. `lost_confirmed`: how far what it lost says that the log was
+    confirmed (-1: it says nothing).
     """
 
     cluster_name: str
@@ -64,6 +65,7 @@ class Heartbeat:
     is_learner: bool = False
     lost_tail: bool = False
     held: tuple[int, int] = (-1, -1)
+    lost_confirmed: int = -1
     received_ms: int = 0
     is_closed: bool = False
     closed_ms: int = 0  # when, if it is
@@ -83,6 +85,7 @@ class Heartbeat:
             self.incarnation,
             self.is_learner,
             self.lost_tail,
+            self.lost_confirmed,
         )
 
 

@@ -47,7 +47,9 @@ class SyncStateSetChanged:
 
 @dataclass(frozen=True, slots=True)
 class MasterElected:
-    """A master, under an epoch that no other master of the group ever had; the set is the master alone."""
+    """A master, under an epoch that no other master of the group ever had; the set is the master alone.
+
+    Whoever else stays in the set is named by the `SyncStateSetChanged` behind it, in the same entry."""
 
     broker_name: str
     broker_id: int

@@ -22,7 +22,8 @@ class Trigger(StrEnum):
 class Observation:
     """One live replica as its last heartbeat described it.
 
-    `lost_tail`: it restarted without everything that it had acknowledged, and the sync-state set was not judged since.
+    `lost_tail`: it restarted without everything that it had acknowledged, or cannot tell, and the sync-state set was not judged
+    since. `lost_confirmed` is then how far its log was known to be confirmed (-1: not at all).
     `is_contested`: another process claims its id at the same time.
     """
 
@@ -34,6 +35,7 @@ class Observation:
     is_learner: bool = False
     lost_tail: bool = False
     is_contested: bool = False
+    lost_confirmed: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class ApplyBrokerId:
 class RegisterBroker:
     """A broker that has its id says where it is, and the highest master epoch that it remembers.
 
-    `lost_tail`: it restarted without everything that it had acknowledged; its log ends at `max_offset` now.
+    `lost_tail`: it restarted without everything that it had acknowledged, or cannot tell; its log ends at `max_offset` now.
+    `others_have_all`: another live member of the set has lost nothing, as far as is known; None: nobody looked.
     """
 
     cluster_name: str
@@ -62,6 +65,7 @@ class RegisterBroker:
     known_epoch: int = 0
     lost_tail: bool = False
     max_offset: int = -1
+    others_have_all: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class ElectMaster:
     `seen_master_epoch` is the epoch that the controller looked at when it found the master dead: when the group moved on in the
     meantime, the finding is out of date. `broker_id` is wanted as master only when `designate` is set. `last_known` is what dead
     members of the sync-state set said last, and `at_ms` the wall clock; both serve only to say what an unclean election costs.
+    `keeps_members`: who of the set lives stays in it, and a majority that cannot tell what it lost may lead. It is false in what
+    was asked before there were those rules.
     """
 
     cluster_name: str
@@ -95,6 +101,7 @@ class ElectMaster:
     seen_master_epoch: int | None = None
     last_known: tuple[Observation, ...] = ()
     at_ms: int = 0
+    keeps_members: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ def due_elections(
             seen_master_epoch=group.master_epoch,
             last_known=table.last_words(group, now_ms) if unclean else (),
             at_ms=at_ms,
+            keeps_members=True,
         )
         records = decide(state, request).records
         if records and (isinstance(records[0], MasterElected) or _is_gone(group, table, now_ms)):

@@ -44,6 +44,7 @@ class StateFigures:
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
     begins_recently: Callable[[str, int], bool]  # of a queue, as `StartOffsets` says
     retention_doubt: Callable[[], str]  # why files stay that would go by this machine's clock; "" = none does
+    suspicion: Callable[[], str] = str  # what a start found of the log's end that no crash explains; "" = nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class StateProcessor:
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure
+            or figures.suspicion()
             or (following and (following.stuck or following.last_error))
             or figures.retention_doubt()
             or None,

@@ -42,6 +42,7 @@ _MEMBERS_POLL_MS = 5000
 _CONTROLLERS_POLL_MS = 2000  # how often the leader is asked who the controllers are
 _PATIENCE_MS = 100  # how long a leader may owe an answer before another one is looked for
 _MAX_LEARNED = 64
+_RETELL_MS = 1000  # how often a member of the set says again that it may lack a part of the log
 
 
 class ControllerSession(Session):
@@ -72,6 +73,7 @@ class ControllerSession(Session):
         self._sync_at_ms = now_ms
         self._poll_at_ms = now_ms
         self._members_at_ms = now_ms + _STEP_RETRY_MS
+        self._retell_at_ms = now_ms
         self._proposal: tuple[Proposal, int] | None = None
         self._twin_told = ""  # what was logged about another process with this identity
         if self.registration.broker_id is not None:
@@ -161,6 +163,8 @@ class ControllerSession(Session):
         if self.registration.step is not Step.REGISTERED:
             if now_ms >= self._step_at_ms:
                 self._ask_registration(leader, wall_ms)
+        elif not self._speaker.tail_kept and now_ms >= self._retell_at_ms:
+            self._ask_registration(leader, wall_ms)
         elif self._proposal is not None:
             proposal, master_epoch = self._proposal
             self._proposal = None
@@ -307,8 +311,13 @@ class ControllerSession(Session):
 
     def _registered(self, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         self.registration.registered()
-        # The sync-state set is without this broker now, or it is the last one that is left.
-        self._speaker.tail_kept = True
+        self._retell_at_ms = now_ms + _RETELL_MS
+        members, _ = answers.sync_state_set(body)
+        own_id = self.registration.broker_id
+        if not self._speaker.tail_kept and own_id not in members:
+            self._speaker.tail_judged()
+        elif members == {own_id} and not self._speaker.lacks_confirmed:
+            self._speaker.tail_kept = True  # whatever is lost, nobody else may lead
         view = answers.view(ext, body)
         if view is not None and view.master_id is not None:
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from brokerd.replication.controllers.identity import Registration
 from brokerd.replication.controllers.session import BrokerNames
@@ -13,7 +14,9 @@ from brokerd.replication.roles.role_machine import RoleMachine
 class Speaker:
     """The broker that speaks, and the fields that it says by the kind of request. Wall time is only told, and decides nothing.
 
-    `incarnation` differs from start to start; `tail_kept` is false when recovery may have left less than was acknowledged.
+    `incarnation` differs from start to start; `tail_kept` is false when recovery may have left less than was acknowledged, and
+    `lost_confirmed` is then how far the log was known to be confirmed (-1: nothing says so). `judged_listeners` hear when the
+    controllers have decided without that log.
     """
 
     names: BrokerNames
@@ -21,6 +24,19 @@ class Speaker:
     incarnation: int
     machine: RoleMachine
     tail_kept: bool = True
+    lost_confirmed: int = -1
+    judged_listeners: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def lacks_confirmed(self) -> bool:
+        """Whether the log certainly lacks what was acknowledged."""
+        return not self.tail_kept and self.lost_confirmed > self.machine.log.end_offset
+
+    def tail_judged(self) -> None:
+        """The sync-state set is without this broker, and others have everything that was acknowledged."""
+        self.tail_kept = True
+        for listener in self.judged_listeners:
+            listener()
 
     def group_fields(self) -> dict[str, str]:
         return {"clusterName": self.names.cluster, "brokerName": self.names.broker_name}
@@ -80,4 +96,6 @@ class Speaker:
             fields["learner"] = "true"
         if not self.tail_kept:
             fields["tailKept"] = "false"
+            if self.lost_confirmed >= 0:
+                fields["lostConfirmedOffset"] = str(self.lost_confirmed)
         return fields

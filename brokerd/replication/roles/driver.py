@@ -38,6 +38,8 @@ from remoting.errors import ProtocolError, StorageError
 log = logging.getLogger(__name__)
 
 
+_READ_AGAIN_MS = 1000  # how long a replica waits for what could not be read before it is tried again
+
 RoleListener = Callable[[Role, int], None]
 
 
@@ -91,6 +93,7 @@ class ReplicationDriver:
         self.failure_listeners: list[Callable[[str], None]] = []
         self._confirm_told = -1
         self._running = False
+        self._not_sent_until_ms: dict[int, int] = {}  # of connections whose next bytes could not be read
         self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
         self._finish(now_ms)
 
@@ -237,6 +240,7 @@ class ReplicationDriver:
     def lost(self, connection: int, now_ms: int) -> None:
         end = self.channels.dialled_end(connection)
         self.channels.forget(connection)
+        self._not_sent_until_ms.pop(connection, None)
         self.machine.lost(connection, now_ms, end.unfinished if end is not None else "")
         self._finish(now_ms)
 
@@ -336,10 +340,23 @@ class ReplicationDriver:
     # Carrying out
 
     def _pump(self, connection: int, now_ms: int) -> None:
+        if now_ms < self._not_sent_until_ms.get(connection, now_ms):
+            return
         try:
             self._sender.pump(connection, now_ms)
         except StorageError as error:
+            self._not_read(connection, error, now_ms)
+
+    def _not_read(self, connection: int, error: StorageError, now_ms: int) -> None:
+        """A part of the log that a replica asked for cannot be read. What every member has is damage of a range, which somebody
+        else has intact: that one replica waits until it can be. What perhaps nobody else has must be another master's matter."""
+        mastership = self.machine.mastership
+        transfer = mastership.next_transfer(connection) if mastership is not None else None
+        if transfer is None or transfer.header.offset >= self.machine.confirm_offset:
             self._failed(error, now_ms)
+            return
+        log.error("a replica is not sent the log from %d on: %s", transfer.header.offset, error)
+        self._not_sent_until_ms[connection] = now_ms + _READ_AGAIN_MS
 
     def _finish(self, now_ms: int) -> None:
         """Carry out effects and complete waiters until nothing is left to do."""
@@ -470,4 +487,5 @@ class ReplicationDriver:
         level = logging.INFO if self.channels.is_open(connection) else logging.DEBUG
         log.log(level, "replication connection %d closed: %s", connection, reason)
         self.channels.forget(connection)
+        self._not_sent_until_ms.pop(connection, None)
         self._outlet.close(connection)

@@ -4,7 +4,8 @@ Owns the files under `commitlog/`, the end of the log and how far it is durable.
 
 - `min_offset <= flushed_offset <= end_offset`, and `complete_offset`, the end of the last whole record, is at most `end_offset`
   (they differ only on a replica that received a part of a record);
-- bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended;
+- bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended; but while it
+  `keeps_rest`, which a suspect log does until it is appended to or cut, since what is behind its damage may be the last copy;
 - a failed sync, or a write that failed for another reason than a full disk, is final: every later append is refused.
 
 One thread (the event loop) calls everything, except `sync`, `prepare_next`, `rewrite` and what `forget_oldest` returned, which
@@ -75,6 +76,8 @@ class CommitLog:
         self._synced_offset = 0
         self._unclean_end = 0  # up to where a failed write may have left bytes behind the end; 0 = it did not
         self.generation = 0
+        self.keeps_rest = False
+        self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
         self._open_existing(self._find_files(), is_ours=is_ours)
         last = next(reversed(self._segments.values()), None)
@@ -167,7 +170,7 @@ class CommitLog:
         """Create the file after the current one, so that a roll finds it; a helper thread calls this."""
         with self.turns.names:
             current = self._current  # the loop forgets it when it is full, and then takes what follows it from here
-            if current is not None and self._spare is None:
+            if current is not None and self._spare is None and not self.keeps_rest:
                 self._spare = self._open(current.end, create=True)
 
     def _write(self, segment: Segment, position: int, buffers: Sequence[Bytes], total: int) -> None:
@@ -299,9 +302,28 @@ class CommitLog:
 
     # -- cutting -----------------------------------------------------------------------------------------------------------
 
-    def recovered(self, end: int) -> None:
-        """Set where the log really ends, after the files were opened; what lies behind is zeroed, durably."""
-        self._cut(end)
+    def recovered(self, end: int, *, keep_rest: bool = False) -> None:
+        """Set where the log really ends, after the files were opened; what lies behind is zeroed, durably, or kept as it is."""
+        if keep_rest:
+            self._end_before_rest(end)
+        else:
+            self._cut(end)
+
+    def give_up_rest(self) -> None:
+        """What was kept behind the end is needed no more: zero it, durably."""
+        if self.keeps_rest:
+            self._cut(self.end_offset)
+
+    def _end_before_rest(self, offset: int) -> None:
+        with self._sync_lock:
+            self.generation += 1
+            self.keeps_rest = True
+            self._rest = [each for each in self._segments.values() if each.start > offset]
+            for segment in self._rest:
+                del self._segments[segment.start]
+            self._current = self._segments.get(file_start(offset, self._size))
+            self._end_at(offset)
+        self._map_recent()
 
     def write_again(self, offset: int) -> None:
         """Write what the log holds from the offset on once more at its place, so that the next sync covers it."""
@@ -361,6 +383,8 @@ class CommitLog:
         with self.turns.contents, self.turns.names:  # an older sync has ended, a newer one sees the new end
             self.generation += 1
             self._drop_spare()
+            self._segments.update((each.start, each) for each in self._rest)
+            self._rest = []
             for segment in reversed(list(self._segments.values())):
                 if segment.start > offset:
                     del self._segments[segment.start]
@@ -371,11 +395,15 @@ class CommitLog:
                 self._sync_segment(current)
             self._unclean_end = 0
             self._current = current
-            self.end_offset = offset
-            self.flushed_offset = min(self.flushed_offset, offset)
-            self._synced_offset = min(self._synced_offset, offset)
-            self._tracker.move(offset)
+            self.keeps_rest = False
+            self._end_at(offset)
         self._map_recent()
+
+    def _end_at(self, offset: int) -> None:
+        self.end_offset = offset
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self._synced_offset = min(self._synced_offset, offset)
+        self._tracker.move(offset)
 
     def _zero_from(self, segment: Segment, position: int) -> None:
         segment.unmap()  # nobody may look at a page while it is cut off
@@ -413,7 +441,7 @@ class CommitLog:
         """Close the files; what was not synced is lost at a power failure."""
         with self.turns.names:
             self._drop_spare()
-        for segment in (*self._leaving, *self._segments.values()):
+        for segment in (*self._leaving, *self._segments.values(), *self._rest):
             segment.close()
         self._segments.clear()
         self._current = None

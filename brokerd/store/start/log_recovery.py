@@ -12,11 +12,13 @@ from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import derive_range
 from brokerd.store.log.layout import file_start
 from brokerd.store.settings import StoreSettings
-from brokerd.store.start import decisions
+from brokerd.store.start import decisions, watermark
 from brokerd.store.start.checkpoint_page import Positions
+from brokerd.store.start.suspicion import Suspicion
 
 log = logging.getLogger(__name__)
 
+_CHUNK_BYTES = 1 << 20
 # How far behind the end leftovers are looked for, to mention them.
 _LEFTOVER_BYTES = 1 << 16
 
@@ -28,10 +30,12 @@ class RecoveredLog(NamedTuple):
     last_timestamp_ms: int
     checked_from: int
     gave_up_durable: bool  # bytes that had been durable are gone, and the settings said to go on without
+    suspicion: Suspicion | None  # the log ends at damage that is perhaps none of a crash; what is behind it is kept
 
 
-def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSettings) -> RecoveredLog:
-    """Have the log end behind its last whole, intact record, all of it durable. `known` is what the checkpoint proves.
+def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool) -> RecoveredLog:
+    """Have the log end behind its last whole, intact record, all of it durable. `known` is what the checkpoint proves; `clean`:
+    the last run closed its files.
 
     Raises CorruptedFile when something that had been durable is damaged, unless the settings say to go on without.
     """
@@ -45,15 +49,37 @@ def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSe
     is_cut_short = known is not None and end < known.flushed_offset
     if known is not None and is_cut_short:
         log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
-    if any(commitlog.read(end, _LEFTOVER_BYTES)):
+    suspicion = None
+    if known is not None and not is_cut_short and not (clean and end == known.flushed_offset):
+        suspicion = _suspicion(commitlog, end, provisional_end)
+    if suspicion is not None:
+        log.error("%s", suspicion.sentence)
+        is_cut_short, suspicion = settings.truncate_damaged_log, None if settings.truncate_damaged_log else suspicion
+    elif any(commitlog.read(end, _LEFTOVER_BYTES)):
         log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
-    commitlog.recovered(end)
+    commitlog.recovered(end, keep_rest=suspicion is not None)
     if known is not None:
         # When the last life ended because a sync failed, what it had written can be read, but the kernel takes it for clean
         # and would never write it: a sync alone proves nothing about it.
         commitlog.write_again(known.flushed_offset)
     commitlog.mark_flushed(commitlog.sync())
-    return RecoveredLog(end, last_timestamp_ms, checked_from, later is not None or is_cut_short)
+    return RecoveredLog(end, last_timestamp_ms, checked_from, later is not None or is_cut_short, suspicion)
+
+
+def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> Suspicion | None:
+    """What speaks against a crash as the reason why no intact record starts at `end`; None when nothing does."""
+    read, shape = commitlog.read, commitlog.shape
+    later = decisions.find_record(read, end + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
+    if later is None:
+        return None if decisions.lacks_bytes(read, end, shape) else Suspicion(end, end)
+    until, confirmed = later, -1
+    while later is not None:
+        for derived in derive_range(read, later, provisional_end, shape.checked(), _CHUNK_BYTES):
+            until = derived.end_offset
+            marks = [entry for entry in derived.entries if entry[0] == watermark.TOPIC]
+            confirmed = max([confirmed, *(watermark.confirmed_by(read(entry[3], entry[4])) for entry in marks)])
+        later = decisions.find_record(read, until + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
+    return Suspicion(end, until, confirmed if confirmed > end else -1)
 
 
 def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> tuple[int, int, int]:

@@ -209,13 +209,18 @@ class Controller:
         )
 
     def elect(self, winner: int) -> None:
-        """Make `winner` master of a new epoch; only a member of the set may be."""
+        """Make `winner` master of a new epoch; only a member of the set may be. Members that live stay in the set."""
         assert not self.members or winner in self.members
         self.master_id = winner
         self.master_life = self.group.nodes[winner].life
         self.master_epoch += 1
-        self.members = frozenset({winner})
+        self.members = self.staying(winner)
+        self.set_epoch += len(self.members) > 1
         self.set_epoch += 1
+
+    def staying(self, winner: int) -> frozenset[int]:
+        """The set behind an election."""
+        return frozenset(each for each in self.members if self.group.nodes[each].alive) | {winner}
 
     def lose_master(self) -> None:
         self.master_id = None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 
+from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
 from tests.support.disks import PowerLost
 from tests.unit.brokerd.replication.group import Group, pick
@@ -79,7 +80,7 @@ class Story:
                 group.controller.elect(self.rng.choice(candidates))
             group.push_all()
             group.settle(4, tick_ms=250)
-            if len(group.controller.members) == members:
+            if len(group.controller.members) == members and self._all_copy():
                 break
         check_safety(group)
         check_acks_are_from_one_broker_per_epoch(group)
@@ -98,6 +99,11 @@ class Story:
         assert group.waiting == 0
         records = master.log.records()
         assert len(set(records)) == len(records), "a message is in the log twice"
+
+    def _all_copy(self) -> bool:
+        """Whether every replica is being sent the log: who stays in the set at an election has yet to hear of the master."""
+        roles = [node.machine for node in self.group.nodes.values() if not node.is_master]
+        return all(each.followership is not None and each.followership.stage is CopyStage.TRANSFER for each in roles)
 
     # Events; each says whether it took place
 

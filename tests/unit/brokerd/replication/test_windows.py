@@ -357,3 +357,62 @@ def test_a_broker_serves_no_epoch_that_another_process_with_its_identity_was_ele
     assert group[2].machine.role is Role.MASTER
     group[2].driver.observed(replace(other, master_epoch=3, master_incarnation=group[2].life + 1), group.now_ms)
     assert group[2].machine.role is Role.FENCED
+
+
+def test_w29_a_winner_that_cannot_go_on_is_followed_by_a_member_that_stayed() -> None:
+    """It ends at a rotten record whenever it starts; the others of the former set have everything, and may lead."""
+    group = healthy()
+    group.crash(group[1])
+    group.elect(2)
+    assert group.controller.members == {2, 3}
+    group.append(group[2])
+    group.settle(5)
+    assert group.outcomes == [PutStatus.PUT_OK] * 2
+    group.crash(group[2])
+    assert group.controller.candidates() == [3]
+    group.elect(3)
+    check_safety(group)
+    group.append(group[3])
+    group.settle(60)
+    assert group.outcomes[-1] is PutStatus.PUT_OK
+
+
+def test_w29_nothing_is_acknowledged_without_a_member_that_has_not_heard_of_the_election() -> None:
+    group = healthy()
+    group.crash(group[1])
+    group.controller.elect(2)
+    group.push(group[2])
+    append_and_flush(group, group[2])
+    assert group.outcomes == [PutStatus.PUT_OK], "b3 stays in the set, and lacks it"
+    assert group.controller.candidates() == [2, 3]
+    check_safety(group)
+    group.push(group[3])
+    group.settle(5)
+    assert group.outcomes == [PutStatus.PUT_OK] * 2
+    check_safety(group)
+
+
+def test_w29_a_member_that_stays_may_lead_with_what_the_winner_never_had() -> None:
+    """Bytes that were not acknowledged, of the old master, are on the one and not on the other: either log may go on."""
+    group = healthy()
+    append_and_flush(group, group[1])
+    for wire in list(group.wires.values()):
+        if wire.replica is group[3]:
+            group.deliver_to_replica(wire)
+            group.flush(group[3])
+    group.crash(group[1])
+    group.controller.elect(2)
+    group.push(group[2])
+    append_and_flush(group, group[2])
+    group.crash(group[2])
+    group.elect(3)
+    check_safety(group)
+    group.append(group[3])
+    group[1].start()
+    group[2].start()
+    group.push_all()
+    group.settle(80)
+    check_safety(group)
+    assert group.controller.members == {1, 2, 3}
+    assert group[1].log.data == group[2].log.data == group[3].log.data
+    assert group.outcomes[-1] is PutStatus.PUT_OK

@@ -329,7 +329,7 @@ def test_without_a_page_a_record_behind_the_damage_tells_damage_from_a_torn_tail
     assert store.commitlog.end_offset < len(log)
 
 
-def test_damage_behind_what_was_durable_is_a_torn_tail(caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_behind_what_was_durable_ends_the_log_there(caplog: pytest.LogCaptureFixture) -> None:
     disk = FaultyDisk(Random(3))
     store = open_store(disk)
     durable = put(store, *(draft(body) for body in payloads(20, 150)))[-1].end_offset
@@ -341,7 +341,9 @@ def test_damage_behind_what_was_durable_is_a_torn_tail(caplog: pytest.LogCapture
     store = open_store(disk)
     dispatch_all(store)
     assert store.commitlog.end_offset == results[2].physical_offset >= durable
-    assert f"the log ends at {results[2].physical_offset}; what a crash left" in caplog.text
+    assert (
+        f"the commitlog is damaged at offset {results[2].physical_offset}, as no crash need have left it" in caplog.text
+    )
     assert bodies(store) == list(payloads(22, 150))
 
 

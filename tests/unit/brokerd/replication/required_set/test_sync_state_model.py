@@ -35,22 +35,26 @@ class Loss(AssertionError):
 
 
 class Game:
-    """One master epoch. Replicas are numbers: how many bytes each has."""
+    """One master epoch. Replicas are numbers: how many bytes each has.
 
-    def __init__(self, seed: int, replicas: int) -> None:
+    With `staying` the other replicas are in the set from its begin: they have what was acknowledged before, and have yet to hear
+    of this master.
+    """
+
+    def __init__(self, seed: int, replicas: int, *, staying: bool = False) -> None:
         self.rng = Random(seed)
         self.now_ms = 0
         self.log = LogPosition(0, 100, 100)
         self.outbox: list[Effect] = []
-        self.held = dict.fromkeys(range(2, replicas + 1), 0)
+        self.held = dict.fromkeys(range(2, replicas + 1), 100 if staying else 0)
         self.connections: dict[int, int] = {}
         self.next_connection = 1
-        self.members = frozenset({1})
+        self.members = frozenset({1, *self.held}) if staying else frozenset({1})
         self.set_epoch = 7
         self.requests: list[Proposal] = []
         self.abandoned: list[Proposal] = []
         self.answers: list[tuple[int, int, frozenset[int], int]] = []
-        self.acknowledged = 100
+        self.acknowledged = 0 if staying else 100
         self.did: Counter[str] = Counter()
         sync = SyncState(1, self.members, self.set_epoch, retry_ms=20, rejoin_delay_ms=50)
         settings = ReplicationSettings(not_caught_up_ms=300, reconnect_grace_ms=30)
@@ -203,11 +207,11 @@ class Game:
         self.mastership.advance()
 
 
-def losses(replicas: int, schedules: int = SCHEDULES) -> tuple[int, Counter[str]]:
+def losses(replicas: int, schedules: int = SCHEDULES, *, staying: bool = False) -> tuple[int, Counter[str]]:
     lost, did = 0, Counter()
     for seed in range(schedules):
-        game = Game(seed, replicas)
         try:
+            game = Game(seed, replicas, staying=staying)
             game.play(80)
         except Loss:
             lost += 1
@@ -215,9 +219,10 @@ def losses(replicas: int, schedules: int = SCHEDULES) -> tuple[int, Counter[str]
     return lost, did
 
 
+@pytest.mark.parametrize("staying", [False, True])
 @pytest.mark.parametrize("replicas", [2, 3, 4])
-def test_no_electable_replica_lacks_acknowledged_bytes(replicas: int) -> None:
-    lost, did = losses(replicas)
+def test_no_electable_replica_lacks_acknowledged_bytes(replicas: int, staying: bool) -> None:
+    lost, did = losses(replicas, staying=staying)
     assert lost == 0
     for move in MOVES:
         assert did[move] > SCHEDULES / 10, f"the game hardly played {move}: {did}"
@@ -232,6 +237,19 @@ def test_the_game_catches_a_master_that_forgets_unanswered_proposals(
 
     monkeypatch.setattr(SyncState, "unknown", unknown)
     assert losses(replicas)[0] > 0
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_the_game_catches_a_master_that_begins_without_those_who_stay(
+    replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    initial = SyncState.__init__
+
+    def begin(self: SyncState, self_id: int, members: frozenset[int], set_epoch: int, **rest: int) -> None:
+        initial(self, self_id, {self_id}, set_epoch, **rest)
+
+    monkeypatch.setattr(SyncState, "__init__", begin)
+    assert losses(replicas, staying=True)[0] > SCHEDULES / 20
 
 
 def overwrite_proposals(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,38 @@ def relieve(mastership: Mastership, log: MemoryReplicatedLog) -> None:
     log.remove_before(max(each for each in log.boundaries() if each <= limit))
 
 
+def test_a_sector_that_only_a_replica_asks_for_ends_no_mastership() -> None:
+    group = healthy()
+    group.crash(group[3])
+    group.settle(30)
+    assert group.controller.members == {1, 2}
+    for _ in range(2):  # the last one is still in memory
+        group.append(group[1])
+        group.settle(3)
+    read = group[1].log.read
+    end = group[1].log.end_offset
+
+    def fail(offset: int, length: int) -> bytes:
+        if offset < end:
+            raise StorageError("cannot read")
+        return read(offset, length)
+
+    group[1].log.read = fail
+    group[3].start()
+    group.push(group[3])
+    group.settle(20)
+    assert group[1].is_master
+    assert group[1].failures == []
+    group.append(group[1])
+    group.settle(3)
+    assert group.outcomes[-1] is PutStatus.PUT_OK
+    assert group.controller.members == {1, 2}
+    group[1].log.read = read  # somebody repaired it
+    group.settle(60)
+    assert group.controller.members == {1, 2, 3}
+    assert group[3].log.data == group[1].log.data
+
+
 def full_disk(*_: object) -> None:
     raise StorageError("full") from OSError(errno.ENOSPC, "No space left on device")
 

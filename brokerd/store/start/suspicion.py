@@ -1,0 +1,75 @@
+"""A log that ends at damage which no crash need have made: what a start found, and the file that remembers it.
+
+    suspicion    one line of JSON {"start", "until", "confirmed"}, and a line with its CRC-32 in decimal digits
+
+A suspect log is told to the controllers and not elected while another copy may be. What is behind the damage stays where it is
+until they have decided without it. The file outlives the process, since the damage may be overwritten before they were told; one
+that cannot be read is a suspicion of which nothing is known.
+
+`MessageStore` owns it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import orjson
+
+from remoting.checksum import crc32
+from remoting.disk import Disk
+from remoting.errors import ProtocolError
+from remoting.facts.codec import decode
+
+PATH: Final = "suspicion"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Physical offsets: the log ends at `start`, where it is damaged; intact records were found behind it, the last of which ends
+    at `until` (`start` when none was). `confirmed`: how far those say that the log was confirmed, -1 when they say nothing."""
+
+    start: int
+    until: int
+    confirmed: int = -1
+
+    @property
+    def sentence(self) -> str:
+        """For a person."""
+        behind = f", and whole records follow up to {self.until}" if self.until > self.start else ""
+        if self.confirmed > self.start:
+            lacks = (
+                f"it lacks acknowledged messages, as the log was confirmed up to {self.confirmed}, and is not elected; when no "
+                "other copy exists, start once with --set store.truncate_damaged_log=true to give them up"
+            )
+        else:
+            lacks = "it may lack acknowledged messages, and is not elected while a copy that does not may be"
+        return f"the commitlog is damaged at offset {self.start}, as no crash need have left it{behind}: {lacks}"
+
+
+class SuspicionFile:
+    """The file, if there is one."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def load(self, end: int) -> Suspicion | None:
+        """What is remembered, None without a file; `end` is where the log ends now."""
+        content = self._disk.read_bytes(PATH)
+        if content is None:
+            return None
+        line, _, checksum = content.partition(b"\n")
+        try:
+            if int(checksum) == crc32(line):
+                return decode(Suspicion, line, exactly=True)
+        except (ValueError, ProtocolError):
+            pass
+        return Suspicion(end, end)
+
+    def save(self, suspicion: Suspicion) -> None:
+        """Durable when it returns."""
+        line = orjson.dumps(asdict(suspicion))
+        self._disk.replace_bytes(PATH, b"%b\n%d\n" % (line, crc32(line)))
+
+    def remove(self) -> None:
+        self._disk.remove(PATH)
