@@ -41,7 +41,7 @@ class StoreSettings:
         4 << 20, "most log bytes one dispatch round reads back", minimum=4096, maximum=1 << 30
     )
     record_checksums: bool = setting(
-        False, "end every new record with a checksum over all of it (sends take the slower path then)"
+        True, "end every new record that has room for it with a checksum over all of it"
     )
     index_enabled: bool = setting(True, "keep an index, so that messages are found by their keys and unique ids")
     index_slots: int = setting(

@@ -90,6 +90,8 @@ class ReplicationDriver:
         self._confirm_told = -1
         self._running = False
         self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
+        # Told what of the log is damaged, whenever a replica lacks it; until that is repaired, the replica waits
+        self.damage_listeners = self._sender.damage_listeners
         self._finish(now_ms)
 
     # For the rest of the broker
@@ -369,7 +371,7 @@ class ReplicationDriver:
         except StorageError as again:
             self._failed(again, now_ms)
             return
-        self.machine.log_refused(self._disk.position(), entries, str(error), error.full, now_ms)
+        self.machine.log_refused(self._disk.position(), entries, str(error), error.why, now_ms)
         self._finish(now_ms)
 
     def _failed(self, error: StorageError, now_ms: int) -> None:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
 from remoting.record.walk import START_BYTES, Stop, describe_damage, look, walk
+
+
+class Fed(NamedTuple):
+    """The records that became whole by what was fed: the one that began before it, as its offsets in the log, which is empty when
+    there is none; and where in the data the others begin."""
+
+    first: range
+    others: list[int]
+
+
+_NO_RECORD = range(0)
 
 
 class BoundaryTracker:
@@ -27,23 +40,27 @@ class BoundaryTracker:
         self.complete_offset = offset
         self._head = b""
 
-    def feed(self, offset: int, data: Bytes) -> None:
+    def feed(self, offset: int, data: Bytes) -> Fed:
         """Take the bytes at `offset`; raises ProtocolError, changing nothing, when they cannot be part of a log."""
         complete = self.complete_offset
+        first = _NO_RECORD
         if complete < offset:
             head = self._head + bytes(data[: max(0, START_BYTES - len(self._head))])
-            stop, size, _ = look(head, 0, complete, self._file_size, self._max_record_bytes)
+            stop, size, is_record = look(head, 0, complete, self._file_size, self._max_record_bytes)
             if stop is Stop.DAMAGED:
                 raise self._refusal(head, 0, complete)
             if not size or complete + size > offset + len(data):
                 self._head = head
-                return
+                return Fed(first, [])
+            if is_record:
+                first = range(complete, complete + size)
             complete += size
         file_size, most = self._file_size, self._max_record_bytes
-        _, end, stop, _ = walk(data, complete - offset, complete, file_size, most, listed=False)
+        others, end, stop, _ = walk(data, complete - offset, complete, file_size, most)
         if stop is Stop.DAMAGED:
             raise self._refusal(data, end, offset + end)
         self.complete_offset, self._head = offset + end, bytes(data[end : end + START_BYTES])
+        return Fed(first, others)
 
     def _refusal(self, data: Bytes, position: int, offset: int) -> ProtocolError:
         why = describe_damage(data, position, offset, self._file_size)
