@@ -267,9 +267,7 @@ def _lay_out_any(
     ends = [begin + text + STAMP for begin, text in zip(between, properties, strict=False)]
     columns: list[Sequence[bytes]] = [heads, bodies, ends]
     if seals:
-        sums = [
-            crc32(end, crc32(body, crc32(head))) for head, body, end in zip(heads, bodies, ends, strict=True)
-        ]
+        sums = [crc32(end, crc32(body, crc32(head))) for head, body, end in zip(heads, bodies, ends, strict=True)]
         tails = tails_of(sums)
         columns.append([tails[at : at + TAIL_BYTES] for at in range(0, len(tails), TAIL_BYTES)])
     records: list[Bytes] = list(chain.from_iterable(zip(*columns, strict=True)))

@@ -163,7 +163,16 @@ class Kernel:
                     sys_flag & ~SYS_COMPRESSED, born_timestamp, peer, now_ms, store_host, reconsume_times, 0
                 )
                 laid_out = lay_out_batch(
-                    body, target.plans, target.name, target.field, queue_id, queue_offset, position, now_ms, middle, seals
+                    body,
+                    target.plans,
+                    target.name,
+                    target.field,
+                    queue_id,
+                    queue_offset,
+                    position,
+                    now_ms,
+                    middle,
+                    seals,
                 )
                 if laid_out is None:
                     break
@@ -203,7 +212,12 @@ class Kernel:
             )  # fmt: skip
             behind_body = target.field + LENGTH.pack(properties_length) + properties + STAMP
             if seals:
-                records += (record_head, body, behind_body, tail_of(crc32(behind_body, crc32(body, crc32(record_head)))))
+                records += (
+                    record_head,
+                    body,
+                    behind_body,
+                    tail_of(crc32(behind_body, crc32(body, crc32(record_head)))),
+                )
             else:
                 records += (record_head, body, behind_body)
             entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))

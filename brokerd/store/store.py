@@ -214,7 +214,10 @@ class MessageStore(StoreReads):
             self.check_draft(draft)
         if not together:
             return self.append_checked(drafts)
-        size, file_bytes = sum(draft_size(draft, len(self._store_host)) for draft in drafts), self.commitlog.segment_size_bytes
+        size, file_bytes = (
+            sum(draft_size(draft, len(self._store_host)) for draft in drafts),
+            self.commitlog.segment_size_bytes,
+        )
         if must_roll(size, file_bytes):
             raise RequestError(codes.MESSAGE_ILLEGAL, f"a batch of {size} bytes does not fit into one commitlog file")
         sealed_size = size + len(drafts) * (checksum.TAIL_BYTES + 1)
