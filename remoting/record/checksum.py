@@ -1,9 +1,9 @@
-"""The checksums of a record: the one over its body, which each has, and the one over the whole, at the end of its properties (pure).
+"""A record's checksums: over its body, which each record has, and over the whole, at the end of its properties (pure).
 
     __CRC32# 0x01 ten decimal digits 0x02          20 bytes, the digits from the least significant one on, filled up with 0
 
-This tail covers the record without these 20 bytes, and so what the body's own checksum does not: numbers, times, topic, properties.
-A record that has one is judged by it alone. One without was written by who adds none, or had no room for it.
+This tail covers the record without these 20 bytes, and so what the body's own checksum does not: numbers, times, topic,
+properties. A record that has one is judged by it alone. One without was written by who adds none, or had no room for it.
 
 The tail is a record's, not its message's: it is shown to nobody as a property, and does not go with a copy of the message.
 """

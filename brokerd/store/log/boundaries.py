@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from remoting.disk import Bytes
@@ -40,8 +41,12 @@ class BoundaryTracker:
         self.complete_offset = offset
         self._head = b""
 
-    def feed(self, offset: int, data: Bytes) -> Fed:
-        """Take the bytes at `offset`; raises ProtocolError, changing nothing, when they cannot be part of a log."""
+    def feed(self, offset: int, data: Bytes, check: Callable[[Fed], None] | None = None) -> None:
+        """Take the bytes at `offset`; raises ProtocolError, changing nothing, when they cannot be part of a log.
+
+        `check` is told the records that become whole, before what stands behind them is refused: it may raise what is wrong with
+        them, which is then what is wrong with the bytes.
+        """
         complete = self.complete_offset
         first = _NO_RECORD
         if complete < offset:
@@ -51,16 +56,17 @@ class BoundaryTracker:
                 raise self._refusal(head, 0, complete)
             if not size or complete + size > offset + len(data):
                 self._head = head
-                return Fed(first, [])
+                return
             if is_record:
                 first = range(complete, complete + size)
             complete += size
         file_size, most = self._file_size, self._max_record_bytes
         others, end, stop, _ = walk(data, complete - offset, complete, file_size, most)
+        if check is not None:
+            check(Fed(first, others))
         if stop is Stop.DAMAGED:
             raise self._refusal(data, end, offset + end)
         self.complete_offset, self._head = offset + end, bytes(data[end : end + START_BYTES])
-        return Fed(first, others)
 
     def _refusal(self, data: Bytes, position: int, offset: int) -> ProtocolError:
         why = describe_damage(data, position, offset, self._file_size)

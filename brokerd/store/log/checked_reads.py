@@ -1,8 +1,8 @@
 """Records of the commitlog for consumers, none that is not what was stored: a disk may change bytes long after it wrote them.
 
-Every read is checked. A whole check is made of every record: size, place, and the checksum over the record, or over its body where
-it has no other. What passed it leaves 32 bits: one checksum over the queue's units that were asked for and all the bytes that
-were found. The same read with the same bytes is known by it, in one pass over them; anything else is checked in whole again. So
+Every read is checked. A whole check is made of each record: size, place, and the checksum over the record, or over its body if it
+has no other. What passed it leaves 32 bits: one checksum over the queue's units that were asked for and all the bytes that were
+found. The same read with the same bytes is known by it, in one pass over them; anything else is checked in whole again. So
 nothing has to be forgotten when the log is cut, written again or read anew from disk, and a chance of 1 in 4 billion that damage
 goes unnoticed is that of the records' own checksums.
 """

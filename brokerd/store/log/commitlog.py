@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import partial
 from typing import NamedTuple
 
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
@@ -153,7 +154,7 @@ class CommitLog:
             segment = self._current or self._begin_segment(self.end_offset)
             part = view[: segment.end - self.end_offset]
             tracker = copy(self._tracker)
-            self._check_received(tracker.feed(self.end_offset, part), part)
+            tracker.feed(self.end_offset, part, partial(self._check_received, part))
             self._write(segment, self.end_offset, (part,), len(part))
             self._tracker = tracker
             self.end_offset += len(part)
@@ -162,13 +163,13 @@ class CommitLog:
                 self._current = None
         return self.end_offset
 
-    def _check_received(self, fed: Fed, part: memoryview) -> None:
+    def _check_received(self, part: memoryview, fed: Fed) -> None:
         """Raise DamagedRecord unless the records that become whole by these bytes at the log's end are what was stored."""
-        damaged = first_damaged(part, fed.others, ends_of(part, fed.others))
         if fed.first:
             begun = self.read(fed.first.start, self.end_offset - fed.first.start)
             if not is_intact(b"".join((begun, part[: fed.first.stop - self.end_offset]))):
                 raise DamagedRecord(DamagedRange(fed.first.start, len(fed.first)))
+        damaged = first_damaged(part, fed.others, ends_of(part, fed.others))
         if damaged is not None:
             raise DamagedRecord(DamagedRange(self.end_offset + damaged, BORDER.unpack_from(part, damaged)[0]))
 

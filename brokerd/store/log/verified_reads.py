@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import ends_of
+from brokerd.store.log.layout import file_start
 from remoting.errors import CorruptedFile, DamagedRange
 from remoting.record.checksum import first_damaged, is_intact
-from remoting.record.layout import MAGIC_BLANK
+from remoting.record.layout import MAGIC_BLANK, Field
 from remoting.record.walk import START_BYTES, Stop, describe_damage, find_marks, look, walk
 
 _BLANK_MARK = MAGIC_BLANK.to_bytes(4, "big")
@@ -22,9 +23,10 @@ class VerifiedReads:
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
-        # What was checked last, whole records from `_begin` on, and which generation of the log it is of
+        # What was checked last, whole records from `_begin` on; a filler that was seen; which generation of the log they are of
         self._begin = 0
         self._content = b""
+        self._filler = range(0)
         self._generation = -1
 
     def read(self, offset: int, length: int) -> bytes:
@@ -35,45 +37,39 @@ class VerifiedReads:
         log = self._log
         if offset >= log.flushed_offset:
             return log.read(offset, length)
+        if self._generation != log.generation:
+            self._begin, self._content, self._filler, self._generation = 0, b"", range(0), log.generation
+        if not self._begin <= offset < self._begin + len(self._content) and offset not in self._filler:
+            begin = self._begin_at(offset)
+            self._begin, self._content = begin, self._checked(begin, length + offset - begin)
+        if offset in self._filler:
+            return log.read(offset, length)
         at = offset - self._begin
-        if self._generation != log.generation or not 0 <= at < len(self._content):
-            self._check(offset, length)
-            at = offset - self._begin
         return self._content[at : at + length]
 
-    def _check(self, offset: int, length: int) -> None:
-        """Have checked content from the offset on."""
-        log = self._log
-        begin = self._begin_at(offset)
-        content = self._whole(begin, length + offset - begin)
-        self._begin, self._content, self._generation = begin, content, log.generation
-
-    def _whole(self, begin: int, length: int) -> bytes:
-        """The records from the boundary on, as many as that length holds, or one, or the filler there, to any length."""
-        log = self._log
-        shape = log.shape
-        data = log.read(begin, length)
+    def _checked(self, begin: int, length: int) -> bytes:
+        """The records from the boundary on, as many as that length holds, or one; none when a filler is there."""
+        log, shape = self._log, self._log.shape
+        data = log.read(begin, max(length, START_BYTES))
         records, end, stop, needs = walk(data, 0, begin, shape.file_size, shape.max_record_bytes)
-        if stop is Stop.PARTIAL and self._is_filler(data, end, begin + end):
-            return data if not records else self._intact(data, begin, records, len(data))
-        if stop is Stop.PARTIAL and not records:
-            return self._one(begin, needs)
-        if stop is Stop.DAMAGED and not end:
-            raise CorruptedFile(describe_damage(data, 0, begin, shape.file_size), DamagedRange(begin, 0))
-        return self._intact(data, begin, records, end)
-
-    def _intact(self, data: bytes, begin: int, records: list[int], end: int) -> bytes:
-        """The data up to there, or to its first damaged record."""
         ends = ends_of(data, records)
         damaged = first_damaged(data, records, ends)
         if damaged == 0:
             raise _damaged(begin, ends[0])
-        return data[: end if damaged is None else damaged]
+        if damaged is not None:
+            return data[:damaged]
+        if self._is_filler(data, end, begin + end):
+            self._filler = range(begin + end, file_start(begin, shape.file_size) + shape.file_size)
+        elif not end and stop is Stop.PARTIAL:
+            return self._one(begin, needs)
+        elif not end:
+            raise CorruptedFile(describe_damage(data, 0, begin, shape.file_size), DamagedRange(begin, 0))
+        return data[:end]
 
     def _one(self, begin: int, size: int) -> bytes:
         """The record there, which is larger than what was asked for."""
         record = self._log.read(begin, size)
-        if not size or len(record) < size:
+        if len(record) < size:
             raise CorruptedFile(f"the commitlog ends inside the record at offset {begin}", DamagedRange(begin, size))
         if not is_intact(record):
             raise _damaged(begin, size)
@@ -87,22 +83,20 @@ class VerifiedReads:
     def _begin_at(self, offset: int) -> int:
         """Where the record or filler begins that has the offset: a replica may have been cut off inside of one."""
         log, shape = self._log, self._log.shape
-        file_begin = offset - offset % shape.file_size
+        file_begin = file_start(offset, shape.file_size)
         if offset in (self._begin + len(self._content), file_begin, log.min_offset):
             return offset
-        stop, _, _ = look(log.read(offset, START_BYTES), 0, offset, shape.file_size, shape.max_record_bytes)
-        if stop is not Stop.DAMAGED:
+        if look(log.read(offset, START_BYTES), 0, offset, shape.file_size, shape.max_record_bytes)[1]:
             return offset
         floor = max(log.min_offset, file_begin, offset - shape.max_record_bytes)
         before = log.read(floor, offset - floor + START_BYTES)
-        blank = before.rfind(_BLANK_MARK)
-        marks = find_marks(before)
-        if blank >= 4 and blank - 4 <= offset - floor:
-            marks.append(blank - 4)
-        for position in reversed(marks):
-            stop, size, _ = look(before, position, floor + position, shape.file_size, shape.max_record_bytes)
-            if stop is not Stop.DAMAGED and floor + position + size > offset >= floor + position:
-                return floor + position
+        marks = [before.rfind(_BLANK_MARK) - Field.MAGIC.at, *reversed(find_marks(before))]
+        for position in marks:
+            if 0 <= position <= offset - floor:
+                begin = floor + position
+                _, size, _ = look(before, position, begin, shape.file_size, shape.max_record_bytes)
+                if begin + size > offset:
+                    return begin
         raise CorruptedFile(f"no record of the commitlog reaches over offset {offset}", DamagedRange(offset, 0))
 
 
