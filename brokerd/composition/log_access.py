@@ -128,6 +128,9 @@ class StoreReplicatedLog:
         for buffer in buffers:
             offset = self.store.append_replicated(offset, buffer)
 
+    def seal_records(self, on: bool) -> None:
+        self.store.seal_records(on)
+
     def settle(self) -> None:
         """Cut what is no whole record, and make the rest durable; the queue offsets follow when the store takes messages."""
         commitlog = self._commitlog

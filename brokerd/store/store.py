@@ -183,6 +183,10 @@ class MessageStore(StoreReads):
         self._appendable = appendable
         self._update_refusal()
 
+    def seal_records(self, on: bool) -> None:
+        """End new records with checksums, if the settings want them, or not: others of the group may not know them."""
+        self.adds_checksums = on and self._settings.record_checksums
+
     def set_full(self, full: bool, reason: str = _NO_ROOM) -> None:
         """Refuse appends for the reason, or take them again, because of the room on the disk."""
         has_changed = full != self.is_full

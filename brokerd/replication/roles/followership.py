@@ -284,7 +284,7 @@ class Followership:
 
     def refused(self, reason: str, why: Refusal, now_ms: int) -> None:
         """The log did not take the master's bytes. A full disk is waited out, and so is a damaged record, until the master has it
-        intact again; bytes that cannot be a log there mean that the two logs differ: a new copy helps, unless it ends there, too."""
+        intact again. Bytes that cannot be a log there mean that the logs differ: a new copy helps, unless it ends there too."""
         end_offset = self._log.end_offset
         self.confirm_offset = min(self.confirm_offset, end_offset)
         if why is Refusal.DAMAGED and end_offset != self._refused_at:

@@ -59,6 +59,9 @@ class Handshake(NamedTuple):
     highest_epoch: int = -1  # the highest master epoch that it has persisted
     acks_flushed: bool = True  # an ack means "on my disk", not only "in my memory"
     address: str = ""  # a guest's own words for who it is
+    knows_checksums: bool = (
+        True  # as a master it would leave a record's checksum behind when it stores the message again
+    )
 
 
 class Ack(NamedTuple):

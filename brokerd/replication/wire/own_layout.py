@@ -14,7 +14,8 @@ Integers are big-endian. First the proof (`proof`), then frames like the origina
                         transfer    state=2 (4)  body size (4)  offset (8)  epoch (4)  epoch start (8)  confirm offset (8)
                                     master epoch (4)  body
 
-Flags of a hello: 1 = start from the last file, 2 = learner, 4 = an ack means that the bytes are on disk.
+Flags of a hello: 1 = start from the last file, 2 = learner, 4 = an ack means that the bytes are on disk, 32 = does not
+copy a record's checksum with its message.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ TRANSFER: Final = struct.Struct(">iiqiqqi")
 _FROM_LAST_FILE: Final = 1
 _LEARNER: Final = 2
 _ACKS_FLUSHED: Final = 4
+_KNOWS_CHECKSUMS: Final = 32
 
 
 def encode_hello(handshake: Handshake, group: bytes, nonce: bytes) -> bytes:
@@ -51,6 +53,7 @@ def encode_hello(handshake: Handshake, group: bytes, nonce: bytes) -> bytes:
         _FROM_LAST_FILE * handshake.from_last_file
         | _LEARNER * handshake.learner
         | _ACKS_FLUSHED * handshake.acks_flushed
+        | _KNOWS_CHECKSUMS * handshake.knows_checksums
     )
     return (
         HELLO.pack(
@@ -86,6 +89,7 @@ def decode_hello(hello: bytes, group: bytes) -> Handshake:
         incarnation,
         highest_epoch,
         bool(flags & _ACKS_FLUSHED),
+        knows_checksums=bool(flags & _KNOWS_CHECKSUMS),
     )
 
 
