@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate, product
 from pathlib import Path
 
@@ -18,7 +19,19 @@ from remoting.record.codec import decode_record, encode_record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.walk import Stop
 from tests.support.disks import MemoryDisk
-from tests.unit.brokerd.store.stores import BORN_HOST, SETTINGS, STORE_HOST, draft, log_bytes, open_store, put
+from tests.unit.brokerd.store.stores import (
+    BORN_HOST,
+    SETTINGS,
+    STORE_HOST,
+    bodies,
+    dispatch_all,
+    draft,
+    log_bytes,
+    log_entries,
+    open_store,
+    put,
+    sync,
+)
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "rocketmq-5.3.3" / "index-crc" / "commitlog"
 SHAPE = RecordShape(1 << 20, 1 << 19, check_content=True)
@@ -185,3 +198,25 @@ def test_records_of_one_size_are_sealed_as_each_of_them_is() -> None:
     sealed = bytearray(b"".join(records))
     seal_alike(sealed, len(records[0]))
     assert sealed == b"".join(map(seal, records))
+
+
+@pytest.mark.parametrize("seals", [False, True])
+def test_a_log_of_a_version_without_checksums_goes_on_with_them_and_back(seals: bool) -> None:
+    """An upgrade changes nothing of what is there, and neither does a way back: each reads what the other wrote."""
+    disk, without_any = MemoryDisk(), replace(CHECKED, record_checksums=False)
+    written = []
+    for life in range(4):
+        store = open_store(disk, settings=CHECKED if life % 2 == seals else without_any)
+        dispatch_all(store)
+        assert bodies(store) == written, "what was there is read"
+        for number in range(10):
+            written.append(b"%d of life %d" % (number, life))
+            put(store, draft(written[-1]))
+        sync(store)
+        assert bodies(store) == written
+        records = [store.commitlog.record_at(offset) for _, _, _, offset, *_ in log_entries(store)]
+        assert {record is not None and b"__CRC32#" in record for record in records[-10:]} == {life % 2 == seals}
+        if life < 2:
+            store.close()
+        else:
+            store.abandon()  # a start that has to look at the log
