@@ -181,7 +181,7 @@ def build_sends(
 ) -> SendProcessor:
     """The processor of sends, with its kernel. `when_known` calls back when name servers know the topics; with `make_topics` a
     topic is made when somebody sends to it."""
-    kernel: SendKernel = Kernel(store_host, adds_checksums=core.store.adds_checksums)
+    kernel: SendKernel = Kernel(store_host)
     _tell_topics(kernel, core.metadata)
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)

@@ -12,12 +12,13 @@ from brokerd.metadata.names import is_brokers_topic
 from brokerd.sending.acknowledging import Appends
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
+from brokerd.store.log.verified_reads import VerifiedReads
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.store.store import MessageStore
 from brokerd.store.unit import Unit
 from remoting.disk import Bytes
-from remoting.errors import StorageError
+from remoting.errors import CorruptedFile, DamagedRange
 from remoting.record.properties import encode_properties
 
 
@@ -85,7 +86,10 @@ class StoreRecordLog:
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._store.commitlog.record_at(physical_offset)
         if record is None or len(record) != size:
-            raise StorageError(f"no record of {size} bytes starts at {physical_offset} of the commitlog")
+            raise CorruptedFile(
+                f"no intact record of {size} bytes starts at {physical_offset} of the commitlog",
+                DamagedRange(physical_offset, size),
+            )
         return record
 
 
@@ -95,7 +99,7 @@ class StoreReplicatedLog:
     def __init__(self, store: MessageStore, request_flush: Callable[[], None]) -> None:
         self.store = store
         self._commitlog = store.commitlog
-        self.read = store.commitlog.read
+        self.read = VerifiedReads(store.commitlog).read
         self.truncate, self.reset = store.truncate, store.reset
         self.request_flush = request_flush
 
@@ -125,6 +129,9 @@ class StoreReplicatedLog:
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         for buffer in buffers:
             offset = self.store.append_replicated(offset, buffer)
+
+    def seal_records(self, on: bool) -> None:
+        self.store.seal_records(on)
 
     def settle(self) -> None:
         """Cut what is no whole record, and make the rest durable; the queue offsets follow when the store takes messages."""

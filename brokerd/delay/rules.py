@@ -97,9 +97,9 @@ def target_of(record: Record) -> Target | None:
 def deliver(record: Record, target: Target, *, bare: bool = False) -> Draft:
     """The message for its own topic. `bare` leaves out what was added for the wait: with a long topic name the whole may be
     larger than a record can be, without it never is."""
-    properties = record.properties
-    if bare:
-        added = (DELAY, REAL_TOPIC, REAL_QUEUE)
-        kept = {name: value for name, value in record.property_map().items() if name not in added}
-        properties = encode_properties(kept)
-    return Draft.again(record)._replace(topic=target.topic, queue_id=target.queue_id, properties=properties)
+    draft = Draft.again(record)._replace(topic=target.topic, queue_id=target.queue_id)
+    if not bare:
+        return draft
+    added = (DELAY, REAL_TOPIC, REAL_QUEUE)
+    kept = {name: value for name, value in record.property_map().items() if name not in added}
+    return draft._replace(properties=encode_properties(kept))

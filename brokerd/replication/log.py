@@ -54,12 +54,16 @@ class ReplicatedLog(Protocol):
         """The size of its files."""
 
     def read(self, offset: int, length: int) -> Bytes:
-        """At least one and up to `length` bytes from `offset`, fewer at the end of a segment file; `offset` is below the end."""
+        """At least one and up to `length` bytes from `offset`, fewer at the end of a segment file; `offset` is below the end.
+
+        Raises CorruptedFile, with the range, when what stands there is not what was stored.
+        """
 
     def append_replicated(self, offset: int, buffers: Sequence[Bytes]) -> None:
         """Append a master's bytes as they are, fillers at file ends included; `offset` is the end. May cross a file's end.
 
-        Raises ProtocolError when they cannot be log bytes there; the end then says what was taken.
+        Raises ProtocolError when they cannot be log bytes there, DamagedRecord when one of them is not what was stored; the end
+        then says what was taken.
         """
 
     def truncate(self, offset: int) -> None:
@@ -75,6 +79,9 @@ class ReplicatedLog(Protocol):
     def settle(self) -> None:
         """Get ready for mastership: cut a trailing incomplete record, make everything durable, and derive the queues up to the
         end, so that the next record gets the right queue offset."""
+
+    def seal_records(self, on: bool) -> None:
+        """From now on the master's own records get checksums, if the settings want them, or get none."""
 
     def request_flush(self) -> None:
         """Flush what is there soon; `flushed_offset` rises, and the owner calls `Replica.on_flushed`."""

@@ -168,6 +168,7 @@ class Replica:
         self.add_role_listener = driver.role_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
         self.on_failure = driver.failure_listeners.append
+        self.add_damage_listener = driver.damage_listeners.append
         # What the fast path calls, without a layer in between
         self._on_appended = driver.on_appended
         self._wait = driver.wait

@@ -18,6 +18,7 @@ from brokerd.store.log.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.record.batch import ITEM_COLUMNS, ITEM_HEAD, ITEM_HEAD_BYTES, ITEM_OVERHEAD_BYTES, MAX_BATCH_COUNT
+from remoting.record.checksum import BLANK_TAIL, TAIL_BYTES, seal_alike, tails_of
 from remoting.record.layout import (
     BATCH_COLUMNS,
     BORDER,
@@ -32,6 +33,8 @@ _MAX_ALIKE: Final = 128  # what is taken apart by one struct; a struct holds som
 _INT: Final = struct.Struct(">i")
 _TWO: Final = struct.Struct(">ii")
 _MOST_PLANS: Final = 16  # of a topic
+_ADDED: Final = (STAMP, STAMP + BLANK_TAIL)  # to the properties; without and with a checksum
+_Shape = tuple[int, int, int, bool]  # a batch's size, that of an item, that of a body; whether records get checksums
 
 
 class LaidOut(NamedTuple):
@@ -65,6 +68,7 @@ class _Plan(NamedTuple):
     new_before_key: bytes
     new_rest: bytes  # with the next record's size and magic
     last_rest: bytes
+    seals: bool  # the rest ends with a blank checksum
 
 
 class BatchPlans:
@@ -72,15 +76,15 @@ class BatchPlans:
 
     def __init__(self, field: bytes) -> None:
         self._field = field
-        self._plans: dict[tuple[int, int, int], _Plan] = {}
+        self._plans: dict[_Shape, _Plan] = {}
 
-    def known(self, shape: tuple[int, int, int]) -> _Plan | None:
-        """The last plan for batches of that (size, size of an item, body length)."""
+    def known(self, shape: _Shape) -> _Plan | None:
+        """The last plan for batches of that shape."""
         return self._plans.get(shape)
 
-    def make(self, data: Bytes, shape: tuple[int, int, int]) -> _Plan | None:
+    def make(self, data: Bytes, shape: _Shape) -> _Plan | None:
         """A plan for batches like this one; None when its messages are not alike, or one of them is not ordinary."""
-        length, item_size, body_length = shape
+        length, item_size, body_length, seals = shape
         properties_length = item_size - ITEM_OVERHEAD_BYTES - body_length
         if body_length <= 0 or not 0 < properties_length <= MAX_KEPT_BYTES or length % item_size:
             return None
@@ -91,7 +95,8 @@ class BatchPlans:
         head, key_at, key_end, rest, code = pattern
         before_key = LENGTH.pack(properties_length) + head
         parts = body_length, len(before_key), key_end - key_at, len(rest)
-        size = record_size(len(self._field) - 1, body_length, properties_length + len(STAMP))
+        added = _ADDED[seals]
+        size = record_size(len(self._field) - 1, body_length, properties_length + len(added))
         size_and_magic = BORDER.pack(size, MAGIC_V1)
         if len(self._plans) >= _MOST_PLANS:
             self._plans.clear()
@@ -106,9 +111,10 @@ class BatchPlans:
             len(self._field),
             size_and_magic,
             _INT.pack(body_length),
-            self._field + LENGTH.pack(properties_length + len(STAMP)) + head,
-            rest + STAMP + size_and_magic,
-            rest + STAMP,
+            self._field + LENGTH.pack(properties_length + len(added)) + head,
+            rest + added + size_and_magic,
+            rest + added,
+            seals,
         )
         return plan
 
@@ -123,13 +129,14 @@ def lay_out_batch(
     position: int,
     now_ms: int,
     shared: bytes,
+    seals: bool,
 ) -> LaidOut | None:
     """Lay out the messages in a batch's body behind the log position; None when one of them is not ordinary, or none is there.
 
     `field` is the topic as a record holds it, length first; `plans` are that topic's, `shared` is the middle of all heads
-    (`layout.MIDDLE_V4`).
+    (`layout.MIDDLE_V4`). With `seals` each record ends with a checksum.
     """
-    place = (queue_id, queue_offset, position, now_ms, shared)
+    place = (queue_id, queue_offset, position, now_ms, shared, seals)
     try:
         return _lay_out_alike(body, plans, topic, *place) or _lay_out_any(bytes(body), topic, field, *place)
     except struct.error:
@@ -145,6 +152,7 @@ def _lay_out_alike(
     position: int,
     now_ms: int,
     shared: bytes,
+    seals: bool,
 ) -> LaidOut | None:
     """Lay out messages that differ in their bodies' content and in their unique keys alone; None when they do not.
 
@@ -152,7 +160,7 @@ def _lay_out_alike(
     is the same in one batch after the other is in a plan, which is tried first.
     """
     item_size, flag, body_length = ITEM_HEAD.unpack_from(data)
-    shape = (len(data), item_size, body_length)
+    shape = (len(data), item_size, body_length, seals)
     plan = plans.known(shape)
     taken = _take_apart(data, plan) if plan is not None else None
     if taken is None:
@@ -162,6 +170,7 @@ def _lay_out_alike(
         return None
     bodies, keys = taken
     count, size = plan.messages, plan.size
+    records: Bytes
     end_offset = position + count * size
     positions = range(position, end_offset, size)
     # From one record's CRC to the next one's, so that what is the same at the border is one field
@@ -174,7 +183,13 @@ def _lay_out_alike(
     fields[5::9] = bodies
     fields[7::9] = keys
     fields[-1] = plan.last_rest
-    records = _alike_records(count, plan.field_length, *plan.parts).pack(plan.size_and_magic, *fields)
+    packer = _alike_records(count, plan.field_length, *plan.parts[:3], len(plan.last_rest))
+    if plan.seals:
+        records = bytearray(count * size)
+        packer.pack_into(records, 0, plan.size_and_magic, *fields)
+        seal_alike(records, size)
+    else:
+        records = packer.pack(plan.size_and_magic, *fields)
     entry = (topic, queue_id, queue_offset, position, size, plan.tags_code, now_ms, count)
     return LaidOut([records], [entry], positions, end_offset)
 
@@ -205,15 +220,23 @@ def _alike_items(count: int, body: int, before_key: int, key: int, rest: int) ->
 @lru_cache(maxsize=64)
 def _alike_records(count: int, field: int, body: int, before_key: int, key: int, rest: int) -> struct.Struct:
     """The first record's size and magic, then per record: CRC; queueId and flag; queueOffset; physicalOffset; the shared part and
-    the body's length; body; topic, properties' length and their part before the key; key; rest with the next size and magic."""
-    rest += len(STAMP)
+    the body's length; body; topic, properties' length and their part before the key; key; rest with what is added to the
+    properties, and the next size and magic."""
     border = BORDER.size
     each = f"{BATCH_COLUMNS}{body}s{field + before_key}s{key}s"
     return struct.Struct(f">{border}s" + f"{each}{rest + border}s" * (count - 1) + f"{each}{rest}s")
 
 
 def _lay_out_any(
-    data: bytes, topic: str, field: bytes, queue_id: int, queue_offset: int, position: int, now_ms: int, shared: bytes
+    data: bytes,
+    topic: str,
+    field: bytes,
+    queue_id: int,
+    queue_offset: int,
+    position: int,
+    now_ms: int,
+    shared: bytes,
+    seals: bool,
 ) -> LaidOut | None:
     """Lay out any messages, in columns; None when one of them is not ordinary. Raises struct.error."""
     items = _split(data)
@@ -224,10 +247,11 @@ def _lay_out_any(
     if codes is None:
         return None
     lengths = set(map(len, properties))
-    if max(lengths) + len(STAMP) > MAX_PROPERTIES_BYTES:
+    added = len(_ADDED[seals])
+    if max(lengths) + added > MAX_PROPERTIES_BYTES:
         return None
-    ends_of_head = {length: field + LENGTH.pack(length + len(STAMP)) for length in lengths}
-    fixed = record_size(len(field) - 1, 0, len(STAMP))
+    ends_of_head = {length: field + LENGTH.pack(length + added) for length in lengths}
+    fixed = record_size(len(field) - 1, 0, added)
     body_lengths = [len(body) for body in bodies]
     sizes = [fixed + length + len(text) for length, text in zip(body_lengths, properties, strict=True)]
     *positions, end_offset = accumulate(sizes, initial=position)
@@ -240,9 +264,13 @@ def _lay_out_any(
         )
     ]
     between = [ends_of_head[len(text)] for text in properties] if len(lengths) > 1 else repeat(*ends_of_head.values())
-    records: list[Bytes] = list(
-        chain.from_iterable(zip(heads, bodies, between, properties, repeat(STAMP), strict=False))
-    )
+    ends = [begin + text + STAMP for begin, text in zip(between, properties, strict=False)]
+    columns: list[Sequence[bytes]] = [heads, bodies, ends]
+    if seals:
+        sums = [crc32(end, crc32(body, crc32(head))) for head, body, end in zip(heads, bodies, ends, strict=True)]
+        tails = tails_of(sums)
+        columns.append([tails[at : at + TAIL_BYTES] for at in range(0, len(tails), TAIL_BYTES)])
+    records: list[Bytes] = list(chain.from_iterable(zip(*columns, strict=True)))
     entries: list[Entry] = list(
         zip(
             repeat(topic),

@@ -21,6 +21,7 @@ from remoting.checksum import crc32
 from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.names import RETRY_PREFIX
+from remoting.record.checksum import TAIL_BYTES, tail_of
 from remoting.record.layout import (
     HEAD_V4,
     LENGTH,
@@ -47,6 +48,7 @@ _BATCH_ANSWER: Final = (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
 )
 
+_ADDED_BYTES: Final = (len(STAMP), len(STAMP) + TAIL_BYTES)  # to the properties; without and with a checksum
 _NO_PATTERN: Final = Pattern(b"\0", 0, 0, b"\0", 0)  # no message follows it
 
 
@@ -69,11 +71,9 @@ class _Target:
 class Kernel:
     """`boundary.SendKernel` in Python."""
 
-    def __init__(
-        self, store_host: bytes, *, adds_checksums: bool, max_frame_bytes: int = frame.MAX_FRAME_BYTES
-    ) -> None:
-        """Records with an IPv6 host, or with a checksum over the whole, are none of its own: then it takes nothing."""
-        self._is_idle = len(store_host) != _HOST_BYTES or adds_checksums
+    def __init__(self, store_host: bytes, *, max_frame_bytes: int = frame.MAX_FRAME_BYTES) -> None:
+        """Records with an IPv6 host are none of its own: then it takes nothing."""
+        self._is_idle = len(store_host) != _HOST_BYTES
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper().encode()
         self._max_frame_bytes = max_frame_bytes
@@ -126,6 +126,8 @@ class Kernel:
         targets = self._targets if len(peer) == _HOST_BYTES else {}
         records, entries, answers, opaques = run.records, run.entries, taken.answers, taken.opaques
         next_offsets, limit, now_ms = run.next_offsets, run.limit, run.timestamp_ms
+        seals = run.seals
+        added_bytes = _ADDED_BYTES[seals]
         store_host, id_prefix = self._store_host, self._id_prefix
         position = run.end_offset
         stop = Stop.OTHER
@@ -161,7 +163,16 @@ class Kernel:
                     sys_flag & ~SYS_COMPRESSED, born_timestamp, peer, now_ms, store_host, reconsume_times, 0
                 )
                 laid_out = lay_out_batch(
-                    body, target.plans, target.name, target.field, queue_id, queue_offset, position, now_ms, middle
+                    body,
+                    target.plans,
+                    target.name,
+                    target.field,
+                    queue_id,
+                    queue_offset,
+                    position,
+                    now_ms,
+                    middle,
+                    seals,
                 )
                 if laid_out is None:
                     break
@@ -187,8 +198,7 @@ class Kernel:
                 if len(properties) <= MAX_KEPT_BYTES:
                     target.pattern = pattern
                 key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
-            properties += STAMP
-            properties_length = len(properties)
+            properties_length = len(properties) + added_bytes
             size = target.fixed_bytes + body_length + properties_length
             if properties_length > MAX_PROPERTIES_BYTES:
                 break
@@ -196,16 +206,20 @@ class Kernel:
                 stop = _beyond(run, size)
                 break
             next_offsets[slot] = queue_offset + 1
-            records += (
-                HEAD_V4.pack(
-                    size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
-                    born_timestamp, peer, now_ms, store_host, reconsume_times, 0, body_length,
-                ),
-                body,
-                target.field,
-                LENGTH.pack(properties_length),
-                properties,
+            record_head = HEAD_V4.pack(
+                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
+                born_timestamp, peer, now_ms, store_host, reconsume_times, 0, body_length,
             )  # fmt: skip
+            behind_body = target.field + LENGTH.pack(properties_length) + properties + STAMP
+            if seals:
+                records += (
+                    record_head,
+                    body,
+                    behind_body,
+                    tail_of(crc32(behind_body, crc32(body, crc32(record_head)))),
+                )
+            else:
+                records += (record_head, body, behind_body)
             entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))
             if not frame_flag & codes.FLAG_ONEWAY:
                 header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, opaque)

@@ -44,12 +44,15 @@ class Draft(NamedTuple):
 
     @classmethod
     def again(cls, record: Record) -> Draft:
-        """What stores the message of a record once more, as it is; where it goes is for the caller to replace."""
+        """What stores the message of a record once more, as it is; where it goes is for the caller to replace.
+
+        Its properties are without the old record's checksum: a caller who replaces them starts from these or `property_map`.
+        """
         return cls(
             record.topic,
             record.queue_id,
             record.body,
-            record.properties,
+            checksum.without(record.properties),
             record.born_timestamp_ms,
             record.born_host,
             record.flag,
@@ -57,11 +60,6 @@ class Draft(NamedTuple):
             record.reconsume_times,
             record.prepared_transaction_offset,
         )
-
-
-def with_room_for_checksum(draft: Draft) -> Draft:
-    """The draft as it is stored when records carry a checksum."""
-    return draft._replace(properties=checksum.reserve(draft.properties))
 
 
 def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int) -> None:
@@ -115,15 +113,19 @@ def encode_draft(draft: Draft, queue_offset: int, physical_offset: int, timestam
     )
 
 
-def lay_out_draft(run: Run, draft: Draft, store_host: bytes, rules: CodeRules, *, sealed: bool) -> AppendResult | None:
-    """Lay out the record of a checked draft, `sealed` with a checksum; None, and nothing laid out, when the run has no room."""
+def lay_out_draft(
+    run: Run, draft: Draft, store_host: bytes, rules: CodeRules, largest_record_bytes: int
+) -> AppendResult | None:
+    """Lay out the record of a checked draft; None, and nothing laid out, when the run has no room."""
     key = (draft.topic, draft.queue_id)
+    reserved = _with_room_for_checksum(draft, len(store_host), largest_record_bytes) if run.seals else None
     in_queue = takes_queue_offset(draft)
     queue_offset = run.next_offsets[key] if in_queue else 0
     position, timestamp = run.end_offset, run.timestamp_ms
-    record = encode_draft(draft, queue_offset, position, timestamp, store_host)
-    if sealed:
-        record = checksum.seal(record)
+    if reserved is None:
+        record = encode_draft(draft, queue_offset, position, timestamp, store_host)
+    else:
+        record = checksum.seal(encode_draft(reserved, queue_offset, position, timestamp, store_host))
     size = len(record)
     if size > run.room:
         return None
@@ -135,6 +137,15 @@ def lay_out_draft(run: Run, draft: Draft, store_host: bytes, rules: CodeRules, *
     run.records.append(record)
     run.end_offset += size
     return AppendResult(position, size, queue_offset if in_queue else -1, run.end_offset)
+
+
+def _with_room_for_checksum(draft: Draft, store_host_length: int, largest_record_bytes: int) -> Draft | None:
+    """The draft with room for its record's checksum; None when the largest properties or the largest record have none, which is
+    no reason to refuse a message: then it is stored without."""
+    reserved = draft._replace(properties=checksum.reserve(draft.properties))
+    if len(reserved.properties) > MAX_PROPERTIES_BYTES:
+        return None
+    return reserved if draft_size(reserved, store_host_length) <= largest_record_bytes else None
 
 
 def _illegal(rule: str) -> RequestError:

@@ -28,7 +28,7 @@ class Run:
 
     Whoever lays out adds to `records` (bytes in any pieces), adds to `entries` what `derive` would find in them, in log order,
     moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`. `folded` counts the messages that
-    have no entry of their own. All records carry `timestamp_ms`.
+    have no entry of their own. All records carry `timestamp_ms`, and with `seals` a checksum, wherever they have room for it.
     """
 
     __slots__ = (
@@ -39,17 +39,21 @@ class Run:
         "most_bytes",
         "next_offsets",
         "records",
+        "seals",
         "start",
         "timestamp_ms",
     )
 
-    def __init__(self, start: int, limit: int, most_bytes: int, timestamp_ms: int, next_offsets: TakenOffsets) -> None:
+    def __init__(
+        self, start: int, limit: int, most_bytes: int, timestamp_ms: int, next_offsets: TakenOffsets, seals: bool
+    ) -> None:
         """`most_bytes` is what a run has room for that begins a file of the log."""
         self.start = self.end_offset = start
         self.limit = limit
         self.most_bytes = most_bytes
         self.timestamp_ms = timestamp_ms
         self.next_offsets = next_offsets
+        self.seals = seals
         self.records: list[Bytes] = []
         self.entries: list[Entry] = []
         self.folded = 0

@@ -40,9 +40,7 @@ class StoreSettings:
     dispatch_chunk_bytes: int = setting(
         4 << 20, "most log bytes one dispatch round reads back", minimum=4096, maximum=1 << 30
     )
-    record_checksums: bool = setting(
-        False, "end every new record with a checksum over all of it (sends take the slower path then)"
-    )
+    record_checksums: bool = setting(True, "end every new record that has room for it with a checksum over all of it")
     index_enabled: bool = setting(True, "keep an index, so that messages are found by their keys and unique ids")
     index_slots: int = setting(
         5_000_000, "hash slots of an index file; changed, the index is made again", minimum=1, maximum=100_000_000

@@ -21,7 +21,7 @@ from functools import partial
 
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
-from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft, with_room_for_checksum
+from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.log.commitlog import CommitLog, SyncMark
@@ -41,7 +41,7 @@ from brokerd.store.start.suspicion import Suspicion, SuspicionFile
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.disk import Bytes, Disk
-from remoting.errors import NotMaster, RequestError, StorageError
+from remoting.errors import DamagedRecord, NotMaster, RequestError, StorageError
 from remoting.record import checksum
 from remoting.record.layout import FILLER_BYTES
 
@@ -223,6 +223,10 @@ class MessageStore(StoreReads):
         self._appendable = appendable
         self._update_refusal()
 
+    def seal_records(self, on: bool) -> None:
+        """End new records with checksums, if the settings want them, or not: others of the group may not know them."""
+        self.adds_checksums = on and self._settings.record_checksums
+
     def set_full(self, full: bool, reason: str = _NO_ROOM) -> None:
         """Refuse appends for the reason, or take them again, because of the room on the disk."""
         has_changed = full != self.is_full
@@ -240,8 +244,6 @@ class MessageStore(StoreReads):
 
     def check_draft(self, draft: Draft) -> None:
         """Raise RequestError naming the rule that the draft breaks."""
-        if self.adds_checksums:
-            draft = with_room_for_checksum(draft)
         check_draft(draft, len(self._store_host), self._settings.largest_record_bytes)
 
     def append_messages(self, drafts: Sequence[Draft], *, together: bool = False) -> list[AppendResult]:
@@ -254,28 +256,32 @@ class MessageStore(StoreReads):
             raise self.refusal.with_traceback(None)
         for draft in drafts:
             self.check_draft(draft)
-        size = 0
-        if together:
-            room = checksum.TAIL_BYTES + 1 if self.adds_checksums else 0
-            size = sum(draft_size(draft, len(self._store_host)) + room for draft in drafts)
-            if must_roll(size, self.commitlog.segment_size_bytes):
-                raise RequestError(
-                    codes.MESSAGE_ILLEGAL, f"a batch of {size} bytes does not fit into one commitlog file"
-                )
-        return self.append_checked(drafts, size)
+        if not together:
+            return self.append_checked(drafts)
+        size, file_bytes = (
+            sum(draft_size(draft, len(self._store_host)) for draft in drafts),
+            self.commitlog.segment_size_bytes,
+        )
+        if must_roll(size, file_bytes):
+            raise RequestError(codes.MESSAGE_ILLEGAL, f"a batch of {size} bytes does not fit into one commitlog file")
+        sealed_size = size + len(drafts) * (checksum.TAIL_BYTES + 1)
+        if self.adds_checksums and not must_roll(sealed_size, file_bytes):
+            return self.append_checked(drafts, sealed_size)
+        return self.append_checked(drafts, size, seals=False)
 
-    def append_checked(self, drafts: Sequence[Draft], size: int = 0) -> list[AppendResult]:
-        """Append messages that passed `check_draft`, the first `size` bytes of them in one file; raises like
-        `append_messages`."""
-        sealed = self.adds_checksums
+    def append_checked(self, drafts: Sequence[Draft], size: int = 0, *, seals: bool = True) -> list[AppendResult]:
+        """Append messages that passed `check_draft`, the first `size` bytes of them in one file, without checksums unless it
+        `seals` them; raises like `append_messages`."""
         results: list[AppendResult] = []
+        host, rules, largest = self._store_host, self._rules, self._settings.largest_record_bytes
         run = self.begin_run(size)
-        for draft in map(with_room_for_checksum, drafts) if sealed else drafts:
-            place = lay_out_draft(run, draft, self._store_host, self._rules, sealed=sealed)
+        run.seals = run.seals and seals
+        for draft in drafts:
+            place = lay_out_draft(run, draft, host, rules, largest)
             if place is None:
                 self.append_laid_out(run)
                 run = self.begin_run(run.room + 1)
-                place = lay_out_draft(run, draft, self._store_host, self._rules, sealed=sealed)
+                place = lay_out_draft(run, draft, host, rules, largest)
                 assert place is not None, "a checked draft fits into a file"
             results.append(place)
         self.append_laid_out(run)
@@ -298,7 +304,8 @@ class MessageStore(StoreReads):
                 raise
             room = commitlog.segment_remaining() - FILLER_BYTES
         start = commitlog.end_offset
-        return Run(start, start + room, self._most_run_bytes, self.next_timestamp(), self.queue_offsets.taking())
+        taking = self.queue_offsets.taking()
+        return Run(start, start + room, self._most_run_bytes, self.next_timestamp(), taking, self.adds_checksums)
 
     def append_laid_out(self, run: Run) -> None:
         """Append all of a run, which nobody adds to any more: its records in one write, its numbers, its entries for dispatch.
@@ -328,11 +335,15 @@ class MessageStore(StoreReads):
             self.fail(error)
 
     def append_replicated(self, physical_offset: int, data: Bytes) -> int:
-        """Append bytes of the master's log; see `CommitLog.append_replicated`."""
+        """Append bytes of the master's log; see `CommitLog.append_replicated`. Nothing stays of a record that is damaged."""
         assert not self._appendable, "a master does not copy another master"
         if self.commitlog.keeps_rest:
             self.give_up_rest()
-        end = self.commitlog.append_replicated(physical_offset, data)
+        try:
+            end = self.commitlog.append_replicated(physical_offset, data)
+        except DamagedRecord:
+            self.truncate(self.commitlog.complete_offset)
+            raise
         if self.dispatch_offset < self.commitlog.min_offset:  # an empty log began at its master's first file
             self.dispatcher.restart(self.commitlog.min_offset)
         return end

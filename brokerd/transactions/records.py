@@ -149,18 +149,18 @@ def successor_draft(record: Record, first: int | None, checks: int | None) -> Dr
         properties[FIRST_QUEUE_OFFSET] = str(first)
     if checks is not None:
         properties[CHECK_TIMES] = str(checks)
-    return _again(record, HALF_TOPIC, 0, encode_properties(properties))
+    return _again(record, HALF_TOPIC, 0)._replace(properties=encode_properties(properties))
 
 
 def given_up_draft(record: Record) -> Draft:
     """The half message in the topic of those that nobody decided."""
-    return _again(record, GIVEN_UP_TOPIC, 0, record.properties)
+    return _again(record, GIVEN_UP_TOPIC, 0)
 
 
 def commit_draft(record: Record) -> Draft:
     """The message of a half message, for its own topic and queue."""
     topic, queue_id = target_queue(record.property_map())
-    draft = _again(record, topic, queue_id, record.properties)
+    draft = _again(record, topic, queue_id)
     return draft._replace(
         sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK | SYS_TRANSACTION_COMMIT,
         prepared_transaction_offset=record.physical_offset,
@@ -266,10 +266,8 @@ def _half(properties: Mapping[str, str], queue_offset: int, physical_offset: int
     )
 
 
-def _again(record: Record, topic: str, queue_id: int, properties: bytes) -> Draft:
-    return Draft.again(record)._replace(
-        topic=topic, queue_id=queue_id, properties=properties, prepared_transaction_offset=0
-    )
+def _again(record: Record, topic: str, queue_id: int) -> Draft:
+    return Draft.again(record)._replace(topic=topic, queue_id=queue_id, prepared_transaction_offset=0)
 
 
 def _integer(text: str | None, default: int) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 
 from remoting.disk import Bytes
 from remoting.java_hash import java_hash
+from remoting.record import checksum
 
 NAME_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
@@ -23,12 +24,16 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(encoded: Bytes) -> dict[str, str]:
-    """The mapping of a property string; entries without a name or a value are dropped, the last of a name wins."""
+    """The mapping of a property string; entries without a name or a value are dropped, the last of a name wins.
+
+    A record's checksum, which stands among them, is no property of its message.
+    """
     properties = {}
     for entry in str(encoded, "utf-8", "replace").split(PROPERTY_SEPARATOR):
         name, _, value = entry.partition(NAME_SEPARATOR)
         if name and value:
             properties[name] = value
+    properties.pop(checksum.NAME, None)
     return properties
 
 

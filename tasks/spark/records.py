@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from remoting.disk import Bytes
 from remoting.errors import ProtocolError
+from remoting.record import checksum
 from remoting.record.compression import unpack
 from remoting.record.hosts import offset_message_id
 from remoting.record.layout import (
@@ -227,7 +228,7 @@ def _time(milliseconds: Ints) -> pa.Array:
 
 
 def _parse_properties(layout: _Layout) -> _Properties:
-    """Entries without a name or a value are dropped; a name may occur twice."""
+    """Entries without a name or a value are dropped, and so is the record's checksum; a name may occur twice."""
     entries = pc.split_pattern(_text(layout, layout.properties_start, layout.properties_end), "\x02")
     rows = pc.list_parent_indices(entries).to_numpy().astype(np.int64)
     parts = pc.split_pattern(entries.flatten(), "\x01", max_splits=1)
@@ -236,6 +237,7 @@ def _parse_properties(layout: _Layout) -> _Properties:
     name_at = parts.offsets.to_numpy()[:-1][paired]
     names, values = flat.take(pa.array(name_at)), flat.take(pa.array(name_at + 1))
     whole = (np.diff(_string_offsets(names)) > 0) & (np.diff(_string_offsets(values)) > 0)
+    whole &= pc.not_equal(names, checksum.NAME).to_numpy(zero_copy_only=False)
     rows = rows[paired]
     if whole.all():
         return _Properties(rows, names, values)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from brokerd.pop.handles import FLAG_NORMAL
 from brokerd.pop.requests import PopOutcome, PoppedMessage
+from remoting.record import checksum
 from remoting.record.codec import decode_record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 
@@ -59,7 +60,7 @@ def with_handle(message: PoppedMessage) -> bytes:
     """The record of a returned message as the client must see it: the asked topic, and its handle as a property."""
     record = decode_record(message.record)
     handle = " ".join(message.receipt_handle.split(" ")[:8])
-    properties = record.properties
+    properties = checksum.without(record.properties)
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     handle_property = POP_HANDLE_PROPERTY + b"\x01" + handle.encode() + b"\x02"

@@ -12,7 +12,7 @@ from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.log import LogPosition, ReplicatedLog
 from brokerd.replication.roles import effects
-from remoting.errors import ProtocolError, StorageError
+from remoting.errors import DamagedRecord, ProtocolError, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,11 @@ DiskEffect = (
 
 
 class LogRefusedError(Exception):
-    """The log is well but did not take a master's bytes or cut: no room, or they do not belong there."""
+    """The log is well but did not take a master's bytes or cut."""
 
-    def __init__(self, reason: str, *, full: bool) -> None:
+    def __init__(self, reason: str, why: effects.Refusal) -> None:
         super().__init__(reason)
-        self.full = full
+        self.why = why
 
 
 class DiskEffects:
@@ -54,11 +54,14 @@ class DiskEffects:
         """Raises LogRefusedError, or StorageError: what should follow must not happen."""
         try:
             self._carry_out(effect)
+        except DamagedRecord as error:
+            reason = f"{error}: the master's copy is damaged, or was on the way here; this replica's own log is well"
+            raise LogRefusedError(reason, effects.Refusal.DAMAGED) from error
         except ProtocolError as error:
-            raise LogRefusedError(str(error), full=False) from error
+            raise LogRefusedError(str(error), effects.Refusal.MISFIT) from error
         except StorageError as error:
             if isinstance(effect, effects.AppendReplicated) and error.is_out_of_space:
-                raise LogRefusedError(str(error), full=True) from error
+                raise LogRefusedError(str(error), effects.Refusal.FULL) from error
             raise
 
     def _carry_out(self, effect: DiskEffect) -> None:

@@ -92,9 +92,12 @@ class ReplicationDriver:
         # Told once when the disk refused something: the broker has no role any more and must stop
         self.failure_listeners: list[Callable[[str], None]] = []
         self._confirm_told = -1
+        self._seals: bool | None = None  # what the log was last told
         self._running = False
         self._not_sent_until_ms: dict[int, int] = {}  # of connections whose next bytes could not be read
         self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
+        # Told what of the log is damaged, whenever a replica lacks it; until that is repaired, the replica waits
+        self.damage_listeners = self._sender.damage_listeners
         self._finish(now_ms)
 
     # For the rest of the broker
@@ -374,6 +377,7 @@ class ReplicationDriver:
                 completed = mastership is not None and self.acks.acknowledge(mastership.acknowledged_offset)
                 if not completed and not machine.has_effects:
                     break
+            self._tell_seals()
             if self._hand_over is not None:
                 self._look_at_hand_over(self._hand_over, now_ms)
         except LogRefusedError as error:
@@ -384,6 +388,15 @@ class ReplicationDriver:
             self._failed(error, now_ms)
         finally:
             self._running = False
+
+    def _tell_seals(self) -> None:
+        mastership = self.machine.mastership
+        if mastership is not None and mastership.seals is not self._seals:
+            self._seals = mastership.seals
+            log.info(
+                "new records get %s", "checksums" if self._seals else "no checksums: not all of the group know them"
+            )
+            self._log.seal_records(self._seals)
 
     def _tell_confirmed(self) -> None:
         """Before anybody is told that a message is safe, consumers can see it."""
@@ -404,7 +417,7 @@ class ReplicationDriver:
         except StorageError as again:
             self._failed(again, now_ms)
             return
-        self.machine.log_refused(self._disk.position(), entries, str(error), error.full, now_ms)
+        self.machine.log_refused(self._disk.position(), entries, str(error), error.why, now_ms)
         self._finish(now_ms)
 
     def _failed(self, error: StorageError, now_ms: int) -> None:
@@ -460,6 +473,7 @@ class ReplicationDriver:
                 log.info("role %s, master epoch %d, log end %d", role.value, master_epoch, self._log.end_offset)
                 if role is Role.MASTER:
                     self.acks.reset(self.machine.acknowledged_offset)
+                    self._tell_seals()
                 for listener in self.role_listeners:
                     listener(role, master_epoch)
             case _:

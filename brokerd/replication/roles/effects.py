@@ -41,6 +41,14 @@ class RoleView:
     master_is_ours: bool = True  # it told the controllers where it replicates, which the original's brokers do not
 
 
+class Refusal(Enum):
+    """Why the log did not take what a master sent."""
+
+    FULL = "the disk has no room, which passes"
+    DAMAGED = "a record is not what was stored: in the master's log, or on the way here"
+    MISFIT = "it cannot be a log there: the two logs differ although their epochs say otherwise"
+
+
 # Towards the waiting senders
 
 

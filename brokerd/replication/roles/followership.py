@@ -31,6 +31,7 @@ from brokerd.replication.roles.effects import (
     CloseConnection,
     Connect,
     PersistEpochs,
+    Refusal,
     RequestFlush,
     ResetLog,
     RoleView,
@@ -98,6 +99,8 @@ class Followership:
         self._asked_release = False  # on the present connection
         self._fresh = True  # no data yet on this connection
         self._is_damaged = False  # the log cannot be continued, whatever the epochs say
+        self._refused_at = -1  # the end of the log when the master's bytes for it were last found damaged
+        self._misfit_at = -1  # likewise, when they could not be a log there
         self.master_confirm_offset = -1  # what the master last said is confirmed; -1 = nothing yet
         self._dial(now_ms)
 
@@ -323,11 +326,20 @@ class Followership:
             if self._settings.ack_after_flush and self._log.flushed_offset > self._acked:
                 self._send_ack(self._log.flushed_offset, now_ms)
 
-    def refused(self, reason: str, full: bool, now_ms: int) -> None:
-        """The log did not take the master's bytes. A full disk is waited out; bytes that cannot be a log there mean that the
-        two logs differ although their epochs say otherwise: only a new copy helps."""
-        self.confirm_offset = min(self.confirm_offset, self._log.end_offset)
-        self._is_damaged = self._is_damaged or not full
+    def refused(self, reason: str, why: Refusal, now_ms: int) -> None:
+        """The log did not take the master's bytes. A full disk is waited out, and so is a damaged record, until the master has it
+        intact again. Bytes that cannot be a log there mean that the logs differ: a new copy helps, unless it ends there too."""
+        end_offset = self._log.end_offset
+        self.confirm_offset = min(self.confirm_offset, end_offset)
+        if why is Refusal.DAMAGED and end_offset != self._refused_at:
+            self._refused_at = end_offset
+            self._leave(reason, now_ms)  # the first time it may have been the way here
+            return
+        if (
+            why is Refusal.MISFIT and end_offset != self._misfit_at
+        ):  # a new copy that comes as far as this would not be better
+            self._misfit_at = end_offset
+            self._is_damaged = True
         self._be_stuck(reason, now_ms)
 
     # Steps

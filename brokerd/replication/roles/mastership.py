@@ -90,9 +90,20 @@ class Mastership:
         self._progress = {each: Progress(now_ms, first_limit_ms) for each in sync.required}
         self._members_asked_ms = now_ms - _ASK_AGAIN_MS
         self._sync_asked_ms = now_ms - _ASK_AGAIN_MS
+        # Who of the group said whether he knows records' checksums, and until when the others are waited for
+        self._knows_checksums: dict[int, bool] = {}
+        self._checksums_wait_ms = first_limit_ms
+        self._look_at_checksums(now_ms)
         self.advance()
 
     # What others ask
+
+    seals: bool
+    """Whether records may get a checksum: every other broker of the group that could be master after this one knows them.
+
+    A broker of an earlier version would copy it with a delayed message into a new record, where it is wrong. Who did not come in
+    some seconds is not waited for.
+    """
 
     @property
     def followers(self) -> list[Follower]:
@@ -204,6 +215,8 @@ class Mastership:
         is_weaker = self._settings.ack_after_flush and not handshake.acks_flushed and not handshake.layout.is_rocketmq
         follower.learner = handshake.learner or is_weaker
         self._by_id[broker_id] = follower
+        self._knows_checksums[broker_id] = handshake.layout is Layout.OWN and handshake.knows_checksums
+        self._look_at_checksums(now_ms)
         self._introduce(follower, handshake)
         if handshake.starts_anew:
             follower.stage = ConnectionStage.LEAVING
@@ -368,6 +381,7 @@ class Mastership:
                 self._progress[follower.broker_id].caught_up_ms = now_ms
         self.propose(now_ms)
         self.advance()
+        self._look_at_checksums(now_ms)
         self._look_for_missing(now_ms)
         self.expected_offset = self._hold.offset(
             {each.broker_id for each in self.followers if each.stage is ConnectionStage.STREAMING},
@@ -483,6 +497,11 @@ class Mastership:
             if late:
                 lagging.append(broker_id)
         return frozenset(lagging)
+
+    def _look_at_checksums(self, now_ms: int) -> None:
+        knows, others = self._knows_checksums, self._registered | self.sync.required
+        is_known = now_ms >= self._checksums_wait_ms or others <= knows.keys() | {self._self_id}
+        self.seals = is_known and all(knows.values())
 
     def _look_for_missing(self, now_ms: int) -> None:
         """Who of the group does not have, or holds up, what is acknowledged; learners are not asked for it."""

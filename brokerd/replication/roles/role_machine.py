@@ -29,6 +29,7 @@ from brokerd.replication.roles.effects import (
     FailWaiters,
     PersistEpochs,
     PersistMasterEpoch,
+    Refusal,
     Role,
     RoleChanged,
     RoleView,
@@ -266,7 +267,7 @@ class RoleMachine:
         self._switch(Event.LOG_SETTLED, now_ms)
 
     def log_refused(
-        self, log: LogPosition, entries: Sequence[EpochEntry], reason: str, full: bool, now_ms: int
+        self, log: LogPosition, entries: Sequence[EpochEntry], reason: str, why: Refusal, now_ms: int
     ) -> None:
         """The log took less than it was given, or could not be cut: work on from what it and the epoch file really hold."""
         assert self.followership is not None, "only a master's bytes can be refused"
@@ -275,7 +276,7 @@ class RoleMachine:
         self.epochs.replace(entries)
         if self.epochs.drop_beyond(log.end_offset):
             self._outbox.append(PersistEpochs(tuple(self.epochs.entries)))
-        self.followership.refused(reason, full, now_ms)
+        self.followership.refused(reason, why, now_ms)
 
     # Connections of replicas to this broker
 

@@ -61,6 +61,7 @@ class Handshake(NamedTuple):
     address: str = ""  # a guest's own words for who it is
     starts_anew: bool = False  # it wants to drop its log, and asks not to be counted on before it acks again
     takes_notes: bool = False  # it understands what a master says besides replies and transfers
+    knows_checksums: bool = True  # as a master it leaves a record's checksum behind when it stores the message again
 
 
 class Ack(NamedTuple):

@@ -16,7 +16,8 @@ Integers are big-endian. First the proof (`proof`), then frames like the origina
                                     master epoch (4)  body
 
 Flags of a hello: 1 = start from the last file, 2 = learner, 4 = an ack means that the bytes are on disk, 8 = it asks to be let go
-of, to drop its log, 16 = it understands notes. Masters of before notes pass over the last two.
+of, to drop its log, 16 = it understands notes, 32 = it does not copy a record's checksum with its message. Masters of before pass
+over the last three.
 
 Notes, each only to a replica that understands them: 3 = the replica is let go of and may drop its log; 4 = which start of the
 master this is, its incarnation as the number; 5 = another process with the replica's broker id is connected: refused.
@@ -51,6 +52,7 @@ _LEARNER: Final = 2
 _ACKS_FLUSHED: Final = 4
 _STARTS_ANEW: Final = 8
 _TAKES_NOTES: Final = 16
+_KNOWS_CHECKSUMS: Final = 32
 
 NOTE: Final = struct.Struct(">iiq")
 RELEASED: Final = 3
@@ -66,6 +68,7 @@ def encode_hello(handshake: Handshake, group: bytes, nonce: bytes) -> bytes:
         | _ACKS_FLUSHED * handshake.acks_flushed
         | _STARTS_ANEW * handshake.starts_anew
         | _TAKES_NOTES
+        | _KNOWS_CHECKSUMS * handshake.knows_checksums
     )
     return (
         HELLO.pack(
@@ -103,6 +106,7 @@ def decode_hello(hello: bytes, group: bytes) -> Handshake:
         bool(flags & _ACKS_FLUSHED),
         starts_anew=bool(flags & _STARTS_ANEW),
         takes_notes=bool(flags & _TAKES_NOTES),
+        knows_checksums=bool(flags & _KNOWS_CHECKSUMS),
     )
 
 

@@ -1,10 +1,10 @@
 """Records of the commitlog for consumers, none that is not what was stored: a disk may change bytes long after it wrote them.
 
-Every read is checked. A whole check is made record by record: size, place, the body's checksum, and the checksum over the record
-where it has one. What passed it leaves 32 bits: one checksum over the queue's units that were asked for and all the bytes that
-were found. The same read with the same bytes is known by it, in one pass over them; anything else is checked in whole again. So
+Every read is checked. A whole check is made of each record: size, place, and the checksum over the record, or over its body if it
+has no other. What passed it leaves 32 bits: one checksum over the queue's units that were asked for and all the bytes that were
+found. The same read with the same bytes is known by it, in one pass over them; anything else is checked in whole again. So
 nothing has to be forgotten when the log is cut, written again or read anew from disk, and a chance of 1 in 4 billion that damage
-goes unnoticed is that of the bodies' own checksums.
+goes unnoticed is that of the records' own checksums.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from typing import Final
 from brokerd.store.log.segment import Segment
 from brokerd.store.unit import Unit
 from remoting.checksum import crc32
-from remoting.errors import CorruptedFile
-from remoting.record.checksum import is_intact
-from remoting.record.layout import HEAD_BYTES, SYS_V6_HOSTS, Field, heads
+from remoting.errors import CorruptedFile, DamagedRange
+from remoting.record.checksum import first_damaged
+from remoting.record.layout import Field, heads
 
 # What is looked at before a record is given out.
-_HEAD_V4: Final = heads(Field.SIZE, Field.BODY_CRC, Field.PHYSICAL_OFFSET, Field.SYS_FLAG, Field.BODY_LENGTH)[0]
-_BODY_LENGTH: Final = heads(Field.BODY_LENGTH)
+_PLACE: Final = heads(Field.SIZE, Field.PHYSICAL_OFFSET)[0]
 _KNOWN_READS: Final = 1 << 16  # of 4 bytes
 _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
@@ -40,13 +39,10 @@ class RecordReads:
         segments: Mapping[int, Segment],
         segment_bytes: int,
         read: Callable[[int, int], bytes],
-        *,
-        has_checksums: bool,
     ) -> None:
         self._segments = segments
         self._segment_bytes = segment_bytes
         self._read = read
-        self._has_checksums = has_checksums
         self._known = array("I", bytes(4 * _KNOWN_READS))
 
     def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
@@ -119,32 +115,25 @@ class RecordReads:
 
     def _check(self, content: bytes, units: Sequence[Unit]) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
-        head_of = _HEAD_V4.unpack_from
-        has_checksums = self._has_checksums
-        position = 0
-        view = memoryview(content)
-        for offset, size, _ in units:
-            try:
-                found_size, checksum, found_offset, sys_flag, body_length = head_of(content, position)
-                body = position + HEAD_BYTES
-                if hosts := sys_flag & SYS_V6_HOSTS:
-                    head = _BODY_LENGTH[hosts]
-                    body = position + head.size
-                    (body_length,) = head.unpack_from(content, position)
-            except struct.error:  # shorter than any record
-                raise _damaged(offset, size) from None
-            if (
-                crc32(view[body : body + body_length]) & 0x7FFFFFFF != checksum
-                or found_offset != offset
-                or found_size != size
-                or (has_checksums and not is_intact(view[position : position + size]))
-            ):
-                raise _damaged(offset, size)
-            position += size
+        place_of = _PLACE.unpack_from
+        begins = list(accumulate([size for _, size, _ in units], initial=0))
+        ends = begins[1:]
+        begins.pop()
+        try:
+            for (offset, size, _), begin in zip(units, begins, strict=True):
+                if place_of(content, begin) != (size, offset):
+                    raise _damaged(offset, size)
+        except struct.error:  # shorter than any record
+            raise _damaged(offset, size) from None
+        damaged = first_damaged(content, begins, ends)
+        if damaged is not None:
+            offset, size, _ = units[begins.index(damaged)]
+            raise _damaged(offset, size)
 
 
 def _damaged(offset: int, size: int) -> CorruptedFile:
     return CorruptedFile(
         f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; "
-        "replace this replica's data directory by an empty one, and it copies the log from its master"
+        "replace this replica's data directory by an empty one, and it copies the log from its master",
+        DamagedRange(offset, size),
     )

@@ -20,9 +20,9 @@ from copy import copy
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.store.log.boundaries import BoundaryTracker
+from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
-from brokerd.store.log.derive import RecordShape, intact_record_at
+from brokerd.store.log.derive import RecordShape, ends_of, intact_record_at
 from brokerd.store.log.file_turns import FileTurns
 from brokerd.store.log.layout import (
     check_file_starts,
@@ -33,10 +33,11 @@ from brokerd.store.log.layout import (
 from brokerd.store.log.segment import Segment
 from brokerd.store.settings import StoreSettings
 from remoting.disk import Bytes, Disk
-from remoting.errors import CorruptedFile, ProtocolError, SettingsError, StorageError
+from remoting.errors import CorruptedFile, DamagedRange, DamagedRecord, ProtocolError, SettingsError, StorageError
+from remoting.record.checksum import first_damaged, is_intact
 from remoting.record.codec import encode_filler
 from remoting.record.fields import STORE_TIMESTAMP_END, store_timestamp_of
-from remoting.record.layout import FILLER_BYTES
+from remoting.record.layout import BORDER, FILLER_BYTES
 
 DIRECTORY = "commitlog"
 # Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where
@@ -68,7 +69,7 @@ class CommitLog:
         self._max_record_bytes = settings.largest_record_bytes
         self.shape = RecordShape(self._size, self._max_record_bytes)
         self._segments: dict[int, Segment] = {}
-        self.reads = RecordReads(self._segments, self._size, self.read, has_checksums=settings.record_checksums)
+        self.reads = RecordReads(self._segments, self._size, self.read)
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._leaving: list[Segment] = []  # taken out of the log, and still on disk
@@ -142,7 +143,8 @@ class CommitLog:
         """Append bytes of a master's log, cut anywhere, fillers included; returns the new end.
 
         They must start at the end of this log, or, when it is empty, at the start of any file. Raises ProtocolError for bytes
-        that cannot be the log at that place, StorageError when the disk refused; the end then says what was taken.
+        that cannot be the log at that place, DamagedRecord for a record that is not what was stored (what of it came before is in
+        the log, behind `complete_offset`), StorageError when the disk refused; the end then says what was taken.
         """
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
@@ -157,7 +159,7 @@ class CommitLog:
             segment = self._current or self._begin_segment(self.end_offset)
             part = view[: segment.end - self.end_offset]
             tracker = copy(self._tracker)
-            tracker.feed(self.end_offset, part)
+            tracker.feed(self.end_offset, part, partial(self._check_received, part))
             self._write(segment, self.end_offset, (part,), len(part))
             self.end_offset += len(part)
             self._tracker = tracker  # a sync may run: a boundary is published behind the end that contains it
@@ -165,6 +167,16 @@ class CommitLog:
             if self.end_offset == segment.end:
                 self._current = None
         return self.end_offset
+
+    def _check_received(self, part: memoryview, fed: Fed) -> None:
+        """Raise DamagedRecord unless the records that become whole by these bytes at the log's end are what was stored."""
+        if fed.first:
+            begun = self.read(fed.first.start, self.end_offset - fed.first.start)
+            if not is_intact(b"".join((begun, part[: fed.first.stop - self.end_offset]))):
+                raise DamagedRecord(DamagedRange(fed.first.start, len(fed.first)))
+        damaged = first_damaged(part, fed.others, ends_of(part, fed.others))
+        if damaged is not None:
+            raise DamagedRecord(DamagedRange(self.end_offset + damaged, BORDER.unpack_from(part, damaged)[0]))
 
     def prepare_next(self) -> None:
         """Create the file after the current one, so that a roll finds it; a helper thread calls this."""

@@ -7,17 +7,17 @@ should have been, decides. Prepared and rolled-back transaction records are walk
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from brokerd.store.log.layout import file_start
-from remoting.checksum import crc32
 from remoting.disk import Bytes
-from remoting.errors import CorruptedFile
-from remoting.record.checksum import is_intact
+from remoting.errors import CorruptedFile, DamagedRange
+from remoting.record.checksum import first_damaged
 from remoting.record.fields import measure
 from remoting.record.layout import (
+    BORDER,
     LENGTH_BYTES,
     SYS_TRANSACTION_MASK,
     SYS_TRANSACTION_PREPARED,
@@ -39,7 +39,6 @@ NO_RULES: Final[CodeRules] = {}
 _HEAD_V4: Final = heads(
     Field.SIZE,
     Field.MAGIC,
-    Field.BODY_CRC,
     Field.QUEUE_ID,
     Field.QUEUE_OFFSET,
     Field.SYS_FLAG,
@@ -76,11 +75,11 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape, rules: CodeRul
     """Take apart the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
     file_size, max_record_bytes, check_content = shape
     records, end, stop, needs = walk(data, 0, physical_offset, file_size, max_record_bytes)
-    checked = memoryview(data) if check_content else None
+    damaged = first_damaged(data, records, ends_of(data, records)) if check_content else None
     entries: list[Entry] = []
     store_timestamp = -1
     for at in records:
-        parsed = _parse(data, at, physical_offset + at, checked, rules)
+        parsed = _parse(data, at, physical_offset + at, rules, check_content) if at != damaged else None
         if parsed is None:
             end, stop, needs = at, Stop.DAMAGED, 0
             break
@@ -91,31 +90,32 @@ def derive(data: Bytes, physical_offset: int, shape: RecordShape, rules: CodeRul
     return Derived(entries, physical_offset + end, stop, needs, store_timestamp)
 
 
+def ends_of(data: Bytes, records: Sequence[int]) -> list[int]:
+    """Where these whole records, which begin there, end."""
+    border_of = BORDER.unpack_from
+    return [at + border_of(data, at)[0] for at in records]
+
+
 def _parse(
-    data: Bytes, at: int, physical_offset: int, checked: memoryview | None, rules: CodeRules
+    data: Bytes, at: int, physical_offset: int, rules: CodeRules, check_content: bool
 ) -> tuple[Entry, int] | None:
     """The entry and sysFlag of the record at the position of the data and the offset of the log, or None when its parts do not
-    add up; with `checked`, a view of the data, also when its content is not what was stored."""
-    size, magic, crc, queue_id, queue_offset, sys_flag, timestamp, body_length = _HEAD_V4(data, at)
+    add up; with `check_content` also when a part of it was never written."""
+    size, magic, queue_id, queue_offset, sys_flag, timestamp, body_length = _HEAD_V4(data, at)
     end = at + size
     places = measure(data, at, end, magic, sys_flag, body_length)
     if places is None:
         return None
-    body_at, body_end, topic_at, topic_end = places
+    _, _, topic_at, topic_end = places
     if hosts := sys_flag & SYS_V6_HOSTS:
         (timestamp,) = _STORE_TIMESTAMP[hosts].unpack_from(data, at)
     topic, properties = bytes(data[topic_at:topic_end]), bytes(data[topic_end + LENGTH_BYTES : end])
     if not topic:
         return None
-    if checked is not None:
-        if crc32(checked[body_at:body_end]) & 0x7FFFFFFF != crc:
-            return None
-        # Nothing else covers topic and properties, but a sector of zeros, which is what a torn write leaves, gives itself
-        # away: no stored name or property holds a zero byte.
-        if b"\0" in topic or b"\0" in properties:
-            return None
-        if not is_intact(checked[at:end]):
-            return None
+    # Nothing else covers topic and properties of a record without a checksum over the whole, but a sector of zeros, which is what
+    # a torn write leaves, gives itself away: no stored name or property holds a zero byte.
+    if check_content and (b"\0" in topic or b"\0" in properties):
+        return None
     name = _topic_name(topic)
     code = rules[name](properties, timestamp) if name in rules else tags_code(properties)
     return (name, queue_id, queue_offset, physical_offset, size, code, timestamp, 1), sys_flag
@@ -172,5 +172,6 @@ def intact_record_at(read: Callable[[int, int], bytes], offset: int, shape: Reco
 def not_as_appended(offset: int) -> CorruptedFile:
     """The error of a reader that finds damage where there had been a record."""
     return CorruptedFile(
-        f"the commitlog has no record at offset {offset}, where one was appended; restart this broker, which checks its files"
+        f"the commitlog has no record at offset {offset}, where one was appended; restart this broker, which checks its files",
+        DamagedRange(offset, 0),
     )

@@ -78,6 +78,7 @@ class MemoryReplicatedLog:
         self.flushed_offset = 0
         self.flush_requested = False
         self.segment_bytes = NEVER
+        self.seals: bool | None = None
 
     @property
     def segment_size_bytes(self) -> int:
@@ -149,6 +150,9 @@ class MemoryReplicatedLog:
             found.append(bytes(self.data[position + 1 : position + 1 + self.data[position]]))
             position += 1 + self.data[position]
         return found
+
+    def seal_records(self, on: bool) -> None:
+        self.seals = on
 
     def request_flush(self) -> None:
         self.flush_requested = True

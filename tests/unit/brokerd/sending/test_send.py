@@ -17,6 +17,7 @@ from brokerd.processors.sending.send import SendProcessor
 from brokerd.sending.counters import Counters
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.sending.rules import STAMP
 from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
@@ -27,10 +28,11 @@ from brokerd.transactions.records import half_draft, is_half, ordinary_draft
 from remoting import codes, frame
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.frame import Command
+from remoting.record.checksum import is_intact
 from remoting.record.codec import body_is_intact, decode_record
 from remoting.record.hosts import pack_host
-from remoting.record.layout import MAX_BODY_BYTES
-from remoting.record.properties import encode_properties
+from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
+from remoting.record.properties import decode_properties, encode_properties
 from tests.support.client_bytes import encode_batch_body
 from tests.support.disks import MemoryDisk
 
@@ -124,7 +126,7 @@ class Broker:
             self.store, self.acknowledger, SendRules(topics.get, "c", DEFAULT_DELAYS), self.counters, self.halves
         )
         self.asked: list[tuple[str, int, int | None, int]] = []
-        self.kernel = Kernel(pack_host(*STORE_HOST), adds_checksums=False)
+        self.kernel = Kernel(pack_host(*STORE_HOST))
         self.kernel.topics_changed(topics)
         general = GeneralSends(self.sender, pack_host(*STORE_HOST), self.sent_again, make_topic, when_known)
         self.processor = SendProcessor(
@@ -263,9 +265,10 @@ def batch_items(
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(requests, min_size=1, max_size=20))
-def test_the_kernel_and_the_general_path_store_and_answer_the_same(choices: list[Any]) -> None:
+@given(st.lists(requests, min_size=1, max_size=20), st.booleans())
+def test_the_kernel_and_the_general_path_store_and_answer_the_same(choices: list[Any], seals: bool) -> None:
     fast, slow = Broker(), Broker()
+    fast.store.adds_checksums = slow.store.adds_checksums = seals
     slow.kernel.topics_changed(dict.fromkeys(TOPICS))  # it takes none: every request takes the general path
     commands: list[list[Command]] = [[], []]
     for opaque, (body, keys, tag, queue, flag, reconsume, batch) in enumerate(choices):
@@ -282,12 +285,39 @@ def test_the_kernel_and_the_general_path_store_and_answer_the_same(choices: list
         broker.acknowledger.complete()
     assert fast.records() == slow.records()
     assert all(body_is_intact(decode_record(record)) for record in fast.records())
+    assert all(is_intact(record) and record[-20:-12] == b"__CRC32#" for record in fast.records() if seals)
     for ours, theirs in zip(connections[0].answers, connections[1].answers, strict=True):
         assert (ours.code, ours.opaque) == (theirs.code, theirs.opaque)
         for name in ("msgId", "queueId", "queueOffset"):
             assert ours.ext[name] == theirs.ext[name]
     fast_log, slow_log = fast.store.commitlog, slow.store.commitlog
     assert fast_log.read(0, 1 << 16) == slow_log.read(0, 1 << 16)
+
+
+@pytest.mark.parametrize("room", [*range(-1, 3), *range(18, 23)])
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("is_alike", [False, True])
+def test_what_the_checksum_has_no_room_for_is_stored_without(room: int, batch: bool, is_alike: bool) -> None:
+    """What clients could send before records had checksums they still can: a checksum is added where there is room."""
+    properties = {"UNIQ_KEY": "0" * 32, "KEYS": ""}
+    properties["KEYS"] = "k" * (
+        MAX_PROPERTIES_BYTES - len(encode_properties(properties) + STAMP) - len("KEYS\1\2") - room
+    )
+    fast, slow = Broker(1 << 18), Broker(1 << 18)
+    slow.kernel.topics_changed(dict.fromkeys(TOPICS))
+    items = [(0, b"b" * (1 if is_alike else 1 + n), encode_properties(properties)) for n in range(2)]
+    command = request(1, encode_batch_body(items), m="true") if batch else request(1, properties=properties)
+    for broker in (fast, slow):
+        connection = Connection()
+        broker.handle(connection, [command])
+        broker.acknowledger.complete()
+        assert [answer.code == codes.SUCCESS for answer in connection.answers] == [room >= 0]
+    assert fast.records() == slow.records()
+    assert len(fast.records()) == (0 if room < 0 else 2 if batch else 1)
+    for record in fast.records():
+        assert is_intact(record)
+        assert (record[-20:-12] == b"__CRC32#") == (room >= 20)
+        assert decode_record(record).property_map() == {**properties, **decode_properties(STAMP)}
 
 
 def test_connections_of_one_turn_share_an_append_and_get_their_own_answers(broker: Broker) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch
 from brokerd.sending.rules import MAX_KEPT_BYTES
 from remoting import codes
@@ -30,10 +32,10 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
     ]
     place = ("T", b"\x01T", 3, 40, 1000, 5, MIDDLE_V4.pack(0, 1, bytes(8), 4, bytes(8), 0, 0))
     plans = BatchPlans(b"\x01T")
-    for each in (*bodies, *reversed(bodies)):
-        assert lay_out_batch(each, plans, *place) == lay_out_batch(each, BatchPlans(b"\x01T"), *place)
-    assert lay_out_batch(bodies[0], plans, *place) != lay_out_batch(bodies[1], plans, *place)
-    assert lay_out_batch(bodies[4], plans, *place) is None
+    for each, seals in product((*bodies, *reversed(bodies)), (False, True)):
+        assert lay_out_batch(each, plans, *place, seals) == lay_out_batch(each, BatchPlans(b"\x01T"), *place, seals)
+    assert lay_out_batch(bodies[0], plans, *place, True) != lay_out_batch(bodies[1], plans, *place, True)
+    assert lay_out_batch(bodies[4], plans, *place, True) is None
 
 
 def test_long_properties_are_stored_and_not_kept() -> None:

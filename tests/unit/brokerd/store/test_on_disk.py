@@ -14,6 +14,7 @@ from brokerd.store.queues.queue_ends import QueueEnd, QueueEnds
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from brokerd.store.unit import BLANK_UNIT, UNIT
 from remoting.java_hash import java_hash
+from remoting.record.checksum import is_intact, reserve, seal
 from remoting.record.codec import body_is_intact, decode_record, encode_filler, encode_record
 from remoting.record.hosts import offset_message_id
 from remoting.record.walk import Stop
@@ -39,6 +40,7 @@ def examples() -> dict[str, bytes]:
 def test_every_layout_has_its_example() -> None:
     layouts = {
         "record at 4096",
+        "sealed record at 4096",
         "filler",
         "unit",
         "blank unit",
@@ -76,6 +78,13 @@ def test_the_record() -> None:
         store_host=bytes.fromhex("0a00000200002a9f"),
         flag=7,
     )
+
+
+def test_the_record_with_its_checksum() -> None:
+    plain, sealed = decode_record(examples()["record at 4096"]), examples()["sealed record at 4096"]
+    assert sealed == seal(plain._replace(properties=reserve(plain.properties)).encode())
+    assert is_intact(sealed)
+    assert decode_record(sealed).property_map() == plain.property_map()
 
 
 def test_the_unit_is_that_of_the_record() -> None:

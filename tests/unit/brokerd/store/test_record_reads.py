@@ -15,7 +15,7 @@ from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile
 from remoting.java_hash import java_hash
 from tests.support.disks import FaultyDisk, MemoryDisk
-from tests.unit.brokerd.store.stores import SEGMENT_BYTES, draft, open_store, put
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, draft, log_bytes, open_store, put
 from tests.unit.brokerd.store.test_commitlog import fill, make_log, record
 
 
@@ -82,6 +82,24 @@ def test_damage_behind_a_read_that_was_known_is_noticed_wherever_it_is(step: int
                 with pytest.raises(CorruptedFile, match=f"at offset {offset} of the commitlog is damaged"):
                     read(log, units)
             disk.flip_bit("commitlog/" + "0" * 20, offset + position, 5)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_no_flipped_bit_of_a_record_is_given_out(count: int) -> None:
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk)
+    places = put(store, *(draft(b"body %d" % number, tag="tag") for number in range(count)))
+    expected = store.read_joined("TopicA", 0, 0, count, 1 << 20)
+    assert expected.body == log_bytes(store)
+    place = places[count // 2]
+    for position in range(place.size):
+        for bit in (0, 5):
+            disk.flip_bit("commitlog/" + "0" * 20, place.physical_offset + position, bit)
+            with pytest.raises(CorruptedFile) as found:
+                store.read_joined("TopicA", 0, 0, count, 1 << 20)
+            assert found.value.damage == (place.physical_offset, place.size)
+            disk.flip_bit("commitlog/" + "0" * 20, place.physical_offset + position, bit)
+    assert store.read_joined("TopicA", 0, 0, count, 1 << 20) == expected
 
 
 def test_a_known_read_does_not_vouch_for_another_one_of_the_same_records() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.errors import ProtocolError
+from remoting.record.checksum import reserve
 from remoting.record.codec import Record, decode_records, encode_record
 from remoting.record.hosts import offset_message_id, pack_host
 from tasks.spark import records
@@ -38,6 +39,7 @@ property_bytes = st.one_of(
         max_size=12,
     ).map(b"".join),
 )
+property_bytes = property_bytes | property_bytes.map(reserve)  # of records that end with a checksum
 
 
 @st.composite

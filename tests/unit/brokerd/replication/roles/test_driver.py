@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,7 +12,8 @@ from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.mastership import Mastership
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.put_status import PutStatus
-from remoting.errors import ProtocolError, StorageError
+from remoting.disk import Bytes
+from remoting.errors import CorruptedFile, DamagedRange, DamagedRecord, ProtocolError, StorageError
 from tests.unit.brokerd.replication.group import Group, MemoryReplicatedLog
 from tests.unit.brokerd.replication.invariants import check_safety
 
@@ -261,6 +263,90 @@ def test_a_full_disk_of_a_replica_is_waited_out() -> None:
     assert group.controller.members == {1, 2, 3}
     assert group[2].log.data == group[1].log.data
     assert group[2].machine.followership.copies == 0
+
+
+def test_a_damaged_record_is_refused_and_the_replica_keeps_its_log() -> None:
+    """Its master's copy is damaged, or the way was; the replica is out of the set until it gets the record as it was stored."""
+    group = healthy()
+    append = group[2].log.append_replicated
+    before = bytes(group[2].log.data)
+
+    def refuse(offset: int, buffers: object) -> None:
+        raise DamagedRecord(DamagedRange(offset, 9))
+
+    group[2].log.append_replicated = refuse
+    group.append(group[1])
+    group.settle(400)
+    assert group.controller.members == {1, 3}
+    assert group.outcomes[-1] is PutStatus.PUT_OK
+    following = group[2].state().following
+    assert "the master's copy is damaged" in following.stuck
+    assert (group[2].failures, group[2].log.data) == ([], before)
+    group[2].log.append_replicated = append
+    group.settle(200)
+    assert group.controller.members == {1, 2, 3}
+    assert group[2].log.data == group[1].log.data
+    assert group[2].machine.followership.copies == 0
+
+
+def test_one_flip_on_the_way_costs_no_time() -> None:
+    group = healthy()
+    append = group[2].log.append_replicated
+
+    def refuse_once(offset: int, buffers: object) -> None:
+        group[2].log.append_replicated = append
+        raise DamagedRecord(DamagedRange(offset, 9))
+
+    group[2].log.append_replicated = refuse_once
+    group.append(group[1])
+    group.settle(20)
+    assert group.controller.members == {1, 2, 3}
+    assert group.outcomes[-1] is PutStatus.PUT_OK
+    assert group[2].log.data == group[1].log.data
+
+
+def test_a_master_whose_log_is_damaged_holds_what_is_damaged_and_goes_on() -> None:
+    group = healthy()
+    master, damage = group[1], DamagedRange(group[1].log.end_offset, 9)
+    read, found = master.log.read, []
+
+    def read_up_to_damage(offset: int, length: int) -> bytes:
+        if offset >= damage.offset:
+            raise CorruptedFile("it is damaged", damage)
+        return read(offset, min(length, damage.offset - offset))
+
+    master.driver.damage_listeners.append(found.append)
+    group.cut(next(wire for wire in group.wires.values() if wire.replica is group[2]))
+    master.log.read = read_up_to_damage
+    group.append(master)
+    group.settle(60)
+    assert master.failures == []
+    assert group.controller.members == {1}, "whoever lacks the record is out before long"
+    assert set(found) == {damage}
+    assert len(found) < 20, "it is not read again with every message"
+    assert group[2].machine.followership.connection is not None, "and stays connected"
+    master.log.read = read
+    group.settle(100)
+    assert group.controller.members == {1, 2, 3}
+    assert group[2].log.data == group[3].log.data == master.log.data
+
+
+def test_a_new_copy_that_ends_where_the_last_one_did_is_the_last() -> None:
+    """Then it is the master's log that is damaged; a replica that copied without end would never hold anything."""
+    group = healthy()
+    append = group[2].log.append_replicated
+    damaged_from = group[1].log.end_offset
+
+    def refuse(offset: int, buffers: Sequence[Bytes]) -> None:
+        if offset + sum(map(len, buffers)) > damaged_from:
+            raise ProtocolError("not a record")
+        append(offset, buffers)
+
+    group[2].log.append_replicated = refuse
+    group.append(group[1])
+    group.settle(1200)
+    assert group[2].machine.followership.copies <= 1
+    assert "not a record" in group[2].state().following.stuck
 
 
 def test_bytes_that_cannot_be_a_log_there_lead_to_a_new_copy() -> None:

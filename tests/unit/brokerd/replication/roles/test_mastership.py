@@ -96,6 +96,38 @@ def test_alone_it_acknowledges_what_it_flushed() -> None:
     assert master.acknowledged == 150
 
 
+def test_records_get_checksums_when_all_of_the_group_know_them() -> None:
+    """A broker of an earlier version that became master would copy one with its message, into a record that it does not fit."""
+    alone = Mastership(
+        RoleContext(ReplicationSettings(), 1, epochs("1@0 3@100"), LogPosition(0, 100, 100), []),
+        EpochEntry(3, 100), SyncState(1, {1}, 7, retry_ms=250, rejoin_delay_ms=1000), {1}, 0, 0,
+    )  # fmt: skip
+    assert alone.seals
+    master = Master(2, 3)
+    for broker_id in (2, 3):
+        master.join(broker_id, 100)
+        assert not master.mastership.seals
+    master.join(4, 100)
+    assert master.mastership.seals
+    master.mastership.lost(40, 0)
+    assert master.mastership.seals, "it is known what it knows"
+    master.mastership.accepted(41, 0)
+    master.mastership.handshake(41, Handshake(4, knows_checksums=False), 0)
+    assert not master.mastership.seals
+    master.mastership.accepted(42, 0)
+    master.mastership.handshake(42, Handshake(4), 0)
+    assert master.mastership.seals
+
+
+def test_who_does_not_come_is_not_waited_for_before_records_get_checksums() -> None:
+    master = Master(2, 3, not_caught_up_ms=5000)
+    master.join(2, 100)
+    master.tick(4999)
+    assert not master.mastership.seals
+    master.tick(5000)
+    assert master.mastership.seals
+
+
 def test_every_member_must_have_it() -> None:
     master = Master(2, 3)
     two, three = master.join(2, 100), master.join(3, 100)
