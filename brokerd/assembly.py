@@ -39,6 +39,7 @@ from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
+from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings
 from brokerd.replication.roles.effects import Role
@@ -189,12 +190,15 @@ class Broker:
             wall_ms,
         )
         self._runtime_info = RuntimeInfo(self._figures, core.counters)
+        group = f"{settings.cluster}#{settings.name}".encode()
+        self._ranges = RangeServer(secrets, group, store.commitlog, lambda: replica.epochs)
         handlers = bind(
             BROKERS,
             handlers_of(self._processors),
             self.replica.handlers(),
             AccessProcessor(self._guard, self._access, self._tasks).handlers(),
             self._cleanup.handlers(),
+            self._ranges.handlers(),
             {
                 codes.SEND_MESSAGE: self._sends.handle_long_names,
                 codes.SEND_MESSAGE_V2: self._sends.handle,

@@ -160,6 +160,7 @@ BULK_READ = 12009
 RAFT_MESSAGE = 12010
 RAFT_HELLO = 12011
 RAFT_SNAPSHOT = 12012
+READ_LOG_RANGE = 12013
 
 # The names of the requests, by their codes: all that is defined above
 REQUESTS: Final[Mapping[int, str]] = {code: name for name, code in tuple(vars().items()) if name.isupper()}

@@ -208,6 +208,7 @@ _TABLE: Final = (
     Row(codes.RAFT_MESSAGE, By.CONTROLLER, demands.INTRODUCED),
     Row(codes.RAFT_HELLO, By.CONTROLLER, demands.COMPONENT),
     Row(codes.RAFT_SNAPSHOT, By.CONTROLLER, demands.INTRODUCED),
+    Row(codes.READ_LOG_RANGE, By.BROKER, demands.COMPONENT),
 )
 ROWS: Final[Mapping[int, Row]] = {row.code: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a code has two rows"

@@ -55,7 +55,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["consuming", "retry", "transactions"],
         ["sending"],
         ["replication"],
-        ["cluster"],
+        ["cluster", "repair"],
         ["processors", "proxy"],
         ["config"],
         ["composition"],
