@@ -159,7 +159,9 @@ def answer(question: Question, holding: Holding) -> Found:
     start, end, shape = question.start, question.end, holding.shape
     file_end = file_start(start, shape.file_size) + shape.file_size
     if not holding.begin <= start < end <= min(holding.end, file_end):
-        raise _refused(question, f"this broker has {holding.begin} to {holding.end}, in files of {shape.file_size} bytes")
+        raise _refused(
+            question, f"this broker has {holding.begin} to {holding.end}, in files of {shape.file_size} bytes"
+        )
     if not _is_common(question, holding):
         raise _refused(question, "its epoch wrote something else in this broker's log")
     data = holding.read(start, min(MOST_ANSWER_BYTES, end - start))

@@ -38,9 +38,7 @@ class RangeServer:
         log = self.log
         found: Found = answer(
             question,
-            Holding(
-                log.read, log.min_offset, min(log.flushed_offset, log.complete_offset), log.shape, self.epochs()
-            ),
+            Holding(log.read, log.min_offset, min(log.flushed_offset, log.complete_offset), log.shape, self.epochs()),
         )
         self.given_bytes += len(found.content)
         ext = {

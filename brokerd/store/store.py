@@ -37,7 +37,7 @@ from brokerd.store.start import decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import recover_log
-from brokerd.store.store_reads import StoreReads
+from brokerd.store.store_reads import StoreReads, Suspicion
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import NotMaster, RequestError, StorageError
@@ -101,6 +101,7 @@ class MessageStore(StoreReads):
         self.truncate_listeners: list[Callable[[int], None]] = []
         self.full_listeners: list[Callable[[], None]] = []  # the disk became full, or has room again
         self.failure_listeners: list[Callable[[StorageError], None]] = []
+        self.damage_listeners: list[Callable[[Suspicion], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
 
     # -- start and end -----------------------------------------------------------------------------------------------------

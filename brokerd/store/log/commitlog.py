@@ -287,6 +287,21 @@ class CommitLog:
             segment.file.write(offset - segment.start, (part,))
             offset += len(part)
 
+    def rewrite(self, offset: int, data: Bytes, generation: int) -> bool:
+        """Write intact bytes over damaged ones, inside one file and before the log's end; durable when it returns True.
+
+        A helper thread may call this. Returns False, and writes nothing, when the log was cut since `generation` or no longer
+        has the file. Raises StorageError; one of the sync is final, as in `sync`.
+        """
+        with self._sync_lock:
+            segment = self._segments.get(file_start(offset, self._size))
+            if segment is None or generation != self.generation:
+                return False
+            assert offset + len(data) <= min(segment.end, self.end_offset), "only what is in the log is written again"
+            segment.file.write(offset - segment.start, (data,))
+            self._sync_segment(segment)
+        return True
+
     def truncate(self, offset: int) -> None:
         """Cut the log at a record boundary; durable when it returns. Raises ProtocolError when the offset is none."""
         if offset != self.end_offset:

@@ -178,6 +178,14 @@ class ConsumeQueue:
             return b""
         return self._files.read(self.directory, first, min(last, self.tail_start) - first)
 
+    def read_written(self, first: int, count: int) -> bytes:
+        """The units `[first, first + count)` that are in files, as they are there."""
+        last, parts = min(first + count, self.written_offset), []
+        while first < last and (part := self._files.read(self.directory, first, last - first)):
+            parts.append(part)
+            first += len(part) // UNIT_BYTES
+        return b"".join(parts)
+
     def units(self, first: int, count: int) -> Iterator[Unit]:
         """The units `[first, first + count)` that exist."""
         last = min(first + count, self.max_offset)

@@ -307,6 +307,10 @@ class ConsumeQueues:
             queue.dirty = True
             self._dirty.append(queue)
 
+    def rewrite(self, queue: ConsumeQueue, generation: int, first: int, units: bytes) -> QueueWrite:
+        """What writes units that belong at `first` over damaged ones, unless the queue was cut since the generation."""
+        return QueueWrite(self._disk, self._files, [QueuePart(queue, generation, first, units)], [], self._write_lock)
+
     def forget_expired(self, log_min_offset: int) -> list[str]:
         """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""
         paths = []

@@ -59,9 +59,7 @@ async def test_a_large_range_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     store = filled()
     at, peers = places(store), Peers({PEER: serving(store)})
     asking, shape = peers.asking(), store.commitlog.shape
-    pieces = [
-        piece async for piece in fetch_pieces(asking, PEER, at[0], at[12], shape=shape, epochs=EPOCHS)
-    ]
+    pieces = [piece async for piece in fetch_pieces(asking, PEER, at[0], at[12], shape=shape, epochs=EPOCHS)]
     assert len(pieces) > 3
     assert b"".join(piece for _, piece in pieces) == log_bytes(store)[: at[12]]
     assert [offset for offset, _ in pieces] == sorted({offset for offset, _ in pieces})
