@@ -15,6 +15,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.store.store import MessageStore
+from brokerd.store.store_reads import Suspicion
 from brokerd.store.unit import Unit
 from remoting.disk import Bytes
 from remoting.errors import StorageError
@@ -85,6 +86,7 @@ class StoreRecordLog:
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._store.commitlog.record_at(physical_offset)
         if record is None or len(record) != size:
+            self._store.tell_damage(Suspicion(physical_offset))
             raise StorageError(f"no record of {size} bytes starts at {physical_offset} of the commitlog")
         return record
 

@@ -99,8 +99,8 @@ class Repairer:
         return await asyncio.to_thread(first_damage, self._files.read, within.start, within.end, limit, self._log.shape)
 
     async def _take_from(self, peer: str, damaged: DamagedRange) -> int:
-        """Write what the peer gives; returns how many bytes. Where its records do not end where the range seems to, a later end is
-        tried. Raises LogboomError."""
+        """Write what the peer gives; returns how many bytes. Where its records do not end where the range seems to, a later end
+        is tried. Raises LogboomError."""
         start, end = damaged
         last: RequestError | None = None
         for _ in range(_MOST_ENDS):

@@ -22,6 +22,7 @@ from remoting.facts.broker_state import (
     QueueState,
     QuorumState,
     ScheduleState,
+    ScrubState,
     SubscriptionState,
     TopicState,
     Totals,
@@ -43,6 +44,7 @@ class StateFigures:
     schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
     begins_recently: Callable[[str, int], bool]  # of a queue, as `StartOffsets` says
+    scrub: Callable[[], ScrubState]  # what of this broker's files is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class StateProcessor:
             transactions=figures.transactions(),
             schedule=figures.schedule(),
             index_lag_bytes=figures.index_lag_bytes(),
+            scrub=figures.scrub(),
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure or (following and (following.stuck or following.last_error)) or None,

@@ -60,6 +60,6 @@ def first_damage(read: Read, start: int, end: int, limit: int, shape: RecordShap
 
 
 def next_intact(read: Read, start: int, limit: int, shape: RecordShape) -> int:
-    """The first offset in `[start, limit)`, of one file, where an intact record starts at no known boundary; `limit` without one."""
+    """The first offset in `[start, limit)`, of one file, where an intact record starts; `limit` without one."""
     found = find_record(read, start, limit, shape)
     return limit if found is None or found >= limit else found

@@ -105,7 +105,7 @@ class Inspector:
                 yield WrongUnits(queue, queue.generation, offset, right)
 
     def _is_borne_out(self, queue: ConsumeQueue, offset: int, unit: Unit) -> bool:
-        """Whether the log has another record that the unit is right for: then that one came first, or its topic is a newer one."""
+        """Whether the log has another record that the unit is right for: that one came first, or its topic is a newer one."""
         physical_offset, size, code = unit
         if not self._log.min_offset <= physical_offset < self._log.complete_offset or size <= 0:
             return False
@@ -116,8 +116,8 @@ class Inspector:
         return bool(entries) and entries[0][:6] == (queue.topic, queue.queue_id, offset, physical_offset, size, code)
 
     def neighbours(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
-        """From where to where in the log the record of a unit must be, which may be wrong itself: the records of the nearest units
-        on both sides that the log bears out."""
+        """From where to where in the log the record of a unit must be, which may be wrong itself: the records of the nearest
+        units on both sides that the log bears out."""
         before = next(
             (
                 unit[0]
