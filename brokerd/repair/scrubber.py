@@ -21,6 +21,7 @@ from typing import Final
 
 from brokerd.repair.repairer import Repairer
 from brokerd.repair.settings import ScrubSettings
+from brokerd.store.queues.consume_queue import ConsumeQueue
 from brokerd.store.scrub import progress
 from brokerd.store.scrub.inspection import Inspection, Inspector, WrongUnits
 from brokerd.store.scrub.log_files import LogFiles
@@ -190,6 +191,8 @@ class Scrubber:
             return min(start, self.limit)
         self.read_bytes += derived.end_offset - start
         await self._put_right(inspection)
+        for queue, offset in list(self._inspector.uncovered(derived.entries)):
+            self._cover(queue, offset)
         if derived.stop is Stop.DAMAGED:
             return await self._pass_damage(derived.end_offset)
         if derived.end_offset > start:
@@ -242,12 +245,30 @@ class Scrubber:
         queue = self._store.queues.table.get((topic, queue_id))
         if queue is None or not queue.first_offset <= queue_offset < queue.max_offset:
             return
+        if place < 0:
+            await self._examine_block(queue, queue_offset)
+            return
         physical_offset, size, _ = queue.unit(queue_offset)
         if physical_offset == place and size > 0 and await self._ends_at_boundary(place, size):
             await self._pass_damage(place)
             if self._log.record_at(place) is not None:
                 return
         await self._look_between(*self._inspector.neighbours(queue, queue_offset))
+
+    async def _examine_block(self, queue: ConsumeQueue, offset: int) -> None:
+        """The units of a block, or what covers them, are not what was written: the log says which."""
+        first, end = self._store.queues.block_of(queue, offset)
+        if not self._inspector.block_is_right(queue, offset):
+            start, _ = self._inspector.neighbours(queue, first)
+            _, behind = self._inspector.neighbours(queue, end - 1)
+            await self._look_between(start, behind)
+        self._cover(queue, offset)
+
+    def _cover(self, queue: ConsumeQueue, offset: int) -> None:
+        """Have a checksum cover the written units of a block, if the log bears all of them out."""
+        first, end = self._store.queues.block_of(queue, offset)
+        if self._inspector.block_is_right(queue, offset):
+            self._store.queues.cover(queue, first, end)
 
     async def _ends_at_boundary(self, place: int, size: int) -> bool:
         """Whether a unit tells the truth of where a damaged record is: then something intact starts where it ends."""

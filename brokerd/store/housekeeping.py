@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from brokerd.store.log.retention import decide_retention, refusal_text
+from brokerd.store.queues.consume_queue import DIRECTORY
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk
@@ -103,7 +104,7 @@ class Housekeeper:
         paths = self._store.queues.forget_expired(self._store.commitlog.min_offset)
         for path in paths:
             await self._in_thread(partial(self._disk.remove, path))
-        return len(paths)
+        return sum(path.startswith(f"{DIRECTORY}/") for path in paths)
 
     async def write_config(self) -> None:
         """Write what is derived for others."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.damaged import DamagedRecord
-from brokerd.store.queues.consume_queue import ConsumeQueue
+from brokerd.store.queues.consume_queue import ConsumeQueue, DamagedUnits
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_reads import (
     NO_QUEUE,
@@ -31,8 +31,8 @@ from remoting.record.codec import decode_record
 class Suspicion(NamedTuple):
     """Where a read met something that is not what was stored: no intact record starts at `physical_offset`.
 
-    With a queue, its unit `queue_offset` named that place, and the unit may be what is wrong; -1: the units there do not pass
-    their check, whatever they name.
+    With a queue, its unit `queue_offset` named that place, and the unit may be what is wrong; with a place of -1, the units from
+    there on do not pass their check, whatever they name.
     """
 
     physical_offset: int
@@ -77,7 +77,7 @@ class StoreReads:
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return GetResult(*beside, min_offset, max_offset, [])
-        units, looked_at, encoded, total = select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+        units, looked_at, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, tags_codes)
         try:
             records = self.commitlog.reads.records(units, encoded, total)
         except DamagedRecord as error:
@@ -102,7 +102,7 @@ class StoreReads:
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return JoinedResult(*beside, min_offset, max_offset)
-        units, looked_at, encoded, total = select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+        units, looked_at, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, tags_codes)
         try:
             body = self.commitlog.reads.joined(units, encoded, total) if units else None
         except DamagedRecord as error:
@@ -114,6 +114,21 @@ class StoreReads:
             return joined(GetResult(status_of(units, records), looked_at, min_offset, max_offset, records))
         last, last_size, _ = units[-1]
         return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
+
+    def _select(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None,
+    ) -> tuple[list[Unit], int, bytes, int]:
+        """As `select_units`. Who asks for a tag is not shown a message that he is denied, so the units have to be right."""
+        try:
+            return select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+        except DamagedUnits as error:
+            self.tell_damage(Suspicion(-1, queue.topic, queue.queue_id, max(error.first, queue.first_offset)))
+            raise
 
     def _before_damage(
         self, queue: ConsumeQueue, queue_offset: int, units: list[Unit], error: DamagedRecord

@@ -16,7 +16,7 @@ from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import CodeRules, Derived, Entry, derive
 from brokerd.store.queues.consume_queue import ConsumeQueue
 from brokerd.store.queues.consume_queues import ConsumeQueues
-from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
+from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting.record.walk import Stop
 
 
@@ -114,6 +114,27 @@ class Inspector:
             return False
         entries = derive(record, physical_offset, self._log.shape.checked(), self._rules).entries
         return bool(entries) and entries[0][:6] == (queue.topic, queue.queue_id, offset, physical_offset, size, code)
+
+    def uncovered(self, entries: Sequence[Entry]) -> Iterator[tuple[ConsumeQueue, int]]:
+        """The queues, each with a unit, in which these entries are the last ones of a block that no checksum covers."""
+        last: dict[tuple[str, int], int] = {(entry[0], entry[1]): entry[2] for entry in entries}
+        for key, offset in last.items():
+            queue = self._queues.table.get(key)
+            if (
+                queue is not None
+                and queue.first_offset <= offset < queue.written_offset
+                and self._queues.unproven(queue, offset)
+            ):
+                yield queue, offset
+
+    def block_is_right(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether the log bears out all written units of a block; a blank one says nothing that could be wrong."""
+        first, end = self._queues.block_of(queue, offset)
+        return all(
+            unit[1] == BLANK_SIZE or self._is_borne_out(queue, at, unit)
+            for at, unit in enumerate(UNIT.iter_unpack(queue.read_written(first, end - first)), first)
+            if unit[0] >= self._log.min_offset
+        )
 
     def neighbours(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
         """From where to where in the log the record of a unit must be, which may be wrong itself: the records of the nearest

@@ -30,13 +30,13 @@ class Broker:
         self.clock = Clock()
         self.time_s = 0.0
         self.settings = Live(ScrubSettings())
-        self._peers = peers
+        self.peers = peers
         peers.servers[name] = serving(store)
         self.make_scrubber()
 
     def make_scrubber(self) -> None:
         files = LogFiles(self.disk, self.store.commitlog.segment_size_bytes)
-        sources = Sources(self._fetch, lambda: [each for each in self._peers.servers if each != self.name], self.clock)
+        sources = Sources(self._fetch, lambda: [each for each in self.peers.servers if each != self.name], self.clock)
         store = self.store
         inspector = Inspector(store.commitlog, store.queues, store.index, NO_RULES, lambda _topic: 0)
         machine = Machine(self.disk, lambda: self.time_s, lambda: 0.0, self.clock)
@@ -44,7 +44,7 @@ class Broker:
         self.scrubber = Scrubber(store, inspector, repairer, self.settings, machine)
 
     def _fetch(self, peer: str, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
-        asking, shape = self._peers.asking(), self.store.commitlog.shape
+        asking, shape = self.peers.asking(), self.store.commitlog.shape
         return fetch_pieces(asking, peer, start, end, shape=shape, epochs=EPOCHS)
 
     @property
@@ -73,6 +73,14 @@ class Broker:
 
     def rot_file(self, path: str, position: int, bit: int = 0) -> None:
         self.disk.flip_bit(path, position, bit)
+
+    def shown(self, directory: str) -> dict[str, bytes]:
+        """What readers see below a directory."""
+        return {
+            path: file.seen.read(0, file.seen.size)
+            for path, file in self.disk.files.items()
+            if path.startswith(f"{directory}/")
+        }
 
     def files(self, directory: str) -> dict[str, bytes]:
         """What the platters hold below a directory."""
