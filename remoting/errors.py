@@ -18,6 +18,7 @@ A caller asks `retriable` instead of listing types.
 from __future__ import annotations
 
 import errno
+from typing import NamedTuple
 
 from remoting import codes
 
@@ -31,6 +32,13 @@ class LogboomError(Exception):
 
 class ProtocolError(LogboomError):
     """The peer broke the protocol (bad length, undecodable header, frame out of order). The connection must be closed."""
+
+
+class DamagedRange(NamedTuple):
+    """Bytes of a commitlog that are not what was stored; `size` is 0 when not even that can be read there."""
+
+    offset: int
+    size: int
 
 
 class RequestError(LogboomError):
@@ -113,7 +121,15 @@ class StorageError(LogboomError):
 
 
 class CorruptedFile(StorageError):
-    """A file's content contradicts its checksum or layout; the message names the file and the position."""
+    """A file's content contradicts its checksum or layout; the message names the file and the position.
+
+    `damage` is what of the commitlog is damaged: the rest of the log, and the disk, may be well, and another replica may have it
+    intact. None when it is another file, or nobody can say.
+    """
+
+    def __init__(self, message: str, damage: DamagedRange | None = None) -> None:
+        super().__init__(message)
+        self.damage = damage
 
 
 class SettingsError(LogboomError):

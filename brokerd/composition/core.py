@@ -26,10 +26,9 @@ from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.store.log.damaged import DamagedRecord
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
-from remoting.errors import StorageError
+from remoting.errors import CorruptedFile, StorageError
 from remoting.facts.broker_state import Totals
 
 _REPAIR_S: Final = 0.2
@@ -164,7 +163,7 @@ class BrokerCore:
 
     def _waits_for_repair(self, error: StorageError) -> bool:
         """Whether dispatch met damage that may be repaired in a moment; then it tries again."""
-        if not (isinstance(error, DamagedRecord) and self._has_repair_of(error)):
+        if not self._has_repair_of(error):
             return False
         now_s = self._scheduler.time()
         if self._damaged_since_s is None:
@@ -177,14 +176,16 @@ class BrokerCore:
 
     def _follower_failed(self, error: StorageError) -> bool:
         """What is behind dispatch waits for a repair as long as that takes: nobody is served anything wrong by it."""
-        if isinstance(error, DamagedRecord) and self._has_repair_of(error):
+        if self._has_repair_of(error):
             return True
         self.store.fail(error)
         return False
 
-    def _has_repair_of(self, error: DamagedRecord) -> bool:
-        """Have the damage looked at; False when nobody repairs here."""
-        self.store.tell_damage(Suspicion(error.physical_offset))
+    def _has_repair_of(self, error: StorageError) -> bool:
+        """Have what is damaged of the log looked at; False when it is something else, or nobody repairs here."""
+        if not isinstance(error, CorruptedFile) or error.damage is None:
+            return False
+        self.store.tell_damage(Suspicion(error.damage.offset))
         return bool(self.store.damage_listeners)
 
     def _dispatched(self, arrivals: Sequence[Arrival]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from brokerd.store.scrub.damage import DamagedRange
+from brokerd.store.scrub.damage import Damage
 
 MOST_KEPT: Final = 256  # damaged ranges that are known by their place; of more only the number is
 
@@ -14,7 +14,7 @@ MOST_KEPT: Final = 256  # damaged ranges that are known by their place; of more 
 class Unrepaired:
     """A range that no peer could give yet; `reason` is what the last one that was asked said."""
 
-    range: DamagedRange
+    range: Damage
     since_ms: int
     reason: str
 
@@ -33,7 +33,7 @@ class DamageLedger:
     last: str = ""
     unrepaired: dict[int, Unrepaired] = field(default_factory=dict)
 
-    def found(self, damaged: DamagedRange, now_ms: int) -> bool:
+    def found(self, damaged: Damage, now_ms: int) -> bool:
         """A range is damaged; whether that is news."""
         if damaged.start in self.unrepaired:
             return False
@@ -43,12 +43,12 @@ class DamageLedger:
             self.unrepaired[damaged.start] = Unrepaired(damaged, now_ms, "nobody was asked yet")
         return True
 
-    def failed(self, damaged: DamagedRange, reason: str) -> None:
+    def failed(self, damaged: Damage, reason: str) -> None:
         """Nobody could give it."""
         if (known := self.unrepaired.get(damaged.start)) is not None:
             known.range, known.reason = damaged, reason
 
-    def repaired(self, damaged: DamagedRange, written_bytes: int) -> None:
+    def repaired(self, damaged: Damage, written_bytes: int) -> None:
         """It is what it was, by so many bytes of a peer."""
         self.unrepaired.pop(damaged.start, None)
         self.ranges_repaired += 1

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from brokerd.repair.ledger import DamageLedger
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.scrub.damage import DamagedRange, find_damage, first_damage, next_intact
+from brokerd.store.scrub.damage import Damage, find_damage, first_damage, next_intact
 from brokerd.store.scrub.log_files import LogFiles
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
@@ -54,14 +54,14 @@ class Repairer:
         """What lies before it is durable and whole, so that damage there is damage."""
         return min(self._log.flushed_offset, self._log.complete_offset)
 
-    async def examine(self, start: int) -> DamagedRange | None:
+    async def examine(self, start: int) -> Damage | None:
         """What is damaged from the record boundary `start` on; None when an intact record starts there, or nothing does."""
         limit, begin = self.limit, self._log.min_offset
         if not begin <= start < limit:
             return None
         return await asyncio.to_thread(find_damage, self._files.read, start, limit, self._log.shape)
 
-    async def repair(self, damaged: DamagedRange) -> bool:
+    async def repair(self, damaged: Damage) -> bool:
         """Get the range from a peer and write it; whether nothing in it is damaged any more."""
         if self.ledger.found(damaged, self._sources.wall_ms()):
             log.error("the commitlog is damaged from offset %d to %d; a replica is asked for it", *damaged)
@@ -92,13 +92,13 @@ class Repairer:
             else:
                 await self.repair(known.range)
 
-    async def _first_damage(self, within: DamagedRange) -> DamagedRange | None:
+    async def _first_damage(self, within: Damage) -> Damage | None:
         begin, limit = self._log.min_offset, self.limit
         if within.start < begin or within.end > limit:
             return None  # it was cut off, or went with its file
         return await asyncio.to_thread(first_damage, self._files.read, within.start, within.end, limit, self._log.shape)
 
-    async def _take_from(self, peer: str, damaged: DamagedRange) -> int:
+    async def _take_from(self, peer: str, damaged: Damage) -> int:
         """Write what the peer gives; returns how many bytes. Where its records do not end where the range seems to, a later end
         is tried. Raises LogboomError."""
         start, end = damaged

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.damaged import DamagedRecord
 from brokerd.store.queues.consume_queue import ConsumeQueue, DamagedUnits
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_reads import (
@@ -25,6 +24,7 @@ from brokerd.store.queues.queue_reads import (
     status_of,
 )
 from brokerd.store.unit import Unit
+from remoting.errors import CorruptedFile
 from remoting.record.codec import decode_record
 
 
@@ -80,7 +80,7 @@ class StoreReads:
         units, looked_at, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, tags_codes)
         try:
             records = self.commitlog.reads.records(units, encoded, total)
-        except DamagedRecord as error:
+        except CorruptedFile as error:
             units, looked_at = self._before_damage(queue, queue_offset, units, error)
             records = self.commitlog.reads.records(units, b"", sum(size for _, size, _ in units))
         return GetResult(status_of(units, records), looked_at, min_offset, max_offset, records)
@@ -105,7 +105,7 @@ class StoreReads:
         units, looked_at, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, tags_codes)
         try:
             body = self.commitlog.reads.joined(units, encoded, total) if units else None
-        except DamagedRecord as error:
+        except CorruptedFile as error:
             units, looked_at = self._before_damage(queue, queue_offset, units, error)
             encoded, total = b"", sum(size for _, size, _ in units)
             body = self.commitlog.reads.joined(units, encoded, total)
@@ -131,16 +131,19 @@ class StoreReads:
             raise
 
     def _before_damage(
-        self, queue: ConsumeQueue, queue_offset: int, units: list[Unit], error: DamagedRecord
+        self, queue: ConsumeQueue, queue_offset: int, units: list[Unit], error: CorruptedFile
     ) -> tuple[list[Unit], int]:
         """What of a read precedes the damage, and where it goes on: there. Raises the error when nothing does."""
-        at = [offset for offset, _, _ in units].index(error.physical_offset)
+        if error.damage is None:
+            raise error
+        place = error.damage.offset
+        at = [offset for offset, _, _ in units].index(place)
         damaged = next(
             number
             for number, unit in enumerate(queue.units(queue_offset, queue.max_offset - queue_offset), queue_offset)
-            if unit[0] == error.physical_offset
+            if unit[0] == place
         )
-        self.tell_damage(Suspicion(error.physical_offset, queue.topic, queue.queue_id, damaged))
+        self.tell_damage(Suspicion(place, queue.topic, queue.queue_id, damaged))
         if not at:
             raise error
         return units[:at], damaged

@@ -62,7 +62,7 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DamagedRange:
+class DamagedPart:
     """A part of a replica's log that is not what was stored, and that no other replica could give yet."""
 
     start_offset: int
@@ -85,7 +85,7 @@ class Scrub:
     index_repaired: int = 0
     last_damage: str | None = None
     last_damage_ms: int | None = None
-    unrepaired: tuple[DamagedRange, ...] = ()
+    unrepaired: tuple[DamagedPart, ...] = ()
 
     @property
     def has_found(self) -> bool:

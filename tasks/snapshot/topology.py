@@ -11,7 +11,7 @@ from remoting.facts.cluster_view import GroupView, ReplicaView
 from remoting.facts.snapshot import (
     ClusterSnapshot,
     Controller,
-    DamagedRange,
+    DamagedPart,
     Group,
     MissingCopy,
     Process,
@@ -170,7 +170,7 @@ def _scrub(state: BrokerState) -> Scrub | None:
         Scrub,
         told,
         percent=percent,
-        unrepaired=tuple(shown(DamagedRange, each) for each in told.unrepaired[:MOST_RANGES]),
+        unrepaired=tuple(shown(DamagedPart, each) for each in told.unrepaired[:MOST_RANGES]),
     )
 
 

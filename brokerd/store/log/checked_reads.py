@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
-from brokerd.store.log.damaged import DamagedRecord
 from brokerd.store.log.segment import Segment
 from brokerd.store.unit import Unit
 from remoting.checksum import crc32
+from remoting.errors import CorruptedFile, DamagedRange
 from remoting.record.checksum import is_intact
 from remoting.record.layout import HEAD_BYTES, SYS_V6_HOSTS, Field, heads
 
@@ -73,7 +73,7 @@ class RecordReads:
         """The records that the units name, one behind the other; None when they are not all in one file that is there.
 
         `encoded` are the units as their queue has them, empty when others are between them; `total` is the sum of their sizes.
-        Raises DamagedRecord for a record that is not what was stored.
+        Raises CorruptedFile for a record that is not what was stored.
         """
         if not units:
             return b""
@@ -118,7 +118,7 @@ class RecordReads:
             return b"".join(pieces)
 
     def _check(self, content: bytes, units: Sequence[Unit]) -> None:
-        """Raise DamagedRecord unless the content is the units' records, one behind the other, as they were stored."""
+        """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
         head_of = _HEAD_V4.unpack_from
         has_checksums = self._has_checksums
         position = 0
@@ -143,9 +143,9 @@ class RecordReads:
             position += size
 
 
-def _damaged(offset: int, size: int) -> DamagedRecord:
-    return DamagedRecord(
-        offset,
+def _damaged(offset: int, size: int) -> CorruptedFile:
+    return CorruptedFile(
         f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; another replica "
         "that has it intact is asked for it, and it can be read when it has been written again",
+        DamagedRange(offset, size),
     )

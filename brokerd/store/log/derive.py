@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from brokerd.store.log.damaged import DamagedRecord
 from brokerd.store.log.layout import file_start
 from remoting.checksum import crc32
 from remoting.disk import Bytes
+from remoting.errors import CorruptedFile, DamagedRange
 from remoting.record.checksum import is_intact
 from remoting.record.fields import measure
 from remoting.record.layout import (
@@ -169,9 +169,9 @@ def intact_record_at(read: Callable[[int, int], bytes], offset: int, shape: Reco
     return data if derived.stop is Stop.END and derived.end_offset == offset + size else None
 
 
-def not_as_appended(offset: int) -> DamagedRecord:
+def not_as_appended(offset: int) -> CorruptedFile:
     """The error of a reader that finds damage where there had been a record."""
-    return DamagedRecord(
-        offset,
+    return CorruptedFile(
         f"the commitlog has no record at offset {offset}, where one was appended; restart this broker, which checks its files",
+        DamagedRange(offset, 0),
     )

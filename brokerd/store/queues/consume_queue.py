@@ -192,9 +192,10 @@ class QueueFiles:
         return all(self._handle(directory, file).size_bytes <= self.file_bytes for file in files)
 
     def remove_file(self, directory: str, file: int) -> None:
-        for each in (checks_of(directory), directory):
-            self._forget(lambda key, each=each: key == (each, file))
-            self._disk.remove(self.path(each, file))
+        places = (checks_of(directory), directory)
+        self._forget(lambda key: key[0] in places and key[1] == file)
+        for place in places:
+            self._disk.remove(self.path(place, file))
 
     def forget(self, directory: str) -> None:
         """Close the handles of one queue."""

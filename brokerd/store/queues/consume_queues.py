@@ -319,7 +319,7 @@ class ConsumeQueues:
         units = self._files.file_units
         file, inside = divmod(offset, units)
         block = inside // BLOCK_UNITS
-        return not self._files.checks(queue.directory, file, block, block + 1)[0].count
+        return not self._files.checks(queue.directory, file, block, block + 1)[0].covered
 
     def block_of(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
         """From which unit to which the block of a written unit is in files."""

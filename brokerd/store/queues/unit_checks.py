@@ -23,9 +23,9 @@ _BLOCK_BYTES: Final = BLOCK_UNITS * UNIT_BYTES
 
 
 class Check(NamedTuple):
-    """What covers a block: the CRC-32 of its first `count` units."""
+    """What covers a block: the CRC-32 of so many of its first units; 0 when nothing is known of it."""
 
-    count: int
+    covered: int
     crc: int
 
 
@@ -51,7 +51,7 @@ def extended(before: Check, first: int, units: bytes) -> list[Check]:
     inside = first % BLOCK_UNITS
     room = (BLOCK_UNITS - inside) * UNIT_BYTES
     head = units[:room]
-    is_next = before.count == inside
+    is_next = before.covered == inside
     checks = [Check(inside + len(head) // UNIT_BYTES, crc32(head, before.crc)) if is_next else NOT_KNOWN]
     for at in range(room, len(units), _BLOCK_BYTES):
         block = units[at : at + _BLOCK_BYTES]
@@ -61,7 +61,7 @@ def extended(before: Check, first: int, units: bytes) -> list[Check]:
 
 def failing(checks: list[Check], units: bytes) -> Iterator[int]:
     """Which of the blocks, whose units these are, are not what was covered."""
-    for number, (count, crc) in enumerate(checks):
+    for number, (covered, crc) in enumerate(checks):
         at = number * _BLOCK_BYTES
-        if count and crc32(units[at : at + min(count, BLOCK_UNITS) * UNIT_BYTES]) != crc:
+        if covered and crc32(units[at : at + min(covered, BLOCK_UNITS) * UNIT_BYTES]) != crc:
             yield number

@@ -23,7 +23,7 @@ _CHUNK_BYTES: Final = 1 << 20
 Read = Callable[[int, int], bytes]
 
 
-class DamagedRange(NamedTuple):
+class Damage(NamedTuple):
     """Bytes of the log that are not what was stored; both ends are record boundaries of one file."""
 
     start: int
@@ -38,7 +38,7 @@ def starts_intact(read: Read, offset: int, shape: RecordShape) -> bool:
     return rest >= FILLER_BYTES and read(offset, FILLER_BYTES) == encode_filler(rest)
 
 
-def find_damage(read: Read, start: int, limit: int, shape: RecordShape) -> DamagedRange | None:
+def find_damage(read: Read, start: int, limit: int, shape: RecordShape) -> Damage | None:
     """What is damaged from the record boundary `start` on, None when what starts there is intact. `limit` is the log's end."""
     if starts_intact(read, start, shape):
         return None
@@ -47,11 +47,11 @@ def find_damage(read: Read, start: int, limit: int, shape: RecordShape) -> Damag
     if len(border) == BORDER.size:
         end = start + BORDER.unpack(border)[0]
         if start + RECORD_OVERHEAD_BYTES <= end <= limit and (end == limit or starts_intact(read, end, shape)):
-            return DamagedRange(start, end)
-    return DamagedRange(start, next_intact(read, start + 1, limit, shape))
+            return Damage(start, end)
+    return Damage(start, next_intact(read, start + 1, limit, shape))
 
 
-def first_damage(read: Read, start: int, end: int, limit: int, shape: RecordShape) -> DamagedRange | None:
+def first_damage(read: Read, start: int, end: int, limit: int, shape: RecordShape) -> Damage | None:
     """The first damage in `[start, end)`, both record boundaries; None when all records there are intact."""
     for derived in derive_range(read, start, end, shape.checked(), _CHUNK_BYTES):
         if derived.stop is not Stop.END:

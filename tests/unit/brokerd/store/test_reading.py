@@ -99,9 +99,11 @@ class Units:
         end = min(first + count, self.max_offset, first - first % self._file_units + self._file_units)
         return b"".join(self._encoded[first:end])
 
-    def checked_units(self, first: int, count: int) -> Iterator[Unit]:
+    def units(self, first: int, count: int) -> Iterator[Unit]:
         for encoded in self._encoded[first : first + count]:
             yield UNIT.unpack(encoded)
+
+    checked_units = units
 
 
 @hypothesis_settings(deadline=None)
