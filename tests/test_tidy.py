@@ -77,7 +77,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["run"],
         ["draft", "start", "store_reads"],
         ["index"],
-        ["store"],
+        ["scrub", "store"],
         ["housekeeping"],
     ],
     "brokerd/replication": [
