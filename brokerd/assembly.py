@@ -24,6 +24,7 @@ from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.believed_clock import BelievedClock
@@ -39,6 +40,7 @@ from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
+from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
@@ -138,6 +140,10 @@ class Broker:
         self._directory = Directory(
             self._client, settings.controllers, self.replica, settings.name, settings.listen, settings.grpc_listen
         )
+        group = f"{settings.cluster}#{settings.name}".encode()
+        fetcher = RangeFetcher(self._client, group, secrets, lambda: replica.epochs)
+        self._scrubber = scrubber = build_scrubber(core, self._disk, self._live.scrub, fetcher, self._directory.peers)
+        self._ranges = RangeServer(secrets, group, store.commitlog, lambda: replica.epochs)
         self._access = AccessFollower(AccessCopy(self._disk, self._guard), self._client, settings.controllers)
         self._directory.view_listeners.append(self._access.look)
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
@@ -183,6 +189,7 @@ class Broker:
                 self._live,
                 loop,
                 self._connections.__len__,
+                lambda: scrub_state(scrubber),
             )
         )
         self._cleanup = CleanupProcessor(
@@ -200,6 +207,7 @@ class Broker:
             self.replica.handlers(),
             AccessProcessor(self._guard, self._access, self._tasks).handlers(),
             self._cleanup.handlers(),
+            self._ranges.handlers(),
             {
                 codes.SEND_MESSAGE: self._sends.handle_long_names,
                 codes.SEND_MESSAGE_V2: self._sends.handle,
@@ -233,6 +241,7 @@ class Broker:
         if self._exporter is not None:
             await self._exporter.start()
         self._directory.start()
+        self._scrubber.start()
         await self.replica.start(*split_address(self._settings.ha_listen))
         self._expire_clients()
         log.info(
@@ -249,6 +258,7 @@ class Broker:
             self._expirer.cancel()
         self.core.close()
         await self.replica.stop()
+        await self._scrubber.stop()
         await self._directory.close()
         await self._access.close()
         await self._tasks.close()
@@ -286,6 +296,7 @@ class Broker:
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
             lambda: topic_lags(self._processors.state.state()),
+            lambda: scrub_state(self._scrubber),
             self._guard,
         )
         return MetricsExporter(

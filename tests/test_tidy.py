@@ -55,7 +55,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["consuming", "retry", "transactions"],
         ["sending"],
         ["replication"],
-        ["cluster"],
+        ["cluster", "repair"],
         ["processors", "proxy"],
         ["config"],
         ["composition"],
@@ -77,7 +77,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["run"],
         ["draft", "start", "store_reads"],
         ["index"],
-        ["store"],
+        ["scrub", "store"],
         ["housekeeping"],
     ],
     "brokerd/replication": [

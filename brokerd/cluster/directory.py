@@ -79,6 +79,11 @@ class Directory:
         others = [each[1] for _, each in sorted(replicas.items()) if each[1] and each[1] != master[1]]
         return OwnGroup(self._broker_name, addresses, [master[1], *others] if master[1] else others)
 
+    def peers(self) -> list[str]:
+        """The remoting addresses of the group's other brokers, the master's first."""
+        found = [self._replica.master_address, *(address for address, _ in self._replicas.values())]
+        return [each for each in dict.fromkeys(found) if each and each != self._address]
+
     # ---- inside
 
     async def _refresh(self) -> None:

@@ -8,7 +8,7 @@ role alike. Which residents there are is said in `composition.residents`. One th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
@@ -28,8 +28,12 @@ from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.store import MessageStore
-from remoting.errors import StorageError
+from brokerd.store.store_reads import Suspicion
+from remoting.errors import CorruptedFile, StorageError
 from remoting.facts.broker_state import Totals
+
+_REPAIR_S: Final = 0.2
+_REPAIR_PATIENCE_S: Final = 30.0  # then a start has to find out what is left of the log
 
 
 class ReplicaPort(ReplicaView, Protocol):
@@ -71,7 +75,7 @@ class BrokerCore:
         self.replica = replica
         self.counters = Counters(Statistics(scheduler.time()))
         self.background = Background(
-            store.followers, lambda: store.dispatch_offset, scheduler, environment.cpu_s, store.fail
+            store.followers, lambda: store.dispatch_offset, scheduler, environment.cpu_s, self._follower_failed
         )
         self.retry_counters = RetryCounters()
         self.appends = Appends(store, replica, log.request_flush)
@@ -98,6 +102,7 @@ class BrokerCore:
         self._role = Role.FENCED
         self._master_epoch = 0
         self._advance_scheduled = False
+        self._damaged_since_s: float | None = None  # when dispatch met what it cannot pass
         self._file_number = -1
         sources = Sources(store, self.metadata, self.pop, self.progress)
         self.config = ConfigWriter(environment.disk, sources, takeover, lambda: self._master_epoch)
@@ -146,17 +151,46 @@ class BrokerCore:
         try:
             self.store.dispatch(self.replica.confirm_offset)
         except StorageError as error:
-            # Queues and tables would stand still while this replica counts as a good one: a start finds out what is damaged.
-            self.store.fail(error)
+            if not self._waits_for_repair(error):
+                # Queues and tables would stand still while this replica counts as a good one: a start finds out what is damaged.
+                self.store.fail(error)
             return
         except Exception as error:
             self.store.fail(StorageError(f"dispatch broke: {error}"))
             raise
         if self.store.dispatch_offset > before:
             self._watermarks.confirmed(self.store.dispatch_offset)
+            self._damaged_since_s = None
             self._deleted_topics.remove_queues()
             self.background.wake()
             self._confirmed(self.replica.confirm_offset)  # one call reads back one chunk at most
+
+    def _waits_for_repair(self, error: StorageError) -> bool:
+        """Whether dispatch met damage that may be repaired in a moment; then it tries again."""
+        if not self._has_repair_of(error):
+            return False
+        now_s = self._scheduler.time()
+        if self._damaged_since_s is None:
+            self._damaged_since_s = now_s
+        if now_s - self._damaged_since_s > _REPAIR_PATIENCE_S:
+            return False
+        self._advance_scheduled = True
+        self._scheduler.call_later(_REPAIR_S, self._advance)
+        return True
+
+    def _follower_failed(self, error: StorageError) -> bool:
+        """What is behind dispatch waits for a repair as long as that takes: nobody is served anything wrong by it."""
+        if self._has_repair_of(error):
+            return True
+        self.store.fail(error)
+        return False
+
+    def _has_repair_of(self, error: StorageError) -> bool:
+        """Have what is damaged of the log looked at; False when it is something else, or nobody repairs here."""
+        if not isinstance(error, CorruptedFile) or error.damage is None:
+            return False
+        self.store.tell_damage(Suspicion(error.damage.offset))
+        return bool(self.store.damage_listeners)
 
     def _dispatched(self, arrivals: Sequence[Arrival]) -> None:
         topics = {arrival.topic for arrival in arrivals}

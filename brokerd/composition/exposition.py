@@ -15,6 +15,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
 from remoting.disk import DiskUsage
 from remoting.exposition import Family, Histogram, render
+from remoting.facts.broker_state import ScrubState
 from remoting.facts.lag import TopicLag
 from remoting.facts.loop import LoopState
 from remoting.guarding.guard import Guard, access_families
@@ -63,6 +64,7 @@ class Sources:
     held_pulls: Callable[[], int]
     disk_usage: Callable[[], DiskUsage]
     lags: Callable[[], Iterable[TopicLag]]
+    scrub: Callable[[], ScrubState] = ScrubState
     access: Guard | None = None
 
 
@@ -81,6 +83,7 @@ class Exposition:
         families = [
             *_replication(state),
             *self._log(state),
+            *_scrub(self._sources.scrub()),
             *self._traffic(state),
             *self._pop(),
             *(self._consumers() if state.role is Role.MASTER else ()),
@@ -280,6 +283,25 @@ def _leading(state: ReplicaFacts, leading: LeadingFacts) -> list[Family]:
             "up to where messages are safe",
             state.acknowledged_offset,
         ),
+    ]
+
+
+def _scrub(state: ScrubState) -> list[Family]:
+    name = "logboom_scrub"
+    unrepaired_bytes = sum(each.end_offset - each.start_offset for each in state.unrepaired)
+    return [
+        _gauge(
+            f"{name}_checked_offset_bytes", "up to where the present round has looked at the log", state.checked_offset
+        ),
+        _counter(f"{name}_rounds_total", "rounds over the whole log that have ended", state.rounds),
+        _counter(f"{name}_damaged_ranges_total", "ranges of the log that were found damaged", state.found),
+        _counter(f"{name}_repaired_ranges_total", "those written again with a replica's bytes", state.repaired),
+        _counter(
+            f"{name}_repaired_units_total", "units of consume queues that did not fit the log", state.units_repaired
+        ),
+        _counter(f"{name}_index_repairs_total", "how often files of the index were made again", state.index_repaired),
+        _gauge(f"{name}_unrepaired_ranges", "ranges of the log that are damaged", len(state.unrepaired)),
+        _gauge(f"{name}_unrepaired_bytes", "their bytes", unrepaired_bytes),
     ]
 
 

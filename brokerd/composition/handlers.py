@@ -45,7 +45,7 @@ from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
-from remoting.facts.broker_state import ScheduleState
+from remoting.facts.broker_state import ScheduleState, ScrubState
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class Parts:
     live: LiveSettings
     scheduler: Scheduler
     connections: Callable[[], int]
+    scrub: Callable[[], ScrubState]
 
 
 def build_processors(parts: Parts) -> Processors:
@@ -90,6 +91,7 @@ def build_processors(parts: Parts) -> Processors:
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
         begins_recently=pop.starts.begins_recently,
         suspicion=lambda: store.suspicion.sentence if store.suspicion is not None else "",
+        scrub=parts.scrub,
     )
     place = ReadPlace(
         live.pull,

@@ -6,6 +6,7 @@ import orjson
 
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.read_place import PullSettings
+from brokerd.repair.settings import ScrubSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.settings import RetentionSettings
 from brokerd.store.unit import UNIT_BYTES
@@ -29,6 +30,7 @@ class LiveSettings:
         self.replication: Live[ReplicationSettings] = live["replication"]
         self.pull: Live[PullSettings] = live["pull"]
         self.retention: Live[RetentionSettings] = live["retention"]
+        self.scrub: Live[ScrubSettings] = live["scrub"]
         self.transactions: Live[TransactionSettings] = live["transactions"]
 
     def as_properties(self) -> dict[str, str]:

@@ -16,6 +16,7 @@ from brokerd.store.log.verified_reads import VerifiedReads
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.store.store import MessageStore
+from brokerd.store.store_reads import Suspicion
 from brokerd.store.unit import Unit
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, DamagedRange
@@ -86,6 +87,7 @@ class StoreRecordLog:
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._store.commitlog.record_at(physical_offset)
         if record is None or len(record) != size:
+            self._store.tell_damage(Suspicion(physical_offset))
             raise CorruptedFile(
                 f"no intact record of {size} bytes starts at {physical_offset} of the commitlog",
                 DamagedRange(physical_offset, size),

@@ -16,6 +16,7 @@ from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.proxy.endpoint import EndpointSettings
 from brokerd.proxy.forward import ForwardSettings
+from brokerd.repair.settings import ScrubSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.sending.settings import SendSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
@@ -79,6 +80,7 @@ class BrokerSettings:
     cluster_secret: Path | None
     store: StoreSection = group(StoreSection)
     retention: RetentionSettings = group(RetentionSettings)
+    scrub: ScrubSettings = group(ScrubSettings)
     replication: ReplicationSettings = group(ReplicationSettings)
     pop: PopSettings = group(PopSettings)
     delay: DelaySettings = group(DelaySettings)

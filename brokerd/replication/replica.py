@@ -32,6 +32,7 @@ from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, Session
 from brokerd.replication.controllers.wishes import Wishes
 from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.facts import ReplicaFacts, driver_facts
 from brokerd.replication.log import ReplicatedLog
@@ -260,6 +261,11 @@ class Replica:
     @property
     def confirm_offset(self) -> int:
         return self._driver.machine.confirm_offset
+
+    @property
+    def epochs(self) -> Sequence[EpochEntry]:
+        """Which master epoch wrote which part of this broker's log, oldest first."""
+        return self._driver.machine.epochs.entries
 
     def other_clocks_ms(self) -> list[int]:
         """What clocks of other machines say now."""

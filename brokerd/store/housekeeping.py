@@ -22,6 +22,7 @@ from brokerd.store.log.retention import (
     describe_doubt,
     refusal_text,
 )
+from brokerd.store.queues.consume_queue import DIRECTORY
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.store import MessageStore
 from remoting.disk import Disk
@@ -129,7 +130,7 @@ class Housekeeper:
         paths = self._store.queues.forget_expired(self._store.commitlog.min_offset)
         for removal in self._store.removals_of(paths):
             await self._in_thread(removal)
-        return len(paths)
+        return sum(path.startswith(f"{DIRECTORY}/") for path in paths)
 
     async def write_config(self) -> None:
         """Write what is derived for others."""

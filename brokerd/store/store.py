@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from brokerd.store import store_reads
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
 from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
@@ -109,6 +110,7 @@ class MessageStore(StoreReads):
         self.truncate_listeners: list[Callable[[int], None]] = []
         self.full_listeners: list[Callable[[], None]] = []  # the disk became full, or has room again
         self.failure_listeners: list[Callable[[StorageError], None]] = []
+        self.damage_listeners: list[Callable[[store_reads.Suspicion], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
         self.expected_holders: list[Callable[[], int | None]] = []  # who count only while there is room for messages
 

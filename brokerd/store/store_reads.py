@@ -5,10 +5,12 @@ All of it goes as far as dispatch went, which is no further than the confirm off
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.queues.consume_queue import ConsumeQueue, DamagedUnits
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_reads import (
     NO_QUEUE,
@@ -22,15 +24,33 @@ from brokerd.store.queues.queue_reads import (
     status_of,
 )
 from brokerd.store.unit import Unit
+from remoting.errors import CorruptedFile
 from remoting.record.codec import decode_record
 
 
+class Suspicion(NamedTuple):
+    """Where a read met something that is not what was stored: no intact record starts at `physical_offset`.
+
+    With a queue, its unit `queue_offset` named that place, and the unit may be what is wrong; with a place of -1, the units from
+    there on do not pass their check, whatever they name.
+    """
+
+    physical_offset: int
+    topic: str = ""
+    queue_id: int = -1
+    queue_offset: int = -1
+
+
 class StoreReads:
-    """The reading side of `MessageStore`, which makes these parts; changes nothing."""
+    """The reading side of `MessageStore`, which makes these parts; changes nothing.
+
+    A read that meets damage gives what precedes it; one that begins with it raises CorruptedFile. `damage_listeners` are told.
+    """
 
     commitlog: CommitLog
     queues: ConsumeQueues
     dispatcher: Dispatcher
+    damage_listeners: list[Callable[[Suspicion], None]]
 
     @property
     def dispatch_offset(self) -> int:
@@ -57,8 +77,12 @@ class StoreReads:
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return GetResult(*beside, min_offset, max_offset, [])
-        units, looked_at, encoded, total = select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
-        records = self.commitlog.reads.records(units, encoded, total)
+        units, looked_at, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, tags_codes)
+        try:
+            records = self.commitlog.reads.records(units, encoded, total)
+        except CorruptedFile as error:
+            units, looked_at = self._before_damage(queue, queue_offset, units, error)
+            records = self.commitlog.reads.records(units, b"", sum(size for _, size, _ in units))
         return GetResult(status_of(units, records), looked_at, min_offset, max_offset, records)
 
     def read_joined(
@@ -78,13 +102,56 @@ class StoreReads:
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return JoinedResult(*beside, min_offset, max_offset)
-        units, looked_at, encoded, total = select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
-        body = self.commitlog.reads.joined(units, encoded, total) if units else None
+        units, looked_at, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, tags_codes)
+        try:
+            body = self.commitlog.reads.joined(units, encoded, total) if units else None
+        except CorruptedFile as error:
+            units, looked_at = self._before_damage(queue, queue_offset, units, error)
+            encoded, total = b"", sum(size for _, size, _ in units)
+            body = self.commitlog.reads.joined(units, encoded, total)
         if body is None:
             records = self.commitlog.reads.records(units, encoded, total)
             return joined(GetResult(status_of(units, records), looked_at, min_offset, max_offset, records))
         last, last_size, _ = units[-1]
         return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
+
+    def _select(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None,
+    ) -> tuple[list[Unit], int, bytes, int]:
+        """As `select_units`. Who asks for a tag is not shown a message that he is denied, so the units have to be right."""
+        try:
+            return select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
+        except DamagedUnits as error:
+            self.tell_damage(Suspicion(-1, queue.topic, queue.queue_id, max(error.first, queue.first_offset)))
+            raise
+
+    def _before_damage(
+        self, queue: ConsumeQueue, queue_offset: int, units: list[Unit], error: CorruptedFile
+    ) -> tuple[list[Unit], int]:
+        """What of a read precedes the damage, and where it goes on: there. Raises the error when nothing does."""
+        if error.damage is None:
+            raise error
+        place = error.damage.offset
+        at = [offset for offset, _, _ in units].index(place)
+        damaged = next(
+            number
+            for number, unit in enumerate(queue.units(queue_offset, queue.max_offset - queue_offset), queue_offset)
+            if unit[0] == place
+        )
+        self.tell_damage(Suspicion(place, queue.topic, queue.queue_id, damaged))
+        if not at:
+            raise error
+        return units[:at], damaged
+
+    def tell_damage(self, suspicion: Suspicion) -> None:
+        """A read met damage: have it looked at."""
+        for listener in self.damage_listeners:
+            listener(suspicion)
 
     def read_physical(self, physical_offset: int) -> bytes | None:
         """The record at an offset of the log, or None when none starts there or it is not confirmed yet."""

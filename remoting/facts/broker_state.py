@@ -226,6 +226,36 @@ class ChannelState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DamageState:
+    """A part of the log that is not what was stored, and that no other replica could give yet; `reason` says why."""
+
+    start_offset: int
+    end_offset: int
+    since_ms: int = -1
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrubState:
+    """What looking for damage found. The present round, or the last one when it has ended, looked at the log up to
+    `checked_offset` of `limit_offset`; it began and ended at `round_*_ms`. What was found and repaired is counted since the
+    start: ranges of the log, units of consume queues, and how often the index was made again."""
+
+    checked_offset: int = -1
+    limit_offset: int = -1
+    round_began_ms: int = -1
+    round_ended_ms: int = -1
+    rounds: int = 0
+    found: int = 0
+    repaired: int = 0
+    units_repaired: int = 0
+    index_repaired: int = 0
+    last_damage: str | None = None
+    last_damage_ms: int = -1
+    unrepaired: tuple[DamageState, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState(CamelCase):
     """Everything. A master alone tells of a `quorum`; `weaknesses` say, as sentences, what its settings give up of the promise.
 
@@ -251,6 +281,7 @@ class BrokerState(CamelCase):
     transactions: TransactionState | None = None
     schedule: ScheduleState | None = None
     index_lag_bytes: int = -1
+    scrub: ScrubState | None = None
     connections: int = 0
     last_error: str | None = None
     controllers_error: str | None = None

@@ -62,6 +62,38 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DamagedPart:
+    """A part of a replica's log that is not what was stored, and that no other replica could give yet."""
+
+    start_offset: int
+    end_offset: int
+    since_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrub:
+    """What a replica knows of damage to its files. `percent` of the present round over all data is done; counts are since the
+    replica started."""
+
+    percent: int | None = None
+    round_began_ms: int | None = None
+    round_ended_ms: int | None = None
+    found: int = 0
+    repaired: int = 0
+    units_repaired: int = 0
+    index_repaired: int = 0
+    last_damage: str | None = None
+    last_damage_ms: int | None = None
+    unrepaired: tuple[DamagedPart, ...] = ()
+
+    @property
+    def has_found(self) -> bool:
+        """Whether there was any damage."""
+        return self.found + self.units_repaired + self.index_repaired > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """A broker of a group. `last_heartbeat_ms`: how long ago that was.
 
@@ -70,7 +102,7 @@ class Replica:
 
     `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
     `absence`: what speaks against one that is not alive. `controllers_error` and `stale_view` as of a broker's state; they stand
-    since `cut_off_since_ms`.
+    since `cut_off_since_ms`. `scrub` is None when it does not answer, or does not tell.
     """
 
     id: int
@@ -96,6 +128,7 @@ class Replica:
     controllers_error: str | None = None
     stale_view: str | None = None
     cut_off_since_ms: int | None = None
+    scrub: Scrub | None = None
 
     @property
     def label(self) -> str:
@@ -217,6 +250,11 @@ class Group:
         """What sentences call its replica of this number, also one that is not there any more."""
         found = self.replica(broker_id)
         return replica_label(broker_id, found.process if found is not None else None)
+
+    @property
+    def scrubbed(self) -> tuple[Replica, ...]:
+        """The replicas that tell of damage to their data, be it that there is none."""
+        return tuple(each for each in self.replicas if each.scrub is not None)
 
     @property
     def leaderless(self) -> bool:

@@ -8,13 +8,24 @@ from typing import Final
 
 from remoting.facts.broker_state import BrokerState, QuorumState
 from remoting.facts.cluster_view import GroupView, ReplicaView
-from remoting.facts.snapshot import ClusterSnapshot, Controller, Group, MissingCopy, Process, Quorum, Replica
+from remoting.facts.snapshot import (
+    ClusterSnapshot,
+    Controller,
+    DamagedPart,
+    Group,
+    MissingCopy,
+    Process,
+    Quorum,
+    Replica,
+    Scrub,
+)
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
 from tasks.snapshot.inputs import Look, known, shown
 from tasks.snapshot.waiting import delays, index, transactions
 
 _SHOWN: Final = {BrokerRole.PROMOTING: BrokerRole.FENCED}  # until it serves, pages need no other word
 _NOT_KNOWN: Final = "unknown: no controller answers"
+MOST_RANGES: Final = 20  # damaged ranges that are shown of a replica
 
 
 def controllers(look: Look) -> list[Controller]:
@@ -142,6 +153,24 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
         epochs=state.epochs,
         controllers_error=state.controllers_error,
         stale_view=state.stale_view,
+        scrub=_scrub(state),
+    )
+
+
+def _scrub(state: BrokerState) -> Scrub | None:
+    told = state.scrub
+    if told is None:
+        return None
+    length, done = told.limit_offset - max(0, state.min_offset), told.checked_offset - max(0, state.min_offset)
+    is_over = told.round_ended_ms >= 0
+    percent = (
+        None if told.round_began_ms < 0 else 100 if is_over or length <= 0 else max(0, min(99, 100 * done // length))
+    )
+    return shown(
+        Scrub,
+        told,
+        percent=percent,
+        unrepaired=tuple(shown(DamagedPart, each) for each in told.unrepaired[:MOST_RANGES]),
     )
 
 

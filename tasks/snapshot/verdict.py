@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from remoting.facts.snapshot import Controller, Group, MissingCopy, Process, Reason, Replica, Verdict
+from remoting.facts.snapshot import Controller, Group, MissingCopy, Process, Reason, Replica, Scrub, Verdict
 from remoting.facts.words import ControllerRole, GroupKind, Health, Severity
 from tasks.snapshot.inputs import Look
 
@@ -89,9 +89,21 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
         if state is not None and state.last_error:
             text = f"{name}: {replica.label} reports: {state.last_error}"
             yield _reason("broker-error", WARNING, text[:500], link)
+        if replica.scrub is not None and replica.scrub.unrepaired:
+            yield _reason("data-damaged", WARNING, _damage(name, replica, replica.scrub), link)
         if replica.cut_off_since_ms is not None and look.now_ms - replica.cut_off_since_ms >= CUT_OFF_MS:
             text = f"{name}: {replica.label} cannot learn its role: {replica.stale_view or replica.controllers_error}"
             yield _reason("broker-cut-off", WARNING, text[:500], link)
+
+
+def _damage(name: str, replica: Replica, scrub: Scrub) -> str:
+    """What of a replica's log is damaged and not repaired, the first part of it with its reason."""
+    first, more = scrub.unrepaired[0], len(scrub.unrepaired) - 1
+    others = f" and {more} other parts" if more else ""
+    text = (
+        f"{name}: the log of {replica.label} is damaged from offset {first.start_offset} to {first.end_offset}{others}"
+    )
+    return f"{text}; no other replica could give what belongs there: {first.reason}"[:500]
 
 
 def _is_behind(replica: Replica) -> bool:

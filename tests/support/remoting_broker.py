@@ -44,7 +44,7 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
-from remoting.facts.broker_state import EpochState, Totals
+from remoting.facts.broker_state import EpochState, ScrubState, Totals
 from remoting.facts.loop import LoopState
 from remoting.frame import Command
 from remoting.settings import Live
@@ -168,6 +168,7 @@ class RemotingBroker(PopBroker):
             lambda: 11,
             self.pop_service.starts.begins_recently,
             lambda: "",
+            ScrubState,
         )
         transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)
         transaction_settings = Live(TransactionSettings())

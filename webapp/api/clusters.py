@@ -24,6 +24,7 @@ from remoting.facts.snapshot import (
     Quorum,
     Rates,
     Replica,
+    Scrub,
     Transactions,
     Verdict,
 )
@@ -59,6 +60,22 @@ class ReplicaSerializer(FactSerializer):
         controllers_error="What is wrong between it and its controllers, by its own word; null when nothing is.",
         stale_view="What is wrong with what the controllers tell it of its role; null when nothing is.",
         cut_off_since_ms="Milliseconds since 1970; since when the one or the other stands.",
+        scrub="Null when it does not answer.",
+    )
+
+
+class ScrubSerializer(FactSerializer):
+    """What looking for damage in a replica's files found; counts are since that replica started."""
+
+    fact = Scrub
+    help_texts = told(
+        percent="Of the present round over all data; 100 when it has ended, null before the first.",
+        found="Ranges of the log that were damaged.",
+        repaired="Those that were written again with another replica's bytes.",
+        units_repaired="Units of consume queues that did not fit the log, and were written again.",
+        index_repaired="How often files of the index of keys were made again.",
+        last_damage_ms="Milliseconds since 1970.",
+        unrepaired="What is damaged now, the first twenty of them.",
     )
 
 

@@ -21,7 +21,7 @@ from webapp.api.base import Int64Field
 _SMALL: Final = frozenset(
     {
         *("id", "broker_id", "master_id", "sync_state_set", "queue_id"),
-        *("copies", "wanted_copies", "min_copies", "pid", "restarts"),
+        *("copies", "wanted_copies", "min_copies", "pid", "restarts", "percent"),
     }
 )
 _FIELDS: Final = {int: serializers.IntegerField, float: serializers.FloatField, bool: serializers.BooleanField}

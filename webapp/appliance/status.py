@@ -93,6 +93,8 @@ async def _replica(process: Mapping[str, Any]) -> dict[str, Any] | None:
     if told is None:
         return None
     wrong = [each for each in (told.stale_view, told.controllers_error, told.last_error) if each]
+    if told.scrub is not None and told.scrub.unrepaired:
+        wrong.append(f"{len(told.scrub.unrepaired)} parts of its log are damaged, and not repaired yet")
     return {"group": told.broker_name, "id": told.broker_id, "role": told.role, "problem": "; ".join(wrong) or None}
 
 

@@ -22,6 +22,7 @@ from remoting.facts.broker_state import (
     QueueState,
     QuorumState,
     ScheduleState,
+    ScrubState,
     SubscriptionState,
     TopicState,
     Totals,
@@ -44,6 +45,7 @@ class StateFigures:
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
     begins_recently: Callable[[str, int], bool]  # of a queue, as `StartOffsets` says
     retention_doubt: Callable[[], str]  # why files stay that would go by this machine's clock; "" = none does
+    scrub: Callable[[], ScrubState]  # what of this broker's files is damaged
     suspicion: Callable[[], str] = str  # what a start found of the log's end that no crash explains; "" = nothing
 
 
@@ -87,6 +89,7 @@ class StateProcessor:
             transactions=figures.transactions(),
             schedule=figures.schedule(),
             index_lag_bytes=figures.index_lag_bytes(),
+            scrub=figures.scrub(),
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
             last_error=replica.failure

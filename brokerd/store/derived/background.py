@@ -20,6 +20,7 @@ _LARGEST_PIECE_BYTES: Final = 1 << 18
 _MOST_PIECES: Final = 64
 _REST_S: Final = 0.05  # what arrives in between is taken together
 _BLOCKED_S: Final = 0.1
+_AGAIN_S: Final = 1.0
 _LEAST_SHARE: Final = 0.05
 _LARGEST_SHARE: Final = 0.5  # of a busy loop
 _IDLE_SHARE: Final = 0.5  # of idle time
@@ -47,8 +48,9 @@ class Background:
         limit: Callable[[], int],
         scheduler: Scheduler,
         cpu_s: Callable[[], float],
-        on_failure: Callable[[StorageError], None],
+        on_failure: Callable[[StorageError], bool | None],
     ) -> None:
+        """`on_failure` says whether the followers shall try again in a while; otherwise nothing is read any more."""
         self._followers = followers
         self._limit = limit
         self._scheduler = scheduler
@@ -98,8 +100,10 @@ class Background:
         try:
             moved = self._read(begin_s)
         except StorageError as error:
-            self.is_closed = True
-            self._on_failure(error)
+            if self._on_failure(error):
+                self._timer = self._scheduler.call_later(_AGAIN_S, self._slice)
+            else:
+                self.is_closed = True
             self._call_waiting(everybody=True)
             return
         self._ended_at, self._limit_before = (self._scheduler.time(), self._cpu_s()), self._limit()

@@ -97,10 +97,10 @@ class IndexFile:
         if end <= first:
             return end
         hashes, offsets, timestamps = found.hashes[first:end], found.offsets[first:end], found.timestamps[first:end]
-        differences = _differences(timestamps, header.begin_timestamp_ms)
+        differences = time_differences(timestamps, header.begin_timestamp_ms)
         if header.next_item == 1:
             header = header._replace(begin_offset=offsets[0], begin_timestamp_ms=timestamps[0])
-            differences[1:] = _differences(timestamps[1:], timestamps[0])
+            differences[1:] = time_differences(timestamps[1:], timestamps[0])
         slots = self._slots = self._slots or self._load_slots()
         slot_count = self.shape.slots
         places = [each % slot_count for each in hashes]
@@ -139,6 +139,20 @@ class IndexFile:
         """The number of the first item of a message at or behind the offset; `next_item` without one."""
         return bisect_left(
             range(self.header.next_item), physical_offset, 1, key=lambda number: self.item(number).physical_offset
+        )
+
+    def is_right(self, number: int, key_hash: int, physical_offset: int, timestamp_ms: int) -> bool:
+        """Whether the item is what was put for the key of the message there, and is linked with items of its own slot."""
+        item, slot_count = self.item(number), self.shape.slots
+        slot = key_hash % slot_count
+        if (item.key_hash, item.physical_offset) != (key_hash, physical_offset) or not 0 <= item.previous < number:
+            return False
+        # The first item's time counts from what the file's header said before it had an item.
+        if number > 1 and [item.time_diff_s] != time_differences([timestamp_ms], self.header.begin_timestamp_ms):
+            return False
+        newest = self.newest_of(key_hash)
+        return number <= newest < self.header.next_item and all(
+            self.item(each).key_hash % slot_count == slot for each in (item.previous, newest) if each
         )
 
     # -- writing -----------------------------------------------------------------------------------------------------------
@@ -263,7 +277,7 @@ class IndexFile:
         return content.cast("i")
 
 
-def _differences(timestamps: Sequence[int], begin_ms: int) -> list[int]:
+def time_differences(timestamps: Sequence[int], begin_ms: int) -> list[int]:
     """Seconds since the begin, as far as an item holds them."""
     if begin_ms <= 0 or not timestamps:
         return [0] * len(timestamps)

@@ -158,6 +158,31 @@ class KeyIndex:
         name = file_name(timestamp_ms, last_name)
         self.files.append(IndexFile(self._disk, name, self._shape, header, on_disk=False))
 
+    # -- looking for damage ------------------------------------------------------------------------------------------------
+
+    def first_wrong(self, found: Postings) -> int | None:
+        """None when all that was found in a piece of the log is in the index as it was put there; else the offset of the log from
+        which `truncate` lets all of a damaged file be made again."""
+        if not found.hashes:
+            return None
+        at, number = self._place_of(found.offsets[0])
+        for key_hash, offset, timestamp_ms in zip(found.hashes, found.offsets, found.timestamps, strict=True):
+            while at < len(self.files) and number >= self.files[at].header.next_item:
+                at, number = at + 1, 1
+            if at == len(self.files):
+                return self.files[-1].header.begin_offset if self.files else self._commitlog.min_offset
+            if not self.files[at].is_right(number, key_hash, offset, timestamp_ms):
+                return self.files[at].header.begin_offset
+            number += 1
+        return None
+
+    def _place_of(self, offset: int) -> tuple[int, int]:
+        """The file, and the number in it, of the first item of the first message at or behind the offset."""
+        at = 0
+        while at < len(self.files) and self.files[at].header.end_offset < offset:
+            at += 1
+        return at, self.files[at].first_at_or_behind(offset) if at < len(self.files) else 1
+
     # -- finding them at start ---------------------------------------------------------------------------------------------
 
     def load(self, *, known: bool, clean: bool) -> None:

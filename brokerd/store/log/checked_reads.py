@@ -133,7 +133,7 @@ class RecordReads:
 
 def _damaged(offset: int, size: int) -> CorruptedFile:
     return CorruptedFile(
-        f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; "
-        "replace this replica's data directory by an empty one, and it copies the log from its master",
+        f"the record of {size} bytes at offset {offset} of the commitlog is damaged, so it is not given out; another replica "
+        "that has it intact is asked for it, and it can be read when it has been written again",
         DamagedRange(offset, size),
     )

@@ -15,11 +15,30 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from brokerd.store.log.layout import file_name, parse_file_name
+from brokerd.store.queues import unit_checks
+from brokerd.store.queues.unit_checks import BLOCK_UNITS, ENTRY_BYTES, NOT_KNOWN, Check
 from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES, Unit
 from remoting.disk import Disk, FileSegment
+from remoting.errors import CorruptedFile
 from remoting.invariants import monotonic
 
 DIRECTORY = "consumequeue"
+CHECKS_DIRECTORY = "queueChecks"
+
+
+class DamagedUnits(CorruptedFile):
+    """Some units of the block that begins with unit `first` are not what was written, by their checksum."""
+
+    def __init__(self, directory: str, first: int) -> None:
+        super().__init__(
+            f"units of {directory} from {first} on are not what was written; they are derived from the log again, ask again"
+        )
+        self.first = first
+
+
+def checks_of(directory: str) -> str:
+    """Where the checksums for a directory of queue files are."""
+    return CHECKS_DIRECTORY + directory.removeprefix(DIRECTORY)
 
 
 class QueueFiles:
@@ -39,11 +58,54 @@ class QueueFiles:
         handle = self._handle(directory, file)
         return handle.read(position, min(count * UNIT_BYTES, self.file_bytes - position))
 
+    def read_checked(self, directory: str, first: int, count: int) -> bytes:
+        """The same. Raises DamagedUnits when units in their blocks are not what was written."""
+        file, inside = divmod(first, self.file_units)
+        last = min(inside + count, self.file_units)
+        block, end = inside // BLOCK_UNITS, -(-last // BLOCK_UNITS)
+        checks = self.checks(directory, file, block, end)  # before the units: what they cover was written before them
+        begin = block * BLOCK_UNITS
+        units = self.read(directory, file * self.file_units + begin, end * BLOCK_UNITS - begin)
+        for number in unit_checks.failing(checks, units):
+            raise DamagedUnits(directory, file * self.file_units + begin + number * BLOCK_UNITS)
+        return units[(inside - begin) * UNIT_BYTES : (last - begin) * UNIT_BYTES]
+
+    def fails_check(self, directory: str, unit: int) -> bool:
+        """Whether units in the block of this one are not what was written."""
+        try:
+            self.read_checked(directory, unit, 1)
+        except DamagedUnits:
+            return True
+        return False
+
+    def checks(self, directory: str, file: int, block: int, end: int) -> list[Check]:
+        """What covers the blocks `[block, end)` of a file."""
+        place = checks_of(directory)
+        if (place, file) not in self._handles and not self._disk.exists(self.path(place, file)):
+            return [NOT_KNOWN] * (end - block)
+        entries = self._handle(place, file).read(block * ENTRY_BYTES, (end - block) * ENTRY_BYTES)
+        return unit_checks.decode(entries.ljust((end - block) * ENTRY_BYTES, b"\0"))
+
+    def cover(self, directory: str, first: int, units: bytes) -> None:
+        """The units, all that there are of the block that begins with unit `first`, are right: let them be covered. Opens the
+        file itself: a helper thread may call this."""
+        file, inside = divmod(first, self.file_units)
+        with closing(self._open_checks(directory, file)) as handle:
+            checks = unit_checks.extended(NOT_KNOWN, inside, units)
+            handle.write(inside // BLOCK_UNITS * ENTRY_BYTES, (unit_checks.encode(checks),))
+            handle.sync()
+
+    def _open_checks(self, directory: str, file: int) -> FileSegment:
+        path, size = self.path(checks_of(directory), file), unit_checks.file_bytes(self.file_units)
+        return self._disk.open(path, create=not self._disk.exists(path), size_bytes=size)
+
     def _handle(self, directory: str, file: int) -> FileSegment:
         key = (directory, file)
         handle = self._handles.get(key)
         if handle is None:
-            handle = self._handles[key] = self._open(directory, file)
+            is_checks = directory.startswith(CHECKS_DIRECTORY)
+            handle = self._disk.open(self.path(directory, file)) if is_checks else self._open(directory, file)
+            self._handles[key] = handle
             if len(self._handles) > self._open_files:
                 self._handles.popitem(last=False)[1].close()
         else:
@@ -66,8 +128,17 @@ class QueueFiles:
                     handle.write(0, (BLANK_UNIT * (position // UNIT_BYTES),))
                 handle.write(position, (part,))
                 handle.sync()
+            self._cover_written(directory, file, position // UNIT_BYTES, part, fresh=fresh)
             units = units[len(part) :]
             first += len(part) // UNIT_BYTES
+
+    def _cover_written(self, directory: str, file: int, first: int, units: bytes, *, fresh: bool) -> None:
+        if fresh:
+            first, units = 0, BLANK_UNIT * first + units
+        with closing(self._open_checks(directory, file)) as handle:
+            place = first // BLOCK_UNITS * ENTRY_BYTES
+            (before,) = unit_checks.decode(handle.read(place, ENTRY_BYTES).ljust(ENTRY_BYTES, b"\0"))
+            handle.write(place, (unit_checks.encode(unit_checks.extended(before, first, units)),))
 
     def _open(self, directory: str, file: int) -> FileSegment:
         handle = self._disk.open(self.path(directory, file))
@@ -87,6 +158,17 @@ class QueueFiles:
                     handle.truncate(self.file_bytes)
                     if sync:
                         handle.sync()
+                self._uncover(directory, file, first - file * self.file_units, sync=sync)
+
+    def _uncover(self, directory: str, file: int, first: int, *, sync: bool) -> None:
+        """Nothing is known any more of the blocks from the one on that holds the unit."""
+        path = self.path(checks_of(directory), file)
+        if self._disk.exists(path):
+            with closing(self._disk.open(path)) as handle:
+                handle.truncate(first // BLOCK_UNITS * ENTRY_BYTES)
+                handle.truncate(unit_checks.file_bytes(self.file_units))
+                if sync:
+                    handle.sync()
 
     def list(self, directory: str) -> list[int]:
         """The numbers of a queue's files in order; ends before a name that no file of this size can have."""
@@ -110,12 +192,15 @@ class QueueFiles:
         return all(self._handle(directory, file).size_bytes <= self.file_bytes for file in files)
 
     def remove_file(self, directory: str, file: int) -> None:
-        self._forget(lambda key: key == (directory, file))
-        self._disk.remove(self.path(directory, file))
+        places = (checks_of(directory), directory)
+        self._forget(lambda key: key[0] in places and key[1] == file)
+        for place in places:
+            self._disk.remove(self.path(place, file))
 
     def forget(self, directory: str) -> None:
         """Close the handles of one queue."""
-        self._forget(lambda key: key[0] == directory)
+        both = (directory, checks_of(directory))
+        self._forget(lambda key: key[0] in both)
 
     def path(self, directory: str, file: int) -> str:
         return f"{directory}/{file_name(file * self.file_bytes)}"
@@ -177,6 +262,27 @@ class ConsumeQueue:
         if first < self.first_offset:
             return b""
         return self._files.read(self.directory, first, min(last, self.tail_start) - first)
+
+    def read_written(self, first: int, count: int) -> bytes:
+        """The units `[first, first + count)` that are in files, as they are there."""
+        last, parts = min(first + count, self.written_offset), []
+        while first < last and (part := self._files.read(self.directory, first, last - first)):
+            parts.append(part)
+            first += len(part) // UNIT_BYTES
+        return b"".join(parts)
+
+    def read_checked(self, first: int, count: int) -> bytes:
+        """As `read`. Raises DamagedUnits when units are not what was written."""
+        if first >= self.tail_start or first < self.first_offset:
+            return self.read(first, count)
+        return self._files.read_checked(self.directory, first, min(first + count, self.tail_start) - first)
+
+    def checked_units(self, first: int, count: int) -> Iterator[Unit]:
+        """As `units`. Raises DamagedUnits when units are not what was written."""
+        last = min(first + count, self.max_offset)
+        while first < last and (data := self.read_checked(first, last - first)):
+            yield from UNIT.iter_unpack(data)
+            first += len(data) // UNIT_BYTES
 
     def units(self, first: int, count: int) -> Iterator[Unit]:
         """The units `[first, first + count)` that exist."""
@@ -259,7 +365,8 @@ class ConsumeQueue:
             return []
         self._files.forget(self.directory)
         self.first_offset = monotonic(self.first_offset, keep * units, "a consume queue's begin")
-        return [self._files.path(self.directory, file) for file in range(first, keep)]
+        places = (checks_of(self.directory), self.directory)
+        return [self._files.path(place, file) for file in range(first, keep) for place in places]
 
     def _last_physical(self) -> int:
         if self.max_offset == self.first_offset:

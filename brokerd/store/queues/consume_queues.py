@@ -22,8 +22,9 @@ from typing import NamedTuple
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import Entry, derive
 from brokerd.store.queues import queue_ends
-from brokerd.store.queues.consume_queue import DIRECTORY, ConsumeQueue, QueueFiles
+from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
 from brokerd.store.queues.queue_offsets import QueueKey
+from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES
 from remoting.disk import Disk
@@ -38,6 +39,8 @@ _WRITERS = 32
 _PARTS_UNDER_LOCK = 256
 # How far behind the known units leftovers of a crash are looked for.
 _PEEK_UNITS = 3276
+# How many units after the first one that the log does not bear out are looked at: more than a page of a disk holds.
+_ROT_UNITS = 256
 
 
 class QueuePart(NamedTuple):
@@ -221,10 +224,9 @@ class ConsumeQueues:
             for key in keys:
                 queue = self.table.pop(key)
                 queue.restart(0)
-                self._files.forget(queue.directory)
-                self._doomed.append(queue.directory)
+                self._doom(queue.directory)
             if keys and not any(key[0] == topic for key in self.table):
-                self._doomed.append(f"{DIRECTORY}/{topic}")
+                self._doom(f"{DIRECTORY}/{topic}")
         return keys
 
     def expired(self, log_min_offset: int) -> dict[QueueKey, int]:
@@ -244,9 +246,13 @@ class ConsumeQueues:
                     queue = self._create(key, end)
                 elif queue.max_offset <= end and queue.last_physical < log_min_offset:
                     if queue.first_offset < queue.max_offset:
-                        self._files.forget(queue.directory)
-                        self._doomed.append(queue.directory)
+                        self._doom(queue.directory)
                     queue.restart(end)
+
+    def _doom(self, directory: str) -> None:
+        """The directory goes with the next write, and what covers its files."""
+        self._files.forget(directory)
+        self._doomed += [checks_of(directory), directory]
 
     def clear(self) -> None:
         """Forget all queues and remove their files."""
@@ -255,6 +261,7 @@ class ConsumeQueues:
             for queue in self.table.values():
                 queue.restart(0)
             self._files.close()
+            self._disk.remove(CHECKS_DIRECTORY)
             self._disk.remove(DIRECTORY)
         self.table.clear()
         self._dirty, self._warm, self._doomed = [], [], []
@@ -306,6 +313,29 @@ class ConsumeQueues:
         if not queue.dirty and queue.written_offset < queue.max_offset:
             queue.dirty = True
             self._dirty.append(queue)
+
+    def unproven(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether no checksum covers the block of the written unit."""
+        units = self._files.file_units
+        file, inside = divmod(offset, units)
+        block = inside // BLOCK_UNITS
+        return not self._files.checks(queue.directory, file, block, block + 1)[0].covered
+
+    def block_of(self, queue: ConsumeQueue, offset: int) -> tuple[int, int]:
+        """From which unit to which the block of a written unit is in files."""
+        file, inside = divmod(offset, self._files.file_units)
+        first = file * self._files.file_units + inside // BLOCK_UNITS * BLOCK_UNITS
+        end = min(first + BLOCK_UNITS, (file + 1) * self._files.file_units, queue.written_offset)
+        return max(first, queue.first_offset), end
+
+    def cover(self, queue: ConsumeQueue, first: int, end: int) -> None:
+        """The units `[first, end)` of a block fit the log: what a checksum says of them is so from now on."""
+        if first % self._files.file_units % BLOCK_UNITS == 0:
+            self._files.cover(queue.directory, first, queue.read_written(first, end - first))
+
+    def rewrite(self, queue: ConsumeQueue, generation: int, first: int, units: bytes) -> QueueWrite:
+        """What writes units that belong at `first` over damaged ones, unless the queue was cut since the generation."""
+        return QueueWrite(self._disk, self._files, [QueuePart(queue, generation, first, units)], [], self._write_lock)
 
     def forget_expired(self, log_min_offset: int) -> list[str]:
         """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""
@@ -402,8 +432,11 @@ class ConsumeQueues:
         if low == first:
             self._files.forget(queue.directory)
             self._disk.remove(queue_ends.PATH)  # it may list what goes now
+            self._disk.remove(checks_of(queue.directory))
             self._disk.remove(queue.directory)
             return True
+        if self._is_rotten(queue, low, end, commitlog, trusted):
+            return False
         if not clean:
             # Old units there would do no harm to us (they are never borne out), but the original would take them.
             file_end = (low // self._files.file_units + 1) * self._files.file_units
@@ -417,6 +450,19 @@ class ConsumeQueues:
         queue.adopt(first, low)
         self.table[(topic, queue_id)] = queue
         return True
+
+    def _is_rotten(self, queue: ConsumeQueue, low: int, end: int, commitlog: CommitLog, trusted: int) -> bool:
+        """Whether the unit at `low`, which the log does not bear out, was changed on disk, and is not the queue's end: units
+        follow that the log does bear out, or the units there do not pass their check."""
+        if low == end:
+            return False
+        units = self._files.read(queue.directory, low, min(_ROT_UNITS, end - low))
+        return self._files.fails_check(queue.directory, low) or any(
+            commitlog.min_offset <= physical_offset < trusted
+            and 0 < size < BLANK_SIZE
+            and _matches_log(queue, low + number, commitlog, trusted)
+            for number, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units))
+        )
 
     def _find_confirmed_end(self, queue: ConsumeQueue, commitlog: CommitLog, trusted: int) -> tuple[int, int, int]:
         """Where a queue's files begin, where the units that the log bears out end, and where the files end.

@@ -100,7 +100,7 @@ def _next_units(
     parts: list[bytes] = []
     total = 0
     while (missing := max_count - len(units)) > 0 and queue_offset < queue.max_offset:
-        encoded = queue.read(queue_offset, min(missing, _UNITS_OF_READ))
+        encoded = queue.read_checked(queue_offset, min(missing, _UNITS_OF_READ))
         read = list(UNIT.iter_unpack(encoded))
         if not read:
             break
@@ -128,7 +128,7 @@ def _chosen_units(
     room = max_bytes
     looked_at = queue_offset
     scanned = max_count if tags_codes is None else max(max_count, _MAX_SCANNED_UNITS)
-    for unit in queue.units(queue_offset, scanned):
+    for unit in queue.checked_units(queue_offset, scanned):
         _, size, code = unit
         if (tags_codes is None or code in tags_codes) and size != BLANK_SIZE:
             room -= size

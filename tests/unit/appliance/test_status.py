@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from remoting import codes
-from remoting.facts.broker_state import BrokerState
+from remoting.facts.broker_state import BrokerState, DamageState, ScrubState
 from remoting.facts.codec import encode
 from remoting.facts.words import BrokerRole
 from tests.unit.appliance.test_probes import remoting_server, saying, stream_server
@@ -139,6 +139,7 @@ async def test_a_broker_that_cannot_learn_its_role_says_so_in_its_row(layout: Da
         role=BrokerRole.FENCED,
         stale_view="a controller tells of master epoch 3, but this broker has seen 9",
         controllers_error="no controller says who leads: refused",
+        scrub=ScrubState(unrepaired=(DamageState(start_offset=1, end_offset=9),)),
     )
     async with remoting_server(codes.BROKER_STATE, (codes.SUCCESS, {}, encode(told))) as serving:
         row = {"name": "broker-a-1", "kind": "broker", "state": "running", "pid": 4711, "address": serving}
@@ -152,7 +153,7 @@ async def test_a_broker_that_cannot_learn_its_role_says_so_in_its_row(layout: Da
         .splitlines()[2]
         .endswith(
             "it says: a controller tells of master epoch 3, but this broker has seen 9; "
-            "no controller says who leads: refused"
+            "no controller says who leads: refused; 1 parts of its log are damaged, and not repaired yet"
         )
     )
 

@@ -12,6 +12,7 @@ from brokerd.delay.deliverer import DelaySettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
+from brokerd.store.store_reads import Suspicion
 from remoting.errors import CorruptedFile, StorageError
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties
@@ -65,6 +66,50 @@ def test_a_mistake_in_dispatch_fails_the_store() -> None:
     with pytest.raises(AssertionError, match="not confirmed"):
         broker.send(0)
     assert "dispatch broke" in str(failures[0])
+
+
+def rot_at_the_end_of_dispatch(broker: Broker) -> Callable[[], None]:
+    """Append a message and change it before dispatch reads it from the log; the result changes it back."""
+    offset = broker.core.store.dispatch_offset
+    broker.core.store.append_messages([draft(b"x" * 20, topic="T")])
+    broker.core.store.dispatcher.restart(offset)  # as on a replica, which has nothing but the log
+    file = broker.disk.files["commitlog/" + "0" * 20].seen  # type: ignore[attr-defined]
+
+    def flip() -> None:
+        file.write(offset + 4, bytes([file.read(offset + 4, 1)[0] ^ 8]))
+
+    flip()
+    return flip
+
+
+def test_dispatch_waits_for_a_repair_and_ends_the_broker_without_one() -> None:
+    for is_repaired in (True, False):
+        broker = Broker()
+        told: list[Suspicion] = []
+        failures: list[StorageError] = []
+        store = broker.core.store
+        store.damage_listeners.append(told.append)
+        store.failure_listeners.append(failures.append)
+        repair, offset = rot_at_the_end_of_dispatch(broker), store.dispatch_offset
+        broker.replica.on_appended(store.commitlog.end_offset)
+        broker.turns.run(10)
+        assert told == [Suspicion(offset)]
+        assert not failures
+        if is_repaired:
+            repair()
+        broker.turns.run(40_000)
+        assert store.dispatch_offset == (store.commitlog.end_offset if is_repaired else offset)
+        assert bool(failures) is not is_repaired
+
+
+def test_without_a_scrubber_damage_in_dispatch_ends_the_broker() -> None:
+    broker = Broker()
+    failures: list[StorageError] = []
+    broker.core.store.failure_listeners.append(failures.append)
+    rot_at_the_end_of_dispatch(broker)
+    broker.replica.on_appended(broker.core.store.commitlog.end_offset)
+    broker.turns.run(10)
+    assert "no record at offset" in str(failures[0])
 
 
 @settings(max_examples=25, deadline=None)

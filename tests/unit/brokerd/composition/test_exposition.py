@@ -14,6 +14,7 @@ from brokerd.replication.facts import ReplicaFacts
 from brokerd.store.put_status import PutStatus
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
+from remoting.facts.broker_state import DamageState, ScrubState
 from remoting.facts.lag import Lag, TopicLag
 from remoting.guarding.guard import AccessSettings, Guard
 from remoting.record.properties import encode_properties
@@ -24,6 +25,15 @@ from tests.unit.brokerd.store.stores import draft
 PAGE = (Path(__file__).resolve().parents[4] / "docs/METRICS.md").read_text()
 LONG = "g" * 90
 LAGS = [TopicLag(LONG, "orders", Lag(7, True)), TopicLag(LONG, "refunds", Lag(None, True))]
+SCRUB = ScrubState(
+    checked_offset=70,
+    rounds=2,
+    found=3,
+    repaired=1,
+    units_repaired=4,
+    index_repaired=5,
+    unrepaired=(DamageState(start_offset=10, end_offset=40), DamageState(start_offset=50, end_offset=60)),
+)
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
@@ -32,7 +42,9 @@ def scrape(broker: Broker, state: ReplicaFacts) -> Samples:
     flushes.observe(0.005)
     guard = Guard(AccessSettings(), "c", (), lambda: 0)
     usage = DiskUsage(total_bytes=100, free_bytes=40)
-    sources = Sources(broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: usage, lambda: LAGS, guard)
+    sources = Sources(
+        broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: usage, lambda: LAGS, lambda: SCRUB, guard
+    )
     text = Exposition("c", "broker-a", sources).render().decode()
     found: Samples = {}
     for family in text_string_to_metric_families(text):

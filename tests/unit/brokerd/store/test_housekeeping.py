@@ -292,6 +292,7 @@ async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None
     await housekeeper.stop()
     store.begin_checkpoint = begin  # type: ignore[method-assign]
     store.close()
+    disk.remove("queueChecks")  # that is not synced: it is made again
     disk.crash()
     again = make_store(disk, clock)
     again.load()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.store.log.derive import RecordShape, derive
-from brokerd.store.queues import queue_ends
+from brokerd.store.queues import queue_ends, unit_checks
 from brokerd.store.queues.queue_ends import QueueEnd, QueueEnds
 from brokerd.store.start.checkpoint_page import Positions, decode_page, encode_page
 from brokerd.store.unit import BLANK_UNIT, UNIT
@@ -48,6 +48,7 @@ def test_every_layout_has_its_example() -> None:
         "raft log",
         "raft snapshot",
         "queue ends",
+        "unit checks",
     }
     assert set(examples()) == layouts
 
@@ -56,6 +57,12 @@ def test_the_queue_ends() -> None:
     ends = (QueueEnd("TopicA", 3, 0, 43, 4096),)
     assert queue_ends.decode(examples()["queue ends"]) == QueueEnds(4231, 16, ends)
     assert queue_ends.encode(4231, 16, ends) == examples()["queue ends"]
+
+
+def test_the_unit_checks() -> None:
+    checks = unit_checks.extended(unit_checks.NOT_KNOWN, 0, examples()["unit"])
+    assert unit_checks.encode(checks) == examples()["unit checks"]
+    assert not list(unit_checks.failing(unit_checks.decode(examples()["unit checks"]), examples()["unit"]))
 
 
 def test_the_record() -> None:

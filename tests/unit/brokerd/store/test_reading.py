@@ -95,13 +95,15 @@ class Units:
         self._encoded = [UNIT.pack(1000 * offset, size, 7) for offset, size in enumerate(sizes)]
         self._file_units = file_units
 
-    def read(self, first: int, count: int) -> bytes:
+    def read_checked(self, first: int, count: int) -> bytes:
         end = min(first + count, self.max_offset, first - first % self._file_units + self._file_units)
         return b"".join(self._encoded[first:end])
 
     def units(self, first: int, count: int) -> Iterator[Unit]:
         for encoded in self._encoded[first : first + count]:
             yield UNIT.unpack(encoded)
+
+    checked_units = units
 
 
 @hypothesis_settings(deadline=None)

@@ -448,7 +448,9 @@ def test_a_record_whose_body_or_place_changed_on_disk_is_never_given_out(host_by
         disk.flip_bit("commitlog/00000000000000000000", position, 3)
         assert len(store.read_messages("TopicA", 0, 0, 1, 1 << 20).records) == 1
         with pytest.raises(CorruptedFile, match=f"at offset {unit[0]} of the commitlog is damaged"):
-            store.read_messages("TopicA", 0, 0, 10, 1 << 20)
+            store.read_messages("TopicA", 0, 1, 10, 1 << 20)
+        before = store.read_messages("TopicA", 0, 0, 10, 1 << 20)
+        assert (len(before.records), before.next_offset) == (1, 1)
         disk.flip_bit("commitlog/00000000000000000000", position, 3)
     assert len(store.read_messages("TopicA", 0, 0, 10, 1 << 20).records) == 3
     assert disk.counters.bit_flips == 6

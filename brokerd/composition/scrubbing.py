@@ -1,0 +1,85 @@
+"""The scrubber of a broker, built from its core: what it reads, whom it asks for what is damaged, and what it tells of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from secrets import token_bytes
+
+from brokerd.composition.core import BrokerCore
+from brokerd.composition.environment import wall_ms
+from brokerd.delay.levels import code_rules
+from brokerd.repair.fetch import Asking, fetch_pieces
+from brokerd.repair.log_range import NONCE_BYTES
+from brokerd.repair.repairer import Repairer, Sources
+from brokerd.repair.scrubber import Machine, Scrubber
+from brokerd.repair.settings import ScrubSettings
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.store.scrub.inspection import Inspector
+from brokerd.store.scrub.log_files import LogFiles
+from remoting.disk import Disk
+from remoting.errors import ProtocolError
+from remoting.facts.broker_state import DamageState, ScrubState
+from remoting.settings import Live
+from remoting.transport.client import RemotingClient
+
+
+class RangeFetcher:
+    """Asks brokers of the group for ranges of the log, with this cluster's secret; without one nobody can be asked."""
+
+    def __init__(
+        self, client: RemotingClient, group: bytes, secrets: Sequence[bytes], epochs: Callable[[], Sequence[EpochEntry]]
+    ) -> None:
+        self._asking = Asking(client, group, secrets[0], lambda: token_bytes(NONCE_BYTES)) if secrets else None
+        self._epochs = epochs
+
+    async def fetch(self, core: BrokerCore, peer: str, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
+        """See `fetch_pieces`."""
+        if self._asking is None:
+            raise ProtocolError("this broker has no --cluster-secret, so no other one gives it a part of the log")
+        shape = core.store.commitlog.shape
+        async for piece in fetch_pieces(self._asking, peer, start, end, shape=shape, epochs=self._epochs()):
+            yield piece
+
+
+def build_scrubber(
+    core: BrokerCore,
+    disk: Disk,
+    settings: Live[ScrubSettings],
+    fetcher: RangeFetcher,
+    peers: Callable[[], Sequence[str]],
+) -> Scrubber:
+    """`peers` are the remoting addresses of the group's other brokers, its master's first."""
+    store = core.store
+
+    def fetch(peer: str, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
+        return fetcher.fetch(core, peer, start, end)
+
+    inspector = Inspector(store.commitlog, store.queues, store.index, code_rules(core.delays), core.metadata.deleted_at)
+    files = LogFiles(disk, store.commitlog.segment_size_bytes)
+    repairer = Repairer(store.commitlog, files, Sources(fetch, peers, wall_ms))
+    return Scrubber(store, inspector, repairer, settings, Machine(disk, time.monotonic, time.process_time, wall_ms))
+
+
+def scrub_state(scrubber: Scrubber) -> ScrubState:
+    """What is told of it."""
+    progress, ledger = scrubber.progress, scrubber.repairer.ledger
+    return ScrubState(
+        checked_offset=progress.offset,
+        limit_offset=scrubber.limit,
+        round_began_ms=progress.began_ms,
+        round_ended_ms=progress.ended_ms,
+        rounds=scrubber.rounds,
+        found=ledger.ranges_found,
+        repaired=ledger.ranges_repaired,
+        units_repaired=ledger.units_repaired,
+        index_repaired=ledger.index_repaired,
+        last_damage=ledger.last or None,
+        last_damage_ms=ledger.last_ms,
+        unrepaired=tuple(
+            DamageState(
+                start_offset=each.range.start, end_offset=each.range.end, since_ms=each.since_ms, reason=each.reason
+            )
+            for each in ledger.unrepaired.values()
+        ),
+    )

@@ -1,0 +1,332 @@
+"""The scrubber finds what a disk has changed, wherever it is, and the log's bytes come from a replica that has them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from brokerd.repair.ledger import DamageLedger
+from brokerd.repair.settings import ScrubSettings
+from brokerd.store.queues.consume_queue import DamagedUnits
+from brokerd.store.store_reads import Suspicion
+from remoting.record.layout import Field
+from remoting.record.properties import tags_code
+from tests.unit.brokerd.repair.brokers import Broker, make_group, take_index
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, bodies, log_bytes, open_store
+
+# Every field whose change its record shows without a checksum over the whole of it
+COVERED = [
+    (Field.SIZE, 3),
+    (Field.SIZE, 0),
+    (Field.MAGIC, 2),
+    (Field.BODY_CRC, 0),
+    (Field.PHYSICAL_OFFSET, 7),
+    (Field.SYS_FLAG, 3),
+    (Field.BODY_LENGTH, 3),
+]
+
+
+def places(broker: Broker, queue_id: int = 0) -> list[int]:
+    return [unit[0] for unit in broker.store.read_units("TopicA", queue_id, 0, 1000)]
+
+
+async def assert_is_repaired(broker: Broker, sound: bytes, ranges: int = 1) -> None:
+    await broker.round()
+    assert log_bytes(broker.store) == sound
+    assert broker.files("commitlog")["commitlog/" + "0" * 20] == sound[:SEGMENT_BYTES]  # it is durable
+    assert (broker.ledger.ranges_found, broker.ledger.ranges_repaired) == (ranges, ranges)
+    assert not broker.ledger.unrepaired
+
+
+@pytest.mark.parametrize("name", ["m", "r1"])
+@pytest.mark.parametrize(("field", "byte"), COVERED)
+@pytest.mark.parametrize("which", [0, 3, -1])
+async def test_a_flip_in_a_field_is_repaired_in_place(name: str, field: Field, byte: int, which: int) -> None:
+    group = make_group()
+    broker = next(each for each in group if each.name == name)
+    sound = log_bytes(broker.store)
+    broker.rot(places(broker)[which] + field.at + byte, 4)
+    assert log_bytes(broker.store) != sound
+    await broker.round()
+    assert log_bytes(broker.store) == sound
+    assert broker.ledger.ranges_repaired == 1
+    assert [bodies(broker.store, queue_id=each) for each in (0, 1)] == [
+        bodies(group[2].store, queue_id=each) for each in (0, 1)
+    ]
+
+
+async def test_a_flip_in_a_body_is_repaired_on_disk() -> None:
+    group = make_group()
+    sound = log_bytes(group[0].store)
+    group[0].rot(places(group[0])[5] + Field.BODY_LENGTH.at + 8)
+    await assert_is_repaired(group[0], sound)
+
+
+async def test_a_filler_is_repaired() -> None:
+    group = make_group()
+    sound = log_bytes(group[1].store)
+    last = max(at for queue_id in (0, 1) for at in places(group[1], queue_id) if at < SEGMENT_BYTES)
+    size = int.from_bytes(sound[last : last + 4], "big")
+    group[1].rot(last + size + 5)
+    await assert_is_repaired(group[1], sound)
+
+
+async def test_many_records_in_a_row_are_repaired() -> None:
+    group = make_group()
+    sound = log_bytes(group[0].store)
+    for at in (*places(group[0], 0)[3:6], *places(group[0], 1)[3:6]):
+        group[0].rot(at + Field.MAGIC.at)
+    await assert_is_repaired(group[0], sound)
+
+
+async def test_an_unreadable_sector_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = make_group()
+    sound = log_bytes(group[1].store)
+    for at in range(512, 1024):
+        path, position = group[1].log_path(at)
+        for image in (group[1].disk.files[path].seen, group[1].disk.files[path].platter):
+            image.write(position, b"\0")
+    await assert_is_repaired(group[1], sound)
+
+
+async def test_damage_that_a_peer_has_as_well_comes_from_another_one() -> None:
+    group = make_group()
+    sound = log_bytes(group[0].store)
+    for broker in group[:2]:
+        broker.rot(places(broker)[7] + Field.BODY_LENGTH.at + 6)
+    await assert_is_repaired(group[0], sound)
+    await assert_is_repaired(group[1], sound)
+
+
+async def test_what_nobody_has_stays_damaged_is_told_and_is_asked_for_again() -> None:
+    group = make_group(names=("m", "r1"))
+    sound = log_bytes(group[0].store)
+    at = places(group[0])[7]
+    for broker in group:
+        broker.rot(at + Field.BODY_LENGTH.at + 6)
+    await group[0].round()
+    (known,) = group[0].ledger.unrepaired.values()
+    assert known.range.start == at
+    assert "damaged here, too" in known.reason
+    # Only that record cannot be read.
+    found = group[0].store.read_messages("TopicA", 0, 0, 32, 1 << 20)
+    assert found.next_offset == 7
+    assert len(found.records) == 7
+    group[1].rot(at + Field.BODY_LENGTH.at + 6)  # somebody restored the file
+    group[0].time_s += 60
+    await group[0].scrubber.step()
+    assert log_bytes(group[0].store) == sound
+    assert not group[0].ledger.unrepaired
+
+
+async def test_a_reader_that_meets_damage_gets_it_a_moment_later() -> None:
+    group = make_group()
+    broker = group[0]
+    sound = bodies(broker.store)
+    broker.settings.change(ScrubSettings(bytes_per_s=0))
+    broker.rot(places(broker)[4] + Field.BODY_LENGTH.at + 9)
+    assert broker.store.read_messages("TopicA", 0, 0, 32, 1 << 20).next_offset == 4
+    await broker.scrubber.step()
+    assert bodies(broker.store) == sound
+    assert broker.ledger.ranges_repaired == 1
+
+
+@pytest.mark.parametrize("byte", range(20))
+@pytest.mark.parametrize("unit", [0, 3, 29])
+async def test_a_flip_in_a_unit_is_put_right_from_the_log(byte: int, unit: int) -> None:
+    group = make_group()
+    broker = group[0]
+    sound = broker.files("consumequeue")
+    path = sorted(sound)[unit // 16]
+    broker.rot_file(path, unit % 16 * 20 + byte, 2)
+    await broker.round()
+    assert broker.files("consumequeue") == sound
+    assert broker.ledger.units_repaired == 1
+    assert broker.ledger.ranges_found == 0
+
+
+def restarted(broker: Broker, *, covered: bool = True) -> Broker:
+    """The same broker with nothing in memory, whose round does not run; of an earlier release without what covers the units."""
+    broker.store.close()
+    if not covered:
+        broker.disk.remove("queueChecks")
+    broker.disk.kill()
+    fresh = Broker(broker.name, broker.disk, open_store(broker.disk), broker.peers)
+    fresh.settings.change(ScrubSettings(bytes_per_s=0))
+    return fresh
+
+
+UNITS = "consumequeue/TopicA/0/" + "0" * 20
+
+
+async def test_a_reader_that_meets_a_wrong_unit_has_it_put_right() -> None:
+    group = make_group()
+    sound = bodies(group[1].store)
+    fresh = restarted(group[0], covered=False)
+    fresh.rot_file(UNITS, 4 * 20 + 6, 3)
+    assert fresh.store.read_messages("TopicA", 0, 0, 32, 1 << 20).next_offset == 4
+    await fresh.scrubber.step()
+    assert bodies(fresh.store) == sound
+    assert (fresh.ledger.units_repaired, fresh.ledger.ranges_found) == (1, 0)
+
+
+@pytest.mark.parametrize("byte", range(20))
+async def test_units_are_not_believed_that_do_not_pass_their_check(byte: int) -> None:
+    """A consumer of one tag skips what its unit says is of another: nobody would ever look at that record."""
+    group = make_group()
+    code = tags_code(b"TAGS\x01t1\x02")
+    sound = group[1].store.read_messages("TopicA", 0, 0, 32, 1 << 20, [code])
+    assert sound.records
+    fresh = restarted(group[0])
+    before = fresh.files("consumequeue"), fresh.shown("queueChecks")
+    fresh.rot_file(UNITS, 10 * 20 + byte, 5)
+    with pytest.raises(DamagedUnits):
+        fresh.store.read_messages("TopicA", 0, 0, 32, 1 << 20, [code])
+    await fresh.scrubber.step()
+    assert fresh.store.read_messages("TopicA", 0, 0, 32, 1 << 20, [code]) == sound
+    assert (fresh.files("consumequeue"), fresh.shown("queueChecks")) == before
+    assert (fresh.ledger.units_repaired, fresh.ledger.ranges_found) == (1, 0)
+
+
+@pytest.mark.parametrize("byte", range(8))
+async def test_a_check_that_rots_is_made_again(byte: int) -> None:
+    group = make_group()
+    sound = bodies(group[1].store)
+    fresh = restarted(group[0])
+    before = fresh.shown("queueChecks")
+    fresh.rot_file(UNITS.replace("consumequeue", "queueChecks"), byte, 2)
+    with contextlib.suppress(DamagedUnits):  # half of these flips leave nothing to say
+        bodies(fresh.store)
+    await fresh.scrubber.step()
+    assert bodies(fresh.store) == sound
+    if byte > 3:
+        assert fresh.shown("queueChecks") == before
+
+
+async def test_a_round_covers_what_an_earlier_release_wrote() -> None:
+    group = make_group(messages=300)
+    before = group[0].shown("queueChecks")
+    fresh = restarted(group[0], covered=False)
+    fresh.settings.change(ScrubSettings())
+    await fresh.round()
+    after = fresh.shown("queueChecks")
+    assert {path: after.get(path) for path in before if not path.endswith("2880")} == {
+        path: content for path, content in before.items() if not path.endswith("2880")
+    }
+    assert fresh.ledger == DamageLedger()
+
+
+async def test_a_start_after_a_crash_is_not_fooled_by_a_unit_that_rots() -> None:
+    for unit in range(30):
+        group = make_group()
+        sound = bodies(group[1].store)
+        group[0].rot_file(f"consumequeue/TopicA/0/{unit // 16 * 320:020d}", unit % 16 * 20 + 10, 3)
+        group[0].disk.kill()
+        fresh = Broker("m", group[0].disk, open_store(group[0].disk), group[0].peers)
+        with contextlib.suppress(DamagedUnits):  # the start did not look at that one
+            bodies(fresh.store)
+        await fresh.scrubber.step()
+        assert bodies(fresh.store) == sound, unit
+
+
+async def test_progress_survives_a_restart() -> None:
+    group = make_group()
+    broker = group[0]
+    broker.settings.change(ScrubSettings(bytes_per_s=1))
+    broker.scrubber._slice_bytes = 1000
+    await broker.scrubber.step()
+    await broker.scrubber.step()
+    offset = broker.scrubber.progress.offset
+    assert 0 < offset < broker.scrubber.limit
+    broker.scrubber._save()
+    broker.make_scrubber()
+    assert broker.scrubber.progress.offset == offset
+    await broker.scrubber.step()
+    assert broker.scrubber.progress.offset > offset
+
+
+async def test_rounds_follow_one_another_after_their_time() -> None:
+    group = make_group()
+    broker = group[0]
+    await broker.round()
+    await broker.scrubber.step()
+    assert broker.scrubber.progress.ended_ms >= 0
+    broker.clock.now_ms += broker.settings.value.round_ms
+    await broker.scrubber.step()
+    assert broker.scrubber.progress.ended_ms == -1
+
+
+async def test_what_is_not_confirmed_is_left_alone() -> None:
+    group = make_group()
+    broker = group[0]
+    broker.scrubber.suspect(Suspicion(broker.store.commitlog.end_offset + 5))
+    broker.scrubber.suspect(Suspicion(-4))
+    await broker.scrubber.step()
+    assert broker.ledger.ranges_found == 0
+
+
+# -- with a checksum over whole records
+
+SEALED = replace(SETTINGS, record_checksums=True)
+
+
+@pytest.mark.parametrize("name", ["m", "r2"])
+@pytest.mark.parametrize("what", [b"TopicA", b"TAGS", b"t2", b"U0017", b"k17"])
+async def test_a_flip_in_what_is_beside_the_body_is_repaired(name: str, what: bytes) -> None:
+    group = make_group(settings=SEALED)
+    broker = next(each for each in group if each.name == name)
+    sound = log_bytes(broker.store)
+    broker.rot(sound.index(what, places(broker, 1)[8]) + 1)
+    await assert_is_repaired(broker, sound)
+
+
+@pytest.mark.parametrize("field", [each for each in Field if each is not Field.BORN_HOST])
+async def test_a_flip_in_any_field_is_repaired(field: Field) -> None:
+    group = make_group(settings=SEALED)
+    sound = log_bytes(group[1].store)
+    group[1].rot(places(group[1])[6] + field.at + field.size - 1)
+    await assert_is_repaired(group[1], sound)
+
+
+# -- the index of keys
+
+
+@pytest.mark.parametrize("byte", range(20))
+async def test_a_flip_in_an_item_of_the_index_has_it_made_again(byte: int) -> None:
+    group = make_group()
+    broker = group[0]
+    sound = broker.files("index")
+    first = sorted(sound)[1]
+    broker.rot_file(first, 40 + 4 * 16 + 20 * 5 + byte, 1)
+    await broker.round()
+    assert broker.ledger.index_repaired == 1
+    take_index(broker.store)
+    broker.store.checkpoint(closing=True)
+    assert broker.files("index") == sound
+
+
+@pytest.mark.parametrize("bit", range(5))
+async def test_a_flip_in_a_slot_of_the_index_has_it_made_again(bit: int) -> None:
+    group = make_group()
+    broker = group[0]
+    sound = broker.files("index")
+    first = sorted(sound)[0]
+    used = next(at for at in range(43, 40 + 4 * 16, 4) if sound[first][at])  # an unused one hides nothing
+    broker.rot_file(first, used, bit)
+    await broker.round()
+    take_index(broker.store)
+    broker.store.checkpoint(closing=True)
+    assert broker.files("index") == sound
+    assert broker.ledger.index_repaired == 1
+
+
+async def test_nothing_is_written_where_nothing_is_wrong() -> None:
+    for broker in make_group(messages=200, settings=SEALED):
+        before = {path: file.seen.read(0, file.seen.size) for path, file in broker.disk.files.items()}
+        await broker.round()
+        after = {path: file.seen.read(0, file.seen.size) for path, file in broker.disk.files.items()}
+        assert {path for path in after if after[path] != before.get(path)} == {"scrub"}
+        assert broker.ledger == DamageLedger()
+        assert broker.scrubber.read_bytes > 20_000
