@@ -49,7 +49,7 @@ REQUEST_TIMEOUT_MS = 1000
 _MAX_WAITING_BYTES = 1 << 18
 _CHECKPOINT_MS = 500
 _RETENTION_MS = 300
-# Nothing is deleted (a holder sees to that), but a full disk refuses appends and takes them again when it has room.
+# Somebody holds the log's begin, so nothing is deleted, but a full disk refuses appends and takes them again when it has room.
 _RETENTION = RetentionSettings(force_percent=98, refuse_percent=99, enough_free_bytes=4096)
 _POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000)
 
@@ -129,6 +129,7 @@ class SimBroker(Node):
         self.began_ms = self.world.now_ms
         self._flush_wanted = self._is_flushing = False
         self._next_connection = 1
+        self._log_file = -1  # the number of the log's last file, once it is known
         self.waiting = 0
         self._links: dict[int, Link] = {}
         self.world.note(f"{self.name} starts (life {self.life})")
@@ -183,6 +184,7 @@ class SimBroker(Node):
                 registration,
                 next_incarnation(self.disk),
                 self.driver.machine,
+                replicated.keeps_tail(acked_after_flush=self.settings.ack_after_flush),
             ),
             list(self._controllers),
             self.driver,
@@ -271,6 +273,7 @@ class SimBroker(Node):
 
     def _checkpoint(self) -> None:
         checkpoint = self.core.store.begin_checkpoint()
+        self.cluster.happened("checkpoint", self)
 
         def run() -> None:
             try:
@@ -292,13 +295,14 @@ class SimBroker(Node):
         decision = decide_retention(
             store.file_ages(), self.disk.usage(), store.held_offset(), self.wall_ms(), store.is_full, _RETENTION
         )
-        assert not decision.remove
-        store.apply_retention(decision)
+        for remove in store.apply_retention(decision):
+            remove()
 
     def _role_changed(self, life: int, role: Role, epoch: int) -> None:
         if life == self.life:
             end = self.core.store.commitlog.end_offset
             self.world.note(f"{self.name} is {role.value} in epoch {epoch}, its log ends at {end}")
+            self.cluster.happened(role.name.lower(), self)
             if role is Role.MASTER:
                 self.cluster.became_master(self)
 
@@ -339,6 +343,7 @@ class SimBroker(Node):
             self.core.store.fail(error)
             return
         self._is_flushing = False
+        self._note_roll()
         store.mark_flushed(mark)
         self.driver.on_flushed(self.monotonic_ms())
         if not self.is_up:
@@ -355,6 +360,14 @@ class SimBroker(Node):
         if self._flush_wanted:
             self.request_flush()
         self.after_event()
+
+    def _note_roll(self) -> None:
+        before, self._log_file = (
+            self._log_file,
+            self.core.store.commitlog.end_offset // self.store_settings.segment_size_bytes,
+        )
+        if self._log_file > before >= 0:
+            self.cluster.happened("roll", self)
 
     # ---- controllers: `RoleAuthority` of the driver goes to the session
 

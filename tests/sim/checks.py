@@ -105,6 +105,9 @@ class Truth:
         changed = after.sync_state_set_epoch - before.sync_state_set_epoch
         self._require(changed in (0, 1), f"the epoch of the set moved by {changed}")
         self._require(changed == 1 or after.sync_state_set == before.sync_state_set, "a set changed within its epoch")
+        joined = members - set(before.sync_state_set)
+        if changed and after.master_epoch == before.master_epoch:
+            self._cluster.happened("join" if joined else "leave", self._cluster.ids.get(min(joined, default=-1)))
         master = after.master_broker_id
         if master is not None and after.master_epoch > before.master_epoch and before.had_master:
             self._require(

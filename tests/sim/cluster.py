@@ -23,12 +23,15 @@ from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
+from tests.sim.coverage import Coverage
 from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
+from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World
+from tests.support.disks import Counters
 
 SETTLE_LIMIT_MS = 60_000
 DRAIN_LIMIT_MS = 60_000
@@ -73,9 +76,10 @@ class SimCluster:
         )
         self._journal = JournalSettings(snapshot_every_records=rng.choice((20, 4096)), snapshot_part_bytes=1024)
         mood = story.mood or choose_mood(rng)
-        brokers = 2 if mood != "rot" and rng.random() < 0.15 else 3
-        learners = 1 if mood != "rot" and rng.random() < 0.15 else 0
-        self._restarts_at_end = rng.random() < 0.35
+        needs_all = mood in ("rot", "memory")  # one disk is damaged, so there must be others
+        brokers = 2 if not needs_all and rng.random() < 0.15 else 3
+        learners = 1 if not needs_all and rng.random() < 0.15 else 0
+        self._restarts_at_end = rng.random() < 0.35 and mood != "memory"
         self.truth = Truth(self)
         self.promises = Promises(self)
         controllers: dict[str, SimController] = {}
@@ -104,6 +108,7 @@ class SimCluster:
             node.cluster = self
         for controller in self.controllers:
             controller.meet({broker.address: broker for broker in self.brokers})
+        self.coverage = Coverage()
         self.injector = Injector(self, mood, MAX_FAULTS, story.fault_ms)
 
     # ---- the story
@@ -161,10 +166,11 @@ class SimCluster:
             master.core.metadata.put_group(ordered, answers.append)
             master.core.metadata.put_topic(TopicConfig(DELAYED_TOPIC, 1, 1, 6), answers.append)
             master.core.metadata.put_group(GroupConfig(BACK_GROUP, retry_max_times=MAX_RETRIES), answers.append)
+            master.core.metadata.put_group(GroupConfig(LEASE_GROUP, retry_max_times=1000), answers.append)
 
         create()
-        self.world.require(self.world.run_until(lambda: len(answers) == 6, 10_000), "the topic gets no answer")
-        self.world.require(answers == [None] * 6, f"topic and group could not be created: {answers}")
+        self.world.require(self.world.run_until(lambda: len(answers) == 7, 10_000), "the topic gets no answer")
+        self.world.require(answers == [None] * 7, f"topic and group could not be created: {answers}")
 
     def _employ(self) -> None:
         world, without = self.world, self.story.without_clients
@@ -173,6 +179,7 @@ class SimCluster:
             **{f"g{n}": lambda name, n=n: Puller(world, self, name, n) for n in range(QUEUES)},  # type: ignore[misc]
             "popper": lambda name: Popper(world, self, name),
             "ordered": lambda name: OrderedPopper(world, self, name, 0),
+            "leaser": lambda name: Leaser(world, self, name),
             "transactor": lambda name: Transactor(world, self, name),
             "delayer": lambda name: DelayedProducer(world, self, name),
             "backer": lambda name: Backer(world, self, name),
@@ -246,6 +253,11 @@ class SimCluster:
     def id_of(self, broker: SimBroker) -> int | None:
         return next((broker_id for broker_id, each in self.ids.items() if each is broker), None)
 
+    def disk_counters(self) -> list[Counters]:
+        """What all disks did, also those of machines that were replaced."""
+        disks = [node.disk for node in self.nodes] + [disk for broker in self.brokers for disk in broker.disks]
+        return [disk.counters for disk in disks]
+
     def all_in_set(self) -> bool:
         """Every broker is in the sync-state set, so each of them has everything."""
         group = self.truth.group
@@ -279,6 +291,11 @@ class SimCluster:
 
     def answered(self, broker: SimBroker, drafts: list[Draft], outcomes: list[SendOutcome]) -> None:
         self.promises.answered(broker, drafts, outcomes)
+
+    def happened(self, change: str, node: SimBroker | SimController | None) -> None:
+        """A role, a set or a file of a node changed: some faults wait for that."""
+        self.coverage.changed(change, self.world.now_ms)
+        self.injector.happened(change, node)
 
     def decided(self, controller: SimController, index: int, is_decision: bool, data: bytes) -> None:
         self.truth.decided(controller, index, is_decision, data)

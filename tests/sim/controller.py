@@ -396,6 +396,7 @@ class SimController(Node):
         state = self.node.core.soft_state
         if state.role is Role.LEADER and state.term != self._term:
             self._term = state.term
+            self.cluster.happened("leader", self)
             self.world.note(f"{self.name} leads term {state.term}")
             self.table.lead(self.monotonic_ms())
         configuration = self.node.core.configuration
