@@ -29,7 +29,7 @@ from brokerd.store.log.retention import decide_retention
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from remoting.disk import Bytes
-from remoting.errors import CorruptedFile, StorageError
+from remoting.errors import CorruptedFile, SettingsError, StorageError
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from tests.sim.delays import DELAYS, retry_service, watch
@@ -110,7 +110,7 @@ class SimBroker(Node):
         self.address = f"{self.name}:10911"
         self.ha_address = f"{self.name}:10912"
         self.sync_ms = (0.2, 3.0)  # how long a sync takes
-        self.refusal_to_start: CorruptedFile | None = None
+        self.refusal_to_start: CorruptedFile | SettingsError | None = None
         self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
         self.began_ms = 0.0  # its present life
         self.waiting = 0  # sends of this life that were not answered yet
@@ -138,7 +138,7 @@ class SimBroker(Node):
         except PowerLost:
             self.crash("loses power while it starts")
             return
-        except CorruptedFile as error:
+        except (CorruptedFile, SettingsError) as error:
             self.refusal_to_start = error
             self.stop_process(f"refuses to start: {error}")
             return

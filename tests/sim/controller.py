@@ -157,7 +157,8 @@ class SimController(Node):
             self.crash("loses power while it starts")
             return
         except CorruptedFile as error:
-            self.world.require(False, f"{self.name} finds its files damaged: {error}")
+            self._refuse(f"finds its files damaged: {error}")
+            return
         except StorageError as error:
             self.stop_process(f"cannot start: {error}")
             return
@@ -213,6 +214,11 @@ class SimController(Node):
             if peer is not self:
                 self.network.send(self, peer, peer.guarded(lambda peer=peer: peer.peer_lost(self.name)))  # type: ignore[misc]
 
+    def _refuse(self, why: str) -> None:
+        """It has lost what it had acknowledged, and says so. Whose disk is well has no reason to; the others do without it."""
+        self.world.require(self.cluster.decay.is_damaged(self), f"{self.name} {why}")
+        self.kill(why)
+
     def stop_process(self, reason: str) -> None:
         """The process ends of itself, as the daemon does when its disk fails; its supervisor starts it again."""
         if self.is_up:
@@ -235,7 +241,7 @@ class SimController(Node):
                 if self.is_up:
                     self.crash("loses power at a sync")
             except LostLog as error:
-                self.world.require(False, f"{self.name} says it lost its log: {error}")
+                self._refuse(f"says it lost its log: {error}")
             except StorageError as error:
                 self.stop_process(str(error))
 

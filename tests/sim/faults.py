@@ -36,10 +36,20 @@ MOODS: dict[str, dict[str, float]] = {
     "power": {"crash": 4, "blackout": 5, "power at a sync": 2, "master and leader": 2, "slow disk": 6},
     "machines": {"replacement": 4, "queues removed": 3, "kill": 2, "crash": 2, "heal": 1, "split": 1},
     "rot": {"rot": 5, "kill": 2, "crash": 1, "all controllers": 1, "doubling": 1},
+    # Any bit of any file, on one broker and one controller: see `decay`. Not among the moods of a seed while MOOD_SHARES says so.
+    "decay": {
+        "decay": 7,
+        "kill": 3,
+        "crash": 2,
+        "power at a sync": 1,
+        "all controllers": 1,
+        "master and leader": 1,
+        "freeze": 1,
+    },
     "memory": {"power of one": 4, "kill": 4, "all controllers": 1, "lost replies": 1},
     "calm": {},
 }
-MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5}
+MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5, "decay": 0}
 
 
 # What faults are aimed at, and how many of them, beside those that are aimed at nothing.
@@ -113,6 +123,7 @@ class Injector:
             "queues removed": self._queues_removed,
             "rot": self._rot,
             "power of one": self._power_of_one,
+            "decay": self._decay,
         }
 
     def start(self, leave_out: frozenset[int]) -> None:
@@ -362,6 +373,9 @@ class Injector:
             self.later(broker, rng.uniform(20, 800))
         broker.lose_queues()
         return broker.name
+
+    def _decay(self, rng: Random) -> str | None:
+        return self._cluster.decay.strike(rng)
 
     def _rot(self, rng: Random) -> str | None:
         """A bit of what was durable long ago flips, on one broker only: the others must have everything."""

@@ -58,8 +58,9 @@ class Leaser(Client):
         try:
             body = decode_record(message.record).body
         except ProtocolError as error:
-            rotten = self.broker in self.cluster.rotten
-            self.world.require(rotten, f"{self.broker.name} leased what is no message: {error}")
+            self.world.require(
+                self.cluster.may_serve_damage(self.broker), f"{self.broker.name} leased what is no message: {error}"
+            )
             return
         mastership = self.cluster.interruptions
         self.world.require(
