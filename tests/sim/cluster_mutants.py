@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
+from brokerd.composition.core import BrokerCore
 from brokerd.composition.deleted_topics import DeletedTopics
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.delay.deliverer import Deliverer
@@ -20,7 +21,6 @@ from brokerd.pop.service import PopService
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.put_status import PutStatus
-from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.start.durable_positions import DurablePositions
 from brokerd.store.store import MessageStore
 from brokerd.transactions.decide import EndTransaction, Outcome
@@ -119,6 +119,12 @@ def _only_what_is_dispatched(self: MessageStore) -> None:
 
 def _cut_the_log_alone(self: DurablePositions, offset: int) -> None:
     self._commitlog.truncate(offset)
+
+
+def _end_without_reading_again(self: BrokerCore) -> None:
+    self.store.set_appendable(False)
+    for resident in reversed(self._residents):
+        resident.step_down()
 
 
 def _without_holders(self: MessageStore) -> int:
@@ -306,7 +312,7 @@ MUTANTS = (
         "W15",
         "A broker that acknowledges from memory starts without what it had, and nobody is told nor finds it out.",
         ((StoreReplicatedLog, "keeps_tail", _keeps_tail), (heartbeats, "_compared", _whatever_it_had)),
-        full("memory", settings=ReplicationSettings(ack_after="append")),
+        full("memory", settings=ReplicationSettings(ack_after="append"), fault_ms=4500),
         within=60,
     ),
     Mutant(
@@ -328,17 +334,9 @@ MUTANTS = (
     Mutant(
         "tables not cut",
         "W19",
-        "Topics and consumer offsets stay as they were when the log under them is cut.",
-        ((MetadataService, "truncated", _nothing),),
+        "Topics, groups and consumer offsets stay as they were, when a mastership ends and when the log under them is cut.",
+        ((MetadataService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("network"),
-        within=60,
-    ),
-    Mutant(
-        "cut bytes stay on disk",
-        "W13",
-        "What was cut off the log is not wiped from its file.",
-        ((CommitLog, "_zero_from", _nothing),),
-        full("power"),
         within=60,
     ),
     Mutant(
@@ -350,18 +348,10 @@ MUTANTS = (
         within=60,
     ),
     Mutant(
-        "queues not cut",
-        "derived",
-        "Consume queues keep what the log lost.",
-        ((ConsumeQueues, "truncate", _nothing),),
-        full("network"),
-        within=60,
-    ),
-    Mutant(
         "tables not rebuilt",
         "derived",
-        "A start does not read the pop state from the log.",
-        ((PopService, "rebuild", _nothing),),
+        "The pop state stays as it was, when a mastership ends and when the log under it is cut.",
+        ((PopService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("processes"),
         within=40,
     ),
@@ -378,7 +368,7 @@ MUTANTS = (
         "POP",
         "An ack is answered before its record is acknowledged.",
         ((Finishing, "_flush", _answer_acks_at_once),),
-        full("processes"),
+        full("power"),
         within=60,
     ),
     Mutant(

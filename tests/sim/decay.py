@@ -1,8 +1,8 @@
 """Rot like any other fault: bits flip in any file of one broker and of one controller, at any time, and nobody is told.
 
 The others have whole copies, so nothing may be lost and nothing that is damaged may be served; who finds damage in what it has
-may refuse to go on, or mend it. That a damaged broker starts is no promise. That the group goes on without it when the others have
-everything is one, and that no other broker takes the damage over, and that no consumer sees it.
+may refuse to go on, or mend it. That a damaged broker starts is no promise. One is that the group goes on without it when the
+others have everything, that no other broker takes the damage over, and that no consumer sees it.
 
 Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy.
 """

@@ -46,7 +46,7 @@ MOODS: dict[str, dict[str, float]] = {
         "master and leader": 1,
         "freeze": 1,
     },
-    "memory": {"power of one": 4, "kill": 4, "all controllers": 1, "lost replies": 1},
+    "memory": {"power of one": 9, "freeze": 1, "all controllers": 1, "lost replies": 1, "reset": 1},
     "calm": {},
 }
 MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5, "decay": 0}
@@ -128,6 +128,8 @@ class Injector:
 
     def start(self, leave_out: frozenset[int]) -> None:
         """Let the plan come true from now on, without the faults of these numbers."""
+        if self.mood == "memory":
+            self._cluster.victim.sync_ms = (300, 1500)  # so that a loss of power takes something
         for fault in self.plan:
             if fault.index not in leave_out:
                 self._world.after(fault.at_ms, lambda fault=fault: self._begin(fault))  # type: ignore[misc]
@@ -209,13 +211,22 @@ class Injector:
         return node.name
 
     def _power_of_one(self, rng: Random) -> str | None:
-        """The same broker loses power again and again, each time when the others have all that it has."""
+        """The same broker loses power again and again, each time when the others have all that it has; often it comes back to
+        find the others frozen. (They do not die: who acknowledges from memory cannot tell its own death from a loss of power.)"""
         node = self._cluster.victim
         if not node.is_up or not self._cluster.all_in_set():
             return None
         node.crash()
-        self.later(node, rng.uniform(20, 400))
+        self.later(node, rng.uniform(20, 200))
+        if rng.random() < 0.7:
+            self._freeze_others(node, rng.uniform(1000, 3000))
         return node.name
+
+    def _freeze_others(self, node: SimBroker, length_ms: float) -> None:
+        for other in self._cluster.brokers:
+            if other is not node and other.is_up and not other.is_paused and not self._is_healed:
+                other.pause()
+                self._resume_after(other, length_ms)
 
     def _power(self, rng: Random) -> str | None:
         node = self._node(rng)
@@ -229,10 +240,13 @@ class Injector:
         if node is None or node.is_paused:
             return None
         node.pause()
-        life = node.life
         length_ms = rng.choice((rng.uniform(50, 600), rng.uniform(600, 3000)))
-        self._world.after(length_ms, lambda: self._resume(node, life))
+        self._resume_after(node, length_ms)
         return f"{node.name} for {length_ms:.0f} ms"
+
+    def _resume_after(self, node: Node, length_ms: float) -> None:
+        life = node.life
+        self._world.after(length_ms, lambda: self._resume(node, life))
 
     def _resume(self, node: Node, life: int) -> None:
         if node.is_up and node.is_paused and node.life == life:

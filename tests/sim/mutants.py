@@ -90,11 +90,11 @@ def light(
     return tell
 
 
-def full(mood: str, *, settings: ReplicationSettings | None = None) -> Tell:
+def full(mood: str, *, settings: ReplicationSettings | None = None, fault_ms: float = 3000) -> Tell:
     """Stories of whole clusters, in one mood."""
 
     def tell(seed: int) -> None:
-        SimCluster(Story(seed, mood, fault_ms=3000), settings=settings).run()
+        SimCluster(Story(seed, mood, fault_ms), settings=settings).run()
 
     return tell
 
