@@ -11,7 +11,6 @@ The checks do the same as `check_safety` of the unit tests, but look only at wha
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 from brokerd.replication.epochs.epoch_file import EPOCH_FILE, EpochFile
@@ -28,7 +27,7 @@ STEPS = 80
 HEALS = 10  # one story of so many is told to the end
 LIGHT_CHANGES = ("master", "replica", "fenced", "set")
 LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master")
-_NEAR_EVENTS = 4.0
+_NEAR_EVENTS = 8.0
 
 
 class Watch:
@@ -342,13 +341,3 @@ def _within(epochs: EpochList, end_offset: int) -> EpochList:
     if last is None or last.start_offset <= end_offset:
         return epochs
     return EpochList(entry for entry in epochs.entries if entry.start_offset <= end_offset)
-
-
-def count(stories: int, first: int = 0) -> Counter[str]:
-    """Tell stories and count their events."""
-    did: Counter[str] = Counter()
-    for seed in range(first, first + stories):
-        story = LightStory(seed)
-        story.run()
-        did += story.did
-    return did

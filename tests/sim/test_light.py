@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from tests.sim.cluster import SimCluster, Story
+from tests.sim.coverage import missing
 from tests.sim.faults import Injector
-from tests.sim.light import HEALS, STEPS, LightStory, count
+from tests.sim.light import HEALS, LIGHT_CHANGES, LIGHT_FAULTS, STEPS, LightStory
 from tests.sim.mutants import Mutant
 from tests.sim.registry import MUTANTS
 from tests.sim.shrink import shrink
+from tests.sim.soak import LightCounts, tell_short_light
 from tests.sim.world import Violation
 
 _STORIES = 200
 
 
 def test_every_promise_is_kept_whatever_comes_next() -> None:
-    did: Counter[str] = count(_STORIES)
+    counts = LightCounts()
+    for seed in range(_STORIES):
+        counts.take(seed)
+    assert not counts.failed
     for event in ("append", "flush", "deliver", "deliver_part", "dial", "process", "answer", "tick", "elect", "push"):
-        assert did[event] >= _STORIES, did
-    for fault in ("cut", "crash", "power_lost", "lose_answer", "abandon", "lose_master", "start"):
-        assert did[fault] >= _STORIES // 10, did
-    assert did["healed"] == _STORIES // HEALS
-    assert sum(did.values()) >= STEPS * _STORIES
+        assert counts.operations[event] >= _STORIES, counts.operations
+    for fault in LIGHT_FAULTS:
+        assert counts.faults[fault] >= _STORIES // 10, counts.faults
+    assert counts.operations["start"] >= _STORIES // 10
+    assert counts.operations["healed"] == _STORIES // HEALS
+    assert counts.steps == STEPS * _STORIES
+    # Each kind of fault came close to each change of role.
+    assert not missing(counts.pairs, LIGHT_CHANGES, LIGHT_FAULTS, 1)
 
 
 def test_whoever_tells_an_older_epoch_is_not_believed() -> None:
@@ -86,3 +92,16 @@ def test_a_failing_story_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [fault.kind for fault in cluster.injector.plan if fault.index not in short.without_faults]
     assert kept == ["reset"]
     assert len(short.without_clients) >= 5
+
+
+def test_a_failing_light_story_can_be_shrunk_and_read() -> None:
+    mutant = next(each for each in MUTANTS if each.name == "nobody but itself")
+    with mutant.entered():
+        found = mutant.find()
+        assert found is not None
+        text = tell_short_light(*found)
+    lines = text.splitlines()
+    assert lines[0].startswith("BROKEN")
+    assert "lacks Acknowledged" in lines[0]
+    assert "VIOLATION" in lines[-1]
+    assert len(lines) < STEPS // 3
