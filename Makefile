@@ -47,6 +47,9 @@ sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 sim-soak: .venv/.installed-dev ## simulate new clusters for a while, and count: make sim-soak MINUTES=n
 	$(PYTHON) -m tests.sim --minutes $(MINUTES) $(ARGS)
 
+mutants: .venv/.installed-dev ## break each rule on purpose: the simulator must find every one
+	$(PYTHON) -m tests.sim --mutants $(ARGS)
+
 models: .venv/.installed-dev ## try what is tested against a model with more examples: make models TIMES=n
 	EXAMPLES_TIMES=$(TIMES) $(PYTEST) -n auto $$(grep -rl RuleBasedStateMachine tests/unit) $(ARGS)
 
@@ -86,4 +89,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak models fuzz soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak mutants models fuzz soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs

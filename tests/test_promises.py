@@ -12,6 +12,7 @@ from brokerd.consuming.read_place import PullSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.settings import StoreSettings
 from remoting.settings import describe
+from tests.sim.registry import CANNOT_BE_CLOSED, MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/RELIABILITY.md").read_text()
@@ -45,6 +46,15 @@ def test_every_window_has_a_row_with_code_or_consequence_and_a_test() -> None:
         assert TEST.search(tests), f"{window}: no test"
         if not CODE.search(code):
             assert code in ("cannot be closed", "not in the default mode, where k is all"), f"{window}: {code}"
+
+
+def test_every_window_has_a_mutant_that_opens_it() -> None:
+    """A window that nobody can open again would be closed by luck: `make mutants` finds each of these."""
+    windows = {cell for cell in ROWS if re.fullmatch(r"W\d+", cell)}
+    opened = {mutant.window for mutant in MUTANTS}
+    assert windows - opened == CANNOT_BE_CLOSED
+    assert not {each for each in opened if re.fullmatch(r"W\d+", each)} - windows
+    assert {window for window in windows if "cannot be closed" in ROWS[window]} == CANNOT_BE_CLOSED
 
 
 def test_everything_that_the_page_names_exists() -> None:

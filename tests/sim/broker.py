@@ -1,6 +1,7 @@
 """A broker in the simulator: the real core over a faulty disk, and shells that put its bytes and requests on the network.
 
-The shells do what the daemon's do: the flusher syncs and reports, the housekeeper makes checkpoints and looks at the disk's room,
+The shells do what the daemon's do: the flusher syncs and reports, the housekeeper makes checkpoints and looks at the disk's room
+(each thing that a thread does is a step of its own, which may come in the middle of a write of the loop),
 a failure of the disk ends the process, and somebody starts it again.
 """
 
@@ -25,17 +26,19 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
+from brokerd.store.log.commitlog import SyncMark
 from brokerd.store.log.retention import decide_retention
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.store.start.durable_positions import StoreCheckpoint
 from remoting.disk import Bytes
-from remoting.errors import CorruptedFile, StorageError
+from remoting.errors import CorruptedFile, SettingsError, StorageError
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from tests.sim.delays import DELAYS, retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.transactors import TRANSACTIONS, Connected
-from tests.sim.world import Network, Node, World
+from tests.sim.world import Action, Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
@@ -48,8 +51,9 @@ TICK_MS = 50
 REQUEST_TIMEOUT_MS = 1000
 _MAX_WAITING_BYTES = 1 << 18
 _CHECKPOINT_MS = 500
+_INTERRUPTED = 0.2  # of the writes to the log, by a thread that has something to do then
 _RETENTION_MS = 300
-# Nothing is deleted (a holder sees to that), but a full disk refuses appends and takes them again when it has room.
+# Somebody holds the log's begin, so nothing is deleted, but a full disk refuses appends and takes them again when it has room.
 _RETENTION = RetentionSettings(force_percent=98, refuse_percent=99, enough_free_bytes=4096)
 _POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000)
 
@@ -103,6 +107,8 @@ class SimBroker(Node):
         super().__init__(world, f"b{index}")
         self.network = network
         self.rng = world.random(self.name)
+        self._rng_of_threads = world.random(f"threads of {self.name}")
+        self.interrupted_writes = 0  # that another thread saw half done
         self.settings = settings
         self.store_settings = store
         self.disk = FaultyDisk(world.random(f"disk of {self.name}"))
@@ -110,7 +116,7 @@ class SimBroker(Node):
         self.address = f"{self.name}:10911"
         self.ha_address = f"{self.name}:10912"
         self.sync_ms = (0.2, 3.0)  # how long a sync takes
-        self.refusal_to_start: CorruptedFile | None = None
+        self.refusal_to_start: CorruptedFile | SettingsError | None = None
         self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
         self.began_ms = 0.0  # its present life
         self.waiting = 0  # sends of this life that were not answered yet
@@ -127,8 +133,11 @@ class SimBroker(Node):
         """Start the process; it may die of its disk before it is up."""
         self.begin_life()
         self.began_ms = self.world.now_ms
-        self._flush_wanted = self._is_flushing = False
+        self._flush_wanted = self._is_flushing = self._sync_is_due = self._checkpoint_is_due = False
+        self._view: StoreCheckpoint
+        self.disk.in_the_middle = None
         self._next_connection = 1
+        self._log_file = -1  # the number of the log's last file, once it is known
         self.waiting = 0
         self._links: dict[int, Link] = {}
         self.world.note(f"{self.name} starts (life {self.life})")
@@ -137,13 +146,14 @@ class SimBroker(Node):
         except PowerLost:
             self.crash("loses power while it starts")
             return
-        except CorruptedFile as error:
+        except (CorruptedFile, SettingsError) as error:
             self.refusal_to_start = error
             self.stop_process(f"refuses to start: {error}")
             return
         except StorageError as error:
             self.stop_process(f"cannot start: {error}")
             return
+        self.disk.in_the_middle = self._in_the_middle
         self.every(TICK_MS, self.guarded(self._tick))
         self.after(self.rng.uniform(0, _CHECKPOINT_MS), self.guarded(self._checkpoint))
         self.every(_RETENTION_MS, self.guarded(self._look_at_disk))
@@ -274,35 +284,49 @@ class SimBroker(Node):
             self._send_request(request)
 
     def _checkpoint(self) -> None:
-        checkpoint = self.core.store.begin_checkpoint()
+        """The loop takes a view; a helper thread writes it; the loop is told."""
+        self._view = self.core.store.begin_checkpoint()
+        self._checkpoint_is_due = True
+        self.cluster.happened("checkpoint", self)
+        self.after(self.rng.uniform(*self.sync_ms), self.guarded(self._run_checkpoint))
 
-        def run() -> None:
-            try:
-                checkpoint.run()
-            except StorageError as error:
-                self.core.store.abandon_checkpoint(checkpoint)
-                if not error.is_out_of_space:
-                    self.core.store.fail(error)
-                    return
-                self.core.store.set_full(True)
-            else:
-                self.core.store.finish_checkpoint(checkpoint)
-            self.after(_CHECKPOINT_MS, self.guarded(self._checkpoint))
+    def _run_checkpoint(self) -> None:
+        if not self._checkpoint_is_due:
+            return  # it was done in the middle of a write
+        self._checkpoint_is_due = False
+        checkpoint = self._view
+        failure: StorageError | None = None
+        try:
+            checkpoint.run()
+        except StorageError as error:
+            failure = error
+        self.after(0, self.guarded(lambda: self._end_checkpoint(checkpoint, failure)))
 
-        self.after(self.rng.uniform(*self.sync_ms), self.guarded(run))
+    def _end_checkpoint(self, checkpoint: StoreCheckpoint, failure: StorageError | None) -> None:
+        store = self.core.store
+        if failure is None:
+            store.finish_checkpoint(checkpoint)
+        else:
+            store.abandon_checkpoint(checkpoint)
+            if not failure.is_out_of_space:
+                store.fail(failure)
+                return
+            store.set_full(True)
+        self.after(_CHECKPOINT_MS, self.guarded(self._checkpoint))
 
     def _look_at_disk(self) -> None:
         store = self.core.store
         decision = decide_retention(
             store.file_ages(), self.disk.usage(), store.held_offset(), self.wall_ms(), store.is_full, _RETENTION
         )
-        assert not decision.remove
-        store.apply_retention(decision)
+        for remove in store.apply_retention(decision):
+            remove()
 
     def _role_changed(self, life: int, role: Role, epoch: int) -> None:
         if life == self.life:
             end = self.core.store.commitlog.end_offset
             self.world.note(f"{self.name} is {role.value} in epoch {epoch}, its log ends at {end}")
+            self.cluster.happened(role.name.lower(), self)
             if role is Role.MASTER:
                 self.cluster.became_master(self)
 
@@ -325,7 +349,7 @@ class SimBroker(Node):
 
         self.core.sender.send(drafts, done)
 
-    # ---- flushing
+    # ---- flushing: what the flusher's thread does is a step of its own each, and so is what the loop does behind it
 
     def request_flush(self) -> None:
         if self._is_flushing:
@@ -333,32 +357,70 @@ class SimBroker(Node):
             return
         self._is_flushing = True
         self._flush_wanted = False
-        self.after(self.rng.uniform(*self.sync_ms), self.guarded(self._flushed))
+        self._sync_is_due = True
+        self.after(self.rng.uniform(*self.sync_ms), self.guarded(self._sync))
 
-    def _flushed(self) -> None:
+    def _in_the_middle(self, path: str) -> Action | None:
+        """The loop is about to write to the log. A thread that has something to do may do it just then."""
+        if not (self._sync_is_due or self._checkpoint_is_due) or not path.startswith("commitlog/"):
+            return None
+        if self._rng_of_threads.random() >= _INTERRUPTED:
+            return None
+        self.interrupted_writes += 1
+        return self._sync if self._sync_is_due else self._run_checkpoint
+
+    def _sync(self) -> None:
+        """The thread syncs; the loop hears of it, and what nobody waits for follows in the thread: in either order."""
+        if not self._sync_is_due:
+            return  # it was done in the middle of a write
+        self._sync_is_due = False
         store = self.core.store
         try:
             mark = store.sync()
         except StorageError as error:
-            self.core.store.fail(error)
+            self._fail_soon(error)
             return
-        self._is_flushing = False
-        store.mark_flushed(mark)
+        spread_ms = self._rng_of_threads.choice((0.0, 0.0, 0.3))
+        self.after(0, self.guarded(lambda: self._synced(mark)))
+        self.after(self._rng_of_threads.uniform(0, spread_ms), self.guarded(lambda: self._leave_word(mark)))
+
+    def _fail_soon(self, error: StorageError) -> None:
+        """A thread tells the loop that the disk failed."""
+        self.after(0, self.guarded(lambda: self.core.store.fail(error)))
+
+    def _synced(self, mark: SyncMark) -> None:
+        """On the loop."""
+        self._note_roll()
+        self.core.store.mark_flushed(mark)
         self.driver.on_flushed(self.monotonic_ms())
-        if not self.is_up:
-            return
+        self.after_event()
+
+    def _leave_word(self, mark: SyncMark) -> None:
+        """In the thread, which then sees to the next file, and to what was asked for meanwhile."""
+        store = self.core.store
         try:
             store.note_flushed(mark)
         except StorageError as error:
-            store.fail(error)
+            self._fail_soon(error)
             return
+        self.after(self._rng_of_threads.uniform(0, 0.2), self.guarded(self._prepare))
+
+    def _prepare(self) -> None:
         try:
-            store.prepare_next_segment()
+            self.core.store.prepare_next_segment()
         except StorageError as error:
             self.world.note(f"{self.name} has no room for its next file: {error}")
+        self._is_flushing = False
         if self._flush_wanted:
             self.request_flush()
-        self.after_event()
+
+    def _note_roll(self) -> None:
+        before, self._log_file = (
+            self._log_file,
+            self.core.store.commitlog.end_offset // self.store_settings.segment_size_bytes,
+        )
+        if self._log_file > before >= 0:
+            self.cluster.happened("roll", self)
 
     # ---- controllers: `RoleAuthority` of the driver goes to the session
 

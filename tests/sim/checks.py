@@ -106,6 +106,9 @@ class Truth:
         most = 2 if after.master_epoch > before.master_epoch else 1  # an election, and who stays in the set
         self._require(0 <= changed <= most, f"the epoch of the set moved by {changed}")
         self._require(changed > 0 or after.sync_state_set == before.sync_state_set, "a set changed within its epoch")
+        joined = members - set(before.sync_state_set)
+        if changed and after.master_epoch == before.master_epoch:
+            self._cluster.happened("join" if joined else "leave", self._cluster.ids.get(min(joined, default=-1)))
         master = after.master_broker_id
         if master is not None and after.master_epoch > before.master_epoch and before.had_master:
             self._require(
@@ -149,13 +152,21 @@ class Promises:
                 )
 
     def became_master(self, broker: SimBroker) -> None:
-        """A new master knows every offset that a consumer was told is committed."""
+        """A new master knows every offset that a consumer was told is committed, and every message that it was told is acked."""
         for (group, queue_id), offset in self._cluster.history.committed.items():
             known = broker.core.metadata.consumer_offset(group, TOPIC, queue_id)
             self._cluster.world.require(
                 known is not None and known >= offset,
                 f"{broker.name} becomes master with offset {known} of {group}; {offset} was committed",
             )
+        finished = self._cluster.history.finished_places
+        for queue in broker.core.pop.ledger.queues_of(POP_GROUP, TOPIC):
+            for batch in queue.batches.values():
+                again = [offset for offset in batch.remaining_offsets() if (0, queue.queue_id, offset) in finished]
+                self._cluster.world.require(
+                    not again,
+                    f"{broker.name} becomes master and does not know that {again} of {queue.queue_id} are acked",
+                )
 
 
 def check_broker_alone(cluster: SimCluster, broker: SimBroker) -> None:

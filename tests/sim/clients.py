@@ -184,9 +184,16 @@ class Puller(Client):
             record = decode_record(encoded)
         except ProtocolError as error:
             # A flipped length of the topic or the properties, which no checksum covers: the consumer sees it.
-            self.world.require(broker in self.cluster.rotten, f"{broker.name} served what is no message: {error}")
+            self.world.require(
+                self.cluster.may_serve_damage(broker), f"{broker.name} served what is no message: {error}"
+            )
             self.history.count("pull", "damage detected")
             return
+        wanted = _key_of(record.body)
+        self.world.require(
+            self.cluster.may_serve_damage(broker) or record.property_map().get("KEYS") == wanted,
+            f"{broker.name} served {record.body[:20]!r} with other properties than it was sent with",
+        )
         self.world.require(body_is_intact(record), f"{broker.name} served a damaged message to a pull")
         place = self._queue_id, record.queue_offset
         require = self.world.require
@@ -229,8 +236,12 @@ class Puller(Client):
 
 
 def make_draft(topic: str, queue_id: int, body: bytes) -> Draft:
-    key = body.split(b".", 1)[0].decode()
+    key = _key_of(body)
     return Draft(topic, queue_id, body, encode_properties({"UNIQ_KEY": key, "KEYS": key, "TAGS": "a"}), 1, _HOST)
+
+
+def _key_of(body: bytes) -> str:
+    return body.split(b".", 1)[0].decode(errors="replace")
 
 
 def was_refused(outcome: SendOutcome) -> bool:

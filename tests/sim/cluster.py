@@ -23,12 +23,16 @@ from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
+from tests.sim.coverage import Coverage
+from tests.sim.decay import Decay
 from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
+from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World
+from tests.support.disks import Counters
 
 SETTLE_LIMIT_MS = 60_000
 DRAIN_LIMIT_MS = 60_000
@@ -73,9 +77,10 @@ class SimCluster:
         )
         self._journal = JournalSettings(snapshot_every_records=rng.choice((20, 4096)), snapshot_part_bytes=1024)
         mood = story.mood or choose_mood(rng)
-        brokers = 2 if mood != "rot" and rng.random() < 0.15 else 3
-        learners = 1 if mood != "rot" and rng.random() < 0.15 else 0
-        self._restarts_at_end = rng.random() < 0.35
+        needs_all = mood in ("rot", "decay", "memory")  # one disk is damaged, so there must be others
+        brokers = 2 if not needs_all and rng.random() < 0.15 else 3
+        learners = 1 if not needs_all and rng.random() < 0.15 else 0
+        self._restarts_at_end = rng.random() < 0.35 and mood != "memory"
         self.truth = Truth(self)
         self.promises = Promises(self)
         controllers: dict[str, SimController] = {}
@@ -100,10 +105,12 @@ class SimCluster:
         ]
         self.nodes: list[SimBroker | SimController] = [*self.brokers, *self.controllers]
         self.victim = rng.choice(self.brokers)
+        self.decay = Decay(self, self.victim, rng.choice(self.controllers))
         for node in self.nodes:
             node.cluster = self
         for controller in self.controllers:
             controller.meet({broker.address: broker for broker in self.brokers})
+        self.coverage = Coverage()
         self.injector = Injector(self, mood, MAX_FAULTS, story.fault_ms)
 
     # ---- the story
@@ -131,7 +138,9 @@ class SimCluster:
         for client in self.clients:
             client.stop()
         self.injector.heal()
-        if self.rotten:
+        if self.injector.mood == "decay":
+            self._mend()
+        elif self.rotten:
             world.run(3000)  # until the others are in the set again
             for broker in self.rotten:
                 self.replace(broker)
@@ -140,12 +149,36 @@ class SimCluster:
         self._let_clients_end()
         self._settle("left alone")
         check_end(self)
+        self.decay.check()
         if self._restarts_at_end:
             self._restart_everything()
         require(
             not self.unhandled or self.injector.mood == "rot",
             f"nobody handled errors of a disk: {dict(self.unhandled)}",
         )
+
+    def _mend(self) -> None:
+        """The group goes on with those that are well, whoever refuses; then a person gives the damaged broker an empty disk."""
+        others = [each for each in self.brokers if each not in self.rotten]
+
+        def is_served() -> bool:
+            group, master = self.truth.group, self.master()
+            members = () if group is None else group.sync_state_set
+            return (
+                master is not None
+                and master.driver.accepts_messages
+                and all(each.is_up and self.id_of(each) in members for each in others)
+            )
+
+        is_over = self.world.run_until(is_served, SETTLE_LIMIT_MS, every=20)
+        self.world.require(is_over, "the group does not go on, although all but one broker are well")
+        for broker in self.rotten:
+            if broker.is_up:
+                broker.kill("is taken out of service")
+            self.world.run_until(lambda broker=broker: self.may_be_replaced(broker), SETTLE_LIMIT_MS)  # type: ignore[misc]
+            self.world.require(self.may_be_replaced(broker), f"the group does not go on without {broker.name}")
+            self.replace(broker)
+        self.restart_all()
 
     def _create(self) -> None:
         """The topic and the groups that all of the story is about."""
@@ -161,10 +194,11 @@ class SimCluster:
             master.core.metadata.put_group(ordered, answers.append)
             master.core.metadata.put_topic(TopicConfig(DELAYED_TOPIC, 1, 1, 6), answers.append)
             master.core.metadata.put_group(GroupConfig(BACK_GROUP, retry_max_times=MAX_RETRIES), answers.append)
+            master.core.metadata.put_group(GroupConfig(LEASE_GROUP, retry_max_times=1000), answers.append)
 
         create()
-        self.world.require(self.world.run_until(lambda: len(answers) == 6, 10_000), "the topic gets no answer")
-        self.world.require(answers == [None] * 6, f"topic and group could not be created: {answers}")
+        self.world.require(self.world.run_until(lambda: len(answers) == 7, 10_000), "the topic gets no answer")
+        self.world.require(answers == [None] * 7, f"topic and group could not be created: {answers}")
 
     def _employ(self) -> None:
         world, without = self.world, self.story.without_clients
@@ -173,6 +207,7 @@ class SimCluster:
             **{f"g{n}": lambda name, n=n: Puller(world, self, name, n) for n in range(QUEUES)},  # type: ignore[misc]
             "popper": lambda name: Popper(world, self, name),
             "ordered": lambda name: OrderedPopper(world, self, name, 0),
+            "leaser": lambda name: Leaser(world, self, name),
             "transactor": lambda name: Transactor(world, self, name),
             "delayer": lambda name: DelayedProducer(world, self, name),
             "backer": lambda name: Backer(world, self, name),
@@ -246,6 +281,15 @@ class SimCluster:
     def id_of(self, broker: SimBroker) -> int | None:
         return next((broker_id for broker_id, each in self.ids.items() if each is broker), None)
 
+    def disk_counters(self) -> list[Counters]:
+        """What all disks did, also those of machines that were replaced."""
+        disks = [node.disk for node in self.nodes] + [disk for broker in self.brokers for disk in broker.disks]
+        return [disk.counters for disk in disks]
+
+    def may_serve_damage(self, broker: SimBroker) -> bool:
+        """In the mood of rot a flip of a length that no checksum covers reaches a consumer, who sees that it is no message."""
+        return broker in self.rotten and self.injector.mood != "decay"
+
     def all_in_set(self) -> bool:
         """Every broker is in the sync-state set, so each of them has everything."""
         group = self.truth.group
@@ -280,6 +324,11 @@ class SimCluster:
     def answered(self, broker: SimBroker, drafts: list[Draft], outcomes: list[SendOutcome]) -> None:
         self.promises.answered(broker, drafts, outcomes)
 
+    def happened(self, change: str, node: SimBroker | SimController | None) -> None:
+        """A role, a set or a file of a node changed: some faults wait for that."""
+        self.coverage.changed(change, self.world.now_ms)
+        self.injector.happened(change, node)
+
     def decided(self, controller: SimController, index: int, is_decision: bool, data: bytes) -> None:
         self.truth.decided(controller, index, is_decision, data)
         for broker in self.brokers:
@@ -293,7 +342,9 @@ class SimCluster:
         """Its disk refused; the supervisor starts it again."""
         if isinstance(node, SimBroker) and node.refusal_to_start is not None:
             self.world.require(node in self.rotten, f"{node.name} refuses to start: {node.refusal_to_start}")
-            self.replace(node)
+            # The only one that has everything is not thrown away.
+            if self.injector.mood != "decay" or self.may_be_replaced(node):
+                self.replace(node)
         self.injector.later(node, self.world.random(f"{node.name} {node.life}").uniform(20, 800))
 
     def lost_power(self, node: SimBroker | SimController) -> None:
@@ -313,6 +364,7 @@ class SimCluster:
         if broker.is_up:
             broker.kill()
         broker.replace()
+        self.decay.replaced(broker)
         self.rotten = [each for each in self.rotten if each is not broker]
         broker_id = self.id_of(broker)
         if broker_id is None:

@@ -167,7 +167,8 @@ class SimController(Node):
             self._come_back(str(error))
             return
         except CorruptedFile as error:
-            self.world.require(False, f"{self.name} finds its files damaged: {error}")
+            self._refuse(f"finds its files damaged: {error}")
+            return
         except StorageError as error:
             self.stop_process(f"cannot start: {error}")
             return
@@ -264,6 +265,11 @@ class SimController(Node):
         for peer in self._peers.values():  # whose connections to it close
             if peer is not self:
                 self.network.send(self, peer, peer.guarded(lambda peer=peer: peer.peer_lost(self.name)))  # type: ignore[misc]
+
+    def _refuse(self, why: str) -> None:
+        """It has lost what it had acknowledged, and says so. Whose disk is well has no reason to; the others do without it."""
+        self.world.require(self.cluster.decay.is_damaged(self), f"{self.name} {why}")
+        self.kill(why)
 
     def stop_process(self, reason: str) -> None:
         """The process ends of itself, as the daemon does when its disk fails; its supervisor starts it again."""
@@ -450,6 +456,7 @@ class SimController(Node):
         state = self.node.core.soft_state
         if state.role is Role.LEADER and state.term != self._term:
             self._term = state.term
+            self.cluster.happened("leader", self)
             self.world.note(f"{self.name} leads term {state.term}")
             self.table.lead(self.monotonic_ms())
         configuration = self.node.core.configuration

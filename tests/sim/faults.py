@@ -1,7 +1,8 @@
 """What goes wrong in a story: drawn beforehand from the seed, each fault with choices of its own.
 
-A story has a mood, which says how likely each fault is. Leaving a fault out changes no other one's choices, so a failing story
-can be told again with fewer of them.
+A story has a mood, which says how likely each fault is. Some faults are aimed: they wait for the next election, roll, checkpoint
+or join, and come a moment later, to the node that it happened to if they can. Leaving a fault out changes no other one's choices,
+so a failing story can be told again with fewer of them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,26 @@ MOODS: dict[str, dict[str, float]] = {
     "power": {"crash": 4, "blackout": 5, "power at a sync": 2, "master and leader": 2, "slow disk": 6},
     "machines": {"replacement": 4, "queues removed": 3, "kill": 2, "crash": 2, "heal": 1, "split": 1},
     "rot": {"rot": 5, "kill": 2, "crash": 1, "all controllers": 1, "doubling": 1},
+    # Any bit of any file, on one broker and one controller: see `decay`. Not among the moods of a seed while MOOD_SHARES says so.
+    "decay": {
+        "decay": 7,
+        "kill": 3,
+        "crash": 2,
+        "power at a sync": 1,
+        "all controllers": 1,
+        "master and leader": 1,
+        "freeze": 1,
+    },
+    "memory": {"power of one": 9, "freeze": 1, "all controllers": 1, "lost replies": 1, "reset": 1},
     "calm": {},
 }
-MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5}
+MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5, "decay": 0}
+
+
+# What faults are aimed at, and how many of them, beside those that are aimed at nothing.
+_AIMS = {"master": 2, "leader": 1, "join": 1, "leave": 1, "roll": 1, "checkpoint": 1}
+_UNAIMED = 9
+_SOON_MS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +65,7 @@ class Fault:
     index: int
     at_ms: float
     kind: str
+    aim: str = ""  # the change that it waits for, from its time on; "" = it waits for nothing
 
 
 def choose_mood(rng: Random) -> str:
@@ -62,7 +81,8 @@ def plan_faults(rng: Random, mood: str, most: int, until_ms: float) -> list[Faul
     count = rng.randint(max(1, most // 2), most)
     times = sorted(rng.uniform(50, until_ms) for _ in range(count))
     kinds = rng.choices(list(weights), list(weights.values()), k=count)
-    return [Fault(index, at_ms, kind) for index, (at_ms, kind) in enumerate(zip(times, kinds, strict=True))]
+    aims = rng.choices(("", *_AIMS), (_UNAIMED, *_AIMS.values()), k=count)
+    return [Fault(index, *drawn) for index, drawn in enumerate(zip(times, kinds, aims, strict=True))]
 
 
 class Injector:
@@ -76,6 +96,8 @@ class Injector:
         self._world = cluster.world
         self._network = cluster.network
         self._is_healed = False
+        self._aimed: list[Fault] = []  # that wait for what they are aimed at
+        self._target: SimBroker | SimController | None = None  # of the aimed fault that is being carried out
         self._kinds: dict[str, Callable[[Random], str | None]] = {
             "kill": self._kill,
             "crash": self._crash,
@@ -100,17 +122,29 @@ class Injector:
             "replacement": self._replacement,
             "queues removed": self._queues_removed,
             "rot": self._rot,
+            "power of one": self._power_of_one,
+            "decay": self._decay,
         }
 
     def start(self, leave_out: frozenset[int]) -> None:
         """Let the plan come true from now on, without the faults of these numbers."""
+        if self.mood == "memory":
+            self._cluster.victim.sync_ms = (300, 1500)  # so that a loss of power takes something
         for fault in self.plan:
             if fault.index not in leave_out:
-                self._world.after(fault.at_ms, lambda fault=fault: self._inject(fault))  # type: ignore[misc]
+                self._world.after(fault.at_ms, lambda fault=fault: self._begin(fault))  # type: ignore[misc]
+
+    def happened(self, change: str, node: SimBroker | SimController | None) -> None:
+        """Something changed at a node; faults that were aimed at that come a moment later."""
+        for fault in [fault for fault in self._aimed if fault.aim == change]:
+            self._aimed.remove(fault)
+            soon_ms = self._world.random(f"moment of fault {fault.index}").uniform(0, _SOON_MS)
+            self._world.after(soon_ms, lambda fault=fault: self._inject(fault, node))  # type: ignore[misc]
 
     def heal(self) -> None:
         """No fault comes any more, and everything that was broken works again."""
         self._is_healed = True
+        self._aimed.clear()
         self._world.note("everything is healed")
         self._network.heal()
         for node in self._cluster.nodes:
@@ -127,18 +161,29 @@ class Injector:
 
     # ---- carrying out; each says what it did, or None when it could not
 
-    def _inject(self, fault: Fault) -> None:
+    def _begin(self, fault: Fault) -> None:
+        if fault.aim:
+            self._aimed.append(fault)
+        else:
+            self._inject(fault, None)
+
+    def _inject(self, fault: Fault, target: SimBroker | SimController | None) -> None:
         if self._is_healed:
             return
         rng = self._world.random(f"fault {fault.index}")
+        self._target = target
         did = self._kinds[fault.kind](rng)
         if did is not None:
             self.counters[fault.kind] += 1
+            self._cluster.coverage.fault(fault.kind, self._world.now_ms)
             self._world.note(f"fault {fault.index}: {fault.kind} {did}")
 
     def _node(self, rng: Random) -> SimBroker | SimController | None:
-        """Whom it hits: the master and the leader more often than others; None when that one is down already."""
+        """Whom it hits: who it was aimed at, or the master and the leader more often than others; None when that one is down
+        already."""
         cluster = self._cluster
+        if self._target is not None and self.mood != "rot":
+            return self._target if self._target.is_up else None
         if self.mood == "rot":
             # A damaged replica may go; a damaged master whose set is itself alone could not be replaced by anybody.
             node: SimBroker | SimController | None = None if cluster.victim is cluster.master() else cluster.victim
@@ -165,6 +210,24 @@ class Injector:
         self.later(node, rng.uniform(20, 1500))
         return node.name
 
+    def _power_of_one(self, rng: Random) -> str | None:
+        """The same broker loses power again and again, each time when the others have all that it has; often it comes back to
+        find the others frozen. (They do not die: who acknowledges from memory cannot tell its own death from a loss of power.)"""
+        node = self._cluster.victim
+        if not node.is_up or not self._cluster.all_in_set():
+            return None
+        node.crash()
+        self.later(node, rng.uniform(20, 200))
+        if rng.random() < 0.7:
+            self._freeze_others(node, rng.uniform(1000, 3000))
+        return node.name
+
+    def _freeze_others(self, node: SimBroker, length_ms: float) -> None:
+        for other in self._cluster.brokers:
+            if other is not node and other.is_up and not other.is_paused and not self._is_healed:
+                other.pause()
+                self._resume_after(other, length_ms)
+
     def _power(self, rng: Random) -> str | None:
         node = self._node(rng)
         if node is None:
@@ -177,10 +240,13 @@ class Injector:
         if node is None or node.is_paused:
             return None
         node.pause()
-        life = node.life
         length_ms = rng.choice((rng.uniform(50, 600), rng.uniform(600, 3000)))
-        self._world.after(length_ms, lambda: self._resume(node, life))
+        self._resume_after(node, length_ms)
         return f"{node.name} for {length_ms:.0f} ms"
+
+    def _resume_after(self, node: Node, length_ms: float) -> None:
+        life = node.life
+        self._world.after(length_ms, lambda: self._resume(node, life))
 
     def _resume(self, node: Node, life: int) -> None:
         if node.is_up and node.is_paused and node.life == life:
@@ -321,6 +387,9 @@ class Injector:
             self.later(broker, rng.uniform(20, 800))
         broker.lose_queues()
         return broker.name
+
+    def _decay(self, rng: Random) -> str | None:
+        return self._cluster.decay.strike(rng)
 
     def _rot(self, rng: Random) -> str | None:
         """A bit of what was durable long ago flips, on one broker only: the others must have everything."""

@@ -11,12 +11,12 @@ The checks do the same as `check_safety` of the unit tests, but look only at wha
 
 from __future__ import annotations
 
-from collections import Counter
 from random import Random
 
 from brokerd.replication.epochs.epoch_file import EPOCH_FILE, EpochFile
 from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.settings import ReplicationSettings
+from tests.sim.coverage import Coverage
 from tests.sim.world import Violation
 from tests.support.disks import MemoryFile, PowerLost
 from tests.unit.brokerd.replication.group import Group, MemoryReplicatedLog, Node
@@ -25,6 +25,9 @@ from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
 STEPS = 80
 HEALS = 10  # one story of so many is told to the end
+LIGHT_CHANGES = ("master", "replica", "fenced", "set")
+LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master")
+_NEAR_EVENTS = 8.0
 
 
 class Watch:
@@ -87,6 +90,7 @@ class Watch:
 
     def _look_at_required_sets(self) -> None:
         controller = self._group.controller
+        least = self._group.settings.min_in_sync_replicas
         for node in self._nodes:
             if not node.alive:
                 continue
@@ -97,6 +101,9 @@ class Watch:
                 assert controller.members <= mastership.sync.required, (
                     f"b{node.broker_id} requires {set(mastership.sync.required)}, the set is {set(controller.members)}"
                 )
+            if mastership is not None and least > 1 and node.driver.accepts_messages:
+                copies = len(mastership.sync.required)
+                assert copies >= least, f"b{node.broker_id} takes messages of which there will be {copies} copies"
 
     def _look_at_acknowledged(self, again: bool) -> None:
         acknowledged = self._group.acknowledged
@@ -191,16 +198,26 @@ class LightStory(Story):
         heals: bool | None = None,
         only_outcomes: bool = False,
         weights: dict[str, float] | None = None,
+        learners: frozenset[int] = frozenset(),
+        ends_without_one: bool = False,
+        without: frozenset[int] = frozenset(),
     ) -> None:
-        """`weights` makes some events likelier or rarer than they are."""
+        """`weights` makes some events likelier or rarer than they are; `ends_without_one`: one broker stays dead in the end, and
+        the others must be able to do without it. The events `without` are left out; the others make the same choices then."""
         size = 3 if Random(seed).random() < 0.8 else Random(seed).choice((2, 4))
-        super().__init__(seed, size=size, settings=settings, steps=steps)
+        super().__init__(seed, size=size, settings=settings, steps=steps, learners=learners & {*range(1, size + 1)})
         self.seed = seed
         self.heals = seed % HEALS == 0 if heals is None else heals
         self.trace: list[str] = []
         self.is_traced = False
         self._only_outcomes = only_outcomes
+        self.coverage = Coverage(_NEAR_EVENTS)
+        self.events = 0  # that were drawn, also those that could not take place
+        self._ends_without_one = ends_without_one
+        self._without = without
+        self._roles = [0] * size  # how many role changes of each broker were noted
         self._weights = {**WEIGHTS, **(weights or {})}
+        self._views = [self.group.controller.view()]  # the last of each epoch
 
     def run(self, *_: object, **__: object) -> None:
         """Tell it, and in some stories let the group heal."""
@@ -223,17 +240,73 @@ class LightStory(Story):
         names, shares = list(self._weights), list(self._weights.values())
         while left:
             for name in rng.choices(names, shares, k=left):
+                self.events += 1
+                if self.events in self._without:
+                    left -= 1
+                    continue
+                self.rng = Random(self.seed << 32 | self.events)
                 if self._happens(name):
                     left -= 1
+                    self._note_changes(name)
                     self.did[name] += 1
                     if self.is_traced:
                         self.trace.append(f"{group.now_ms:8} {name:12} {self._state()}")
                     watch.look()
         check_acks_are_from_one_broker_per_epoch(group)
-        if self.heals:
+        self.rng = rng
+        if self._ends_without_one:
+            self._finish_without_one()
+        elif self.heals:
             self.trace.append("everything is healed")
             self.finish()
             self.did["healed"] += 1
+
+    def _note_changes(self, event: str) -> None:
+        """What the event was to the coverage, and what the controllers would say now."""
+        if event in LIGHT_FAULTS:
+            self.coverage.fault(event, self.events)
+        for index, node in enumerate(self.group.nodes.values()):
+            if len(node.roles) != self._roles[index]:
+                for role, _ in node.roles[self._roles[index] :]:
+                    self.coverage.changed(role.name.lower(), self.events)
+                self._roles[index] = len(node.roles)
+        view = self.group.controller.view()
+        if view.members != self._views[-1].members:
+            self.coverage.changed("set", self.events)
+        if view.master_epoch == self._views[-1].master_epoch:
+            self._views.pop()
+        self._views.append(view)
+
+    def push_old(self) -> bool:
+        """Somebody tells a broker what was true in an earlier epoch."""
+        nodes = [node for node in self.group.nodes.values() if node.alive]
+        if not nodes or len(self._views) < 2:
+            return False
+        node = self.rng.choice(nodes)
+        node.driver.observed(self.rng.choice(self._views[:-1]), self.group.now_ms)
+        return True
+
+    def _finish_without_one(self) -> None:
+        """Faults stop, and all but one broker are there: they must acknowledge, unless only that one may lead."""
+        group = self.group
+        dead = self.rng.choice([node for node in group.nodes.values() if group.controller.members != {node.broker_id}])
+        self.trace.append(f"everything but b{dead.broker_id} is healed")
+        if dead.alive:
+            group.crash(dead)
+        for node in group.nodes.values():
+            node.fuse.steps_left = 0
+            if node is not dead and not node.alive:
+                node.start()
+        for _ in range(60):
+            if group.controller.master_id in (None, dead.broker_id):
+                group.controller.elect(self.rng.choice(group.controller.candidates()))
+            group.push_all()
+            group.settle(4, tick_ms=250)
+        before = len(group.acknowledged)
+        master = next(node for node in group.nodes.values() if node.broker_id == group.controller.master_id)
+        group.append(master)
+        group.settle(3)
+        assert len(group.acknowledged) == before + 1, f"without b{dead.broker_id} the group does not acknowledge"
 
     def _happens(self, name: str) -> bool:
         """Have an event take place, if it can now."""
@@ -241,6 +314,7 @@ class LightStory(Story):
             happened: bool = getattr(self, name)()
         except PowerLost:
             self._lose_power()
+            self.coverage.fault("power_lost", self.events)
             return True
         return happened
 
@@ -267,13 +341,3 @@ def _within(epochs: EpochList, end_offset: int) -> EpochList:
     if last is None or last.start_offset <= end_offset:
         return epochs
     return EpochList(entry for entry in epochs.entries if entry.start_offset <= end_offset)
-
-
-def count(stories: int, first: int = 0) -> Counter[str]:
-    """Tell stories and count their events."""
-    did: Counter[str] = Counter()
-    for seed in range(first, first + stories):
-        story = LightStory(seed)
-        story.run()
-        did += story.did
-    return did

@@ -69,8 +69,8 @@ class Popper(Client):
         try:
             record = decode_record(message.record)
         except ProtocolError as error:
-            rotten = self.broker in self.cluster.rotten
-            self.world.require(rotten, f"{self.broker.name} gave what is no message: {error}")
+            may = self.cluster.may_serve_damage(self.broker)
+            self.world.require(may, f"{self.broker.name} gave what is no message: {error}")
             self.history.count("pop", "damage detected")
             return
         self.world.require(body_is_intact(record), f"{self.broker.name} delivered a damaged message to a pop")

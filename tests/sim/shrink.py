@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
 from tests.sim.cluster import SimCluster, Story
+from tests.sim.light import LightStory
 from tests.sim.world import Violation
 
-_CLIENTS = ("p0", "p1", "g0", "g1", "popper", "ordered", "owner", "admin")
+_CLIENTS = ("p0", "p1", "g0", "g1", "popper", "ordered", "leaser", "transactor", "delayer", "backer", "owner", "admin")
 _DETAIL = re.compile(r"[0-9]+|b'[^']*'|b\"[^\"]*\"")
 
 
@@ -45,6 +47,36 @@ def shrink(story: Story, violation: str, progress: Callable[[str], None] = lambd
             story = candidate
             progress(f"it fails without {client} too")
     return story
+
+
+def shrink_light(seed: int, violation: str) -> frozenset[int]:
+    """The events of a light story that it fails without, as many as were found."""
+    promise = _promise(violation)
+
+    def still_fails(without: frozenset[int]) -> bool:
+        try:
+            LightStory(seed, without=without).run()
+        except Violation as error:
+            return _promise(str(error)) == promise
+        return False
+
+    story = LightStory(seed)
+    with contextlib.suppress(Violation):
+        story.run()
+    everything = frozenset(range(1, story.events + 1))
+    kept = sorted(everything)
+    share = max(1, len(kept) // 2)
+    while kept:
+        for start in range(0, len(kept), share):
+            remaining = kept[:start] + kept[start + share :]
+            if still_fails(everything - frozenset(remaining)):
+                kept = remaining
+                break
+        else:
+            if share == 1:
+                break
+            share //= 2
+    return everything - frozenset(kept)
 
 
 def _promise(violation: str) -> str:

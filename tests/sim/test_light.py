@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from tests.sim.cluster import SimCluster, Story
+from tests.sim.coverage import missing
 from tests.sim.faults import Injector
-from tests.sim.light import HEALS, STEPS, LightStory, count
-from tests.sim.mutants import FULL, LIGHT, Mutant
+from tests.sim.light import HEALS, LIGHT_CHANGES, LIGHT_FAULTS, STEPS, LightStory
+from tests.sim.mutants import Mutant
+from tests.sim.registry import MUTANTS
 from tests.sim.shrink import shrink
+from tests.sim.soak import LightCounts, tell_short_light
 from tests.sim.world import Violation
 
 _STORIES = 200
 
 
 def test_every_promise_is_kept_whatever_comes_next() -> None:
-    did: Counter[str] = count(_STORIES)
+    counts = LightCounts()
+    for seed in range(_STORIES):
+        counts.take(seed)
+    assert not counts.failed
     for event in ("append", "flush", "deliver", "deliver_part", "dial", "process", "answer", "tick", "elect", "push"):
-        assert did[event] >= _STORIES, did
-    for fault in ("cut", "crash", "power_lost", "lose_answer", "abandon", "lose_master", "start"):
-        assert did[fault] >= _STORIES // 10, did
-    assert did["healed"] == _STORIES // HEALS
-    assert sum(did.values()) >= STEPS * _STORIES
+        assert counts.operations[event] >= _STORIES, counts.operations
+    for fault in LIGHT_FAULTS:
+        assert counts.faults[fault] >= _STORIES // 10, counts.faults
+    assert counts.operations["start"] >= _STORIES // 10
+    assert counts.operations["healed"] == _STORIES // HEALS
+    assert counts.steps == STEPS * _STORIES
+    # Each kind of fault came close to each change of role.
+    assert not missing(counts.pairs, LIGHT_CHANGES, LIGHT_FAULTS, 1)
+
+
+def test_whoever_tells_an_older_epoch_is_not_believed() -> None:
+    for seed in range(60):
+        LightStory(seed, weights={"push_old": 6, "elect": 5}).run()
+
+
+def test_the_others_can_do_without_one_that_stays_dead() -> None:
+    for seed in range(40):
+        LightStory(seed, ends_without_one=True).run()
 
 
 def test_a_seed_tells_the_same_light_story_again() -> None:
@@ -37,25 +54,24 @@ def test_a_seed_tells_the_same_light_story_again() -> None:
     assert len(traces[0]) >= STEPS
 
 
-@pytest.mark.parametrize("mutant", LIGHT, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [each for each in MUTANTS if each.is_quick], ids=lambda each: each.name.replace(" ", "-")
+)
 def test_a_rule_that_loses_messages_is_found(mutant: Mutant) -> None:
     found = mutant.find()
     assert found is not None, f"{mutant.within} stories, and none broke a promise: {mutant.what}"
 
 
-@pytest.mark.parametrize(
-    "mutant", [mutant for mutant in FULL if mutant.is_quick], ids=lambda mutant: mutant.name.replace(" ", "-")
-)
-def test_a_rule_that_loses_messages_is_found_in_a_whole_cluster(mutant: Mutant) -> None:
-    found = mutant.find()
-    assert found is not None, f"{mutant.within} stories, and none broke a promise: {mutant.what}"
+def test_mutants_have_names_of_their_own() -> None:
+    names = [each.name for each in MUTANTS]
+    assert len(set(names)) == len(names) >= 40
 
 
 def test_a_mutant_is_gone_when_it_was_left() -> None:
-    mutant = LIGHT[0]
+    mutant = next(each for each in MUTANTS if each.name == "one slot")
     found = mutant.find()
     assert found is not None
-    LightStory(found[0], weights=mutant.weights, steps=mutant.steps).run()
+    mutant.tell(found[0])
 
 
 def test_a_failing_story_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,3 +92,16 @@ def test_a_failing_story_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [fault.kind for fault in cluster.injector.plan if fault.index not in short.without_faults]
     assert kept == ["reset"]
     assert len(short.without_clients) >= 5
+
+
+def test_a_failing_light_story_can_be_shrunk_and_read() -> None:
+    mutant = next(each for each in MUTANTS if each.name == "nobody but itself")
+    with mutant.entered():
+        found = mutant.find()
+        assert found is not None
+        text = tell_short_light(*found)
+    lines = text.splitlines()
+    assert lines[0].startswith("BROKEN")
+    assert "lacks Acknowledged" in lines[0]
+    assert "VIOLATION" in lines[-1]
+    assert len(lines) < STEPS // 3

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.sim.cluster import SimCluster, Story
+from tests.sim.coverage import Pair
 from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
+from tests.sim.soak import CHANGES
 
 _SEEDS = range(7)
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
@@ -36,14 +38,17 @@ def test_every_promise_is_kept_under_faults() -> None:
     """And it was put to the test: faults of most kinds, operations of every kind and outcome."""
     faults: Counter[str] = Counter()
     operations: Counter[tuple[str, str]] = Counter()
-    looked_up = restarted = 0
+    pairs: Counter[Pair] = Counter()
+    looked_up = restarted = interrupted = 0
     for seed in _SEEDS:
         cluster = SimCluster(seed)
         cluster.run()
         faults += cluster.injector.counters
         operations += cluster.history.operations
+        pairs += cluster.coverage.pairs
         looked_up += cluster.promises.looked_up
         restarted += cluster.restarted
+        interrupted += sum(broker.interrupted_writes for broker in cluster.brokers)
     assert faults.total() >= 5 * len(_SEEDS)
     for kinds in (PROCESSES, NETWORK, DISK, RARE):
         assert sum(faults[kind] > 0 for kind in kinds) >= len(kinds) // 2, faults
@@ -52,6 +57,10 @@ def test_every_promise_is_kept_under_faults() -> None:
     for operation in ("send", "pop", "ack", "commit"):
         assert operations[operation, "unknown"] >= 3, operations
     assert operations["designate", "ok"] >= 1
+    for change in CHANGES:
+        near = {fault for near_change, fault in pairs if near_change == change}
+        assert len(near) >= 5, f"near {change} there was only {near}"
+    assert interrupted >= 50
     assert looked_up >= 500
     assert restarted >= 1
 

@@ -49,7 +49,7 @@ class AskedThrough:
 
 
 class Connected:
-    """Who is connected to a broker: producers that its checks ask, and nobody who leases messages."""
+    """Who is connected to a broker: producers that its checks ask, and consumers that lease messages, which all live."""
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
@@ -58,8 +58,8 @@ class Connected:
         clients = [each for each in self._broker.cluster.clients if isinstance(each, Transactor)]
         return [AskedThrough(self._broker, each) for each in clients if group == _GROUP]
 
-    def is_alive(self, _client_id: str) -> bool:
-        return False
+    def is_alive(self, client_id: str) -> bool:
+        return any(each.name == client_id for each in self._broker.cluster.clients)
 
 
 class Transactor(Client):

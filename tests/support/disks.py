@@ -9,6 +9,8 @@ a power loss, and the writes between them:
 - `lose_power_at(n)` raises `PowerLost` in the n-th sync point from now on. A sync point is a segment's sync, and the creation,
   replacement or removal of a file (durable on return by the seam's contract); it takes effect or not, by chance, and everything
   fails after it until `crash()`.
+- `in_the_middle` is asked at each write what another thread does when a part of the bytes has reached the file and the rest has
+  not; None = nothing, and the write is one.
 - `fail_sync_at(n)` makes the n-th sync fail with EIO as Linux does: what was unsynced stays readable, is lost at the next
   power loss, and a later sync does not save it. `fail_write_at(n)` fails a write with EIO, `capacity_bytes` with ENOSPC,
   both after a part of the bytes reached the file; a small file is then not replaced at all. `flip_bit` rots one bit in both
@@ -333,6 +335,7 @@ class FaultyDisk(MemoryDisk):
         self._lose_power_in: int | None = None
         self._fail_sync_in: int | None = None
         self._fail_write_in: int | None = None
+        self.in_the_middle: Callable[[str], Callable[[], None] | None] | None = None
 
     # -- orders ------------------------------------------------------------------------------------------------------------
 
@@ -407,7 +410,14 @@ class FaultyDisk(MemoryDisk):
             fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
             self._write_some(path, file, position, content, min(fitting, len(content)))
             raise _refused("write", path, errno.ENOSPC)
-        super().write_file(path, file, position, content)
+        act = self.in_the_middle(path) if self.in_the_middle is not None else None
+        if act is None or len(content) < 2:
+            super().write_file(path, file, position, content)
+            return
+        middle = len(content) // 2
+        super().write_file(path, file, position, content[:middle])
+        act()
+        super().write_file(path, file, position + middle, content[middle:])
 
     def replace_bytes(self, path: str, content: bytes) -> None:
         # The old content stays until the new one is whole, so there must be room for both.

@@ -1,0 +1,121 @@
+"""Rot like any other fault: bits flip in any file of one broker and of one controller, at any time, and nobody is told.
+
+The others have whole copies, so nothing may be lost and nothing that is damaged may be served; who finds damage in what it has
+may refuse to go on, or mend it. That a damaged broker starts is no promise. One is that the group goes on without it when the
+others have everything, that no other broker takes the damage over, and that no consumer sees it.
+
+Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, NamedTuple
+
+from brokerd.store.log.layout import file_name, file_start
+from tests.sim.broker import SimBroker
+from tests.sim.controller import SimController
+from tests.support.disks import FaultyDisk, MemoryFile
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+
+LOG = "commitlog/"
+
+
+class Flip(NamedTuple):
+    """One byte of the log that is not what it was."""
+
+    offset: int
+    right: int
+    wrong: int
+
+
+class Decay:
+    """What rots in one story: the files of a broker and of a controller, chosen once."""
+
+    def __init__(self, cluster: SimCluster, broker: SimBroker, controller: SimController) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._controller = controller
+        self._damaged: set[SimBroker | SimController] = set()
+        self.flips: list[Flip] = []  # in the log, as long as the broker has the same disk
+
+    def is_damaged(self, node: SimBroker | SimController) -> bool:
+        """Whether it may refuse to start."""
+        return node in self._damaged
+
+    def replaced(self, broker: SimBroker) -> None:
+        """It has a new disk."""
+        self._damaged.discard(broker)
+        self.flips.clear()
+
+    def strike(self, rng: Random) -> str | None:
+        """Flip a bit somewhere; what was done, None when there was nothing that may be damaged."""
+        node: SimBroker | SimController = self._broker if rng.random() < 0.75 else self._controller
+        # First what kind of file, or large logs would take nearly all.
+        kinds = sorted({_kind(path) for path in node.disk.files})
+        if not kinds:
+            return None
+        kind = rng.choice(kinds)
+        path = rng.choice([path for path in sorted(node.disk.files) if _kind(path) == kind])
+        file = node.disk.files[path]
+        places = [n for n in (rng.randrange(max(1, len(file.platter.held))) for _ in range(8)) if _is_durable(file, n)]
+        if path.startswith(LOG):
+            places = [n for n in places if self._has_copy(path, n)]
+        if not places:
+            return None
+        bit = rng.randrange(8)
+        self._flip(node, path, places[0], bit)
+        return f"{node.name} {path} at {places[0]}, bit {bit}"
+
+    def check(self) -> None:
+        """No other broker took a damaged byte over; and who was damaged has mended itself, if it is still there."""
+        for flip in self.flips:
+            for broker in self._cluster.brokers:
+                log = broker.core.store.commitlog
+                if log.min_offset <= flip.offset < log.end_offset:
+                    held = bytes(log.read(flip.offset, 1))[0]
+                    self._cluster.world.require(
+                        held == flip.right,
+                        f"{broker.name} has a rotten byte at {flip.offset}: {held:02x} for {flip.right:02x}",
+                    )
+
+    def _flip(self, node: SimBroker | SimController, path: str, position: int, bit: int) -> None:
+        right = node.disk.files[path].platter.read(position, 1)[0]
+        node.disk.flip_bit(path, position, bit)
+        self._damaged.add(node)
+        if isinstance(node, SimBroker):
+            if node not in self._cluster.rotten:
+                self._cluster.rotten.append(node)
+            if path.startswith(LOG):
+                self.flips.append(Flip(int(path[len(LOG) :]) + position, right, right ^ 1 << bit))
+
+    def _has_copy(self, path: str, position: int) -> bool:
+        """Whether the group has confirmed the byte, and another broker has it durably as it is."""
+        offset = int(path[len(LOG) :]) + position
+        byte = self._broker.disk.files[path].platter.read(position, 1)
+        confirmed = max((each.core.replica.confirm_offset for each in self._cluster.brokers if each.is_up), default=0)
+        others = [each for each in self._cluster.brokers if each is not self._broker]
+        return offset < confirmed and any(_durable_byte(each.disk, offset, self._broker) == byte for each in others)
+
+
+def _kind(path: str) -> str:
+    """The directory that a file is in; a file of the root is a kind of its own."""
+    return path.split("/", maxsplit=1)[0]
+
+
+def _is_durable(file: MemoryFile, position: int) -> bool:
+    """Whether the byte is on the platter as readers see it, and no write to it is under way."""
+    under_way = any(
+        isinstance(change, int) or change[0] <= position < change[0] + len(change[1]) for change in file.unsynced
+    )
+    is_held = position < len(file.platter.held) and position < file.seen.size
+    return is_held and not under_way and file.seen.read(position, 1) == file.platter.read(position, 1)
+
+
+def _durable_byte(disk: FaultyDisk, offset: int, of: SimBroker) -> bytes:
+    size = of.store_settings.segment_size_bytes
+    start = file_start(offset, size)
+    file = disk.files.get(f"{LOG}{file_name(start)}")
+    return b"" if file is None or offset - start >= len(file.platter.held) else file.platter.read(offset - start, 1)
