@@ -37,6 +37,7 @@ MAY_IMPORT = {
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
         ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names", "torn_write"],
+        ["sealed_text"],
         ["errors", "message_groups"],
         ["disk", "settings"],
         ["bare_json", "facts", "frame", "properties_text", "record"],

@@ -1,4 +1,6 @@
-"""Files of stopped controllers are damaged: with a healthy majority each comes back by itself, without one it waits and says so."""
+"""Files of stopped controllers are damaged: with a healthy majority each comes back by itself, without one it
+waits and says so.
+"""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ class CommitLog:
             self._cut(self.end_offset)
 
     def _end_before_rest(self, offset: int) -> None:
-        with self._sync_lock:
+        with self.turns.contents, self.turns.names:
             self.generation += 1
             self.keeps_rest = True
             self._rest = [each for each in self._segments.values() if each.start > offset]
