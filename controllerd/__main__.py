@@ -7,12 +7,13 @@ import contextlib
 import logging
 import signal
 import sys
+from typing import Final
 
 import uvloop
 
 from controllerd.assembly import Controller
 from controllerd.comeback import come_back
-from controllerd.raft.driver import MemberRemoved
+from controllerd.raft.driver import CopiedDirectory, MemberRemoved
 from controllerd.raft.log import LostLog
 from controllerd.settings import ControllerSettings, parse
 from remoting import exit_codes
@@ -20,6 +21,8 @@ from remoting.disk import LocalDisk
 from remoting.errors import LogboomError
 
 log = logging.getLogger("controllerd")
+
+_EXIT_CODES: Final = {MemberRemoved: exit_codes.NOT_NEEDED, CopiedDirectory: exit_codes.REFUSED}
 
 
 async def _serve(settings: ControllerSettings, disk: LocalDisk) -> None:
@@ -53,7 +56,7 @@ def main() -> int:
         uvloop.run(_serve(settings, disk))
     except LogboomError as error:
         log.error("stopped: %s", error)
-        return exit_codes.NOT_NEEDED if isinstance(error, MemberRemoved) else exit_codes.FAILED
+        return _EXIT_CODES.get(type(error), exit_codes.FAILED)
     finally:
         disk.close()
     log.info("stopped")

@@ -30,10 +30,10 @@ from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
 from controllerd.pushes import Pushes
 from controllerd.raft.core import RaftCore
-from controllerd.raft.driver import DriverEvents, MemberRemoved, RaftDriver
+from controllerd.raft.driver import CopiedDirectory, DriverEvents, MemberRemoved, RaftDriver
 from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log import LostLog
-from controllerd.raft.log_file import RaftLogFile
+from controllerd.raft.log_file import RaftLogFile, Recovered
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, SoftState
 from controllerd.raft.node import RaftNode
@@ -106,8 +106,11 @@ class Controller:
         self._machine = ControllerMachine({"replicas": self._recorded, "access": self._access_changed})
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(self._routes, KvConfig(disk), live.nameserver, self._pushes.push, _now_ms)
-        self._driver = driver = self._make_driver(disk)
-        self._members = Members(driver.node.core.id, settings.peers)
+        founders = () if settings.join else tuple(settings.peers)
+        file = RaftLogFile(disk, settings.raft.group, settings.node_id, founders)
+        recovered = file.open()
+        self._members = Members(recovered.identity.node_id, settings.peers, recovered.identity.lives)
+        self._driver = driver = self._make_driver(file, recovered)
         events = PeerEvents(
             self._received,
             driver.node.core.report_unreachable,
@@ -115,7 +118,8 @@ class Controller:
             driver.peer_lost,
             lambda: driver.fail(MemberRemoved()),
             lambda: driver.node.core.log.last_index > 0,
-            lambda: driver.fail(LostLog("its group knows that it had entries, and it has none: its disk was emptied")),
+            lambda reason: driver.fail(LostLog(reason)),
+            lambda reason: driver.fail(CopiedDirectory(reason)),
         )
         self._peers = Peers(
             settings.raft.group, self._members, events, self._tasks, identity, self._machine.highest_level
@@ -182,11 +186,8 @@ class Controller:
 
     # Building
 
-    def _make_driver(self, disk: Disk) -> RaftDriver:
+    def _make_driver(self, file: RaftLogFile, recovered: Recovered) -> RaftDriver:
         settings = self._settings.raft
-        founders = () if self._settings.join else tuple(self._settings.peers)
-        file = RaftLogFile(disk, settings.group, self._settings.node_id, founders)
-        recovered = file.open()
         core = RaftCore(
             recovered.identity.node_id,
             recovered.founders,

@@ -39,6 +39,10 @@ class MemberRemoved(LogboomError):
         )
 
 
+class CopiedDirectory(LogboomError):
+    """Another process speaks for this node; the message says who found that out."""
+
+
 def _nobody(_: Configuration) -> None:
     """Who has no use for the membership."""
 

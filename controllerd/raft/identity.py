@@ -1,12 +1,12 @@
 """Who a directory belongs to: `raft/identity`, JSON that is replaced as a whole
 
-    {"group", "node", "voters", "incarnation", "begun", "next", "reason", "life", "former", "check"}
+    {"group", "node", "voters", "incarnation", "begun", "next", "reason", "lives", "check"}
 
 A directory belongs to one controller of one group, made of these voters (none: it was brought into a group that was there
 already). `incarnation` is which of its lives in the group this is, `begun` whether it has kept a log in it: from then on a log
 that is missing is a log that was lost. When what it promised was lost, `next` is the incarnation that it asks to come back as,
-and `reason` says why. `life` is drawn at every start, and `former` is the one before: two starts that tell the same former life
-are of copies of one directory.
+and `reason` says why. `lives` has a text drawn at each of the last starts, the newest first: who does not know the life in which
+the others met this node last is an older copy of its directory.
 
 Invariants: the file has a checksum, and no other fields, so no flipped bit makes another identity of it; a new incarnation is
 noted before anybody hears of it. Former versions wrote `group`, `node` and `voters` only; that is read as a first incarnation
@@ -16,7 +16,7 @@ that has begun. Only `log_file` uses this.
 from __future__ import annotations
 
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import orjson
@@ -29,6 +29,8 @@ from remoting.errors import CorruptedFile
 DIRECTORY: Final = "raft"
 PATH: Final = f"{DIRECTORY}/identity"
 _FORMER_FIELDS: Final = {"group", "node", "voters"}
+_LISTS: Final = ("voters", "lives")
+_LIVES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,11 @@ class Identity:
     begun: bool = False
     next: str = ""
     reason: str = ""
-    life: str = ""
-    former: str = ""
+    lives: tuple[str, ...] = ()
+
+    def started(self, life: str) -> Identity:
+        """The same in another life."""
+        return replace(self, lives=(life, *self.lives[: _LIVES - 1]))
 
     @property
     def node_id(self) -> NodeId:
@@ -64,7 +69,8 @@ def read(disk: Disk) -> Identity | None:
         if set(fields) == _FORMER_FIELDS:
             return _checked(Identity(fields["group"], fields["node"], tuple(fields["voters"]), begun=True))
         check = fields.pop("check")
-        identity = _checked(Identity(**{**fields, "voters": tuple(fields["voters"])}))
+        lists = {name: tuple(fields[name]) for name in _LISTS}
+        identity = _checked(Identity(**{**fields, **lists}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptedFile(f"{PATH} is damaged: {error}") from error
     if check != _check(identity):
@@ -82,7 +88,9 @@ def _check(identity: Identity) -> int:
 
 
 def _checked(identity: Identity) -> Identity:
-    texts = [text for name, text in asdict(identity).items() if name not in ("voters", "begun")]
-    if not all(isinstance(text, str) for text in (*texts, *identity.voters)) or not isinstance(identity.begun, bool):
+    texts = (identity.group, identity.node, identity.incarnation, identity.next, identity.reason)
+    if not all(isinstance(text, str) for text in (*texts, *identity.voters, *identity.lives)):
+        raise ValueError("a field that is no text")
+    if not isinstance(identity.begun, bool):
         raise ValueError("a field of another type")
     return identity

@@ -116,7 +116,7 @@ class RaftLogFile:
         own = self._own_identity()
         if own.next:
             raise LostLog(own.reason)
-        own = replace(own, former=own.life, life=self._draw())
+        own = own.started(self._draw())
         if not own.begun:
             return self._begin(own)
         hard_state, raft_log, is_recorded = self._read()

@@ -7,7 +7,7 @@ of incarnations, people by names: `table` and `role` are for the one, `named` an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from controllerd.raft.incarnations import name_of, names, present
@@ -19,8 +19,10 @@ _MAX_MET: Final = 64
 class Members:
     """One table for everybody who sends to members or shows them. `configured` keeps it up to date."""
 
-    def __init__(self, node_id: NodeId, settings: Mapping[NodeId, str]) -> None:
+    def __init__(self, node_id: NodeId, settings: Mapping[NodeId, str], lives: Sequence[str] = ()) -> None:
+        """`lives` are this node's own, the present one first."""
         self.node_id = node_id
+        self.lives = tuple(lives)
         self.configuration = Configuration()
         self._settings = dict(settings)
         self._met: dict[NodeId, str] = {}

@@ -5,6 +5,10 @@ cluster, a former member, and a stranger that belongs to no cluster are refused 
 under another name or for another node closes the connection. So a node brought in later needs to know nobody: the leader dials
 it and says who it is. The answer says up to which level of formats that node reads what entries hold.
 
+An introduction tells the lives of its node, too, and one in a new life is looked at: when somebody else answers at the node's own
+address, two processes have one identity, and the one that is not at home is refused for good. When the node does not remember the
+life in which it was met last, its directory is an older copy, and what it promised since is lost.
+
 Loss is allowed (the core repeats), so nothing here waits: while a connection is being made at most `_QUEUE_MESSAGES` messages are
 kept, the oldest is dropped; a peer that does not read gets nothing more. Snapshots may be large: they go in pieces, the next one
 when the last was answered, one snapshot at a time for each peer, and their fate is reported.
@@ -57,7 +61,8 @@ class PeerEvents:
     lost: Callable[[NodeId], None]
     removed: Callable[[], None]
     has_log: Callable[[], bool]  # asked: whether this node's log holds anything
-    lost_log: Callable[[], None]  # this node was among those that founded the group, and holds nothing
+    lost_log: Callable[[str], None]  # this node holds less than it promised; why
+    copied: Callable[[str], None]  # another process is this node; who says so
 
 
 @dataclass(slots=True)
@@ -108,6 +113,7 @@ class Peers:
         self._owner = owner
         self._peers: dict[NodeId, _Peer] = {}
         self._introduced: dict[RemotingConnection, _Introduced] = {}
+        self._lives: dict[NodeId, str] = {}  # in which each node was met last
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -193,13 +199,7 @@ class Peers:
 
     async def _introduce(self, node: NodeId, peer: _Peer, connection: RemotingConnection) -> None:
         """Say who this is. Raises RequestError when the peer wants nothing of it, ConnectionLost or RequestTimeout."""
-        ext = {
-            "group": self._group,
-            "cluster": self._members.configuration.cluster,
-            "node": self._members.node_id,
-            "to": node,
-            "address": self._members.address(self._members.node_id) or "",
-        }
+        ext = self._introduction(node)
         try:
             answer = await connection.call(codes.RAFT_HELLO, ext, timeout_ms=_CONNECT_TIMEOUT_MS)
         except LogboomError:
@@ -215,9 +215,24 @@ class Peers:
         if refusal != peer.refusal:
             log.warning("controller %s at %s refuses this one: %s", node, peer.address, refusal)
             peer.refusal = refusal
-        if answer.ext.get("removed") == "true" and answer.ext.get("cluster") == ext["cluster"] != "":
-            self._events.removed()
+        if answer.ext.get("cluster") == ext["cluster"] != "":
+            if answer.ext.get("removed") == "true":
+                self._events.removed()
+            elif answer.ext.get("copied") == "true":
+                self._events.copied(refusal)
+            elif answer.ext.get("older") == "true":
+                self._events.lost_log(refusal)
         raise RequestError(answer.code, refusal)
+
+    def _introduction(self, to: NodeId) -> dict[str, str]:
+        return {
+            "group": self._group,
+            "cluster": self._members.configuration.cluster,
+            "node": self._members.node_id,
+            "to": to,
+            "address": self._members.address(self._members.node_id) or "",
+            "lives": ",".join(self._members.lives),
+        }
 
     async def _send_snapshot(self, peer: _Peer, message: Message) -> None:
         delivered = False
@@ -257,7 +272,7 @@ class Peers:
             )
         to = ext.get("to", "")
         if cluster and name_of(to) == name_of(self._members.node_id) and self._is_emptied:
-            self._events.lost_log()
+            self._events.lost_log("its group knows that it had entries, and it has none: its disk was emptied")
             raise _refused(f"controller {self._members.node_id!r} had entries of this group, and lost them")
         if to != self._members.node_id or not 0 < len(node.encode()) <= _MAX_NAME:
             raise _refused(f"controller {node!r} looks for {to!r}, this is {self._members.node_id!r}")
@@ -273,6 +288,58 @@ class Peers:
         if not cluster and own.members and node not in self._members.table():
             raise _refused(f"controller {node!r} is no member of the group {self._group!r}; add it first")
         split_address(address)
+        lives = ext.get("lives", "").split(",")
+        if ext.get("asks") == "true":
+            connection.respond(request, ext={"life": next(iter(self._members.lives), "")})
+        elif lives[0] in ("", self._lives.get(node)):
+            self._admit(connection, request)
+        else:
+            self._owner.spawn(self._meet(connection, request, lives), f"meet {node}")
+
+    async def _meet(self, connection: RemotingConnection, request: Command, lives: list[str]) -> None:
+        """Admit a node in a new life, unless it is another process, or an older one, than who has its name."""
+        node, own = request.ext["node"], self._members.configuration
+        at_home = await self._life_at_home(node)
+        known = self._lives.get(node)
+        if at_home not in ("", lives[0]):
+            remark = (
+                f"another process is controller {node} at {self._members.address(node)}: this one runs with a copy of its "
+                "directory"
+            )
+            answer = {"copied": "true", "cluster": own.cluster}
+        elif known is not None and known not in lives:
+            remark = (
+                f"the directory of controller {node} is older than what it promised: it is a copy that was put back"
+            )
+            answer = {"older": "true", "cluster": own.cluster}
+        else:
+            self._lives[node] = lives[0]
+            self._admit(connection, request)
+            return
+        log.error("%s; refused at %s", remark, connection.peer)
+        connection.respond(request, codes.CONTROLLER_INVALID_REQUEST, answer, remark=remark)
+
+    async def _life_at_home(self, node: NodeId) -> str:
+        """The life of the process that answers at the node's address; empty when nobody does, or one that does not say."""
+        address = self._members.address(node)
+        if address is None:
+            return ""
+        try:
+            connection = await connect(address, timeout_ms=_CONNECT_TIMEOUT_MS, identity=self._identity)
+        except LogboomError:
+            return ""
+        try:
+            ext = {**self._introduction(node), "asks": "true"}
+            answer = await connection.call(codes.RAFT_HELLO, ext, timeout_ms=_CONNECT_TIMEOUT_MS)
+        except LogboomError:
+            return ""
+        finally:
+            connection.close()
+        return answer.ext.get("life", "") if answer.code == codes.SUCCESS else ""
+
+    def _admit(self, connection: RemotingConnection, request: Command) -> None:
+        ext, own = request.ext, self._members.configuration
+        node, cluster, address = ext["node"], ext.get("cluster", ""), ext.get("address", "")
         for earlier in [other for other, introduced in self._introduced.items() if introduced.node == node]:
             del self._introduced[earlier]
             if earlier is not connection:

@@ -1,6 +1,4 @@
-"""Files of stopped controllers are damaged: with a healthy majority each comes back by itself, without one it
-waits and says so.
-"""
+"""Files of stopped controllers are damaged: with a healthy majority each comes back by itself, without one it waits."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ ENTRIES = (
 SNAPSHOT = Snapshot(3, 1, MEMBERS, machine().snapshot())
 IDENTITY = (
     b'{"group":"logboom","node":"n0","voters":["n0","n1"],"incarnation":"","begun":true,"next":"","reason":"",'
-    b'"life":"76d1d5e6","former":"","check":2944889391}'
+    b'"lives":["76d1d5e6"],"check":1932253062}'
 )
 SEAL = bytes.fromhex("4c42525300000000000000010000000000000142ce6209e1")
 

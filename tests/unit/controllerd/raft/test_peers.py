@@ -34,7 +34,8 @@ class Node:
         self.snapshots: list[tuple[str, bool]] = []
         self.lost: list[str] = []
         self.removed = 0
-        self.lost_logs = 0
+        self.lost_logs: list[str] = []
+        self.copied: list[str] = []
         self.has_log = True
         self.owner = TaskOwner(node_id)
         self.node_id = node_id
@@ -47,9 +48,6 @@ class Node:
 
     def _was_removed(self) -> None:
         self.removed += 1
-
-    def _has_lost_log(self) -> None:
-        self.lost_logs += 1
 
     @property
     def address(self) -> str:
@@ -65,7 +63,8 @@ class Node:
             self.lost.append,
             self._was_removed,
             lambda: self.has_log,
-            self._has_lost_log,
+            self.lost_logs.append,
+            self.copied.append,
         )
         self.peers = Peers(self.group, self.members, events, self.owner)
         self.handlers.update(self.peers.handlers())
@@ -275,8 +274,59 @@ async def test_a_founder_whose_log_is_gone_is_told_so_before_anything_else() -> 
         other.has_log = False
         for kind in (*_VOTES, MessageKind.HEARTBEAT):
             one.peers.send(message(1, kind=kind))
-        await until("the loss", lambda: other.lost_logs > 0)
+        await until("the loss", lambda: other.lost_logs)
         assert other.received == []
+
+
+def in_life(node: Node, *lives: str) -> Node:
+    """A process that is the node in these lives, newest first, wherever it listens."""
+    node.members.lives = lives
+    return node
+
+
+async def copy_of(node: Node, *lives: str) -> Node:
+    """Another process with a copy of the node's directory, at an address of its own."""
+    other = Node(node.node_id)
+    await other.server.start()
+    addresses = dict(node.members.table()) | {node.node_id: other.address}
+    other.meet(addresses, node.members.configuration)
+    return in_life(other, *lives)
+
+
+FOUNDED = replace(Configuration.of(("n0", "n1")), cluster="c1")
+
+
+async def test_a_process_with_a_copy_of_a_directory_is_refused_while_the_first_one_is_at_home() -> None:
+    async with two_nodes(configuration=FOUNDED, configuration_of_other=FOUNDED) as (one, other):
+        in_life(one, "b", "a").peers.send(message(1))
+        await until("the message", lambda: other.received)
+        second = await copy_of(one, "c", "b", "a")
+        try:
+            second.peers.send(message(2))
+            await until("the refusal", lambda: second.copied)
+            assert "another process is controller n0" in second.copied[0]
+            one.peers.send(message(3))
+            await until("the first one goes on", lambda: other.received[-1].term == 3)
+            assert [each.term for each in other.received] == [1, 3]
+            assert one.copied == []
+        finally:
+            await second.close()
+
+
+async def test_who_starts_again_is_met_in_its_new_life_and_an_older_copy_is_not() -> None:
+    async with two_nodes(configuration=FOUNDED, configuration_of_other=FOUNDED) as (one, other):
+        in_life(one, "b", "a").peers.send(message(1))
+        await until("the message", lambda: other.received)
+        one.peers.close()
+        await until("the connection closed", lambda: not other.server.connections)
+        in_life(one, "d", "c", "b", "a").peers.send(message(2))  # one start nobody heard of
+        await until("the message of its new life", lambda: len(other.received) == 2)
+        one.peers.close()
+        await until("the connection closed", lambda: not other.server.connections)
+        in_life(one, "e", "a").peers.send(message(3))
+        await until("the refusal", lambda: one.lost_logs)
+        assert "it is a copy that was put back" in one.lost_logs[0]
+        assert [each.term for each in other.received] == [1, 2]
 
 
 @pytest.mark.parametrize(("cluster", "has_log", "votes"), [("c1", False, False), ("c1", True, True), ("", False, True)])
