@@ -148,6 +148,7 @@ class RemotingBroker(PopBroker):
         offset = self.progress.consumer_offset
         self.is_master_known = False
         self.log_end, self.memory_bytes = 0, 1000
+        self.retention_doubt = ""
         self.is_in_sync = False  # as a replica
         checks = PullChecks(self.metadata, self.clients, lambda: self.is_master)
         place = ReadPlace(
@@ -167,7 +168,7 @@ class RemotingBroker(PopBroker):
             lambda: self.schedule.state(),
             lambda: 11,
             self.pop_service.starts.begins_recently,
-            lambda: "",
+            lambda: self.retention_doubt,
             ScrubState,
         )
         transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.composition.exposition import Exposition, Sources
 from brokerd.replication.facts import ReplicaFacts
+from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.put_status import PutStatus
 from remoting.disk import DiskUsage
 from remoting.exposition import Histogram
@@ -131,6 +132,13 @@ def test_traffic_and_refusals_are_counted_by_reason() -> None:
     assert samples["logboom_sends_unacknowledged_total", (("status", "FLUSH_SLAVE_TIMEOUT"),)] == 4
     assert samples["logboom_log_end_offset_bytes", ()] == broker.core.store.commitlog.end_offset > 0
     assert samples["logboom_store_disk_free_bytes", ()] == 40
+
+
+def test_a_clock_that_retention_does_not_believe_is_told() -> None:
+    broker = Broker()
+    assert scrape(broker, a_replica())["logboom_retention_in_doubt", ()] == 0
+    broker.core.store.apply_retention(RetentionDecision(0, False), doubt="it is earlier")
+    assert scrape(broker, a_replica())["logboom_retention_in_doubt", ()] == 1
 
 
 def test_delayed_messages_are_counted_by_level() -> None:

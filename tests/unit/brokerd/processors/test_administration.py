@@ -648,3 +648,10 @@ def test_what_is_for_the_master_a_replica_refuses(broker: RemotingBroker) -> Non
 @pytest.mark.parametrize("code", [entry for entry in (11, 14, 15, 17, 29, 30, 33, 34, 38, 46, 200, 202, 207, 208)])
 def test_requests_without_fields_get_an_answer(broker: RemotingBroker, code: int) -> None:
     assert broker.answer(code).code in (codes.INVALID_PARAMETER, codes.SYSTEM_ERROR)
+
+
+def test_a_clock_that_retention_does_not_believe_is_what_is_wrong_now(broker: RemotingBroker) -> None:
+    assert decode(BrokerState, broker.answer(codes.BROKER_STATE).body).last_error is None
+    broker.retention_doubt = "retention does not believe this machine's clock"
+    told = decode(BrokerState, broker.answer(codes.BROKER_STATE).body).last_error
+    assert told == "retention does not believe this machine's clock"
