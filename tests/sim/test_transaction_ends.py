@@ -19,7 +19,25 @@ from tests.sim import broker as simulated
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.transactors import TRANSACTION_TOPIC
 
-CLIENTS = frozenset(["p0", "p1", "p2", "p3", "g0", "g1", "g2", "g3", "popper", "ordered", "transactor", "delayer", "backer", "owner", "admin"])
+CLIENTS = frozenset(
+    {
+        "p0",
+        "p1",
+        "p2",
+        "p3",
+        "g0",
+        "g1",
+        "g2",
+        "g3",
+        "popper",
+        "ordered",
+        "transactor",
+        "delayer",
+        "backer",
+        "owner",
+        "admin",
+    }
+)
 IMPATIENT = TransactionSettings(timeout_ms=0, check_interval_ms=300)
 
 
