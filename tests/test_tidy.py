@@ -38,7 +38,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
         ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names"],
         ["errors", "message_groups"],
-        ["disk", "settings"],
+        ["disk", "sealed_text", "settings"],
         ["bare_json", "facts", "frame", "properties_text", "record"],
         ["access", "live_settings", "liveness"],
         ["transport"],
@@ -106,7 +106,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "history", "messages", "operations", "reports"),
-            "topics",
+            *("topics", "transactions"),
             *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],
