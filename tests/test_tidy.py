@@ -39,7 +39,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names", "torn_write"],
         ["sealed_text"],
         ["errors", "message_groups"],
-        ["disk", "settings"],
+        ["disk", "sealed_text", "settings"],
         ["bare_json", "facts", "frame", "properties_text", "record"],
         ["access", "live_settings", "liveness"],
         ["transport"],
@@ -108,7 +108,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "history", "messages", "operations", "reports"),
-            "topics",
+            *("topics", "transactions"),
             *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],

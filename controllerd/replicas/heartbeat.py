@@ -8,8 +8,9 @@ Every controller keeps its own table, because brokers send to all of them; only 
   own interval, never more than the time-out that it names; one that names no interval has just its time-out;
 - a heartbeat overwrites what the one before it said, also when offsets went back. An incarnation names one life of a broker and
   is compared for equality only: two that run on copies of one directory do not follow one another;
-- an id belongs to one process: while the one that has it is heard, another incarnation is refused, and the id counts as
-  contested. It changes hands when the connection of the first closes, or it is silent too long;
+- an id belongs to one process: while the one that has it is heard, another incarnation is refused. It changes hands when the
+  connection of the first closes, or it is silent too long. Of two that came at about the same time, as after a start of this
+  controller, nobody knows which was there first: the id is contested;
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
 - silence counts only while others are heard: when nobody is, it is this controller that is cut off, or all of them rest;
 - what this process slept through is not held against anybody;
@@ -30,6 +31,8 @@ from remoting.liveness import Awake, Patience, Silence
 
 DEFAULT_TIMEOUT_MS: Final = 2000
 _MIN_TIMEOUT_MS: Final = 200
+# Whoever was heard alone for so long was the only living process of its broker: all brokers speak to all controllers
+_ALONE_MS: Final = 2000
 _MAX_TIMEOUT_MS: Final = 60_000
 _FORGET_MS: Final = 3_600_000
 _FORGET_EVERY_MS: Final = 60_000
@@ -67,6 +70,7 @@ class Heartbeat:
     held: tuple[int, int] = (-1, -1)
     lost_confirmed: int = -1
     received_ms: int = 0
+    since_ms: int = 0  # when this incarnation was heard first
     is_closed: bool = False
     closed_ms: int = 0  # when, if it is
 
@@ -118,12 +122,17 @@ class HeartbeatTable:
         elif beat.connection < known.connection and not _goes_on(beat, known, now_ms):
             return False  # what an older connection still had under way, or the last words of a life that is over
         elif self._has_other(known, beat.incarnation, now_ms):
-            self._twins[beat.key] = replace(beat, received_ms=now_ms)
+            before = self._twins.get(beat.key)
+            is_known = before is not None and before.incarnation == beat.incarnation
+            since_ms = before.since_ms if before is not None and is_known else now_ms
+            self._twins[beat.key] = replace(beat, received_ms=now_ms, since_ms=since_ms)
             return False
         was_alive = known is not None and self._in_time(known, now_ms)
         self._note_heard(beat, now_ms)
         timeout_ms = min(max(beat.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
-        taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, is_closed=False)
+        is_same_life = known is not None and known.incarnation == beat.incarnation
+        since_ms = known.since_ms if known is not None and is_same_life else now_ms
+        taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, since_ms=since_ms, is_closed=False)
         if beat.incarnation == 0 and known is not None:
             taken = _monotone(taken, known)
         elif known is not None:
@@ -142,7 +151,7 @@ class HeartbeatTable:
 
     def _is_contested(self, beat: Heartbeat, now_ms: int) -> bool:
         twin = self._twins.get(beat.key)
-        if twin is None or twin.incarnation == beat.incarnation:
+        if twin is None or twin.incarnation == beat.incarnation or twin.since_ms - beat.since_ms > _ALONE_MS:
             return False
         return now_ms - twin.received_ms <= min(max(twin.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
 

@@ -20,7 +20,7 @@ from tests.sim.cluster import SimCluster, Story
 from tests.sim.transactors import TRANSACTION_TOPIC
 
 CLIENTS = frozenset(
-    [
+    {
         "p0",
         "p1",
         "p2",
@@ -36,7 +36,7 @@ CLIENTS = frozenset(
         "backer",
         "owner",
         "admin",
-    ]
+    }
 )
 IMPATIENT = TransactionSettings(timeout_ms=0, check_interval_ms=300)
 

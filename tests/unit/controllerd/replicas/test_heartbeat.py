@@ -348,3 +348,13 @@ def test_the_master_keeps_leading_while_another_process_claims_its_id() -> None:
     assert due(machine, table, 100) == []
     observed = observe_for_request(group_of(machine), table, 100)
     assert run(machine, elect(*observed)).code == codes.CONTROLLER_MASTER_STILL_EXIST
+
+
+def test_who_was_heard_alone_for_a_while_can_be_elected_whatever_comes_later() -> None:
+    machine, table = group_of_three(), make_table()
+    for now_ms in (0, 1500, 2100):
+        table.heartbeat(beat(2, 2, incarnation=2, epoch=1, max_offset=50), now_ms)
+    table.heartbeat(beat(2, 9, incarnation=77, epoch=1, max_offset=90), 2200)
+    table.heartbeat(beat(2, 9, incarnation=77, epoch=1, max_offset=90), 2400)
+    [found] = table.observe(group_of(machine), 2400)
+    assert (found.incarnation, found.is_contested) == (2, False)

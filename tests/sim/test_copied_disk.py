@@ -1,0 +1,103 @@
+"""A broker's disk is copied to another machine, and both processes run: one of them has the id, in every epoch and at the end."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from brokerd.replication.roles.effects import Role
+from brokerd.replication.roles.role_machine import RoleMachine
+from controllerd.replicas.heartbeat import HeartbeatTable
+from tests.sim.broker import SimBroker
+from tests.sim.checks import Promises
+from tests.sim.cluster import SimCluster, Story
+
+CLIENTS = frozenset({"admin", "owner", "transactor", "delayer", "backer", "popper", "ordered"})
+
+
+class Copied:
+    """A group whose second replica runs on a copy of the first one's disk, from when its master dies on."""
+
+    def __init__(self, seed: int) -> None:
+        self.cluster = cluster = SimCluster(Story(seed, "calm", without_clients=CLIENTS))
+        self.world = world = cluster.world
+        for node in cluster.nodes:
+            node.start()
+        assert world.run_until(lambda: cluster.master() is not None, 20_000)
+        cluster._create()
+        cluster._employ()
+        assert world.run_until(lambda: cluster.all_in_set() and len(cluster.brokers) == 3, 5_000)
+        cluster.injector.later = lambda *_: None  # type: ignore[method-assign]
+        master = cluster.master()
+        assert master is not None
+        self.master = master
+        self.original, self.copy = [each for each in cluster.brokers if each is not master]
+        for each in (self.original, self.copy):
+            each.kill()
+        world.run(20)
+        self.copy.replace()
+        for path, file in self.original.disk.files.items():
+            self.copy.disk.files[path] = copy.deepcopy(file)
+        self.copy.disk._directories |= self.original.disk._directories
+
+    def start_both(self, apart_ms: int) -> None:
+        self.original.start()
+        self.world.run(apart_ms)
+        self.copy.start()
+        self.world.run(4_000)
+
+    def roles(self) -> list[Role]:
+        return [each.driver.machine.role for each in (self.original, self.copy)]
+
+    def masters(self) -> list[SimBroker]:
+        return [each for each in (self.original, self.copy) if each.driver.machine.role is Role.MASTER]
+
+
+@pytest.fixture(autouse=True)
+def promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The story's own promises look a broker up by its id, which two have here."""
+    for name in ("answered", "became_master"):
+        monkeypatch.setattr(Promises, name, lambda *_: None)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_first_process_has_the_id_and_leads_when_the_master_dies(seed: int) -> None:
+    group = Copied(seed)
+    group.start_both(apart_ms=3_000)
+    assert group.roles() == [Role.REPLICA, Role.FENCED]
+    assert "two processes have the identity" in group.copy.session.last_error
+    group.master.kill()
+    group.world.run(4_000)
+    assert group.masters() == [group.original]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_of_two_that_start_together_none_leads_before_one_is_gone(seed: int) -> None:
+    group = Copied(seed)
+    group.start_both(apart_ms=0)
+    assert sorted(role.value for role in group.roles()) == ["fenced", "replica"]
+    follower = next(each for each in (group.original, group.copy) if each.driver.machine.role is Role.REPLICA)
+    other = group.copy if follower is group.original else group.original
+    group.master.kill()
+    group.world.run(4_000)
+    assert group.masters() == []
+    other.kill()
+    group.world.run(6_000)
+    assert group.masters() == [follower]
+
+
+def test_the_story_finds_two_masters_of_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With neither rule: each process is taken for the other one's next life, and takes up what the other one was elected for."""
+    monkeypatch.setattr(HeartbeatTable, "_has_other", lambda self, known, incarnation, now_ms: False)
+    monkeypatch.setattr(RoleMachine, "_names_twin", lambda self, view: False)
+    most = 0
+    for seed in range(4):
+        group = Copied(seed)
+        group.start_both(apart_ms=100)
+        group.master.kill()
+        for _ in range(60):
+            group.world.run(100)
+            epochs = [each.driver.machine.master_epoch for each in group.masters()]
+            most = max(most, len(epochs) - len(set(epochs)))
+    assert most == 1
