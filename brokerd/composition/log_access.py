@@ -138,7 +138,7 @@ class StoreReplicatedLog:
     def settle(self) -> None:
         """Cut what is no whole record, and make the rest durable; the queue offsets follow when the store takes messages."""
         commitlog = self._commitlog
-        self.store.judged()  # this broker was elected with the log as it is
+        self.store.elected()
         if commitlog.complete_offset < commitlog.end_offset:
             self.store.truncate(commitlog.complete_offset)
         mark = self.store.sync()

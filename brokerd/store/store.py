@@ -38,7 +38,7 @@ from brokerd.store.start import checkpoint_page, decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import RecoveredLog, recover_log
-from brokerd.store.start.suspicion import Suspicion, SuspicionFile
+from brokerd.store.start.suspicion import Suspicion, SuspicionFile, set_aside
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.disk import Bytes, Disk
@@ -169,6 +169,16 @@ class MessageStore(StoreReads):
             self.give_up_rest()
         except StorageError as error:
             self.fail(error)
+
+    def elected(self) -> None:
+        """This broker is to lead with its log as it is: what that lacks may be nowhere else, and is set aside for a person.
+
+        Raises StorageError.
+        """
+        if self.suspicion is not None and self.commitlog.keeps_rest:
+            set_aside(self._disk, self.suspicion, self.commitlog.segment_size_bytes)
+            log.warning("what stands behind the damage at %d is kept in damaged/", self.suspicion.start)
+        self.judged()
 
     def give_up_rest(self) -> None:
         """Before the log changes: remove what a suspect one keeps behind its end. The suspicion lasts until it is judged."""

@@ -62,8 +62,11 @@ def choose_master(
 
 
 def members_after(group: Group, elected: Observation, observed: Iterable[Observation]) -> tuple[int, ...]:
-    """The set of a master that is elected now: who of the set lives, and has lost nothing, stays."""
-    if not is_clean(group, elected):
+    """The set of a master that is elected now: who of the set lives, and has lost nothing, stays.
+
+    Under a master of RocketMQ's, which names no replication address, nobody does: it leaves out who is not connected to it yet.
+    """
+    if not is_clean(group, elected) or not group.replicas[elected.broker_id].ha_address:
         return (elected.broker_id,)
     staying = {
         each.broker_id

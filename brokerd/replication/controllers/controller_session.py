@@ -42,7 +42,7 @@ _MEMBERS_POLL_MS = 5000
 _CONTROLLERS_POLL_MS = 2000  # how often the leader is asked who the controllers are
 _PATIENCE_MS = 100  # how long a leader may owe an answer before another one is looked for
 _MAX_LEARNED = 64
-_RETELL_MS = 1000  # how often a member of the set says again that it may lack a part of the log
+_RETELL_MS = 3000  # how often a member of the set says again that it may lack a part of the log
 
 
 class ControllerSession(Session):

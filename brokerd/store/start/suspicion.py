@@ -11,17 +11,23 @@ that cannot be read is a suspicion of which nothing is known.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import orjson
 
+from brokerd.store.log.commitlog import DIRECTORY as COMMITLOG
+from brokerd.store.log.layout import file_name, file_start
 from remoting.checksum import crc32
 from remoting.disk import Disk
 from remoting.errors import ProtocolError
 from remoting.facts.codec import decode
 
 PATH: Final = "suspicion"
+DIRECTORY: Final = "damaged"
+_LEAST_BYTES: Final = 1 << 16
+_PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,27 @@ class Suspicion:
         else:
             lacks = "it may lack acknowledged messages, and is not elected while a copy that does not may be"
         return f"the commitlog is damaged at offset {self.start}, as no crash need have left it{behind}: {lacks}"
+
+
+def set_aside(disk: Disk, suspicion: Suspicion, segment_size_bytes: int) -> None:
+    """Copy what the log's files have from the damage on, as far as anything whole is there: it may be the last copy of what the
+    log goes on without. Durable when it returns. Raises StorageError."""
+    offset, end = suspicion.start, max(suspicion.until, suspicion.start + _LEAST_BYTES)
+    while offset < end:
+        start = file_start(offset, segment_size_bytes)
+        length = min(end, start + segment_size_bytes) - offset
+        source = f"{COMMITLOG}/{file_name(start)}"
+        if not disk.exists(source):
+            return
+        with (
+            closing(disk.open(source)) as file,
+            closing(disk.open(f"{DIRECTORY}/{file_name(offset)}", create=True)) as copy,
+        ):
+            for position in range(0, length, _PIECE_BYTES):
+                piece = file.read(offset - start + position, min(_PIECE_BYTES, length - position))
+                copy.write(position, (piece,))
+            copy.sync()
+        offset += length
 
 
 class SuspicionFile:

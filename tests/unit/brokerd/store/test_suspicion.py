@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.store.start.decisions import lacks_bytes
 from brokerd.store.start.suspicion import PATH, Suspicion, SuspicionFile
 from brokerd.store.start.watermark import TOPIC, encode_watermark
@@ -256,3 +257,19 @@ def test_a_watermark_behind_the_damage_says_for_certain_what_is_lost() -> None:
     assert accepting.gave_up_durable
     assert accepting.suspicion is None
     assert not accepting.commitlog.keeps_rest
+
+
+def test_who_leads_with_a_damaged_log_sets_aside_what_it_lacks() -> None:
+    disk, places, log = lose_power_with(40)
+    start, _ = places[4]
+    flip(disk, start + 100)
+    store = started(disk)
+    StoreReplicatedLog(store, lambda: None).settle()
+    assert store.suspicion is None
+    assert disk.names("damaged") == [f"{start:020d}", f"{SEGMENT_BYTES:020d}"]
+    kept = [disk.read_bytes(f"damaged/{name}") for name in disk.names("damaged")]
+    copied = b"".join(each for each in kept if each is not None)
+    assert copied[places[5][0] - start : len(log) - start] == log[places[5][0] :]
+    assert not any(content(disk, start, SEGMENT_BYTES))
+    store.set_appendable(True)
+    put(store, draft(b"goes on"))

@@ -74,6 +74,14 @@ def test_the_set_is_the_master_alone_when_nobody_else_may_be_counted_on() -> Non
     )
 
 
+def test_under_a_master_of_the_original_nobody_stays() -> None:
+    """It acknowledges without members that have not connected to it yet."""
+    machine = group_of_three()
+    run(machine, RegisterBroker(CLUSTER, NAME, 2, "127.0.0.1:1", "", ""))
+    run(machine, ask(seen(2, 1, 9), seen(3, 1, 5)))
+    assert (group_of(machine).master_broker_id, group_of(machine).sync_state_set) == (2, (2,))
+
+
 def test_who_asks_by_the_rules_of_before_gets_what_they_said() -> None:
     machine = group_of_three()
     reply = run(machine, elect(seen(2), seen(3), trigger=Trigger.CONTROLLER))
