@@ -199,9 +199,12 @@ class Scrubber:
             return derived.end_offset
         if derived.needs and data[:FILLER_BYTES] == encode_filler(derived.needs):
             return start + derived.needs  # the filler that ends a file
-        if derived.needs > length:  # a record longer than a slice
+        if length < derived.needs <= limit - start:  # a record longer than a slice
             return await self._look(start, derived.needs, limit)
-        return max(start + 1, limit)  # a file that ends too early went while it was read
+        if data:  # what seems to be a record goes beyond the end of the log
+            return await self._pass_damage(start)
+        file_size = self._log.segment_size_bytes
+        return min(limit, start - start % file_size + file_size)  # the file went while it was read
 
     async def _pass_damage(self, start: int) -> int:
         """Have what is damaged from the record boundary on repaired; returns where to go on: there, when it was."""
@@ -221,6 +224,8 @@ class Scrubber:
             self.repairer.ledger.derived_again(what, self._machine.wall_ms(), index=1)
 
     async def _write_units(self, wrong: WrongUnits) -> None:
+        if wrong.first < wrong.queue.first_offset:
+            return  # their file went meanwhile
         log.error("units of a consume queue do not fit the log, and are written again: %s", wrong)
         write = self._store.queues.rewrite(*wrong)
         await asyncio.to_thread(write.run)

@@ -18,7 +18,16 @@ from itertools import repeat
 from operator import rshift
 from typing import Final, NamedTuple
 
-from brokerd.store.index.layout import HEADER, ITEM, MAX_TIME_DIFF, SLOT_BYTES, Header, IndexShape, path_of
+from brokerd.store.index.layout import (
+    HEADER,
+    ITEM,
+    MAX_TIME_DIFF,
+    SLOT_BYTES,
+    Header,
+    IndexShape,
+    decode_header,
+    path_of,
+)
 from brokerd.store.index.postings import Postings
 from remoting.disk import Disk, FileSegment
 from remoting.errors import CorruptedFile
@@ -140,6 +149,12 @@ class IndexFile:
         return bisect_left(
             range(self.header.next_item), physical_offset, 1, key=lambda number: self.item(number).physical_offset
         )
+
+    def header_is_right(self) -> bool:
+        """Whether the header on disk is the one in memory; of a file that takes no more items, and is written."""
+        if not self.on_disk or not self.is_full or self.unsaved_items or self._dirty or self._in_flight:
+            return True
+        return decode_header(self._open().read(0, HEADER.size)) == self.header
 
     def is_right(self, number: int, key_hash: int, physical_offset: int, timestamp_ms: int) -> bool:
         """Whether the item is what was put for the key of the message there, and is linked with items of its own slot."""

@@ -171,8 +171,9 @@ class KeyIndex:
                 at, number = at + 1, 1
             if at == len(self.files):
                 return self.files[-1].header.begin_offset if self.files else self._commitlog.min_offset
-            if not self.files[at].is_right(number, key_hash, offset, timestamp_ms):
-                return self.files[at].header.begin_offset
+            file = self.files[at]
+            if not file.is_right(number, key_hash, offset, timestamp_ms) or (number == 1 and not file.header_is_right()):
+                return file.header.begin_offset
             number += 1
         return None
 

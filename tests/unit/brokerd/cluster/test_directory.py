@@ -49,5 +49,6 @@ async def test_members_that_register_after_this_broker_are_told_to_clients_befor
             while len(directory.own_group().grpc_addresses) < 3:
                 await asyncio.sleep(0.01)
         assert directory.own_group().grpc_addresses == ["g1:1", "g2:1", "g3:1"]
+        assert directory.peers() == ["r2:1", "r3:1"]
     finally:
         await directory.close()

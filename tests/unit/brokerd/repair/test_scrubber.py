@@ -57,6 +57,16 @@ async def test_a_flip_in_a_field_is_repaired_in_place(name: str, field: Field, b
     ]
 
 
+@pytest.mark.parametrize(("byte", "bit"), [(3, 5), (2, 3), (1, 0), (4, 1), (100, 2)])
+async def test_a_flip_in_the_last_record_of_the_log_is_repaired(byte: int, bit: int) -> None:
+    group = make_group()
+    sound = log_bytes(group[0].store)
+    group[0].rot(max(places(group[0], 0)[-1], places(group[0], 1)[-1]) + byte, bit)
+    await group[0].round()
+    assert log_bytes(group[0].store) == sound
+    assert (group[0].ledger.ranges_found, group[0].ledger.ranges_repaired) == (1, 1)
+
+
 async def test_a_flip_in_a_body_is_repaired_on_disk() -> None:
     group = make_group()
     sound = log_bytes(group[0].store)
@@ -305,6 +315,19 @@ async def test_a_flip_in_an_item_of_the_index_has_it_made_again(byte: int) -> No
     take_index(broker.store)
     broker.store.checkpoint(closing=True)
     assert broker.files("index") == sound
+
+
+@pytest.mark.parametrize("byte", [3, 12, 20, 31, 35, 39])
+async def test_a_flip_in_the_header_of_a_full_file_of_the_index_has_it_made_again(byte: int) -> None:
+    group = make_group()
+    broker = group[0]
+    sound = broker.files("index")
+    broker.rot_file(sorted(sound)[1], byte, 1)
+    await broker.round()
+    take_index(broker.store)
+    broker.store.checkpoint(closing=True)
+    assert broker.files("index") == sound
+    assert broker.ledger.index_repaired == 1
 
 
 @pytest.mark.parametrize("bit", range(5))
