@@ -172,7 +172,9 @@ class KeyIndex:
             if at == len(self.files):
                 return self.files[-1].header.begin_offset if self.files else self._commitlog.min_offset
             file = self.files[at]
-            if not file.is_right(number, key_hash, offset, timestamp_ms) or (number == 1 and not file.header_is_right()):
+            if not file.is_right(number, key_hash, offset, timestamp_ms) or (
+                number == 1 and not file.header_is_right()
+            ):
                 return file.header.begin_offset
             number += 1
         return None
