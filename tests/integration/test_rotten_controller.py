@@ -114,7 +114,7 @@ async def test_a_controller_that_joined_comes_back_too(tmp_path: Path) -> None:
     with Cluster(tmp_path, controllers=3, replicas=0) as cluster:
         for process in cluster.controllers:
             process.start()
-        await blocking(cluster.leader)
+        await blocking(eventually, "the group is founded", lambda: cluster.admin.controller_members()["cluster"])
         address = f"127.0.0.1:{free_ports(1)[0]}"
         arguments = ["-m", "controllerd", "--id", "n3", "--peers", f"n3={address}", "--join"]
         process = Process("n3", [*arguments, "--data", str(tmp_path / "n3")], tmp_path / "logs" / "n3.log")
