@@ -25,7 +25,7 @@ from typing import Final
 
 from controllerd.raft.chunks import Assembly, cut
 from controllerd.raft.codec import decode_message, encode_message
-from controllerd.raft.incarnations import name_of
+from controllerd.raft.incarnations import incarnations, name_of, present
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, MessageKind
 from controllerd.raft.quorum import NodeId
@@ -277,13 +277,7 @@ class Peers:
         if to != self._members.node_id or not 0 < len(node.encode()) <= _MAX_NAME:
             raise _refused(f"controller {node!r} looks for {to!r}, this is {self._members.node_id!r}")
         if node in own.retired:
-            answer = {"removed": "true", "cluster": own.cluster}
-            connection.respond(
-                request,
-                codes.CONTROLLER_INVALID_REQUEST,
-                answer,
-                remark=f"controller {node} was removed from the group {self._group!r}; add a new one under a new id",
-            )
+            self._refuse_former(connection, request, node)
             return
         if not cluster and own.members and node not in self._members.table():
             raise _refused(f"controller {node!r} is no member of the group {self._group!r}; add it first")
@@ -295,6 +289,18 @@ class Peers:
             self._admit(connection, request)
         else:
             self._owner.spawn(self._meet(connection, request, lives), f"meet {node}")
+
+    def _refuse_former(self, connection: RemotingConnection, request: Command, node: NodeId) -> None:
+        own = self._members.configuration
+        if incarnations(own, name_of(node)):
+            how, remark = "older", f"{node} lost its log once, and came back as {present(own, name_of(node))}"
+        else:
+            how, remark = (
+                "removed",
+                f"controller {node} was removed from the group {self._group!r}; add a new one under a new id",
+            )
+        answer = {how: "true", "cluster": own.cluster}
+        connection.respond(request, codes.CONTROLLER_INVALID_REQUEST, answer, remark=remark)
 
     async def _meet(self, connection: RemotingConnection, request: Command, lives: list[str]) -> None:
         """Admit a node in a new life, unless it is another process, or an older one, than who has its name."""
@@ -314,7 +320,11 @@ class Peers:
             answer = {"older": "true", "cluster": own.cluster}
         else:
             self._lives[node] = lives[0]
-            self._admit(connection, request)
+            if connection.is_open:
+                try:
+                    self._admit(connection, request)
+                except RequestError as error:
+                    connection.respond_error(request, error)
             return
         log.error("%s; refused at %s", remark, connection.peer)
         connection.respond(request, codes.CONTROLLER_INVALID_REQUEST, answer, remark=remark)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from remoting import exit_codes
 from remoting.client.blocking import AdminClient
 from tests.integration.test_membership import Load, blocking, member, under_load
 from tests.support.cluster import Cluster, Process, eventually, free_ports
@@ -113,7 +114,7 @@ async def test_a_controller_that_joined_comes_back_too(tmp_path: Path) -> None:
     with Cluster(tmp_path, controllers=3, replicas=0) as cluster:
         for process in cluster.controllers:
             process.start()
-        await blocking(cluster.leader)
+        await blocking(eventually, "the group is founded", lambda: cluster.admin.controller_members()["cluster"])
         address = f"127.0.0.1:{free_ports(1)[0]}"
         arguments = ["-m", "controllerd", "--id", "n3", "--peers", f"n3={address}", "--join"]
         process = Process("n3", [*arguments, "--data", str(tmp_path / "n3")], tmp_path / "logs" / "n3.log")
@@ -127,3 +128,45 @@ async def test_a_controller_that_joined_comes_back_too(tmp_path: Path) -> None:
         process.start()
         await blocking(eventually, "it is taken again", lambda: TAKEN in process.log_text())
         await blocking(eventually, "it votes again", lambda: _is_whole(cluster, "n3"))
+
+
+async def test_a_copied_directory_is_found_out(tmp_path: Path) -> None:
+    """Started beside the first one it ends and says why; put back in place of what was written since, it is a lost log."""
+    with Cluster(tmp_path, controllers=3, replicas=0) as cluster:
+        for process in cluster.controllers:
+            process.start()
+        leader = await blocking(cluster.leader)
+        victim = next(n for n in range(3) if n != leader)
+        name, first = f"n{victim}", cluster.controllers[victim]
+        await blocking(eventually, "the group is founded", lambda: cluster.admin.controller_members()["cluster"])
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path / name, copy)
+        addresses = list(cluster.controller_addresses)
+        addresses[victim] = f"127.0.0.1:{free_ports(1)[0]}"
+        peers = ",".join(f"n{n}={address}" for n, address in enumerate(addresses))
+        second = Process(
+            "second",
+            ["-m", "controllerd", "--id", name, "--peers", peers, "--data", str(copy)],
+            tmp_path / "logs" / "second.log",
+        )
+        cluster.guests.append(second)
+        second.start()
+        await blocking(eventually, "the second one ends", lambda: not second.is_running)
+        assert second.exit_code == exit_codes.REFUSED
+        assert f"another process is controller {name}" in second.log_text()
+        assert first.is_running
+        assert await blocking(_is_whole, cluster, name)
+
+        first.kill()
+        older = tmp_path / "older"
+        shutil.copytree(tmp_path / name, older)
+        await blocking(eventually, "it is missed", lambda: not member(cluster, name)["alive"])
+        first.start()
+        await blocking(eventually, "the others meet it", lambda: _is_whole(cluster, name))
+        first.kill()
+        shutil.rmtree(tmp_path / name)
+        older.rename(tmp_path / name)
+        first.start()
+        await blocking(eventually, "it is taken again", lambda: TAKEN in first.log_text())
+        assert "it is a copy that was put back" in first.log_text()
+        await blocking(eventually, "it votes again", lambda: _is_whole(cluster, name))

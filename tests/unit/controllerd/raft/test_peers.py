@@ -293,6 +293,17 @@ async def copy_of(node: Node, *lives: str) -> Node:
     return in_life(other, *lives)
 
 
+async def test_an_incarnation_that_was_replaced_has_lost_its_log() -> None:
+    """Its directory was put back: it may come back, as another one again, and was not removed."""
+    members = replace(Configuration.of(("n0", "n1")), cluster="c1")
+    later = replace(Configuration.of(("n0~ab", "n1")), cluster="c1", retired=("n0",))
+    async with two_nodes(configuration=members, configuration_of_other=later) as (one, other):
+        one.peers.send(message(1))
+        await until("the news", lambda: one.lost_logs)
+        assert one.lost_logs == ["n0 lost its log once, and came back as n0~ab"]
+        assert (one.removed, other.received) == (0, [])
+
+
 FOUNDED = replace(Configuration.of(("n0", "n1")), cluster="c1")
 
 
