@@ -4,7 +4,8 @@ Owns the files under `commitlog/`, the end of the log and how far it is durable.
 
 - `min_offset <= flushed_offset <= end_offset`, and `complete_offset`, the end of the last whole record, is at most `end_offset`
   (they differ only on a replica that received a part of a record);
-- bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended; but while it
+- bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended; what a full
+  disk does not let be removed at once is removed, durably, before anything is written behind the end; but while it
   `keeps_rest`, which a suspect log does until it is appended to or cut, since what is behind its damage may be the last copy;
 - a failed sync, or a write that failed for another reason than a full disk, is final: every later append is refused.
 

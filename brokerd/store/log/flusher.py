@@ -115,8 +115,17 @@ class Flusher:
         self.durations.observe((perf_counter_ns() - begin_ns) / 1e9)
         self._loop.call_soon_threadsafe(self._synced, mark)
         # Nobody waits for the rest.
-        self._store.note_flushed(mark)
+        self._note(mark)
         self._prepare()
+
+    def _note(self, mark: SyncMark) -> None:
+        """Where nothing is overwritten in place even the checkpoint's page needs room; a start then checks more of the log."""
+        try:
+            self._store.note_flushed(mark)
+        except StorageError as error:
+            if not error.is_out_of_space:
+                raise
+            log.warning("no room to note how far the log is durable: %s", error)
 
     def _prepare(self) -> None:
         try:

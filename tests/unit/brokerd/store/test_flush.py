@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ class Gate:
         self.prepared = 0
         self.error: Exception | None = None
         self.prepare_error: StorageError | None = None
+        self.note_error: StorageError | None = None
         self.failed: list[StorageError] = []
 
     def sync(self) -> SyncMark:
@@ -45,6 +47,8 @@ class Gate:
 
     def note_flushed(self, mark: SyncMark) -> None:
         self.noted.append(mark.offset)
+        if self.note_error is not None:
+            raise self.note_error
 
     def mark_flushed(self, mark: SyncMark) -> None:
         self.flushed_offset = mark.offset
@@ -188,6 +192,26 @@ async def test_a_file_that_cannot_be_made_ahead_is_only_mentioned(
     assert heard.failures == []
     await flusher.stop()
     assert "ahead of need: no space" in caplog.text
+
+
+async def test_a_page_that_finds_no_room_ends_nothing_and_one_that_fails_does(
+    gate: Gate, heard: Heard, flusher: Flusher, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.note_error = StorageError("full")
+    gate.note_error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    for n in (1, 2):
+        gate.end_offset = n
+        gate.drop_content.release()
+        flusher.request()
+        await heard.until(lambda n=n: heard.flushed[-1:] == [n])
+    assert heard.failures == []
+    gate.note_error = StorageError("cannot write checkpoint")
+    gate.end_offset = 3
+    gate.drop_content.release()
+    flusher.request()
+    await heard.until(lambda: heard.failures == [gate.note_error])
+    await flusher.stop()
+    assert "no room to note how far the log is durable: full" in caplog.text
 
 
 # -- on stores -------------------------------------------------------------------------------------------------------------------
