@@ -178,8 +178,9 @@ class TransactionService:
         assert record is not None
         is_commit = request.outcome is Outcome.COMMIT
         ended_as = EndedAs.COMMIT if is_commit else EndedAs.ROLLBACK
-        ended = self.table.ended(records.half_of(record))
-        if ended is not None and ended.ended_as is ended_as:
+        place_of_half = records.half_of(record)
+        ended = self.table.ended(place_of_half)
+        if self.table.find(place_of_half) is None and ended is not None and ended.ended_as is ended_as:
             return ended.end_offset
         half = self._find_open(record)
         place = self._topics.close(half, ended_as, [self._commit_draft(record)] if is_commit else [])

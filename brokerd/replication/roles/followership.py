@@ -92,8 +92,8 @@ class Followership:
         self.received_ms = now_ms  # when the master last said something
         self.sent_ms = now_ms  # when this replica last did
         self._acked = -1
-        # Acks of this epoch, in this life or an earlier one, may have brought this replica into the set
-        self._may_count = not is_classic and not context.epoch_is_new
+        # Acks of this epoch, in this life or an earlier one, may have brought this replica into the set, or it never left it
+        self._may_count = not is_classic and (self.in_set or not context.epoch_is_new)
         self._wants_clearance = False  # we would drop the log, but must know first that the set does not count on it
         self._cleared = False  # a controller said so; the master's word is still to come
         self._asked_release = False  # on the present connection

@@ -140,7 +140,7 @@ def test_no_common_epoch_means_a_new_copy_outside_the_set() -> None:
 
 
 def test_no_common_epoch_stops_a_member_of_the_set_until_it_is_none() -> None:
-    replica = Replica("1@100 2@300", end=700, in_set=True, epoch_is_new=False)
+    replica = Replica("1@100 2@300", end=700, in_set=True)
     replica.greet("1@200 3@500", end=900)
     assert not replica.all(ResetLog, TruncateLog, SendAck)
     assert "elect it master" in replica.followership.stuck
