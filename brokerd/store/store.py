@@ -38,7 +38,7 @@ from brokerd.store.start import checkpoint_page, decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import RecoveredLog, recover_log
-from brokerd.store.start.suspicion import Suspicion, SuspicionFile, set_aside
+from brokerd.store.start.suspicion import SuspectEnd, SuspicionFile, set_aside
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.disk import Bytes, Disk
@@ -102,7 +102,7 @@ class MessageStore(StoreReads):
         self.last_timestamp_ms = 0
         self.ended_cleanly = True  # the last run closed its files; known after `load`
         self.gave_up_durable = False  # bytes that had been durable are gone, as the settings said; likewise
-        self.suspicion: Suspicion | None = None  # the log may lack what was durable; likewise, until that is settled
+        self.suspicion: SuspectEnd | None = None  # the log may lack what was durable; likewise, until that is settled
         self._suspicion_file = SuspicionFile(disk)
         self._is_judged = False  # those who elect have decided without what this log may lack
         self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")

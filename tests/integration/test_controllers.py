@@ -204,7 +204,7 @@ async def test_a_killed_master_is_replaced_at_once_and_the_new_roles_are_pushed(
             assert role["masterBrokerId"] == str(third.broker_id)
             assert role["masterAddress"] == third.address
             assert (role["masterHaAddress"], role["masterGrpcAddress"]) == ("127.0.0.1:1", "127.0.0.1:2")
-            assert orjson.loads(role["body"])["syncStateSet"] == [third.broker_id]
+            assert orjson.loads(role["body"])["syncStateSet"] == [second.broker_id, third.broker_id], "who lives stays"
 
 
 async def test_a_silent_master_is_replaced_after_its_time_out_and_a_healthy_one_never(three: Controllers) -> None:
@@ -242,6 +242,7 @@ async def test_a_designated_election_and_its_refusal(three: Controllers) -> None
         assert orjson.loads(answer.body)["brokerMemberGroup"]["brokerAddrs"]["1"] == first.address
         again = await first.elect(second.broker_id, accept=(codes.CONTROLLER_MASTER_STILL_EXIST,))
         assert again.ext["masterBrokerId"] == str(second.broker_id)
+        await second.alter([second.broker_id], 4, 2)
         refused = await first.elect(first.broker_id, accept=(codes.CONTROLLER_ELECT_MASTER_FAILED,))
         assert "not in the sync-state set" in str(refused.remark)
 

@@ -14,7 +14,7 @@ from brokerd.store.log.layout import file_start
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start import decisions, watermark
 from brokerd.store.start.checkpoint_page import Positions
-from brokerd.store.start.suspicion import Suspicion
+from brokerd.store.start.suspicion import SuspectEnd
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class RecoveredLog(NamedTuple):
     last_timestamp_ms: int
     checked_from: int
     gave_up_durable: bool  # bytes that had been durable are gone, and the settings said to go on without
-    suspicion: Suspicion | None  # the log ends at damage that is perhaps none of a crash; what is behind it is kept
+    suspicion: SuspectEnd | None  # the log ends at damage that is perhaps none of a crash; what is behind it is kept
 
 
 def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool) -> RecoveredLog:
@@ -66,12 +66,12 @@ def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSe
     return RecoveredLog(end, last_timestamp_ms, checked_from, later is not None or is_cut_short, suspicion)
 
 
-def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> Suspicion | None:
+def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> SuspectEnd | None:
     """What speaks against a crash as the reason why no intact record starts at `end`; None when nothing does."""
     read, shape = commitlog.read, commitlog.shape
     later = decisions.find_record(read, end + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
     if later is None:
-        return None if decisions.lacks_bytes(read, end, shape) else Suspicion(end, end)
+        return None if decisions.lacks_bytes(read, end, shape) else SuspectEnd(end, end)
     until, confirmed = later, -1
     while later is not None:
         for derived in derive_range(read, later, provisional_end, shape.checked(), _CHUNK_BYTES):
@@ -79,7 +79,7 @@ def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> Suspicio
             marks = [entry for entry in derived.entries if entry[0] == watermark.TOPIC]
             confirmed = max([confirmed, *(watermark.confirmed_by(read(entry[3], entry[4])) for entry in marks)])
         later = decisions.find_record(read, until + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
-    return Suspicion(end, until, confirmed if confirmed > end else -1)
+    return SuspectEnd(end, until, confirmed if confirmed > end else -1)
 
 
 def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> tuple[int, int, int]:

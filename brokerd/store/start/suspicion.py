@@ -31,7 +31,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Suspicion:
+class SuspectEnd:
     """Physical offsets: the log ends at `start`, where it is damaged; intact records were found behind it, the last of which ends
     at `until` (`start` when none was). `confirmed`: how far those say that the log was confirmed, -1 when they say nothing."""
 
@@ -53,7 +53,7 @@ class Suspicion:
         return f"the commitlog is damaged at offset {self.start}, as no crash need have left it{behind}: {lacks}"
 
 
-def set_aside(disk: Disk, suspicion: Suspicion, segment_size_bytes: int) -> None:
+def set_aside(disk: Disk, suspicion: SuspectEnd, segment_size_bytes: int) -> None:
     """Copy what the log's files have from the damage on, as far as anything whole is there: it may be the last copy of what the
     log goes on without. Durable when it returns. Raises StorageError."""
     offset, end = suspicion.start, max(suspicion.until, suspicion.start + _LEAST_BYTES)
@@ -80,7 +80,7 @@ class SuspicionFile:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def load(self, end: int) -> Suspicion | None:
+    def load(self, end: int) -> SuspectEnd | None:
         """What is remembered, None without a file; `end` is where the log ends now."""
         content = self._disk.read_bytes(PATH)
         if content is None:
@@ -88,12 +88,12 @@ class SuspicionFile:
         line, _, checksum = content.partition(b"\n")
         try:
             if int(checksum) == crc32(line):
-                return decode(Suspicion, line, exactly=True)
+                return decode(SuspectEnd, line, exactly=True)
         except (ValueError, ProtocolError):
             pass
-        return Suspicion(end, end)
+        return SuspectEnd(end, end)
 
-    def save(self, suspicion: Suspicion) -> None:
+    def save(self, suspicion: SuspectEnd) -> None:
         """Durable when it returns."""
         line = orjson.dumps(asdict(suspicion))
         self._disk.replace_bytes(PATH, b"%b\n%d\n" % (line, crc32(line)))

@@ -161,6 +161,11 @@ class MemoryReplicatedLog:
         self.flush_requested = False
         self.flushed_offset = self.end_offset
 
+    def rot(self, offset: int) -> None:
+        """What was durable is damaged from the record at the offset on: a start ends the log there."""
+        self.crash(self.flushed_offset)
+        self._cut(max(each for each in self.boundaries() if each <= offset))
+
     def crash(self, kept: int) -> None:
         """Power loss: of what was not flushed, `kept` bytes survive; recovery cuts an incomplete record."""
         assert self.flushed_offset <= kept <= self.end_offset
@@ -204,6 +209,23 @@ class Controller:
         self.members: frozenset[int] = frozenset()
         self.set_epoch = 0
         self.registered: frozenset[int] = frozenset(group.nodes)
+        self.suspects: set[int] = set()  # who said that it may have lost the end of its log, and was not judged since
+
+    @property
+    def trusted(self) -> frozenset[int]:
+        """Who has everything that was acknowledged, as far as anybody knows."""
+        return self.members - self.suspects
+
+    def judge(self, broker_id: int) -> None:
+        """A suspect registers: it leaves the set if another member is there that is none."""
+        if broker_id in self.members:
+            if not any(self.group.nodes[each].alive for each in self.trusted):
+                return
+            if self.master_id == broker_id:
+                self.lose_master()
+            self.members -= {broker_id}
+            self.set_epoch += 1
+        self.suspects.discard(broker_id)
 
     def view(self) -> RoleView:
         master = self.master_id
@@ -224,7 +246,10 @@ class Controller:
 
     def staying(self, winner: int) -> frozenset[int]:
         """The set behind an election."""
-        return frozenset(each for each in self.members if self.group.nodes[each].alive) | {winner}
+        if winner in self.suspects:
+            self.suspects.discard(winner)
+            return frozenset({winner})
+        return frozenset(each for each in self.trusted if self.group.nodes[each].alive) | {winner}
 
     def lose_master(self) -> None:
         self.master_id = None
@@ -232,7 +257,15 @@ class Controller:
 
     def candidates(self) -> list[int]:
         eligible = self.members or self.registered - self.group.learners
-        return sorted(each for each in eligible if self.group.nodes[each].alive)
+        live = sorted(each for each in eligible if self.group.nodes[each].alive)
+        trusted = [each for each in live if each not in self.suspects]
+        if trusted or not self.members or 2 * len(live) <= len(self.members):
+            return trusted
+        return [max(live, key=self._freshness)]
+
+    def _freshness(self, broker_id: int) -> tuple[int, int]:
+        machine = self.group.nodes[broker_id].machine
+        return machine.epochs.last_epoch, machine.log.end_offset
 
     def alter(self, requester: int, master_epoch: int, proposal: Proposal) -> int:
         if proposal.members == self.members:
@@ -253,6 +286,8 @@ class Controller:
 
     def process(self, request: Request) -> Answer:
         requester = request.node.broker_id
+        if requester in self.suspects and request.life == request.node.life:
+            self.judge(requester)
         answer = Answer(request.node, request.life, request.kind)
         if request.kind == "alter":
             assert request.proposal is not None

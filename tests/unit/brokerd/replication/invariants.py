@@ -28,7 +28,7 @@ def check_sets(group: Group) -> None:
     assert not controller.members & group.learners, "a learner is a member"
     for acked in group.acknowledged:
         end = acked.position + 1 + len(acked.payload)
-        for broker_id in controller.members:
+        for broker_id in controller.trusted:
             node = group.nodes[broker_id]
             safe = node.log.flushed_offset if group.settings.ack_after_flush else node.log.end_offset
             held = node.log.content(acked.position + 1, end) if safe >= end else b""
@@ -110,7 +110,7 @@ def check_logs(group: Group) -> None:
 
 def check_visibility(group: Group) -> None:
     """What a consumer may have read, on the master or on a replica, is on every broker that could be elected, byte for byte."""
-    members = [group.nodes[each] for each in group.controller.members]
+    members = [group.nodes[each] for each in group.controller.trusted]
     for node in group.nodes.values():
         if not node.alive:
             continue

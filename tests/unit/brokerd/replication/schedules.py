@@ -9,7 +9,7 @@ from random import Random
 from brokerd.replication.roles.followership import CopyStage
 from brokerd.replication.settings import ReplicationSettings
 from tests.support.disks import PowerLost
-from tests.unit.brokerd.replication.group import Group, pick
+from tests.unit.brokerd.replication.group import Group, Node, pick
 from tests.unit.brokerd.replication.invariants import check_acks_are_from_one_broker_per_epoch, check_safety
 
 WEIGHTS = {
@@ -49,6 +49,7 @@ class Story:
         self.rng = Random(seed)
         self.group = Group(size, settings or ReplicationSettings(), learners)
         self.steps = steps
+        self.rotten: int | None = None  # whose log really lost something last
         self.did: Counter[str] = Counter()
 
     def run(self, weights: dict[str, float] | None = None, check: Callable[[Group], None] = check_safety) -> None:
@@ -75,8 +76,10 @@ class Story:
             if not node.alive:
                 node.start()
         for round_number in range(60):
-            if group.controller.master_id is None or round_number == 30:
-                candidates = group.controller.candidates()
+            for broker_id in sorted(group.controller.suspects):
+                group.controller.judge(broker_id)
+            candidates = group.controller.candidates()
+            if candidates and (group.controller.master_id is None or round_number == 30):
                 group.controller.elect(self.rng.choice(candidates))
             group.push_all()
             group.settle(4, tick_ms=250)
@@ -205,6 +208,32 @@ class Story:
                 kept = node.log.end_offset  # what acknowledges from memory promises nothing about power losses
             self.group.crash(node, kept)
         return bool(nodes)
+
+    def rot(self) -> bool:
+        """One node, which is not all of the set, loses power and a part of what it had on its disk; its start sees that."""
+        controller = self.group.controller
+        nodes = [node for node in self._alive() if controller.members != {node.broker_id}]
+        if not nodes or (self.rotten is not None and self.rotten in controller.suspects):
+            return False
+        node = pick(self.rng, nodes)
+        self.rotten = node.broker_id
+        self._suspect(node)
+        self.group.crash(node)
+        node.log.rot(self.rng.randint(node.log.min_offset, node.log.end_offset))
+        return True
+
+    def suspect(self) -> bool:
+        """A node loses power and nothing that was durable, but its start cannot tell."""
+        nodes = self._alive()
+        if nodes:
+            node = pick(self.rng, nodes)
+            self._suspect(node)
+            self.group.crash(node)
+        return bool(nodes)
+
+    def _suspect(self, node: Node) -> None:
+        if node.broker_id not in self.group.learners:
+            self.group.controller.suspects.add(node.broker_id)
 
     def arm(self) -> bool:
         """Let a node lose power inside one of its next durable steps."""

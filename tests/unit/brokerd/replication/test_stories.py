@@ -20,6 +20,7 @@ from brokerd.replication.roles.role_machine import Event, RoleMachine
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.frames import Handshake, Piece
 from remoting.errors import ProtocolError
+from tests.unit.brokerd.replication.group import Controller
 from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
 SCHEDULES = int(os.environ.get("STORY_SCHEDULES", "125"))
@@ -34,10 +35,13 @@ def tell(
     size: int = 3,
     ack_after: str = "flush",
     learners: frozenset[int] = frozenset(),
+    steps: int = 90,
 ) -> Counter[str]:
     did: Counter[str] = Counter()
     for seed in seeds:
-        story = Story(seed, size=size, settings=ReplicationSettings(ack_after=ack_after), learners=learners)
+        story = Story(
+            seed, size=size, settings=ReplicationSettings(ack_after=ack_after), learners=learners, steps=steps
+        )
         try:
             story.run(weights)
             story.finish()
@@ -67,6 +71,46 @@ def test_nothing_acknowledged_is_lost_and_the_group_heals(weights: dict[str, flo
         assert not weight or did[event] > SCHEDULES / 30, f"hardly any {event}: {did}"
 
 
+ROT = {
+    "rot": 1.5,
+    "suspect": 1,
+    "start": 8,
+    "deliver": 60,
+    "process": 20,
+    "answer": 20,
+    "append": 20,
+    "crash": 0.3,
+    "arm": 0,
+}
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_logs_that_lost_their_ends_lead_nobody_who_has_more(size: int) -> None:
+    did = tell(range(SCHEDULES // 2), ROT, size=size, steps=250)
+    assert did["acknowledged"] > SCHEDULES
+    assert did["rot"] > SCHEDULES / 3
+    assert did["suspect"] > SCHEDULES / 3
+
+
+def test_stories_find_suspects_that_leave_the_set_until_the_last_may_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def judge(self: Controller, broker_id: int) -> None:
+        if broker_id in self.members and len(self.members) > 1:
+            if self.master_id == broker_id:
+                self.lose_master()
+            self.members -= {broker_id}
+            self.set_epoch += 1
+        self.suspects.discard(broker_id)
+
+    monkeypatch.setattr(Controller, "judge", judge)
+    assert fails(range(SCHEDULES), ROT, steps=250)
+
+
+def test_stories_find_an_election_of_a_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Controller, "trusted", property(lambda self: self.members))
+    monkeypatch.setattr(Controller, "judge", lambda self, broker_id: self.suspects.discard(broker_id))
+    assert fails(range(SCHEDULES), ROT, steps=250)
+
+
 def test_learners_copy_everything_and_are_in_no_set_whatever_happens() -> None:
     did = tell(range(SCHEDULES // 2), size=4, learners=frozenset({2, 4}))
     assert did["acknowledged"] > SCHEDULES // 4
@@ -83,10 +127,16 @@ def test_stories_find_a_master_that_counts_learners(monkeypatch: pytest.MonkeyPa
     assert fails(range(20), learners=frozenset({3}))
 
 
-def fails(seeds: range, weights: dict[str, float] | None = None, *, learners: frozenset[int] = frozenset()) -> bool:
+def fails(
+    seeds: range,
+    weights: dict[str, float] | None = None,
+    *,
+    learners: frozenset[int] = frozenset(),
+    steps: int = 90,
+) -> bool:
     """Whether any of the stories does; those behind the first one that does are not told."""
     try:
-        tell(seeds, weights, learners=learners)
+        tell(seeds, weights, learners=learners, steps=steps)
     except (AssertionError, ProtocolError):
         return True
     return False

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.store.start.decisions import lacks_bytes
-from brokerd.store.start.suspicion import PATH, Suspicion, SuspicionFile
+from brokerd.store.start.suspicion import PATH, SuspectEnd, SuspicionFile
 from brokerd.store.start.watermark import TOPIC, encode_watermark
 from brokerd.store.store import MessageStore
 from remoting.errors import CorruptedFile
@@ -77,7 +77,7 @@ def test_rot_behind_the_durable_checkpoint_makes_the_log_suspect(message: int, p
     flip(disk, start + place)
     store = started(disk)
     assert store.commitlog.end_offset == start
-    assert store.suspicion == Suspicion(start, len(log) if message < 39 else start)
+    assert store.suspicion == SuspectEnd(start, len(log) if message < 39 else start)
     assert "is not elected" in store.suspicion.sentence
 
 
@@ -118,7 +118,7 @@ def test_a_suspicion_outlives_the_damage_until_somebody_was_told() -> None:
     disk.crash()
     store = started(disk)
     assert store.commitlog.end_offset == end
-    assert store.suspicion == Suspicion(start, len(log))
+    assert store.suspicion == SuspectEnd(start, len(log))
     store.judged()
     disk.crash()
     assert started(disk).suspicion is None
@@ -211,13 +211,13 @@ def test_a_damaged_suspicion_is_one() -> None:
     disk = MemoryDisk()
     file = SuspicionFile(disk)
     assert file.load(7) is None
-    file.save(Suspicion(100, 300, 200))
+    file.save(SuspectEnd(100, 300, 200))
     whole = disk.read_bytes(PATH)
     assert whole is not None
-    assert file.load(7) == Suspicion(100, 300, 200)
+    assert file.load(7) == SuspectEnd(100, 300, 200)
     for position in range(len(whole) - 1):
         disk.replace_bytes(PATH, whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        assert file.load(7) == Suspicion(7, 7)
+        assert file.load(7) == SuspectEnd(7, 7)
     file.remove()
     assert file.load(7) is None
 
