@@ -15,13 +15,14 @@ from brokerd.sending.batch_kernel import BatchPlans, LaidOut, lay_out_batch
 from brokerd.sending.boundary import ANSWER_OK, Stop, Taken
 from brokerd.sending.reading import Send, begins_with_send, sends_of
 from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, Pattern, check_destination, pattern_of
+from brokerd.sending.tails import HIGH, LOW, MASK, MIDDLE
 from brokerd.store.run import Run
 from remoting import codes, frame
 from remoting.checksum import crc32
 from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.names import RETRY_PREFIX
-from remoting.record.checksum import TAIL_BYTES, tail_of
+from remoting.record.checksum import TAIL_BYTES
 from remoting.record.layout import (
     HEAD_V4,
     LENGTH,
@@ -212,11 +213,14 @@ class Kernel:
             )  # fmt: skip
             behind_body = target.field + LENGTH.pack(properties_length) + properties + STAMP
             if seals:
+                checksum = crc32(behind_body, crc32(body, crc32(record_head))) & MASK
                 records += (
                     record_head,
                     body,
                     behind_body,
-                    tail_of(crc32(behind_body, crc32(body, crc32(record_head)))),
+                    LOW[checksum % 10_000],
+                    MIDDLE[checksum // 10_000 % 1000],
+                    HIGH[checksum // 10_000_000],
                 )
             else:
                 records += (record_head, body, behind_body)
