@@ -14,11 +14,12 @@ from itertools import accumulate, chain, repeat
 from typing import Final, NamedTuple
 
 from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, pattern_of
+from brokerd.sending.tails import HIGH, LOW, MASK, MIDDLE, seal_alike
 from brokerd.store.log.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.record.batch import ITEM_COLUMNS, ITEM_HEAD, ITEM_HEAD_BYTES, ITEM_OVERHEAD_BYTES, MAX_BATCH_COUNT
-from remoting.record.checksum import BLANK_TAIL, TAIL_BYTES, seal_alike, tails_of
+from remoting.record.checksum import TAIL_BYTES
 from remoting.record.layout import (
     BATCH_COLUMNS,
     BORDER,
@@ -33,7 +34,7 @@ _MAX_ALIKE: Final = 128  # what is taken apart by one struct; a struct holds som
 _INT: Final = struct.Struct(">i")
 _TWO: Final = struct.Struct(">ii")
 _MOST_PLANS: Final = 16  # of a topic
-_ADDED: Final = (STAMP, STAMP + BLANK_TAIL)  # to the properties; without and with a checksum
+_ADDED: Final = (STAMP, STAMP + bytes(TAIL_BYTES))  # to the properties; without, and with room for, a checksum
 _Shape = tuple[int, int, int, bool]  # a batch's size, that of an item, that of a body; whether records get checksums
 
 
@@ -68,7 +69,7 @@ class _Plan(NamedTuple):
     new_before_key: bytes
     new_rest: bytes  # with the next record's size and magic
     last_rest: bytes
-    seals: bool  # the rest ends with a blank checksum
+    seals: bool  # the rest ends with room for a checksum
 
 
 class BatchPlans:
@@ -187,7 +188,7 @@ def _lay_out_alike(
     if plan.seals:
         records = bytearray(count * size)
         packer.pack_into(records, 0, plan.size_and_magic, *fields)
-        seal_alike(records, size)
+        seal_alike(records, count, size)
     else:
         records = packer.pack(plan.size_and_magic, *fields)
     entry = (topic, queue_id, queue_offset, position, size, plan.tags_code, now_ms, count)
@@ -267,9 +268,12 @@ def _lay_out_any(
     ends = [begin + text + STAMP for begin, text in zip(between, properties, strict=False)]
     columns: list[Sequence[bytes]] = [heads, bodies, ends]
     if seals:
-        sums = [crc32(end, crc32(body, crc32(head))) for head, body, end in zip(heads, bodies, ends, strict=True)]
-        tails = tails_of(sums)
-        columns.append([tails[at : at + TAIL_BYTES] for at in range(0, len(tails), TAIL_BYTES)])
+        sums = [
+            crc32(end, crc32(body, crc32(head))) & MASK for head, body, end in zip(heads, bodies, ends, strict=True)
+        ]
+        columns.append([LOW[each % 10_000] for each in sums])
+        columns.append([MIDDLE[each // 10_000 % 1000] for each in sums])
+        columns.append([HIGH[each // 10_000_000] for each in sums])
     records: list[Bytes] = list(chain.from_iterable(zip(*columns, strict=True)))
     entries: list[Entry] = list(
         zip(

@@ -16,19 +16,16 @@ from typing import Final
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.record.fields import measure
-from remoting.record.layout import SYS_V6_HOSTS, Field, heads
+from remoting.record.layout import Field, heads
 
 TAIL_BYTES: Final = 20
 NAME: Final = "__CRC32#"
-_BEGIN: Final = NAME.encode() + b"\x01"
-_BEGIN_BYTES: Final = len(_BEGIN)
-_DIGITS: Final = 10
-_SEPARATOR: Final = b"\x02"
+BEGIN: Final = NAME.encode() + b"\x01"
+SEPARATOR: Final = b"\x02"
+_BEGIN_BYTES: Final = len(BEGIN)
 _MASK: Final = 0x7FFFFFFF
 # Written backwards, as the digits stand: one formatting makes all digits of many tails, and one turn puts them right.
 _BACKWARDS: Final = b"\x02%010d\x01#23CRC__"
-# A tail whose digits are filled in later
-BLANK_TAIL: Final = _BEGIN + b"0" * _DIGITS + _SEPARATOR
 _HEAD: Final = heads(Field.SIZE, Field.MAGIC, Field.BODY_CRC, Field.SYS_FLAG, Field.BODY_LENGTH)[0]
 
 
@@ -44,14 +41,14 @@ def tails_of(checksums: Sequence[int]) -> bytes:
 
 def reserve(properties: bytes) -> bytes:
     """The properties with room for the checksum at their end."""
-    separator = _SEPARATOR if properties and not properties.endswith(_SEPARATOR) else b""
-    return properties + separator + BLANK_TAIL
+    separator = SEPARATOR if properties and not properties.endswith(SEPARATOR) else b""
+    return properties + separator + bytes(TAIL_BYTES)
 
 
 def without(properties: bytes) -> bytes:
     """The properties of a record as they were before a checksum was put behind them."""
     at = len(properties) - TAIL_BYTES
-    return properties[:at] if at >= 0 and properties.startswith(_BEGIN, at) else properties
+    return properties[:at] if at >= 0 and properties.startswith(BEGIN, at) else properties
 
 
 def seal(record: bytes) -> bytes:
@@ -60,46 +57,36 @@ def seal(record: bytes) -> bytes:
     return covered + tail_of(crc32(covered))
 
 
-def seal_alike(records: bytearray, size: int) -> None:
-    """Seal records of one size that lie one behind the other and end with blank tails."""
-    with memoryview(records) as view:
-        covered = size - TAIL_BYTES
-        tails = tails_of([crc32(view[at : at + covered]) for at in range(0, len(records), size)])
-    for column in range(_BEGIN_BYTES, _BEGIN_BYTES + _DIGITS):  # the first digits of all, the second ones of all, ...
-        records[covered + column :: size] = tails[column::TAIL_BYTES]
-
-
 def is_intact(record: Bytes) -> bool:
     """Whether a whole record is what was stored, by its tail, or for one without, by its body's checksum and its lengths."""
-    view = memoryview(record)
-    tail = bytes(view[-TAIL_BYTES:])
-    if tail.startswith(_BEGIN):
-        return tail == tail_of(crc32(view[:-TAIL_BYTES]))
-    if tail[_BEGIN_BYTES:-1].isdigit() and tail[_BEGIN_BYTES:] == tail_of(crc32(view[:-TAIL_BYTES]))[_BEGIN_BYTES:]:
-        return False  # the tail's own name changed, which would otherwise become a property of the message
-    return _is_body_intact(view)
-
-
-def _is_body_intact(record: memoryview) -> bool:
-    if len(record) < _HEAD.size:
-        return False
-    size, magic, checksum, sys_flag, body_length = _HEAD.unpack_from(record)
-    if size != len(record):
-        return False
-    places = measure(record, 0, size, magic, sys_flag & SYS_V6_HOSTS, body_length)
-    return places is not None and crc32(record[places[0] : places[1]]) & _MASK == checksum
+    return _is_intact(memoryview(record), 0, len(record))
 
 
 def first_damaged(data: Bytes, begins: Sequence[int], ends: Sequence[int]) -> int | None:
     """Where the first of these whole records begins that is not what was stored; None when all are intact."""
-    if not begins:
-        return None
     view = memoryview(data)
-    if view[ends[0] - TAIL_BYTES : ends[0] - TAIL_BYTES + _BEGIN_BYTES] == _BEGIN:
+    # Most records have a tail like their neighbours: all at once, and one by one only when that is not so.
+    if len(begins) > 1 and view[ends[0] - TAIL_BYTES : ends[0] - TAIL_BYTES + _BEGIN_BYTES] == BEGIN:
         sums = [crc32(view[begin : end - TAIL_BYTES]) for begin, end in zip(begins, ends, strict=True)]
         if b"".join([view[end - TAIL_BYTES : end] for end in ends]) == tails_of(sums):
             return None
     for begin, end in zip(begins, ends, strict=True):
-        if not is_intact(view[begin:end]):
+        if not _is_intact(view, begin, end):
             return begin
     return None
+
+
+def _is_intact(data: memoryview, begin: int, end: int) -> bool:
+    covered = end - TAIL_BYTES
+    tail = bytes(data[covered:end])
+    if tail.startswith(BEGIN):
+        return tail == tail_of(crc32(data[begin:covered]))
+    if tail[_BEGIN_BYTES:-1].isdigit() and tail[_BEGIN_BYTES:] == tail_of(crc32(data[begin:covered]))[_BEGIN_BYTES:]:
+        return False  # the tail's own name changed, which would otherwise become a property of the message
+    if end - begin < _HEAD.size:
+        return False
+    size, magic, checksum, sys_flag, body_length = _HEAD.unpack_from(data, begin)
+    if size != end - begin:
+        return False
+    places = measure(data, begin, end, magic, sys_flag, body_length)
+    return places is not None and crc32(data[places[0] : places[1]]) & _MASK == checksum

@@ -56,12 +56,10 @@ def walk(
     max_record_bytes: int,
     *,
     in_place: bool = True,
-    listed: bool = True,
 ) -> Walked:
     """Find the records in the data from the position on, which is the record boundary `offset` of a log of files of that size.
 
-    Every record must name its place in the log, unless the bytes were moved (`in_place` is false). Who needs only the end has
-    no list made (`listed`).
+    Every record must name its place in the log, unless the bytes were moved (`in_place` is false).
     """
     records: list[int] = []
     start_of = _START.unpack_from
@@ -80,13 +78,12 @@ def walk(
                 or following > limit
             ):
                 break
-            if listed:
-                records.append(position)
+            records.append(position)
             position = following
         stop, size, is_record = look(data, position, begin + position, file_size, most, in_place)
         if stop is not None:
             return Walked(records, position, stop, size)
-        if is_record and listed:
+        if is_record:
             records.append(position)
         position += size
 

@@ -100,7 +100,7 @@ class Followership:
         self._fresh = True  # no data yet on this connection
         self._is_damaged = False  # the log cannot be continued, whatever the epochs say
         self._refused_at = -1  # the end of the log when the master's bytes for it were last found damaged
-        self._misfit_at = -1  # likewise, when they could not be a log there
+        self._misfit_at = -1  # likewise, when they could not be a log there: a new copy that ends there too is the last
         self.master_confirm_offset = -1  # what the master last said is confirmed; -1 = nothing yet
         self._dial(now_ms)
 
@@ -335,9 +335,7 @@ class Followership:
             self._refused_at = end_offset
             self._leave(reason, now_ms)  # the first time it may have been the way here
             return
-        if (
-            why is Refusal.MISFIT and end_offset != self._misfit_at
-        ):  # a new copy that comes as far as this would not be better
+        if why is Refusal.MISFIT and end_offset != self._misfit_at:
             self._misfit_at = end_offset
             self._is_damaged = True
         self._be_stuck(reason, now_ms)

@@ -116,15 +116,16 @@ class RecordReads:
     def _check(self, content: bytes, units: Sequence[Unit]) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
         place_of = _PLACE.unpack_from
-        begins = list(accumulate([size for _, size, _ in units], initial=0))
-        ends = begins[1:]
-        begins.pop()
-        try:
-            for (offset, size, _), begin in zip(units, begins, strict=True):
-                if place_of(content, begin) != (size, offset):
+        begins, ends, end = [], [], 0
+        for offset, size, _ in units:
+            begins.append(end)
+            try:
+                if place_of(content, end) != (size, offset):
                     raise _damaged(offset, size)
-        except struct.error:  # shorter than any record
-            raise _damaged(offset, size) from None
+            except struct.error:  # shorter than any record
+                raise _damaged(offset, size) from None
+            end += size
+            ends.append(end)
         damaged = first_damaged(content, begins, ends)
         if damaged is not None:
             offset, size, _ = units[begins.index(damaged)]

@@ -14,7 +14,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.log.derive import RecordShape, derive
 from brokerd.store.settings import StoreSettings
 from remoting.errors import CorruptedFile
-from remoting.record.checksum import TAIL_BYTES, first_damaged, is_intact, reserve, seal, seal_alike, without
+from remoting.record.checksum import TAIL_BYTES, first_damaged, is_intact, reserve, seal, without
 from remoting.record.codec import decode_record, encode_record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.walk import Stop
@@ -191,13 +191,6 @@ def test_the_first_damaged_of_many_records_is_found(parts: list[tuple[bytes, int
     if parts[which][1]:
         joined[data.draw(st.integers(begins[which], ends[which] - 1))] ^= 1 << data.draw(st.integers(0, 7))
         assert first_damaged(joined, begins, ends) == begins[which]
-
-
-def test_records_of_one_size_are_sealed_as_each_of_them_is() -> None:
-    records = [record(b"%04d" % number, reserve(b"TAGS\x01a\x02")) for number in range(130)]
-    sealed = bytearray(b"".join(records))
-    seal_alike(sealed, len(records[0]))
-    assert sealed == b"".join(map(seal, records))
 
 
 @pytest.mark.parametrize("seals", [False, True])

@@ -95,7 +95,6 @@ def test_a_walk_finds_every_record_of_a_log(chosen: list[Kind], files_before: in
     assert walk(log, 0, 0, FILE_BYTES, MOST_BYTES) == (starts, len(log), Stop.END, 0)
     for number, start in enumerate(starts):
         assert walk(log, start, start, FILE_BYTES, MOST_BYTES).records == starts[number:]
-    assert walk(log, 0, 0, FILE_BYTES, MOST_BYTES, listed=False) == ([], len(log), Stop.END, 0)
     elsewhere = walk(log, 0, FILE_BYTES * files_before, FILE_BYTES, MOST_BYTES)
     assert (elsewhere.stop is Stop.DAMAGED) == bool(starts and files_before)
     moved = walk(log, 0, FILE_BYTES * files_before, FILE_BYTES, MOST_BYTES, in_place=False)
