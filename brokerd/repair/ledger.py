@@ -12,11 +12,12 @@ MOST_KEPT: Final = 256  # damaged ranges that are known by their place; of more 
 
 @dataclass(slots=True)
 class Unrepaired:
-    """A range that no peer could give yet; `reason` is what the last one that was asked said."""
+    """A range that no peer could give yet, or that the disk did not take: then it `is_written`, and perhaps not durable."""
 
     range: Damage
     since_ms: int
     reason: str
+    is_written: bool = False
 
 
 @dataclass(slots=True)
@@ -43,10 +44,10 @@ class DamageLedger:
             self.unrepaired[damaged.start] = Unrepaired(damaged, now_ms, "nobody was asked yet")
         return True
 
-    def failed(self, damaged: Damage, reason: str) -> None:
-        """Nobody could give it."""
+    def failed(self, damaged: Damage, reason: str, *, is_written: bool = False) -> None:
+        """Nobody could give it, or the disk did not take it."""
         if (known := self.unrepaired.get(damaged.start)) is not None:
-            known.range, known.reason = damaged, reason
+            known.range, known.reason, known.is_written = damaged, reason, is_written
 
     def repaired(self, damaged: Damage, written_bytes: int) -> None:
         """It is what it was, by so many bytes of a peer."""

@@ -70,6 +70,9 @@ class Repairer:
         for peer in self._sources.peers():
             try:
                 written += await self._take_from(peer, left)
+            except StorageError as error:
+                self.ledger.failed(damaged, str(error), is_written=True)
+                return False
             except LogboomError as error:
                 reasons.append(f"{peer}: {error}")
             still = await self._first_damage(damaged)
@@ -87,15 +90,19 @@ class Repairer:
         """Ask again for whatever is damaged."""
         for start, known in list(self.ledger.unrepaired.items()):
             still = await self._first_damage(known.range)
-            if still is None:
+            if still is None and not (known.is_written and self._is_there(known.range)):
                 self.ledger.healed(start)
             else:
                 await self.repair(known.range)
 
+    def _is_there(self, damaged: Damage) -> bool:
+        """Whether it was neither cut off, nor went with its file."""
+        return self._log.min_offset <= damaged.start and damaged.end <= self.limit
+
     async def _first_damage(self, within: Damage) -> Damage | None:
-        begin, limit = self._log.min_offset, self.limit
-        if within.start < begin or within.end > limit:
-            return None  # it was cut off, or went with its file
+        limit = self.limit
+        if not self._is_there(within):
+            return None
         return await asyncio.to_thread(first_damage, self._files.read, within.start, within.end, limit, self._log.shape)
 
     async def _take_from(self, peer: str, damaged: Damage) -> int:

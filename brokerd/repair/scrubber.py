@@ -142,7 +142,10 @@ class Scrubber:
         if self._machine.time_s() >= self._retry_at_s:
             self._retry_at_s = self._machine.time_s() + _RETRY_S
             await self.repairer.retry()
-        return await self._go_on()
+        pause_s = await self._go_on()
+        if self._log.refusal is not None:  # a sync failed: what is durable is unknown
+            self._store.fail(self._log.refusal)
+        return pause_s
 
     async def _go_on(self) -> float:
         """One slice of the round."""
@@ -243,9 +246,10 @@ class Scrubber:
     # -- what readers found ------------------------------------------------------------------------------------------------
 
     async def _examine(self, suspicion: Suspicion) -> None:
-        place, topic, queue_id, queue_offset = suspicion
+        place, topic, queue_id, queue_offset, size = suspicion
         if not topic:
-            await self._pass_damage(place)
+            if not size or await self._ends_at_boundary(place, size):
+                await self._pass_damage(place)
             return
         queue = self._store.queues.table.get((topic, queue_id))
         if queue is None or not queue.first_offset <= queue_offset < queue.max_offset:

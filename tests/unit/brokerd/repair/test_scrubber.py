@@ -11,6 +11,7 @@ from brokerd.repair.ledger import DamageLedger
 from brokerd.repair.settings import ScrubSettings
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import Suspicion
+from remoting.errors import StorageError
 from remoting.record.layout import Field
 from remoting.record.properties import tags_code
 from tests.unit.brokerd.repair.brokers import Broker, make_group, take_index
@@ -108,6 +109,40 @@ async def test_damage_that_a_peer_has_as_well_comes_from_another_one() -> None:
         broker.rot(places(broker)[7] + Field.BODY_LENGTH.at + 6)
     await assert_is_repaired(group[0], sound)
     await assert_is_repaired(group[1], sound)
+
+
+async def test_while_a_group_is_upgraded_those_that_know_the_request_are_asked() -> None:
+    group = make_group()
+    sound = log_bytes(group[0].store)
+    group[0].rot(places(group[0])[7] + Field.BODY_LENGTH.at + 6)
+    group[0].peers.old = {"r1", "r2"}
+    await group[0].round()
+    (known,) = group[0].ledger.unrepaired.values()
+    assert known.reason.count("not supported") == 2
+    group[0].peers.old = {"r1"}
+    group[0].time_s += 60
+    await group[0].scrubber.step()
+    assert log_bytes(group[0].store) == sound
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_disk_that_does_not_take_the_repair_is_told(closed: bool) -> None:
+    group = make_group()
+    broker = group[0]
+    failures: list[StorageError] = []
+    broker.store.failure_listeners.append(failures.append)
+    broker.rot(places(broker)[7 if closed else -1] + Field.BODY_LENGTH.at + 6)
+    del broker.peers.servers["r2"]
+    broker.disk.fail_sync_at(1)
+    await broker.round()
+    assert "cannot sync" in next(iter(broker.ledger.unrepaired.values())).reason
+    assert bool(failures) is not closed  # what was appended to the current file may be lost as well
+    if closed:
+        unsound = broker.files("commitlog")  # what readers see is right, what is on the platter is not
+        broker.time_s += 60
+        await broker.scrubber.step()
+        assert not broker.ledger.unrepaired
+        assert broker.files("commitlog") != unsound
 
 
 async def test_what_nobody_has_stays_damaged_is_told_and_is_asked_for_again() -> None:
