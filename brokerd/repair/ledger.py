@@ -59,6 +59,10 @@ class DamageLedger:
         """What was damaged is not any more: it was written again, or cut, or went with its file."""
         self.unrepaired.pop(start, None)
 
+    def cut(self, offset: int) -> None:
+        """The log was cut there: what is behind is another log, or none."""
+        self.unrepaired = {start: each for start, each in self.unrepaired.items() if each.range.end <= offset}
+
     def derived_again(self, what: str, now_ms: int, *, units: int = 0, index: int = 0) -> None:
         """What is derived from the log was wrong, and was made again from it."""
         self.units_repaired += units

@@ -59,14 +59,16 @@ class Repairer:
         limit, begin = self.limit, self._log.min_offset
         if not begin <= start < limit:
             return None
-        return await asyncio.to_thread(find_damage, self._files.read, start, limit, self._log.shape)
+        generation = self._log.generation
+        found = await asyncio.to_thread(find_damage, self._files.read, start, limit, self._log.shape)
+        return found if generation == self._log.generation else None
 
     async def repair(self, damaged: Damage) -> bool:
         """Get the range from a peer and write it; whether nothing in it is damaged any more."""
         if self.ledger.found(damaged, self._sources.wall_ms()):
             log.error("the commitlog is damaged from offset %d to %d; a replica is asked for it", *damaged)
         reasons: list[str] = []
-        written, left = 0, damaged
+        written, left, generation = 0, damaged, self._log.generation
         for peer in self._sources.peers():
             try:
                 written += await self._take_from(peer, left)
@@ -76,6 +78,9 @@ class Repairer:
             except LogboomError as error:
                 reasons.append(f"{peer}: {error}")
             still = await self._first_damage(damaged)
+            if generation != self._log.generation:
+                self.ledger.healed(damaged.start)  # what is there now is another log, and is looked at anew
+                return False
             if still is None:
                 self.ledger.repaired(damaged, written)
                 log.warning(
@@ -89,7 +94,10 @@ class Repairer:
     async def retry(self) -> None:
         """Ask again for whatever is damaged."""
         for start, known in list(self.ledger.unrepaired.items()):
+            generation = self._log.generation
             still = await self._first_damage(known.range)
+            if generation != self._log.generation or start not in self.ledger.unrepaired:
+                return
             if still is None and not (known.is_written and self._is_there(known.range)):
                 self.ledger.healed(start)
             else:

@@ -10,12 +10,13 @@ import pytest
 from brokerd.repair.ledger import DamageLedger
 from brokerd.repair.settings import ScrubSettings
 from brokerd.store.queues.consume_queue import DamagedUnits
+from brokerd.store.scrub import progress
 from brokerd.store.store_reads import Suspicion
 from remoting.errors import StorageError
 from remoting.record.layout import Field
 from remoting.record.properties import tags_code
 from tests.unit.brokerd.repair.brokers import Broker, make_group, take_index
-from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, bodies, log_bytes, open_store
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, bodies, draft, log_bytes, open_store, put, sync
 
 # Every field whose change its record shows without a checksum over the whole of it
 COVERED = [
@@ -290,6 +291,33 @@ async def test_progress_survives_a_restart() -> None:
     assert broker.scrubber.progress.offset == offset
     await broker.scrubber.step()
     assert broker.scrubber.progress.offset > offset
+
+
+async def test_a_log_that_is_cut_and_goes_on_otherwise_is_not_taken_for_damaged() -> None:
+    group = make_group()
+    broker = group[1]  # a replica
+    broker.settings.change(ScrubSettings(bytes_per_s=1))
+    broker.scrubber._slice_bytes = 5000
+    await broker.scrubber.step()
+    await broker.scrubber.step()
+    cut, before = places(broker)[4], broker.scrubber.progress.offset
+    assert cut < before
+    broker.rot(places(broker)[-1] + Field.MAGIC.at)
+    broker.scrubber.suspect(Suspicion(places(broker)[-1]))
+    saved = replace(broker.scrubber.progress)
+    broker.store.truncate(cut)
+    assert broker.scrubber.progress.offset == cut
+    broker.store.set_appendable(True)
+    for n in range(60):
+        put(broker.store, draft(b"another history %03d" % n))
+    sync(broker.store)
+    await broker.round()
+    assert broker.ledger == DamageLedger()
+    # The same where the cut was the last thing that the process did.
+    broker.disk.replace_bytes("scrub", progress.encode(saved))
+    broker.make_scrubber()
+    await broker.round()
+    assert broker.ledger == DamageLedger()
 
 
 async def test_rounds_follow_one_another_after_their_time() -> None:
