@@ -87,7 +87,7 @@ class StoreRecordLog:
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._store.commitlog.record_at(physical_offset)
         if record is None or len(record) != size:
-            self._store.tell_damage(Suspicion(physical_offset))
+            self._store.tell_damage(Suspicion(physical_offset, size=size))
             raise CorruptedFile(
                 f"no intact record of {size} bytes starts at {physical_offset} of the commitlog",
                 DamagedRange(physical_offset, size),

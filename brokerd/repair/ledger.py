@@ -12,11 +12,12 @@ MOST_KEPT: Final = 256  # damaged ranges that are known by their place; of more 
 
 @dataclass(slots=True)
 class Unrepaired:
-    """A range that no peer could give yet; `reason` is what the last one that was asked said."""
+    """A range that no peer could give yet, or that the disk did not take: then it `is_written`, and perhaps not durable."""
 
     range: Damage
     since_ms: int
     reason: str
+    is_written: bool = False
 
 
 @dataclass(slots=True)
@@ -43,10 +44,10 @@ class DamageLedger:
             self.unrepaired[damaged.start] = Unrepaired(damaged, now_ms, "nobody was asked yet")
         return True
 
-    def failed(self, damaged: Damage, reason: str) -> None:
-        """Nobody could give it."""
+    def failed(self, damaged: Damage, reason: str, *, is_written: bool = False) -> None:
+        """Nobody could give it, or the disk did not take it."""
         if (known := self.unrepaired.get(damaged.start)) is not None:
-            known.range, known.reason = damaged, reason
+            known.range, known.reason, known.is_written = damaged, reason, is_written
 
     def repaired(self, damaged: Damage, written_bytes: int) -> None:
         """It is what it was, by so many bytes of a peer."""
@@ -57,6 +58,10 @@ class DamageLedger:
     def healed(self, start: int) -> None:
         """What was damaged is not any more: it was written again, or cut, or went with its file."""
         self.unrepaired.pop(start, None)
+
+    def cut(self, offset: int) -> None:
+        """The log was cut there: what is behind is another log, or none."""
+        self.unrepaired = {start: each for start, each in self.unrepaired.items() if each.range.end <= offset}
 
     def derived_again(self, what: str, now_ms: int, *, units: int = 0, index: int = 0) -> None:
         """What is derived from the log was wrong, and was made again from it."""

@@ -59,20 +59,28 @@ class Repairer:
         limit, begin = self.limit, self._log.min_offset
         if not begin <= start < limit:
             return None
-        return await asyncio.to_thread(find_damage, self._files.read, start, limit, self._log.shape)
+        generation = self._log.generation
+        found = await asyncio.to_thread(find_damage, self._files.read, start, limit, self._log.shape)
+        return found if generation == self._log.generation else None
 
     async def repair(self, damaged: Damage) -> bool:
         """Get the range from a peer and write it; whether nothing in it is damaged any more."""
         if self.ledger.found(damaged, self._sources.wall_ms()):
             log.error("the commitlog is damaged from offset %d to %d; a replica is asked for it", *damaged)
         reasons: list[str] = []
-        written, left = 0, damaged
+        written, left, generation = 0, damaged, self._log.generation
         for peer in self._sources.peers():
             try:
                 written += await self._take_from(peer, left)
+            except StorageError as error:
+                self.ledger.failed(damaged, str(error), is_written=True)
+                return False
             except LogboomError as error:
                 reasons.append(f"{peer}: {error}")
             still = await self._first_damage(damaged)
+            if generation != self._log.generation:
+                self.ledger.healed(damaged.start)  # what is there now is another log, and is looked at anew
+                return False
             if still is None:
                 self.ledger.repaired(damaged, written)
                 log.warning(
@@ -86,16 +94,23 @@ class Repairer:
     async def retry(self) -> None:
         """Ask again for whatever is damaged."""
         for start, known in list(self.ledger.unrepaired.items()):
+            generation = self._log.generation
             still = await self._first_damage(known.range)
-            if still is None:
+            if generation != self._log.generation or start not in self.ledger.unrepaired:
+                return
+            if still is None and not (known.is_written and self._is_there(known.range)):
                 self.ledger.healed(start)
             else:
                 await self.repair(known.range)
 
+    def _is_there(self, damaged: Damage) -> bool:
+        """Whether it was neither cut off, nor went with its file."""
+        return self._log.min_offset <= damaged.start and damaged.end <= self.limit
+
     async def _first_damage(self, within: Damage) -> Damage | None:
-        begin, limit = self._log.min_offset, self.limit
-        if within.start < begin or within.end > limit:
-            return None  # it was cut off, or went with its file
+        limit = self.limit
+        if not self._is_there(within):
+            return None
         return await asyncio.to_thread(first_damage, self._files.read, within.start, within.end, limit, self._log.shape)
 
     async def _take_from(self, peer: str, damaged: Damage) -> int:

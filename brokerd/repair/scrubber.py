@@ -44,6 +44,8 @@ _MOST_SLICE_BYTES: Final = 1 << 18
 _SLICE_S: Final = 0.002
 _BUSY: Final = 0.5  # a process that worked for so much of its time is busy,
 _BUSY_PAUSES: Final = 10  # and is left alone for so many times as long
+_LEAST_PAUSE_S: Final = 0.001
+_MOST_TRIES: Final = 3  # at one place, which is looked at again when it was repaired
 _RETRY_S: Final = 20.0
 _SAVE_S: Final = 30.0
 _IDLE_S: Final = 5.0  # at the end of what there is, and between two rounds
@@ -88,7 +90,10 @@ class Scrubber:
         self.progress = progress.decode(machine.disk.read_bytes(progress.PATH))
         self.rounds = 0  # that ended since the start
         self.read_bytes = 0
+        if not store.commitlog.is_record_boundary(self.progress.offset):  # the log was cut since
+            self.progress.offset -= self.progress.offset % store.commitlog.segment_size_bytes
         store.damage_listeners.append(self.suspect)
+        store.truncate_listeners.append(self._cut)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -107,6 +112,12 @@ class Scrubber:
         if len(self._suspicions) < _MOST_SUSPICIONS:
             self._suspicions[suspicion] = None
             self._woken.set()
+
+    def _cut(self, offset: int) -> None:
+        """The log was cut: what comes behind the cut is another log, whose records begin elsewhere."""
+        self.progress.offset = min(self.progress.offset, offset)
+        self.repairer.ledger.cut(offset)
+        self._suspicions = {each: None for each in self._suspicions if each.physical_offset < offset}
 
     @property
     def limit(self) -> int:
@@ -142,7 +153,10 @@ class Scrubber:
         if self._machine.time_s() >= self._retry_at_s:
             self._retry_at_s = self._machine.time_s() + _RETRY_S
             await self.repairer.retry()
-        return await self._go_on()
+        pause_s = await self._go_on()
+        if self._log.refusal is not None:  # a sync failed: what is durable is unknown
+            self._store.fail(self._log.refusal)
+        return pause_s
 
     async def _go_on(self) -> float:
         """One slice of the round."""
@@ -160,11 +174,14 @@ class Scrubber:
             self.rounds += 1
             await asyncio.to_thread(self._save)
             return _IDLE_S
-        before, pauses = present.offset, self._pauses()
-        present.offset = await self._look(before, self._slice_bytes, self.limit)
+        before, pauses, generation = present.offset, self._pauses(), self._log.generation
+        after = await self._look(before, self._slice_bytes, self.limit)
+        if generation != self._log.generation:
+            return _LEAST_PAUSE_S
+        present.offset = after
         if self._machine.time_s() - self._saved_at_s >= _SAVE_S:
             await asyncio.to_thread(self._save)
-        return pauses * max(0, present.offset - before) / settings.bytes_per_s
+        return max(_LEAST_PAUSE_S, pauses * max(0, present.offset - before) / settings.bytes_per_s)
 
     def _pauses(self) -> int:
         before_s, before_cpu_s = self._used
@@ -187,8 +204,8 @@ class Scrubber:
         inspection = self._inspector.inspect(data, start)
         self._adapt(self._machine.time_s() - begin_s)
         derived = inspection.derived
-        if generation != self._log.generation:  # the log was cut meanwhile: look at what is there now
-            return min(start, self.limit)
+        if generation != self._log.generation:
+            return start  # the log was cut meanwhile: nothing is known of what is there now
         self.read_bytes += derived.end_offset - start
         await self._put_right(inspection)
         for queue, offset in list(self._inspector.uncovered(derived.entries)):
@@ -243,9 +260,10 @@ class Scrubber:
     # -- what readers found ------------------------------------------------------------------------------------------------
 
     async def _examine(self, suspicion: Suspicion) -> None:
-        place, topic, queue_id, queue_offset = suspicion
+        place, topic, queue_id, queue_offset, size = suspicion
         if not topic:
-            await self._pass_damage(place)
+            if not size or await self._ends_at_boundary(place, size):
+                await self._pass_damage(place)
             return
         queue = self._store.queues.table.get((topic, queue_id))
         if queue is None or not queue.first_offset <= queue_offset < queue.max_offset:
@@ -282,9 +300,7 @@ class Scrubber:
 
     async def _look_between(self, start: int, end: int) -> None:
         """Look at all of the log in between, both record boundaries."""
-        end = min(end, self.limit)
-        while start < end:
-            before = start
-            start = await self._look(start, self._slice_bytes, end)
-            if start == before:
-                return
+        end, generation, again = min(end, self.limit), self._log.generation, 0
+        while start < end and generation == self._log.generation and again < _MOST_TRIES:
+            before, start = start, await self._look(start, self._slice_bytes, end)
+            again = again + 1 if start == before else 0

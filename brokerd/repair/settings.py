@@ -13,7 +13,7 @@ class ScrubSettings:
     """How fast the log and what is derived from it are read again, to find what the disk has changed since."""
 
     bytes_per_s: int = setting(
-        2 << 20,
+        1 << 20,
         "most log bytes that are looked at again in a second; 0: only what a reader finds damaged is repaired",
         minimum=0,
         maximum=1 << 32,

@@ -32,13 +32,14 @@ class Suspicion(NamedTuple):
     """Where a read met something that is not what was stored: no intact record starts at `physical_offset`.
 
     With a queue, its unit `queue_offset` named that place, and the unit may be what is wrong; with a place of -1, the units from
-    there on do not pass their check, whatever they name.
+    there on do not pass their check, whatever they name. With a size, that is what somebody believes to be the record's.
     """
 
     physical_offset: int
     topic: str = ""
     queue_id: int = -1
     queue_offset: int = -1
+    size: int = 0
 
 
 class StoreReads:

@@ -156,18 +156,36 @@ class IndexFile:
             return True
         return decode_header(self._open().read(0, HEADER.size)) == self.header
 
-    def is_right(self, number: int, key_hash: int, physical_offset: int, timestamp_ms: int) -> bool:
-        """Whether the item is what was put for the key of the message there, and is linked with items of its own slot."""
-        item, slot_count = self.item(number), self.shape.slots
-        slot = key_hash % slot_count
-        if (item.key_hash, item.physical_offset) != (key_hash, physical_offset) or not 0 <= item.previous < number:
+    def items(self, first: int, count: int) -> list[Item]:
+        """The items `[first, first + count)` that there are."""
+        end = min(first + count, self.header.next_item)
+        written = max(first, min(end, self._tail_start))
+        content = (
+            self._open().read(self.shape.item_at(first), (written - first) * ITEM.size) if first < written else b""
+        )
+        tail = self._tail[(written - self._tail_start) * ITEM.size : (end - self._tail_start) * ITEM.size]
+        return [Item(*each) for each in ITEM.iter_unpack(content + tail)]
+
+    def are_right(
+        self, number: int, items: Sequence[Item], hashes: list[int], offsets: list[int], timestamps: list[int]
+    ) -> bool:
+        """Whether the items from that number on are those of these keys, and are linked with items of their own slots alone."""
+        differences = time_differences(timestamps, self.header.begin_timestamp_ms)
+        if number == 1 and items:  # its time counts from what the file's header said before it had an item
+            differences[0] = items[0].time_diff_s
+        if [tuple(item[:3]) for item in items] != list(zip(hashes, offsets, differences, strict=True)):
             return False
-        # The first item's time counts from what the file's header said before it had an item.
-        if number > 1 and [item.time_diff_s] != time_differences([timestamp_ms], self.header.begin_timestamp_ms):
-            return False
+        return all(self._is_linked(at, item) for at, item in enumerate(items, number))
+
+    def _is_linked(self, number: int, item: Item) -> bool:
+        key_hash, _, _, previous = item
         newest = self.newest_of(key_hash)
-        return number <= newest < self.header.next_item and all(
-            self.item(each).key_hash % slot_count == slot for each in (item.previous, newest) if each
+        if not (0 <= previous < number <= newest < self.header.next_item):
+            return False
+        slot_count = self.shape.slots
+        slot = key_hash % slot_count
+        return not (previous and self.item(previous).key_hash % slot_count != slot) and not (
+            newest != number and self.item(newest).key_hash % slot_count != slot
         )
 
     # -- writing -----------------------------------------------------------------------------------------------------------

@@ -163,20 +163,19 @@ class KeyIndex:
     def first_wrong(self, found: Postings) -> int | None:
         """None when all that was found in a piece of the log is in the index as it was put there; else the offset of the log from
         which `truncate` lets all of a damaged file be made again."""
-        if not found.hashes:
-            return None
-        at, number = self._place_of(found.offsets[0])
-        for key_hash, offset, timestamp_ms in zip(found.hashes, found.offsets, found.timestamps, strict=True):
-            while at < len(self.files) and number >= self.files[at].header.next_item:
-                at, number = at + 1, 1
+        done = 0
+        at, number = self._place_of(found.offsets[0]) if found.offsets else (0, 1)
+        while done < len(found.hashes):
             if at == len(self.files):
                 return self.files[-1].header.begin_offset if self.files else self._commitlog.min_offset
             file = self.files[at]
-            if not file.is_right(number, key_hash, offset, timestamp_ms) or (
-                number == 1 and not file.header_is_right()
-            ):
+            items = file.items(number, len(found.hashes) - done)
+            end = done + len(items)
+            columns = found.hashes[done:end], found.offsets[done:end], found.timestamps[done:end]
+            if (number == 1 and not file.header_is_right()) or not file.are_right(number, items, *columns):
                 return file.header.begin_offset
-            number += 1
+            done = end
+            at, number = at + 1, 1
         return None
 
     def _place_of(self, offset: int) -> tuple[int, int]:

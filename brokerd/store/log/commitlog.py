@@ -351,7 +351,8 @@ class CommitLog:
         """Write intact bytes over damaged ones, inside one file and before the log's end; durable when it returns True.
 
         A helper thread may call this. Returns False, and writes nothing, when the log was cut since `generation` or no longer
-        has the file. Raises StorageError; one of the sync is final, as in `sync`.
+        has the file. Raises StorageError; one of the sync is final, as in `sync`, unless all that was appended to that file is
+        durable: then only the repair failed.
         """
         with self.turns.contents:
             segment = self._segments.get(file_start(offset, self._size))
@@ -359,7 +360,10 @@ class CommitLog:
                 return False
             assert offset + len(data) <= min(segment.end, self.end_offset), "only what is in the log is written again"
             segment.file.write(offset - segment.start, (data,))
-            self._sync_segment(segment)
+            if segment.end <= self.flushed_offset:
+                segment.file.sync()
+            else:
+                self._sync_segment(segment)
         return True
 
     def truncate(self, offset: int) -> None:

@@ -52,6 +52,7 @@ class Peers:
     def __init__(self, servers: Mapping[str, RangeServer]) -> None:
         self.servers = dict(servers)
         self.asked: list[str] = []
+        self.old: set[str] = set()  # of an earlier release, which does not know the request
         self.changes: list[tuple[str, bytes]] = []
 
     async def call(
@@ -60,6 +61,8 @@ class Peers:
         assert code == codes.READ_LOG_RANGE
         self.asked.append(address)
         server = self.servers.get(address)
+        if address in self.old:
+            raise RequestError(codes.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
         if server is None:
             raise ConnectionLost(f"cannot connect to {address}")
         answers = Answers()

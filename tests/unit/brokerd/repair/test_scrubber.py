@@ -10,11 +10,13 @@ import pytest
 from brokerd.repair.ledger import DamageLedger
 from brokerd.repair.settings import ScrubSettings
 from brokerd.store.queues.consume_queue import DamagedUnits
+from brokerd.store.scrub import progress
 from brokerd.store.store_reads import Suspicion
+from remoting.errors import StorageError
 from remoting.record.layout import Field
 from remoting.record.properties import tags_code
 from tests.unit.brokerd.repair.brokers import Broker, make_group, take_index
-from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, bodies, log_bytes, open_store
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, bodies, draft, log_bytes, open_store, put, sync
 
 # Every field whose change its record shows without a checksum over the whole of it
 COVERED = [
@@ -108,6 +110,40 @@ async def test_damage_that_a_peer_has_as_well_comes_from_another_one() -> None:
         broker.rot(places(broker)[7] + Field.BODY_LENGTH.at + 6)
     await assert_is_repaired(group[0], sound)
     await assert_is_repaired(group[1], sound)
+
+
+async def test_while_a_group_is_upgraded_those_that_know_the_request_are_asked() -> None:
+    group = make_group()
+    sound = log_bytes(group[0].store)
+    group[0].rot(places(group[0])[7] + Field.BODY_LENGTH.at + 6)
+    group[0].peers.old = {"r1", "r2"}
+    await group[0].round()
+    (known,) = group[0].ledger.unrepaired.values()
+    assert known.reason.count("not supported") == 2
+    group[0].peers.old = {"r1"}
+    group[0].time_s += 60
+    await group[0].scrubber.step()
+    assert log_bytes(group[0].store) == sound
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_disk_that_does_not_take_the_repair_is_told(closed: bool) -> None:
+    group = make_group()
+    broker = group[0]
+    failures: list[StorageError] = []
+    broker.store.failure_listeners.append(failures.append)
+    broker.rot(places(broker)[7 if closed else -1] + Field.BODY_LENGTH.at + 6)
+    del broker.peers.servers["r2"]
+    broker.disk.fail_sync_at(1)
+    await broker.round()
+    assert "cannot sync" in next(iter(broker.ledger.unrepaired.values())).reason
+    assert bool(failures) is not closed  # what was appended to the current file may be lost as well
+    if closed:
+        unsound = broker.files("commitlog")  # what readers see is right, what is on the platter is not
+        broker.time_s += 60
+        await broker.scrubber.step()
+        assert not broker.ledger.unrepaired
+        assert broker.files("commitlog") != unsound
 
 
 async def test_what_nobody_has_stays_damaged_is_told_and_is_asked_for_again() -> None:
@@ -255,6 +291,33 @@ async def test_progress_survives_a_restart() -> None:
     assert broker.scrubber.progress.offset == offset
     await broker.scrubber.step()
     assert broker.scrubber.progress.offset > offset
+
+
+async def test_a_log_that_is_cut_and_goes_on_otherwise_is_not_taken_for_damaged() -> None:
+    group = make_group()
+    broker = group[1]  # a replica
+    broker.settings.change(ScrubSettings(bytes_per_s=1))
+    broker.scrubber._slice_bytes = 5000
+    await broker.scrubber.step()
+    await broker.scrubber.step()
+    cut, before = places(broker)[4], broker.scrubber.progress.offset
+    assert cut < before
+    broker.rot(places(broker)[-1] + Field.MAGIC.at)
+    broker.scrubber.suspect(Suspicion(places(broker)[-1]))
+    saved = replace(broker.scrubber.progress)
+    broker.store.truncate(cut)
+    assert broker.scrubber.progress.offset == cut
+    broker.store.set_appendable(True)
+    for n in range(60):
+        put(broker.store, draft(b"another history %03d" % n))
+    sync(broker.store)
+    await broker.round()
+    assert broker.ledger == DamageLedger()
+    # The same where the cut was the last thing that the process did.
+    broker.disk.replace_bytes("scrub", progress.encode(saved))
+    broker.make_scrubber()
+    await broker.round()
+    assert broker.ledger == DamageLedger()
 
 
 async def test_rounds_follow_one_another_after_their_time() -> None:
