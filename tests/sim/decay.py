@@ -20,7 +20,8 @@ from tests.support.disks import FaultyDisk, MemoryFile
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
-LOG = "commitlog/"
+LOG = "commitlog"
+_NEAR_THE_END = 2000  # bytes that were written last
 
 
 class Flip(NamedTuple):
@@ -53,15 +54,17 @@ class Decay:
     def strike(self, rng: Random) -> str | None:
         """Flip a bit somewhere; what was done, None when there was nothing that may be damaged."""
         node: SimBroker | SimController = self._broker if rng.random() < 0.75 else self._controller
-        # First what kind of file, or large logs would take nearly all.
+        # First what kind of file; of a broker's the log as often as all others.
         kinds = sorted({_kind(path) for path in node.disk.files})
         if not kinds:
             return None
-        kind = rng.choice(kinds)
+        kind = LOG if node is self._broker and LOG in kinds and rng.random() < 0.5 else rng.choice(kinds)
         path = rng.choice([path for path in sorted(node.disk.files) if _kind(path) == kind])
         file = node.disk.files[path]
-        places = [n for n in (rng.randrange(max(1, len(file.platter.held))) for _ in range(8)) if _is_durable(file, n)]
-        if path.startswith(LOG):
+        size = len(file.platter.held)
+        first = max(0, size - _NEAR_THE_END) if rng.random() < 0.5 else 0
+        places = [n for n in (rng.randrange(first, max(first + 1, size)) for _ in range(8)) if _is_durable(file, n)]
+        if _kind(path) == LOG:
             places = [n for n in places if self._has_copy(path, n)]
         if not places:
             return None
@@ -88,12 +91,12 @@ class Decay:
         if isinstance(node, SimBroker):
             if node not in self._cluster.rotten:
                 self._cluster.rotten.append(node)
-            if path.startswith(LOG):
-                self.flips.append(Flip(int(path[len(LOG) :]) + position, right, right ^ 1 << bit))
+            if _kind(path) == LOG:
+                self.flips.append(Flip(_start_of(path) + position, right, right ^ 1 << bit))
 
     def _has_copy(self, path: str, position: int) -> bool:
         """Whether the group has confirmed the byte, and another broker has it durably as it is."""
-        offset = int(path[len(LOG) :]) + position
+        offset = _start_of(path) + position
         byte = self._broker.disk.files[path].platter.read(position, 1)
         confirmed = max((each.core.replica.confirm_offset for each in self._cluster.brokers if each.is_up), default=0)
         others = [each for each in self._cluster.brokers if each is not self._broker]
@@ -103,6 +106,11 @@ class Decay:
 def _kind(path: str) -> str:
     """The directory that a file is in; a file of the root is a kind of its own."""
     return path.split("/", maxsplit=1)[0]
+
+
+def _start_of(path: str) -> int:
+    """Of a file of the log: where in the log it begins."""
+    return int(path.removeprefix(f"{LOG}/"))
 
 
 def _is_durable(file: MemoryFile, position: int) -> bool:
@@ -117,5 +125,5 @@ def _is_durable(file: MemoryFile, position: int) -> bool:
 def _durable_byte(disk: FaultyDisk, offset: int, of: SimBroker) -> bytes:
     size = of.store_settings.segment_size_bytes
     start = file_start(offset, size)
-    file = disk.files.get(f"{LOG}{file_name(start)}")
+    file = disk.files.get(f"{LOG}/{file_name(start)}")
     return b"" if file is None or offset - start >= len(file.platter.held) else file.platter.read(offset - start, 1)
