@@ -153,7 +153,7 @@ class SimCluster:
         if self._restarts_at_end:
             self._restart_everything()
         require(
-            not self.unhandled or self.injector.mood == "rot",
+            not self.unhandled or self.injector.mood in ("rot", "decay"),
             f"nobody handled errors of a disk: {dict(self.unhandled)}",
         )
 

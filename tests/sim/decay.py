@@ -40,7 +40,7 @@ class Decay:
         self._broker = broker
         self._controller = controller
         self._damaged: set[SimBroker | SimController] = set()
-        self.flips: list[Flip] = []  # in the log, as long as the broker has the same disk
+        self.flips: list[Flip] = []  # in the log
 
     def is_damaged(self, node: SimBroker | SimController) -> bool:
         """Whether it may refuse to start."""
@@ -49,7 +49,11 @@ class Decay:
     def replaced(self, broker: SimBroker) -> None:
         """It has a new disk."""
         self._damaged.discard(broker)
-        self.flips.clear()
+
+    def may_lose(self, broker: SimBroker) -> bool:
+        """Whether the group can do without a broker's disk: a member of the set is well."""
+        members = self._members()
+        return not self._damaged or (broker is not self._broker and any(each is not self._broker for each in members))
 
     def strike(self, rng: Random) -> str | None:
         """Flip a bit somewhere; what was done, None when there was nothing that may be damaged."""
@@ -73,7 +77,7 @@ class Decay:
         return f"{node.name} {path} at {places[0]}, bit {bit}"
 
     def check(self) -> None:
-        """No other broker took a damaged byte over; and who was damaged has mended itself, if it is still there."""
+        """No broker took a damaged byte over, nor got it with a new copy; who was damaged has mended itself or is gone."""
         for flip in self.flips:
             for broker in self._cluster.brokers:
                 log = broker.core.store.commitlog
@@ -95,12 +99,17 @@ class Decay:
                 self.flips.append(Flip(_start_of(path) + position, right, right ^ 1 << bit))
 
     def _has_copy(self, path: str, position: int) -> bool:
-        """Whether the group has confirmed the byte, and another broker has it durably as it is."""
+        """Whether the group has confirmed the byte, and another member of the set has it durably as it is."""
         offset = _start_of(path) + position
         byte = self._broker.disk.files[path].platter.read(position, 1)
         confirmed = max((each.core.replica.confirm_offset for each in self._cluster.brokers if each.is_up), default=0)
-        others = [each for each in self._cluster.brokers if each is not self._broker]
+        others = [each for each in self._members() if each is not self._broker]
         return offset < confirmed and any(_durable_byte(each.disk, offset, self._broker) == byte for each in others)
+
+    def _members(self) -> list[SimBroker]:
+        group = self._cluster.truth.group
+        ids = () if group is None else group.sync_state_set
+        return [self._cluster.ids[each] for each in ids if each in self._cluster.ids]
 
 
 def _kind(path: str) -> str:

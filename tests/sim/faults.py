@@ -45,9 +45,10 @@ MOODS: dict[str, dict[str, float]] = {
     "rot": {"rot": 5, "kill": 2, "crash": 1, "all controllers": 1, "doubling": 1},
     # Any bit of any file, on one broker and one controller: see `decay`. Not among the moods of a seed while MOOD_SHARES says so.
     "decay": {
-        "decay": 7,
+        "decay": 9,
         "kill": 3,
         "crash": 2,
+        "replacement": 3,
         "power at a sync": 1,
         "all controllers": 1,
         "master and leader": 1,
@@ -435,7 +436,7 @@ class Injector:
 
     def _replacement(self, rng: Random) -> str | None:
         broker = rng.choice(self._cluster.brokers)
-        if not self._cluster.may_be_replaced(broker):
+        if not self._cluster.may_be_replaced(broker) or not self._cluster.decay.may_lose(broker):
             return None
         if broker.is_up:
             broker.crash()
