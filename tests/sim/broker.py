@@ -109,7 +109,7 @@ class SimBroker(Node):
         self.rng = world.random(self.name)
         self._rng_of_threads = world.random(f"threads of {self.name}")
         self.interrupted_writes = 0  # that another thread saw half done
-        self.settings = settings
+        self.settings = self.first_settings = settings
         self.store_settings = store
         self.disk = FaultyDisk(world.random(f"disk of {self.name}"))
         self.disks: list[FaultyDisk] = []  # of machines that were replaced
@@ -211,6 +211,11 @@ class SimBroker(Node):
         self.driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
         self.driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
         self.cluster.recovered(self)
+
+    def reconfigure(self, settings: ReplicationSettings) -> None:
+        """Use these settings from now on, also after a start."""
+        self.settings = settings
+        self.after(0, self.guarded(lambda: self.driver.reconfigure(settings, self.monotonic_ms())))
 
     def kill(self, how: str = "is killed") -> None:
         """The process dies; the machine, and its page cache, do not. Peers see their connections close."""

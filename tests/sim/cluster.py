@@ -153,7 +153,7 @@ class SimCluster:
         if self._restarts_at_end:
             self._restart_everything()
         require(
-            not self.unhandled or self.injector.mood == "rot",
+            not self.unhandled or self.injector.mood in ("rot", "decay"),
             f"nobody handled errors of a disk: {dict(self.unhandled)}",
         )
 
@@ -300,9 +300,8 @@ class SimCluster:
         group, broker_id = self.truth.group, self.id_of(broker)
         if group is None or broker_id is None or broker_id in group.sync_state_set:
             return False
-        masters = [
-            each.driver.machine.mastership for each in self.brokers
-        ]  # of the dead ones, what they were when they died
+        # Of the dead ones, what they were when they died; what its own says goes with its disk.
+        masters = [each.driver.machine.mastership for each in self.brokers if each is not broker]
         return not any(mastership is not None and broker_id in mastership.sync.required for mastership in masters)
 
     # ---- what nodes tell

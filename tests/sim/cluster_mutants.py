@@ -33,8 +33,9 @@ from controllerd.replicas import decide as replicas_rules
 from controllerd.replicas import heartbeat as heartbeats
 from controllerd.replicas.state import ReplicasState
 from controllerd.state.machine import ControllerMachine
-from tests.sim.mutants import Mutant, full
+from tests.sim.mutants import Mutant, full, scenario
 from tests.support.disks import MemorySegment
+from tests.unit.controllerd.state import test_tail
 
 
 def _by_the_wall_clock(self: WaitingLevel, offset: int, due_ms: int, steady_ms: int, wall_ms: int) -> int:
@@ -245,9 +246,8 @@ MUTANTS = (
         "decisions",
         "A leader among the controllers that was replaced goes on to decide by what it had appended.",
         ((ControllerMachine, "forget", _nothing),),
-        full("network"),
-        within=60,
-        is_quick=False,
+        scenario(test_tail.test_a_leader_that_is_replaced_forgets_what_it_appended),
+        within=1,
     ),
     Mutant(
         "raft without sync",
@@ -288,6 +288,7 @@ MUTANTS = (
         ((WaitingLevel, "release_ms", _by_the_wall_clock),),
         full("processes"),
         within=30,
+        is_quick=False,
     ),
     Mutant(
         "progress first",
@@ -314,6 +315,7 @@ MUTANTS = (
         ((StoreReplicatedLog, "keeps_tail", _keeps_tail), (heartbeats, "_compared", _whatever_it_had)),
         full("memory", settings=ReplicationSettings(ack_after="append"), fault_ms=4500),
         within=60,
+        is_quick=False,
     ),
     Mutant(
         "numbers given again",
@@ -386,6 +388,7 @@ MUTANTS = (
         ((PopLedger, "defer", _nothing),),
         full("processes"),
         within=60,
+        is_quick=False,
     ),
     Mutant(
         "pop: place off by one",

@@ -20,7 +20,8 @@ from tests.support.disks import FaultyDisk, MemoryFile
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
-LOG = "commitlog/"
+LOG = "commitlog"
+_NEAR_THE_END = 2000  # bytes that were written last
 
 
 class Flip(NamedTuple):
@@ -39,7 +40,7 @@ class Decay:
         self._broker = broker
         self._controller = controller
         self._damaged: set[SimBroker | SimController] = set()
-        self.flips: list[Flip] = []  # in the log, as long as the broker has the same disk
+        self.flips: list[Flip] = []  # in the log
 
     def is_damaged(self, node: SimBroker | SimController) -> bool:
         """Whether it may refuse to start."""
@@ -48,20 +49,26 @@ class Decay:
     def replaced(self, broker: SimBroker) -> None:
         """It has a new disk."""
         self._damaged.discard(broker)
-        self.flips.clear()
+
+    def may_lose(self, broker: SimBroker) -> bool:
+        """Whether the group can do without a broker's disk: a member of the set is well."""
+        members = self._members()
+        return not self._damaged or (broker is not self._broker and any(each is not self._broker for each in members))
 
     def strike(self, rng: Random) -> str | None:
         """Flip a bit somewhere; what was done, None when there was nothing that may be damaged."""
         node: SimBroker | SimController = self._broker if rng.random() < 0.75 else self._controller
-        # First what kind of file, or large logs would take nearly all.
+        # First what kind of file; of a broker's the log as often as all others.
         kinds = sorted({_kind(path) for path in node.disk.files})
         if not kinds:
             return None
-        kind = rng.choice(kinds)
+        kind = LOG if node is self._broker and LOG in kinds and rng.random() < 0.5 else rng.choice(kinds)
         path = rng.choice([path for path in sorted(node.disk.files) if _kind(path) == kind])
         file = node.disk.files[path]
-        places = [n for n in (rng.randrange(max(1, len(file.platter.held))) for _ in range(8)) if _is_durable(file, n)]
-        if path.startswith(LOG):
+        size = len(file.platter.held)
+        first = max(0, size - _NEAR_THE_END) if rng.random() < 0.5 else 0
+        places = [n for n in (rng.randrange(first, max(first + 1, size)) for _ in range(8)) if _is_durable(file, n)]
+        if _kind(path) == LOG:
             places = [n for n in places if self._has_copy(path, n)]
         if not places:
             return None
@@ -70,7 +77,7 @@ class Decay:
         return f"{node.name} {path} at {places[0]}, bit {bit}"
 
     def check(self) -> None:
-        """No other broker took a damaged byte over; and who was damaged has mended itself, if it is still there."""
+        """No broker took a damaged byte over, nor got it with a new copy; who was damaged has mended itself or is gone."""
         for flip in self.flips:
             for broker in self._cluster.brokers:
                 log = broker.core.store.commitlog
@@ -88,21 +95,31 @@ class Decay:
         if isinstance(node, SimBroker):
             if node not in self._cluster.rotten:
                 self._cluster.rotten.append(node)
-            if path.startswith(LOG):
-                self.flips.append(Flip(int(path[len(LOG) :]) + position, right, right ^ 1 << bit))
+            if _kind(path) == LOG:
+                self.flips.append(Flip(_start_of(path) + position, right, right ^ 1 << bit))
 
     def _has_copy(self, path: str, position: int) -> bool:
-        """Whether the group has confirmed the byte, and another broker has it durably as it is."""
-        offset = int(path[len(LOG) :]) + position
+        """Whether the group has confirmed the byte, and another member of the set has it durably as it is."""
+        offset = _start_of(path) + position
         byte = self._broker.disk.files[path].platter.read(position, 1)
         confirmed = max((each.core.replica.confirm_offset for each in self._cluster.brokers if each.is_up), default=0)
-        others = [each for each in self._cluster.brokers if each is not self._broker]
+        others = [each for each in self._members() if each is not self._broker]
         return offset < confirmed and any(_durable_byte(each.disk, offset, self._broker) == byte for each in others)
+
+    def _members(self) -> list[SimBroker]:
+        group = self._cluster.truth.group
+        ids = () if group is None else group.sync_state_set
+        return [self._cluster.ids[each] for each in ids if each in self._cluster.ids]
 
 
 def _kind(path: str) -> str:
     """The directory that a file is in; a file of the root is a kind of its own."""
     return path.split("/", maxsplit=1)[0]
+
+
+def _start_of(path: str) -> int:
+    """Of a file of the log: where in the log it begins."""
+    return int(path.removeprefix(f"{LOG}/"))
 
 
 def _is_durable(file: MemoryFile, position: int) -> bool:
@@ -117,5 +134,5 @@ def _is_durable(file: MemoryFile, position: int) -> bool:
 def _durable_byte(disk: FaultyDisk, offset: int, of: SimBroker) -> bytes:
     size = of.store_settings.segment_size_bytes
     start = file_start(offset, size)
-    file = disk.files.get(f"{LOG}{file_name(start)}")
+    file = disk.files.get(f"{LOG}/{file_name(start)}")
     return b"" if file is None or offset - start >= len(file.platter.held) else file.platter.read(offset - start, 1)

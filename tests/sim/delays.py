@@ -139,7 +139,7 @@ def watch(broker: SimBroker) -> None:
 
     def arrived(arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:
-            if arrival.topic == DELAYED_TOPIC and not cluster.injector.counters["clock jump"]:
+            if arrival.topic == DELAYED_TOPIC and not cluster.injector.clocks_were_set:
                 first = arrival.max_offset - len(arrival.tags_codes)
                 for encoded in broker.core.store.read_messages(DELAYED_TOPIC, 0, first, 1000, 1 << 30).records:
                     look_at(decode_record(encoded))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -25,8 +25,15 @@ _SYNC_MS = (0.2, 3.0)
 
 PROCESSES = {"kill": 3, "crash": 3, "power at a sync": 2, "freeze": 3, "all controllers": 1, "master and leader": 1.5}
 NETWORK = {"split": 2, "one way": 2, "loss": 1, "heal": 3, "reset": 2, "slow link": 1, "doubling": 1, "lost replies": 2}
-DISK = {"sync error": 1.5, "write error": 1.5, "full disk": 2, "slow disk": 1.5}
-RARE = {"blackout": 0.7, "clock jump": 1, "replacement": 0.7, "queues removed": 0.7}
+DISK = {"sync error": 1.5, "write error": 1.5, "full disk": 2, "full at a roll": 1, "slow disk": 1.5}
+RARE = {
+    "blackout": 0.7,
+    "clock jump": 1,
+    "clock at a start": 0.7,
+    "live settings": 0.7,
+    "replacement": 0.7,
+    "queues removed": 0.7,
+}
 
 MOODS: dict[str, dict[str, float]] = {
     "mixed": {**PROCESSES, **NETWORK, **DISK, **RARE},
@@ -38,9 +45,10 @@ MOODS: dict[str, dict[str, float]] = {
     "rot": {"rot": 5, "kill": 2, "crash": 1, "all controllers": 1, "doubling": 1},
     # Any bit of any file, on one broker and one controller: see `decay`. Not among the moods of a seed while MOOD_SHARES says so.
     "decay": {
-        "decay": 7,
+        "decay": 9,
         "kill": 3,
         "crash": 2,
+        "replacement": 3,
         "power at a sync": 1,
         "all controllers": 1,
         "master and leader": 1,
@@ -117,8 +125,11 @@ class Injector:
             "sync error": self._sync_error,
             "write error": self._write_error,
             "full disk": self._full_disk,
+            "full at a roll": self._full_at_a_roll,
             "slow disk": self._slow_disk,
             "clock jump": self._clock_jump,
+            "clock at a start": self._clock_at_a_start,
+            "live settings": self._live_settings,
             "replacement": self._replacement,
             "queues removed": self._queues_removed,
             "rot": self._rot,
@@ -141,6 +152,11 @@ class Injector:
             soon_ms = self._world.random(f"moment of fault {fault.index}").uniform(0, _SOON_MS)
             self._world.after(soon_ms, lambda fault=fault: self._inject(fault, node))  # type: ignore[misc]
 
+    @property
+    def clocks_were_set(self) -> bool:
+        """Whether anybody did something to the clock of a machine."""
+        return bool(self.counters["clock jump"] or self.counters["clock at a start"])
+
     def heal(self) -> None:
         """No fault comes any more, and everything that was broken works again."""
         self._is_healed = True
@@ -151,6 +167,8 @@ class Injector:
             node.sync_ms = _SYNC_MS
             node.disk.no_more_faults()
             node.disk.capacity_bytes = 1 << 40
+            if isinstance(node, SimBroker):
+                node.reconfigure(node.first_settings)
             if node.is_up and node.is_paused:
                 node.resume()
         self._cluster.restart_all()
@@ -346,15 +364,29 @@ class Injector:
         node = self._node(rng)
         if node is None:
             return None
+        self._fill(node, rng.choice((0, rng.randrange(3000))), rng)
+        return node.name
+
+    def _full_at_a_roll(self, rng: Random) -> str | None:
+        """There is room for the present file of the log, and about none for the next one."""
+        nodes = [node for node in self._cluster.brokers if node.is_up]
+        if not nodes:
+            return None
+        node = rng.choice(nodes)
+        left = node.core.store.commitlog.segment_remaining()
+        self._fill(node, max(0, left + rng.randrange(-300, 600)), rng)
+        return f"{node.name}, {left} bytes before the end of its file"
+
+    def _fill(self, node: SimBroker | SimController, room_bytes: int, rng: Random) -> None:
+        """The disk takes so much more, until somebody makes room."""
         disk = node.disk
-        disk.capacity_bytes = disk.used_bytes + rng.choice((0, rng.randrange(3000)))
+        disk.capacity_bytes = disk.used_bytes + room_bytes
 
         def room() -> None:
             disk.capacity_bytes = 1 << 40
             self._world.note(f"{node.name} has room on its disk again")
 
         self._world.after(rng.uniform(50, 1500), room)
-        return node.name
 
     def _slow_disk(self, rng: Random) -> str | None:
         node = self._node(rng)
@@ -370,9 +402,41 @@ class Injector:
         node.wall_offset_ms += by_ms
         return f"{node.name} by {by_ms // _HOUR_MS} h"
 
+    def _clock_at_a_start(self, rng: Random) -> str | None:
+        """A machine starts with a clock that is days off; a while later it is set right."""
+        node = rng.choice(self._cluster.brokers)
+        by_ms = rng.choice((-1, 1)) * rng.randint(1, 10) * 24 * _HOUR_MS
+        if node.is_up:
+            node.crash()
+        node.wall_offset_ms += by_ms
+        self.later(node, rng.uniform(20, 300))
+
+        def set_right() -> None:
+            node.wall_offset_ms -= by_ms
+            self._world.note(f"the clock of {node.name} is set right")
+
+        self._world.after(rng.uniform(300, 1500), set_right)
+        return f"{node.name} by {by_ms // (24 * _HOUR_MS)} days"
+
+    def _live_settings(self, rng: Random) -> str | None:
+        """An administrator changes what may be changed while brokers run, on all of them at once; when all is healed, he takes it
+        back."""
+        least, timeout_ms, patience_ms = rng.choice((1, 2)), rng.choice((300, 3000)), rng.choice((500, 3000))
+        for node in self._cluster.brokers:
+            node.reconfigure(
+                replace(
+                    node.settings,
+                    min_in_sync_replicas=least,
+                    ack_timeout_ms=timeout_ms,
+                    not_caught_up_ms=patience_ms,
+                    election_priority=rng.randrange(3),
+                )
+            )
+        return f"at least {least} copies, {timeout_ms} ms for an acknowledgement, {patience_ms} ms to catch up"
+
     def _replacement(self, rng: Random) -> str | None:
         broker = rng.choice(self._cluster.brokers)
-        if not self._cluster.may_be_replaced(broker):
+        if not self._cluster.may_be_replaced(broker) or not self._cluster.decay.may_lose(broker):
             return None
         if broker.is_up:
             broker.crash()

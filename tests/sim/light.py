@@ -11,11 +11,13 @@ The checks do the same as `check_safety` of the unit tests, but look only at wha
 
 from __future__ import annotations
 
+import contextlib
 from random import Random
 
-from brokerd.replication.epochs.epoch_file import EPOCH_FILE, EpochFile
+from brokerd.replication.epochs.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE, EpochFile
 from brokerd.replication.epochs.epoch_list import EpochList
 from brokerd.replication.settings import ReplicationSettings
+from remoting.errors import CorruptedFile
 from tests.sim.coverage import Coverage
 from tests.sim.world import Violation
 from tests.support.disks import MemoryFile, PowerLost
@@ -25,8 +27,10 @@ from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
 STEPS = 80
 HEALS = 10  # one story of so many is told to the end
+ROTS = 5  # in one story of so many the files of epochs rot
+_ROT = {"rot": 3.0, "crash": 2.5, "start": 8.0}
 LIGHT_CHANGES = ("master", "replica", "fenced", "set")
-LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master")
+LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master", "rot")
 _NEAR_EVENTS = 8.0
 
 
@@ -175,7 +179,8 @@ class Watch:
             if new_end == end:
                 return entries, end, False
         else:
-            entries = EpochFile(node.disk).load()[0]
+            with contextlib.suppress(CorruptedFile):  # what the broker has in memory is what it wrote before
+                entries = EpochFile(node.disk).load()[0]
             for pair in self._alike:
                 if index in pair:
                     self._alike[pair] = 0
@@ -202,8 +207,9 @@ class LightStory(Story):
         ends_without_one: bool = False,
         without: frozenset[int] = frozenset(),
     ) -> None:
-        """`weights` makes some events likelier or rarer than they are; `ends_without_one`: one broker stays dead in the end, and
-        the others must be able to do without it. The events `without` are left out; the others make the same choices then."""
+        """`weights` makes some events likelier or rarer than they are; without it the seed says whether files rot.
+        `ends_without_one`: one broker stays dead in the end, and the others must be able to do without it. The events `without`
+        are left out; the others make the same choices then."""
         size = 3 if Random(seed).random() < 0.8 else Random(seed).choice((2, 4))
         super().__init__(seed, size=size, settings=settings, steps=steps, learners=learners & {*range(1, size + 1)})
         self.seed = seed
@@ -213,10 +219,13 @@ class LightStory(Story):
         self._only_outcomes = only_outcomes
         self.coverage = Coverage(_NEAR_EVENTS)
         self.events = 0  # that were drawn, also those that could not take place
+        self._victim = self.group.nodes[1 + seed % size]  # of rot
         self._ends_without_one = ends_without_one
         self._without = without
         self._roles = [0] * size  # how many role changes of each broker were noted
-        self._weights = {**WEIGHTS, **(weights or {})}
+        if weights is None:
+            weights = _ROT if seed % ROTS == ROTS - 1 else {}
+        self._weights = {**WEIGHTS, **weights}
         self._views = [self.group.controller.view()]  # the last of each epoch
 
     def run(self, *_: object, **__: object) -> None:
@@ -284,6 +293,37 @@ class LightStory(Story):
             return False
         node = self.rng.choice(nodes)
         node.driver.observed(self.rng.choice(self._views[:-1]), self.group.now_ms)
+        return True
+
+    def rot(self) -> bool:
+        """A bit flips in one of the files that say which epochs there were: always of the same broker."""
+        node = self._victim
+        files = [file for path, file in sorted(node.disk.files.items()) if path in (EPOCH_FILE, MASTER_EPOCH_FILE)]
+        if not files:
+            return False
+        file = self.rng.choice(files)
+        position, bit = self.rng.randrange(len(file.seen.held)), self.rng.randrange(8)
+        for image in (file.seen, file.platter):
+            image.held[position] ^= 1 << bit
+        return True
+
+    def start(self) -> bool:
+        """A broker starts. One that finds its files damaged refuses; it begins anew when the group does not count on it."""
+        nodes = [node for node in self.group.nodes.values() if not node.alive]
+        if not nodes:
+            return False
+        node = self.rng.choice(nodes)
+        try:
+            node.start()
+        except CorruptedFile:
+            assert node is self._victim, f"b{node.broker_id} refuses to start"
+            node.alive = False
+            self.did["refused"] += 1
+            if node.broker_id not in self.group.controller.members:
+                for path in (EPOCH_FILE, MASTER_EPOCH_FILE):
+                    node.disk.remove(path)
+                node.log.reset(0)
+                node.start()
         return True
 
     def _finish_without_one(self) -> None:

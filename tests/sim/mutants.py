@@ -82,7 +82,7 @@ def light(
             only_outcomes=True,
             settings=settings,
             steps=steps,
-            weights=weights,
+            weights=weights or {},
             learners=learners,
             ends_without_one=ends_without_one,
         ).run()

@@ -26,6 +26,7 @@ def test_every_promise_is_kept_whatever_comes_next() -> None:
         assert counts.operations[event] >= _STORIES, counts.operations
     for fault in LIGHT_FAULTS:
         assert counts.faults[fault] >= _STORIES // 10, counts.faults
+    assert counts.operations["refused"] >= _STORIES // 20, counts.operations
     assert counts.operations["start"] >= _STORIES // 10
     assert counts.operations["healed"] == _STORIES // HEALS
     assert counts.steps == STEPS * _STORIES
@@ -40,7 +41,7 @@ def test_whoever_tells_an_older_epoch_is_not_believed() -> None:
 
 def test_the_others_can_do_without_one_that_stays_dead() -> None:
     for seed in range(40):
-        LightStory(seed, ends_without_one=True).run()
+        LightStory(seed, weights={}, ends_without_one=True).run()
 
 
 def test_a_seed_tells_the_same_light_story_again() -> None:

@@ -79,8 +79,9 @@ class SparseBytes:
 
     def read(self, position: int, length: int) -> bytes:
         length = max(0, min(length, self.size - position))
-        content = bytes(self.held[position : position + length])
-        return content + bytes(length - len(content))
+        with memoryview(self.held) as held:
+            content = bytes(held[position : position + length])
+        return content if len(content) == length else content + bytes(length - len(content))
 
     def resize(self, size: int) -> None:
         del self.held[size:]
