@@ -25,8 +25,13 @@ READ_BACK_TIMEOUT_S = 10.0
 READ_BACK_EVERY_S = 0.2
 
 _MADE = frozenset({Outcome.CONFIRMED, Outcome.UNCHANGED})
-# The change is in the log of a broker, and nobody knows whether it stays there
-_UNSURE = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT, codes.SLAVE_NOT_AVAILABLE})
+# The change may be in the log of a broker, and nobody knows whether it stays there
+_UNSURE = frozenset(
+    {
+        *(codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT),
+        *(codes.SERVICE_NOT_AVAILABLE, codes.SLAVE_NOT_AVAILABLE, codes.SYSTEM_BUSY),
+    }
+)
 
 
 class ChangeFailed(Exception):
@@ -166,7 +171,7 @@ def decide_given_up(change: Change) -> dict[str, Any]:
         change.client.end_given_up(group, offset, decision, change.parameters["decided_by"])
         change.record([NodeOutcome(group, Outcome.CONFIRMED, decision)])
     except RequestError as error:
-        if error.code not in _UNSURE and not error.retriable:
+        if error.code not in _UNSURE:
             change.record([NodeOutcome(group, Outcome.REFUSED, error.message)])
             raise ChangeFailed("decision-refused", f"The broker refused: {error.message}") from error
         change.record([NodeOutcome(group, Outcome.UNKNOWN, error.message)])

@@ -10,6 +10,7 @@ import pytest
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
+from remoting.errors import RequestError
 from tests.support.cluster import Cluster, eventually
 from tests.support.transaction_client import COMMIT, PATIENCE_S, ROLLBACK, Producer, read_bodies
 
@@ -35,6 +36,29 @@ def test_transactions_through_a_kill_of_the_master(tmp_path: Path) -> None:
                 codes.UPDATE_AND_CREATE_TOPIC, {**fields, "topicFilterType": "SINGLE_TAG", "defaultTopic": ""}
             )
         asyncio.run(_through_a_kill(cluster, before))
+
+
+def test_what_was_given_up_is_ended_by_hand(tmp_path: Path) -> None:
+    settings = ("transactions.timeout_ms=0", "transactions.check_interval_ms=100", "transactions.check_max=1")
+    with Cluster(tmp_path, controllers=1, replicas=1, broker_settings=settings) as cluster:
+        cluster.start()
+        admin = cluster.admin
+        eventually("the topic", lambda: admin.create_topic(TOPIC, queues=1)[0].outcome == "CONFIRMED")
+        for body in (b"wanted", b"unwanted"):
+            sent = admin.send(TOPIC, body, transaction=True)
+        eventually("both are given up", lambda: len(admin.given_up("broker-a").items) == 2)
+        newer, older = admin.given_up("broker-a").items
+        assert (newer.key, newer.topic, newer.checks) == (sent["transactionId"], TOPIC, 1)
+        admin.end_given_up("broker-a", older.offset, "commit", "ann")
+        admin.end_given_up("broker-a", older.offset, "commit", "bob")
+        admin.end_given_up("broker-a", newer.offset, "rollback", "ann")
+        with pytest.raises(RequestError, match="ann decided rollback"):
+            admin.end_given_up("broker-a", newer.offset, "commit", "bob")
+        with pytest.raises(RequestError, match="decision must be commit or rollback"):
+            admin.end_given_up("broker-a", newer.offset, "resumed", "bob")
+        eventually("it is delivered", lambda: read_bodies(cluster.broker_addresses[0], TOPIC) == ["wanted"])
+        [page] = [admin.given_up("broker-a", before=newer.offset)]
+        assert [(each.decision, each.decided_by) for each in page.items] == [("commit", "ann")]
 
 
 async def _through_a_kill(cluster: Cluster, before: int) -> None:
