@@ -83,7 +83,7 @@ class Heartbeat:
             self.incarnation,
             self.is_learner,
             self.lost_tail,
-            self.lost_confirmed,
+            lost_confirmed=self.lost_confirmed,
         )
 
 
