@@ -32,7 +32,7 @@ def ask(*observed: Observation, **more: object) -> ElectMaster:
 
 
 def suspect(broker_id: int, max_offset: int, confirmed: int = -1, epoch: int = 1) -> Observation:
-    return Observation(broker_id, epoch, max_offset, LOWEST, 5, False, True, confirmed)
+    return Observation(broker_id, epoch, max_offset, LOWEST, 5, False, True, lost_confirmed=confirmed)
 
 
 # The set behind an election
