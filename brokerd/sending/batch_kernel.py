@@ -272,8 +272,9 @@ def _lay_out_any(
             crc32(end, crc32(body, crc32(head))) & MASK for head, body, end in zip(heads, bodies, ends, strict=True)
         ]
         columns.append([LOW[each % 10_000] for each in sums])
-        columns.append([MIDDLE[each // 10_000 % 1000] for each in sums])
-        columns.append([HIGH[each // 10_000_000] for each in sums])
+        rests = [each // 10_000 for each in sums]
+        columns.append([MIDDLE[rest % 1000] for rest in rests])
+        columns.append([HIGH[rest // 1000] for rest in rests])
     records: list[Bytes] = list(chain.from_iterable(zip(*columns, strict=True)))
     entries: list[Entry] = list(
         zip(

@@ -230,13 +230,14 @@ class Kernel:
             behind_body = target.before_properties + properties + STAMP
             if seals:
                 checksum = crc32(behind_body, crc32(body, crc32(record_head))) & MASK
+                first_digits = checksum // 10_000
                 records += (
                     record_head,
                     body,
                     behind_body,
                     LOW[checksum % 10_000],
-                    MIDDLE[checksum // 10_000 % 1000],
-                    HIGH[checksum // 10_000_000],
+                    MIDDLE[first_digits % 1000],
+                    HIGH[first_digits // 1000],
                 )
             else:
                 records += (record_head, body, behind_body)

@@ -1,8 +1,9 @@
 """Checksums of whole records as the kernels write them: the bytes that `remoting.record.checksum` gives, made faster (pure).
 
 To write a number's ten digits takes longer than to compute it, so they come from three tables: of the last four digits, with what
-precedes them, of the three before these, and of the first three. The pieces of a tail are `LOW[c % 10_000]`,
-`MIDDLE[c // 10_000 % 1000]` and `HIGH[c // 10_000_000]` for a CRC-32 `c` without its highest bit (`MASK`).
+precedes them, of the three before these, and of the first three. For a CRC-32 `c` without its highest bit (`MASK`), the pieces of
+a tail are `LOW[c % 10_000]`, and with `rest = c // 10_000`, which is a small number to Python, `MIDDLE[rest % 1000]` and
+`HIGH[rest // 1000]`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def seal_alike(records: bytearray, count: int, size: int) -> None:
     at = size - TAIL_BYTES
     for checksum in map(crc32, _covered(count, size).unpack(records)):
         c = checksum & MASK
-        pack_into(records, at, low[c % 10_000], middle[c // 10_000 % 1000], high[c // 10_000_000])
+        rest = c // 10_000
+        pack_into(records, at, low[c % 10_000], middle[rest % 1000], high[rest // 1000])
         at += size
 
 

@@ -24,7 +24,7 @@ def test_a_tail_is_put_together_of_three_pieces() -> None:
         MASK,
         *(rng.randrange(MASK) for _ in range(5000)),
     ]
-    tails = [LOW[c % 10_000] + MIDDLE[c // 10_000 % 1000] + HIGH[c // 10_000_000] for c in numbers]
+    tails = [LOW[c % 10_000] + MIDDLE[c // 10_000 % 1000] + HIGH[c // 10_000 // 1000] for c in numbers]
     assert tails == [tail_of(c) for c in numbers]
     assert b"".join(tails) == tails_of(numbers)
 
