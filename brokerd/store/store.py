@@ -19,7 +19,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from brokerd.store import store_reads
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
 from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
@@ -39,7 +38,7 @@ from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import RecoveredLog, recover_log
 from brokerd.store.start.suspicion import SuspectEnd, SuspicionFile, set_aside
-from brokerd.store.store_reads import StoreReads
+from brokerd.store.store_reads import StoreReads, Suspicion
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import DamagedRecord, NotMaster, RequestError, StorageError
@@ -110,7 +109,7 @@ class MessageStore(StoreReads):
         self.truncate_listeners: list[Callable[[int], None]] = []
         self.full_listeners: list[Callable[[], None]] = []  # the disk became full, or has room again
         self.failure_listeners: list[Callable[[StorageError], None]] = []
-        self.damage_listeners: list[Callable[[store_reads.Suspicion], None]] = []
+        self.damage_listeners: list[Callable[[Suspicion], None]] = []
         self.position_holders: list[Callable[[], int | None]] = []
         self.expected_holders: list[Callable[[], int | None]] = []  # who count only while there is room for messages
 

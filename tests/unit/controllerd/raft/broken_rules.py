@@ -125,14 +125,14 @@ BROKEN_RULES: Final = (
     ),
     BrokenRule(
         "torn rule without rot",
-        "W39",
+        "W38",
         "A damaged last record is a torn one, whatever is wrong with it.",
         ((Records, "_check_end", _nothing),),
         told.a_promise_rots,
     ),
     BrokenRule(
         "lost controller under its old id",
-        "W39",
+        "W38",
         "Who lost its log begins with an empty one and votes on.",
         ((RaftLogFile, "open", _open_or_begin_again),),
         told.a_promise_rots,
