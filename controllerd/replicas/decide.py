@@ -13,6 +13,7 @@ from controllerd.replicas.elect import (
     choose_master,
     explain_eligibility,
     freshest_of_the_suspect,
+    in_place_of_the_last,
     is_clean,
     members_after,
 )
@@ -202,6 +203,11 @@ def _price(
         return None, (
             f"broker {elected.broker_id} becomes master with a log that ends at {elected.max_offset}: every live member of "
             f"the sync-state set {list(group.sync_state_set)} may have lost the end of its log, and it has the most"
+        )
+    if request.keeps_members and in_place_of_the_last(group, live) == elected.broker_id:
+        return None, (
+            f"broker {elected.broker_id} becomes master with a log that ends at {elected.max_offset}: the last member of the "
+            f"sync-state set, broker {group.sync_state_set[0]}, lost the end of its log and has no more than that"
         )
     unclean = _describe_unclean_election(group, elected, request, epoch)
     return unclean, unclean.sentence

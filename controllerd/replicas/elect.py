@@ -8,7 +8,8 @@ was counted. Unclean election, off by default, admits any live replica when no s
 lacks.
 
 Who restarted without the end of its log, or cannot tell whether that was all, does not lead while another member may: but as the
-set's last member, or as the freshest of a majority of the set of which nobody else is there (`freshest_of_the_suspect`).
+set's last member, or as the freshest of a majority of the set of which nobody else is there (`freshest_of_the_suspect`). The last
+member gives way to a replica outside of the set that has, provably, at least as much (`in_place_of_the_last`).
 
 A new master's set is itself and the members that live. Each of them had every message that was acknowledged before, or it had
 not been a member; and nothing is acknowledged after without it, until it leaves the set by the master's proposal. So whoever
@@ -57,6 +58,8 @@ def choose_master(
     clean = [each for each in candidates if is_clean(group, each)]
     if suspects and not clean and (suspect := freshest_of_the_suspect(group, live)) is not None:
         clean = [each for each in candidates if each.broker_id == suspect]
+    if suspects and (better := in_place_of_the_last(group, live)) is not None:
+        clean = [each for each in candidates if each.broker_id == better] or clean
     best = max(clean or (candidates if unclean else ()), key=_freshness, default=None)
     return Choice(broker_id=None if best is None else best.broker_id)
 
@@ -88,6 +91,28 @@ def freshest_of_the_suspect(group: Group, live: Mapping[int, Observation]) -> in
         return None
     best = max(members, key=_freshness)
     return best.broker_id if best.max_offset >= max(each.lost_confirmed for each in members) else None
+
+
+def in_place_of_the_last(group: Group, live: Mapping[int, Observation]) -> int | None:
+    """Who leads instead of the set's last member, which lost the end of its log; None when nobody does.
+
+    What is left of that log nobody else has to have. But who does, and all that it still knows to be confirmed, lacks nothing
+    that its election would keep: logs of one epoch are the same bytes as far as both go, and a later one was written behind.
+    """
+    last = live.get(group.sync_state_set[0]) if len(group.sync_state_set) == 1 else None
+    if last is None or not last.lost_tail:
+        return None
+    enough = last.epoch, max(last.max_offset, last.lost_confirmed)
+    others = [
+        each
+        for each in live.values()
+        if each.broker_id != last.broker_id
+        and not each.is_learner
+        and not each.lost_tail
+        and (each.epoch, each.max_offset) >= enough
+    ]
+    best = max(others, key=_freshness, default=None)
+    return None if best is None else best.broker_id
 
 
 def is_incumbent(group: Group, live: dict[int, Observation]) -> bool:
@@ -138,6 +163,8 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
             True,
             "may have lost the end of its log, as every live member may, and has the most of a majority of the set",
         )
+    if in_place_of_the_last(group, live) == broker_id:
+        return True, "has at least as much as the set's last member, which lost the end of its log"
     why = _why_not_clean(group, live[broker_id])
     if unclean:
         return True, f"{why}: unclean election is on, and acknowledged messages that it lacks would be lost"

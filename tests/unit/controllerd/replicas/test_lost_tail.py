@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from controllerd.replicas.elect import choose_master, explain_eligibility
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.requests import Observation, RegisterBroker, Trigger
+from controllerd.replicas.requests import ElectMaster, Observation, RegisterBroker, Trigger
 from controllerd.replicas.state import MAX_UNCLEAN_ELECTIONS, decode_state, encode_state
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
@@ -16,6 +17,7 @@ from tests.unit.controllerd.replicas.builders import (
     CLUSTER,
     LOWEST,
     NAME,
+    Machine,
     alter,
     elect,
     group_of,
@@ -193,3 +195,60 @@ def test_the_scanner_tells_what_the_dead_said_last() -> None:
     assert command.at_ms == 7
     run(machine, command)
     assert group_of(machine).unclean_elections[0].lost_bytes == 30
+
+
+def last_member_lost_its_tail() -> Machine:
+    """Broker 1 is all that is left of the set, was master, and has restarted."""
+    machine = group_of_three()
+    run(machine, alter([1], set_epoch=2))
+    return machine
+
+
+def kept(*observed: Observation, **more: Any) -> ElectMaster:
+    return replace(elect(*observed, **more), keeps_members=True)
+
+
+@pytest.mark.parametrize("end", [40, 41, 500])
+def test_the_last_member_that_lost_its_tail_gives_way_to_who_has_as_much(end: int) -> None:
+    machine = last_member_lost_its_tail()
+    group = replace(group_of(machine), master_incarnation=4)
+    observed = (seen_without_tail(1), seen(2, 1, end), seen(3, 1, 39))
+    assert choose_master(group, observed, None, unclean=False).broker_id == 2
+    assert choose_master(group, observed, 1, unclean=False).broker_id == 1, "a person may say who leads"
+    [_, second, third] = explain_eligibility(group, observed)
+    assert second.eligible
+    assert second.reason.startswith("has at least as much as the set's last member")
+    assert not third.eligible
+
+
+def test_who_replaces_the_last_member_is_the_whole_set_and_no_unclean_master() -> None:
+    machine = group_of_three()
+    run(machine, elect(replace(seen(2), incarnation=7)))
+    run(machine, lost(2))
+    assert group_of(machine).sync_state_set == (2,)
+    reply = run(machine, kept(replace(seen_without_tail(2), incarnation=9), seen(1, 1, 50), seen(3, 1, 45)))
+    group = group_of(machine)
+    assert (group.master_broker_id, group.sync_state_set, group.unclean_elections) == (1, (1,), ())
+    assert reply.remark is not None
+    assert "broker 2, lost the end of its log and has no more than that" in reply.remark
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        seen(2, 1, 39),  # less than is left there
+        seen(2, 0, 900),  # of an earlier epoch
+        seen_without_tail(2, 900),  # it cannot tell itself
+        replace(seen(2, 1, 900), is_learner=True),
+    ],
+)
+def test_the_last_member_gives_way_to_nobody_who_may_have_less(other: Observation) -> None:
+    group = replace(group_of(last_member_lost_its_tail()), master_incarnation=4)
+    assert choose_master(group, [seen_without_tail(1), other], None, unclean=False).broker_id == 1
+
+
+def test_what_the_last_member_knows_to_be_confirmed_its_successor_must_have() -> None:
+    group = replace(group_of(last_member_lost_its_tail()), master_incarnation=4)
+    last = replace(seen_without_tail(1), lost_confirmed=60)
+    assert choose_master(group, [last, seen(2, 1, 59)], None, unclean=False).broker_id is None
+    assert choose_master(group, [last, seen(2, 1, 60)], None, unclean=False).broker_id == 2

@@ -127,8 +127,9 @@ def dead_master(members: tuple[int, ...] = (1, 2, 3)) -> Group:
         # What one of them knows to have been confirmed the master must have.
         ((1, 2, 3), [suspect(1, 90, 95), suspect(2, 80), suspect(3, 70)], None),
         ((1, 2, 3), [suspect(1, 90), suspect(2, 80, 85), suspect(3, 70)], 1),
-        # The last member is all there is.
-        ((2,), [suspect(2, 10), seen(3, 1, 90)], 2),
+        # The last member is all there is, unless somebody has at least as much.
+        ((2,), [suspect(2, 10), seen(3, 1, 9)], 2),
+        ((2,), [suspect(2, 10), seen(3, 1, 10)], 3),
     ],
 )
 def test_who_leads_when_logs_may_have_lost_their_ends(
