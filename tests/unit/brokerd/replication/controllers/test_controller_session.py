@@ -474,6 +474,55 @@ def test_a_lost_tail_is_said_until_the_set_was_judged() -> None:
     assert all("tailKept" not in beat.ext for beat in talk.oneway)
 
 
+def suspect(lost_confirmed: int) -> tuple[Talk, list[str]]:
+    """A broker that may lack a part of its log, and what its store hears."""
+    talk, heard = Talk(tail_kept=False), []
+    speaker = talk.session._speaker
+    speaker.lost_confirmed = lost_confirmed
+    speaker.judged_listeners.append(lambda: heard.append("judged"))
+    talk.tick()
+    talk.lead()
+    talk.tick()
+    return talk, heard
+
+
+def registered(talk: Talk, *members: int) -> None:
+    ext, body = view_answer(1, members=members)
+    talk.answer(codes.CONTROLLER_REGISTER_BROKER, ext, body)
+
+
+def test_a_suspect_that_stays_in_the_set_says_it_again_until_it_is_out() -> None:
+    talk, heard = suspect(1500)
+    assert talk.oneway[-1].ext["lostConfirmedOffset"] == "1500"
+    registered(talk, 1, 2)
+    assert codes.CONTROLLER_REGISTER_BROKER not in talk.tick(100)
+    for _ in range(3):
+        talk.waiting.clear()
+        talk.session._pending = None
+        assert codes.CONTROLLER_REGISTER_BROKER in talk.tick(3000)
+        assert heard == []
+        assert talk.oneway[-1].ext["tailKept"] == "false"
+        registered(talk, 1, 2)
+    talk.session._pending = None
+    assert codes.CONTROLLER_REGISTER_BROKER in talk.tick(3000)
+    registered(talk, 1)
+    assert heard == ["judged"]
+    talk.oneway.clear()
+    talk.tick(300)
+    assert all("tailKept" not in beat.ext for beat in talk.oneway)
+
+
+@pytest.mark.parametrize(("lost_confirmed", "told"), [(-1, False), (900, False), (1500, True)])
+def test_the_last_member_says_so_only_while_it_certainly_lacks_something(lost_confirmed: int, told: bool) -> None:
+    talk, heard = suspect(lost_confirmed)
+    registered(talk, 2)
+    talk.oneway.clear()
+    talk.tick(1000)
+    assert [beat.ext.get("tailKept") == "false" for beat in talk.oneway] == [told] * len(talk.oneway)
+    assert talk.oneway
+    assert heard == [], "what it keeps may be the last copy"
+
+
 def test_who_kept_everything_says_nothing_of_it() -> None:
     talk = Talk()
     talk.register()
