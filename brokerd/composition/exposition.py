@@ -293,6 +293,7 @@ def _scrub(state: ScrubState) -> list[Family]:
         _gauge(
             f"{name}_checked_offset_bytes", "up to where the present round has looked at the log", state.checked_offset
         ),
+        _counter(f"{name}_read_bytes_total", "bytes of the log that were looked at again", state.read_bytes),
         _counter(f"{name}_rounds_total", "rounds over the whole log that have ended", state.rounds),
         _counter(f"{name}_damaged_ranges_total", "ranges of the log that were found damaged", state.found),
         _counter(f"{name}_repaired_ranges_total", "those written again with a replica's bytes", state.repaired),

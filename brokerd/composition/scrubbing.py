@@ -70,6 +70,7 @@ def scrub_state(scrubber: Scrubber) -> ScrubState:
         round_began_ms=progress.began_ms,
         round_ended_ms=progress.ended_ms,
         rounds=scrubber.rounds,
+        read_bytes=scrubber.read_bytes,
         found=ledger.ranges_found,
         repaired=ledger.ranges_repaired,
         units_repaired=ledger.units_repaired,

@@ -18,7 +18,7 @@ from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RangeServer:
     """The handler. `keys` are the secrets that an asker may prove to know, `group` is `cluster#brokerName`, `epochs` gives this
     log's entries as they are now."""
@@ -27,7 +27,6 @@ class RangeServer:
     group: bytes
     log: CommitLog
     epochs: Callable[[], Sequence[EpochEntry]]
-    given_bytes: int = 0
 
     def handlers(self) -> dict[int, Handler]:
         return {codes.READ_LOG_RANGE: each(self.handle)}
@@ -40,7 +39,6 @@ class RangeServer:
             question,
             Holding(log.read, log.min_offset, min(log.flushed_offset, log.complete_offset), log.shape, self.epochs()),
         )
-        self.given_bytes += len(found.content)
         ext = {
             "nextOffset": str(found.next_offset),
             "proof": prove_answer(key, self.group, question, found).hex(),

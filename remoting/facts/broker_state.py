@@ -238,7 +238,7 @@ class DamageState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubState:
     """What looking for damage found. The present round, or the last one when it has ended, looked at the log up to
-    `checked_offset` of `limit_offset`; it began and ended at `round_*_ms`. What was found and repaired is counted since the
+    `checked_offset` of `limit_offset`; it began and ended at `round_*_ms`. What was read, found and repaired is counted since the
     start: ranges of the log, units of consume queues, and how often the index was made again."""
 
     checked_offset: int = -1
@@ -246,6 +246,7 @@ class ScrubState:
     round_began_ms: int = -1
     round_ended_ms: int = -1
     rounds: int = 0
+    read_bytes: int = 0
     found: int = 0
     repaired: int = 0
     units_repaired: int = 0
