@@ -64,9 +64,18 @@ class Decay:
             return None
         kind = LOG if node is self._broker and LOG in kinds and rng.random() < 0.5 else rng.choice(kinds)
         path = rng.choice([path for path in sorted(node.disk.files) if _kind(path) == kind])
+        return self._strike(node, path, rng, near_the_end=rng.random() < 0.5)
+
+    def strike_the_end(self, rng: Random) -> str | None:
+        """Flip a bit in what the broker wrote to its log last."""
+        files = sorted(path for path in self._broker.disk.files if _kind(path) == LOG)
+        files = [path for path in files if self._broker.disk.files[path].platter.held]
+        return self._strike(self._broker, files[-1], rng, near_the_end=True) if files else None
+
+    def _strike(self, node: SimBroker | SimController, path: str, rng: Random, *, near_the_end: bool) -> str | None:
         file = node.disk.files[path]
         size = len(file.platter.held)
-        first = max(0, size - _NEAR_THE_END) if rng.random() < 0.5 else 0
+        first = max(0, size - _NEAR_THE_END) if near_the_end else 0
         places = [n for n in (rng.randrange(first, max(first + 1, size)) for _ in range(8)) if _is_durable(file, n)]
         if _kind(path) == LOG:
             places = [n for n in places if self._has_copy(path, n)]

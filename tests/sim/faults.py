@@ -453,7 +453,20 @@ class Injector:
         return broker.name
 
     def _decay(self, rng: Random) -> str | None:
-        return self._cluster.decay.strike(rng)
+        """Often what was written last, with a loss of power behind it, and the others are away when the damaged one is back."""
+        cluster, node = self._cluster, self._cluster.victim
+        if rng.random() > 0.35 or not node.is_up or not cluster.all_in_set():
+            return cluster.decay.strike(rng)
+        did = cluster.decay.strike_the_end(rng)
+        if did is None:
+            return None
+        node.crash()
+        self.later(node, rng.uniform(20, 100))
+        for other in cluster.brokers:
+            if other is not node and other.is_up:
+                other.kill()
+                self.later(other, rng.uniform(1000, 2000))
+        return f"{did}, and the power is gone; the others are away for a while"
 
     def _rot(self, rng: Random) -> str | None:
         """A bit of what was durable long ago flips, on one broker only: the others must have everything."""
