@@ -20,6 +20,7 @@ from brokerd.store.store_reads import Suspicion
 from brokerd.store.unit import Unit
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, DamagedRange
+from remoting.record.checksum import TAIL_BYTES, ends_with_tail
 from remoting.record.properties import encode_properties
 
 
@@ -132,7 +133,10 @@ class StoreReplicatedLog:
         for buffer in buffers:
             offset = self.store.append_replicated(offset, buffer)
 
-    def seal_records(self, on: bool) -> None:
+    def seal_records(self, on: bool | None) -> None:
+        if on is None:
+            end = self._commitlog.complete_offset
+            on = ends_with_tail(self._commitlog.read(end - TAIL_BYTES, TAIL_BYTES))
         self.store.seal_records(on)
 
     def settle(self) -> None:

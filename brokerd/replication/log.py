@@ -80,8 +80,9 @@ class ReplicatedLog(Protocol):
         """Get ready for mastership: cut a trailing incomplete record, make everything durable, and derive the queues up to the
         end, so that the next record gets the right queue offset."""
 
-    def seal_records(self, on: bool) -> None:
-        """From now on the master's own records get checksums, if the settings want them, or get none."""
+    def seal_records(self, on: bool | None) -> None:
+        """From now on the master's own records get checksums, if the settings want them, or get none; None: like the log's last
+        record."""
 
     def request_flush(self) -> None:
         """Flush what is there soon; `flushed_offset` rises, and the owner calls `Replica.on_flushed`."""

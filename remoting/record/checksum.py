@@ -47,8 +47,13 @@ def reserve(properties: bytes) -> bytes:
 
 def without(properties: bytes) -> bytes:
     """The properties of a record as they were before a checksum was put behind them."""
-    at = len(properties) - TAIL_BYTES
-    return properties[:at] if at >= 0 and properties.startswith(BEGIN, at) else properties
+    return properties[:-TAIL_BYTES] if ends_with_tail(properties) else properties
+
+
+def ends_with_tail(data: bytes) -> bool:
+    """Whether the last bytes are a tail, so that the record that ends there has a checksum."""
+    at = len(data) - TAIL_BYTES
+    return at >= 0 and data.startswith(BEGIN, at)
 
 
 def seal(record: bytes) -> bytes:

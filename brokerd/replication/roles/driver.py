@@ -92,7 +92,7 @@ class ReplicationDriver:
         # Told once when the disk refused something: the broker has no role any more and must stop
         self.failure_listeners: list[Callable[[str], None]] = []
         self._confirm_told = -1
-        self._seals: bool | None = None  # what the log was last told
+        self._seals: bool | None = None  # what the log was last told in this role
         self._running = False
         self._not_sent_until_ms: dict[int, int] = {}  # of connections whose next bytes could not be read
         self._sender = LogSender(self.machine, seams.log, self.channels, seams.outlet)
@@ -390,7 +390,7 @@ class ReplicationDriver:
 
     def _tell_seals(self) -> None:
         mastership = self.machine.mastership
-        if mastership is not None and mastership.seals is not self._seals:
+        if mastership is not None and mastership.seals not in (None, self._seals):
             self._seals = mastership.seals
             log.info(
                 "new records get %s", "checksums" if self._seals else "no checksums: not all of the group know them"
@@ -472,6 +472,8 @@ class ReplicationDriver:
                 log.info("role %s, master epoch %d, log end %d", role.value, master_epoch, self._log.end_offset)
                 if role is Role.MASTER:
                     self.acks.reset(self.machine.acknowledged_offset)
+                    self._seals = None
+                    self._log.seal_records(None)
                     self._tell_seals()
                 for listener in self.role_listeners:
                     listener(role, master_epoch)

@@ -98,8 +98,9 @@ class Mastership:
 
     # What others ask
 
-    seals: bool
-    """Whether records may get a checksum: every other broker of the group that could be master after this one knows them.
+    seals: bool | None
+    """Whether records may get a checksum: every other broker of the group that could be master after this one knows them. None
+    while that is not known: then it is as the master before found.
 
     A broker of an earlier version would copy it with a delayed message into a new record, where it is wrong. Who did not come in
     some seconds is not waited for.
@@ -500,8 +501,12 @@ class Mastership:
 
     def _look_at_checksums(self, now_ms: int) -> None:
         knows, others = self._knows_checksums, self._registered | self.sync.required
-        is_known = now_ms >= self._checksums_wait_ms or others <= knows.keys() | {self._self_id}
-        self.seals = is_known and all(knows.values())
+        if not all(knows.values()):
+            self.seals = False
+        elif now_ms >= self._checksums_wait_ms or others <= knows.keys() | {self._self_id}:
+            self.seals = True
+        else:
+            self.seals = None
 
     def _look_for_missing(self, now_ms: int) -> None:
         """Who of the group does not have, or holds up, what is acknowledged; learners are not asked for it."""

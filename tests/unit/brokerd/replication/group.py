@@ -151,7 +151,7 @@ class MemoryReplicatedLog:
             position += 1 + self.data[position]
         return found
 
-    def seal_records(self, on: bool) -> None:
+    def seal_records(self, on: bool | None) -> None:
         self.seals = on
 
     def request_flush(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -12,7 +13,7 @@ from brokerd.store.store import MessageStore
 from remoting.errors import CorruptedFile, DamagedRecord
 from remoting.record.layout import BORDER
 from tests.support.disks import FaultyDisk, MemoryDisk
-from tests.unit.brokerd.store.stores import SEGMENT_BYTES, draft, log_bytes, make_store, open_store, put, sync
+from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, draft, log_bytes, make_store, open_store, put, sync
 
 PATH = "commitlog/{:020}"
 
@@ -143,3 +144,16 @@ def test_what_is_not_durable_yet_is_sent_without_a_look() -> None:
     reads = VerifiedReads(store.commitlog)
     assert reads.read(50, 100) == log_bytes(store)[50:150]
     assert not reads._content
+
+
+def test_a_new_master_goes_on_as_the_one_before_until_it_knows_better() -> None:
+    """Whether its replicas know checksums it learns when they come, and its first records do not wait for that."""
+    store, _ = master()
+    log = StoreReplicatedLog(store, lambda: None)
+    for on, told in ((True, True), (None, True), (False, False), (None, False), (True, True)):
+        log.seal_records(on)
+        assert store.adds_checksums is told
+        put(store, draft(b"next"))
+    without_any = make_store(MemoryDisk(), settings=replace(SETTINGS, record_checksums=False))
+    without_any.seal_records(True)
+    assert not without_any.adds_checksums

@@ -106,14 +106,14 @@ def test_records_get_checksums_when_all_of_the_group_know_them() -> None:
     master = Master(2, 3)
     for broker_id in (2, 3):
         master.join(broker_id, 100)
-        assert not master.mastership.seals
+        assert master.mastership.seals is None
     master.join(4, 100)
     assert master.mastership.seals
     master.mastership.lost(40, 0)
     assert master.mastership.seals, "it is known what it knows"
     master.mastership.accepted(41, 0)
     master.mastership.handshake(41, Handshake(4, knows_checksums=False), 0)
-    assert not master.mastership.seals
+    assert master.mastership.seals is False
     master.mastership.accepted(42, 0)
     master.mastership.handshake(42, Handshake(4), 0)
     assert master.mastership.seals
@@ -123,7 +123,7 @@ def test_who_does_not_come_is_not_waited_for_before_records_get_checksums() -> N
     master = Master(2, 3, not_caught_up_ms=5000)
     master.join(2, 100)
     master.tick(4999)
-    assert not master.mastership.seals
+    assert master.mastership.seals is None
     master.tick(5000)
     assert master.mastership.seals
 
