@@ -83,6 +83,7 @@ class Scrubber:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._slice_bytes = _LEAST_SLICE_BYTES
+        self._again = 0  # how often the round looked at one place without getting on
         self._used = (machine.time_s(), machine.cpu_s())
         self._retry_at_s = machine.time_s() + _RETRY_S
         self._saved_at_s = machine.time_s()
@@ -178,6 +179,13 @@ class Scrubber:
         after = await self._look(before, self._slice_bytes, self.limit)
         if generation != self._log.generation:
             return _LEAST_PAUSE_S
+        self._again = self._again + 1 if after == before else 0
+        if self._again > _MOST_TRIES:
+            log.error(
+                "what is at offset %d of the log is found damaged and intact in turn; the round goes on behind it",
+                before,
+            )
+            after = self._end_of_file(before)
         present.offset = after
         if self._machine.time_s() - self._saved_at_s >= _SAVE_S:
             await asyncio.to_thread(self._save)
@@ -220,8 +228,12 @@ class Scrubber:
             return await self._look(start, derived.needs, limit)
         if data:  # what seems to be a record goes beyond the end of the log
             return await self._pass_damage(start)
+        return min(limit, self._end_of_file(start))  # the file went while it was read
+
+    def _end_of_file(self, offset: int) -> int:
+        """Where the file ends that holds the offset, or the log."""
         file_size = self._log.segment_size_bytes
-        return min(limit, start - start % file_size + file_size)  # the file went while it was read
+        return min(self.limit, offset - offset % file_size + file_size)
 
     async def _pass_damage(self, start: int) -> int:
         """Have what is damaged from the record boundary on repaired; returns where to go on: there, when it was."""

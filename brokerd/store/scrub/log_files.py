@@ -15,7 +15,7 @@ from brokerd.store.log.layout import file_name, file_start
 from remoting.disk import Disk, FileSegment
 from remoting.errors import StorageError
 
-_BLOCK_BYTES: Final = 4096
+_BLOCK_BYTES: Final = 512  # the least that a disk refuses: a reader of few bytes and one of many find the same
 
 
 class LogFiles:

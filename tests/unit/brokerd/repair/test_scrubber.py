@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,9 +13,11 @@ from brokerd.repair.settings import ScrubSettings
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.scrub import progress
 from brokerd.store.store_reads import Suspicion
+from remoting.disk import Bytes
 from remoting.errors import StorageError
 from remoting.record.layout import Field
 from remoting.record.properties import tags_code
+from tests.support.disks import MemorySegment
 from tests.unit.brokerd.repair.brokers import Broker, make_group, take_index
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, bodies, draft, log_bytes, open_store, put, sync
 
@@ -93,13 +96,33 @@ async def test_many_records_in_a_row_are_repaired() -> None:
     await assert_is_repaired(group[0], sound)
 
 
-async def test_an_unreadable_sector_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sector_of_zeros_is_written_again() -> None:
     group = make_group()
     sound = log_bytes(group[1].store)
-    for at in range(512, 1024):
-        path, position = group[1].log_path(at)
-        for image in (group[1].disk.files[path].seen, group[1].disk.files[path].platter):
-            image.write(position, b"\0")
+    file = group[1].disk.files[group[1].log_path(0)[0]]
+    for image in (file.seen, file.platter):
+        image.write(512, bytes(512))
+    await assert_is_repaired(group[1], sound)
+
+
+async def test_a_sector_that_cannot_be_read_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = make_group()
+    disk, sound = group[1].disk, log_bytes(group[1].store)
+    file, is_bad = disk.files[group[1].log_path(0)[0]], [True]
+    read, write = MemorySegment.read, MemorySegment.write
+
+    def failing_read(segment: MemorySegment, position: int, length: int) -> bytes:
+        if is_bad and segment._file is file and position < 1024 and position + length > 512:
+            raise StorageError("cannot read: Input/output error")
+        return read(segment, position, length)
+
+    def mending_write(segment: MemorySegment, position: int, buffers: Sequence[Bytes]) -> int:
+        if segment._file is file:
+            is_bad.clear()  # the drive takes another sector for it
+        return write(segment, position, buffers)
+
+    monkeypatch.setattr(MemorySegment, "read", failing_read)
+    monkeypatch.setattr(MemorySegment, "write", mending_write)
     await assert_is_repaired(group[1], sound)
 
 
