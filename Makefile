@@ -44,7 +44,7 @@ check: .venv/.installed-dev ## format, lint, types and the fast tests
 sim: .venv/.installed-dev ## replay one simulated cluster: make sim SEED=n
 	$(PYTHON) -m tests.sim --seed $(SEED) $(ARGS)
 
-sim-soak: .venv/.installed-dev ## simulate new clusters for a while, and count: make sim-soak MINUTES=n
+sim-soak: .venv/.installed-dev ## simulate on, from where the last soak ended, and count: make sim-soak MINUTES=n
 	$(PYTHON) -m tests.sim --minutes $(MINUTES) $(ARGS)
 
 mutants: .venv/.installed-dev ## break each rule on purpose: the simulator must find every one

@@ -8,7 +8,7 @@ from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import missing
 from tests.sim.faults import Injector
 from tests.sim.light import HEALS, LIGHT_CHANGES, LIGHT_FAULTS, STEPS, LightStory
-from tests.sim.mutants import Mutant
+from tests.sim.mutants import DoesNotFit, Mutant
 from tests.sim.registry import MUTANTS
 from tests.sim.shrink import shrink
 from tests.sim.soak import LightCounts, tell_short_light
@@ -66,6 +66,14 @@ def test_a_rule_that_loses_messages_is_found(mutant: Mutant) -> None:
 def test_mutants_have_names_of_their_own() -> None:
     names = [each.name for each in MUTANTS]
     assert len(set(names)) == len(names) >= 40
+
+
+def test_a_mutant_that_does_not_fit_is_not_taken_for_one_that_was_found() -> None:
+    def tell(_seed: int) -> None:
+        raise Violation("it lost everything") from TypeError("2 arguments, not 3")
+
+    with pytest.raises(DoesNotFit):
+        Mutant("out of date", "", "", (), tell).find()
 
 
 def test_a_mutant_is_gone_when_it_was_left() -> None:
