@@ -46,6 +46,7 @@ from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
+from brokerd.store.store_reads import Suspicion
 from remoting import codes
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
@@ -123,6 +124,7 @@ class Broker:
         replica.on_failure(self._fail)
         self._live.replication.subscribe(replica.reconfigure)
         self._flusher.listeners.append(replica.on_flushed)
+        replica.add_damage_listener(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
         store.position_holders.append(replica.held_offset)
         store.expected_holders.append(replica.expected_offset)
         self.core = core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
