@@ -248,6 +248,7 @@ async def test_unclean_election_is_off_and_when_on_it_leaves_a_record(tmp_path: 
 
 async def test_elections_are_told_with_their_cause(one: Single) -> None:
     await group_of_two(one)
+    assert (await one.register(2, haAddress="127.0.0.1:1")).code == codes.SUCCESS
     assert (await one.elect(2, designateElect="true")).code == codes.SUCCESS
     assert set((await one.group())["syncStateSet"]) == {1, 2}, "who lives stays in the set"
     one.brokers[1].abort()
