@@ -74,7 +74,10 @@ def members_after(group: Group, elected: Observation, observed: Iterable[Observa
     staying = {
         each.broker_id
         for each in observed
-        if each.broker_id in group.sync_state_set and not each.is_learner and not each.lost_tail
+        if each.broker_id in group.sync_state_set
+        and not each.is_learner
+        and not each.is_contested
+        and not each.lost_tail
     }
     return tuple(sorted(staying | {elected.broker_id}))
 
@@ -108,6 +111,7 @@ def in_place_of_the_last(group: Group, live: Mapping[int, Observation]) -> int |
         for each in live.values()
         if each.broker_id != last.broker_id
         and not each.is_learner
+        and not each.is_contested
         and not each.lost_tail
         and (each.epoch, each.max_offset) >= enough
     ]

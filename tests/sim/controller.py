@@ -226,7 +226,8 @@ class SimController(Node):
 
     def _come_back(self, reason: str) -> None:
         """What it promised is lost: ask the group for a new incarnation until that is decided, and start again as that one."""
-        self.world.require(self.is_damaged, f"{self.name} says that it lost its log: {reason}")
+        is_damaged = self.is_damaged or self.cluster.decay.is_damaged(self)
+        self.world.require(is_damaged, f"{self.name} says that it lost its log: {reason}")
         self.is_waiting = True
         own = self.file.renounce(reason)
         self.world.note(f"{self.name} asks to come back as {own.next_id}: {reason}")
