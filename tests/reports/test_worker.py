@@ -228,21 +228,6 @@ def test_cancelling_ends_it_and_the_next_report_works_in_the_same_session(applia
     assert again["spark_session_id"] == found["spark_session_id"]
 
 
-def test_a_group_that_is_without_a_master_for_a_while_ends_no_report(appliance: Appliance) -> None:
-    broker = appliance.cluster.brokers[0]
-    run_id = appliance.make_run()
-    appliance.wait_reading(run_id)
-    broker.kill()
-    read = appliance.report(run_id)["progress"]["rows_read"]
-    assert read < MESSAGES, "it has something left to read"
-    eventually("the controllers see that nobody leads", lambda: not appliance.cluster.admin.masters())
-    assert appliance.report(run_id)["state"] == "running"
-    broker.start()
-    found = appliance.wait_state(run_id, "succeeded", "failed")
-    assert (found["state"], found["reason"]) == ("succeeded", "")
-    assert sum(row["messages"] for row in appliance.rows(run_id, "throughput")) == MESSAGES
-
-
 def test_a_restarted_redis_ends_no_report(appliance: Appliance) -> None:
     run_id = appliance.make_run()
     appliance.wait_reading(run_id)
@@ -290,6 +275,21 @@ def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> No
     collector.terminate()
     assert collector.wait(60) == 0
     store.close()
+
+
+def test_a_group_that_is_without_a_master_for_a_while_ends_no_report(appliance: Appliance) -> None:
+    broker = appliance.cluster.brokers[0]
+    run_id = appliance.make_run()
+    appliance.wait_reading(run_id)
+    broker.kill()
+    read = appliance.report(run_id)["progress"]["rows_read"]
+    assert read < MESSAGES, "it has something left to read"
+    eventually("the controllers see that nobody leads", lambda: not appliance.cluster.admin.masters())
+    assert appliance.report(run_id)["state"] == "running"
+    broker.start()
+    found = appliance.wait_state(run_id, "succeeded", "failed")
+    assert (found["state"], found["reason"]) == ("succeeded", "")
+    assert sum(row["messages"] for row in appliance.rows(run_id, "throughput")) == MESSAGES
 
 
 def test_a_stopped_worker_ends_its_report_with_the_reason(appliance: Appliance) -> None:

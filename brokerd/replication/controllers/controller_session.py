@@ -26,7 +26,7 @@ from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import Session, SessionRequest
 from brokerd.replication.required_set.sync_state import Proposal
 from brokerd.replication.roles.driver import ReplicationDriver
-from brokerd.replication.roles.effects import Ask
+from brokerd.replication.roles.effects import Ask, RoleView
 from brokerd.replication.settings import ReplicationSettings
 from remoting import codes
 from remoting.disk import Bytes
@@ -74,6 +74,7 @@ class ControllerSession(Session):
         self._poll_at_ms = now_ms
         self._members_at_ms = now_ms + _STEP_RETRY_MS
         self._retell_at_ms = now_ms
+        self._told_of_epoch = -1  # the master epoch in which the controllers were last told of a lost tail
         self._proposal: tuple[Proposal, int] | None = None
         self._twin_told = ""  # what was logged about another process with this identity
         if self.registration.broker_id is not None:
@@ -321,6 +322,7 @@ class ControllerSession(Session):
         view = answers.view(ext, body)
         if view is not None and view.master_id is not None:
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms
+            self._told_of_epoch = view.master_epoch
             self._driver.observed(view, now_ms)
         else:
             # No master named means "none that lives", not "none recorded": ask what is recorded.
@@ -348,7 +350,7 @@ class ControllerSession(Session):
             self._sync_at_ms = now_ms + _ELECTION_RETRY_MS
             return
         self._poll_at_ms = now_ms + self._settings.controller_poll_ms
-        self._driver.observed(view, now_ms)
+        self._look_at(view, now_ms)
 
     def _on_replica_info(self, code: int, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         if code == codes.CONTROLLER_BROKER_METADATA_NOT_EXIST:
@@ -357,7 +359,13 @@ class ControllerSession(Session):
         if code != codes.SUCCESS:
             return
         if (view := answers.view(ext, body)) is not None:
-            self._driver.observed(view, now_ms)
+            self._look_at(view, now_ms)
+
+    def _look_at(self, view: RoleView, now_ms: int) -> None:
+        """Under a new master the controllers may be able to judge what this broker's log lost: they are told again at once."""
+        if view.master_epoch != self._told_of_epoch:
+            self._told_of_epoch, self._retell_at_ms = view.master_epoch, now_ms
+        self._driver.observed(view, now_ms)
 
     def _unanswered(self, request: SessionRequest, now_ms: int) -> None:
         """The outcome is unknown: tell who must know, ask again for the rest."""
