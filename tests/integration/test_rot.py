@@ -130,3 +130,71 @@ def test_a_reader_gets_what_was_damaged_before_any_round(cluster: Cluster) -> No
     path = sorted((cluster.data / f"b{master}" / "commitlog").iterdir())[0]
     flip(path, bodies_in(path, "m0031") + 50)
     assert read_all(address) == [b"m%04d" % each for each in range(MESSAGES)]
+
+
+def rot_of_the_stopped(cluster: Cluster, number: int) -> dict[Path, bytes]:
+    """Change the topic's record, one in the middle of the log and one near its end; what the files had before."""
+    files = sorted((cluster.data / f"b{number}" / "commitlog").iterdir())
+    sound = {path: path.read_bytes() for path in files}
+    for name in ("m0012", "m0200", "m0390"):
+        path = next(each for each in files if name.encode() + b"..." in sound[each])
+        flip(path, bodies_in(path, name) + 100)
+    flip(files[0], sound[files[0]].index(b"topicPut") - 30)
+    return sound
+
+
+def wait_for_members(cluster: Cluster, count: int) -> None:
+    """Wait until the sync-state set has shrunk to so many."""
+
+    def reached() -> bool:
+        group = cluster.group()
+        return group is not None and len(group["syncStateSet"]) == count
+
+    eventually(f"a set of {count}", reached)
+
+
+def is_whole_again(sound: dict[Path, bytes]) -> bool:
+    """Whatever was appended since."""
+    return all(path.read_bytes().startswith(content.rstrip(b"\0")) for path, content in sound.items())
+
+
+def test_a_killed_replica_whose_log_rots_comes_up_whole(cluster: Cluster) -> None:
+    number = (cluster.master() + 1) % 3
+    process = cluster.brokers[number]
+    cluster.wait_in_sync(3)
+    process.kill()
+    wait_for_members(cluster, 2)
+    sound = rot_of_the_stopped(cluster, number)
+    process.start()
+    cluster.wait_in_sync(3)
+    assert is_whole_again(sound)
+    assert read_all(cluster.broker_addresses[number]) == [b"m%04d" % each for each in range(MESSAGES)]
+    text = process.log_text()
+    assert text.count("the log was mended from") == 4, text
+    assert "copies the log" not in text
+
+
+def test_the_last_member_is_mended_by_who_was_in_the_set(cluster: Cluster) -> None:
+    """Its former replicas may not lead, but they have what its disk has changed."""
+    last = cluster.master()
+    others = [each for number, each in enumerate(cluster.brokers) if number != last]
+    for process in others:
+        process.kill()
+    wait_for_members(cluster, 1)
+    cluster.brokers[last].kill()
+    sound = rot_of_the_stopped(cluster, last)
+    for process in others:
+        process.start()
+
+    def lives() -> bool:
+        group = cluster.group()
+        return group is not None and sum(bool(each["alive"]) for each in group["replicas"]) == 2
+
+    eventually("its former replicas live", lives)
+    mended = cluster.brokers[last].log_text().count("the log was mended from")
+    cluster.brokers[last].start()
+    cluster.wait_in_sync(3)
+    assert cluster.master() == last
+    assert cluster.brokers[last].log_text().count("the log was mended from") >= mended + 4
+    assert is_whole_again(sound)
+    assert read_all(cluster.broker_addresses[last]) == [b"m%04d" % each for each in range(MESSAGES)]
