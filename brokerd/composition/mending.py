@@ -52,7 +52,7 @@ async def start_mended(settings: BrokerSettings, start: Callable[[bool], T]) -> 
         try:
             return start(ask_first)
         except CorruptedFile as error:
-            log.error("%s", error)
+            log.error("before the log is given up, other brokers of the group are asked for what is damaged: %s", error)
             if await _mend_directory(settings, error.damage):
                 continue
             if not isinstance(error, SuspectLog):
