@@ -37,10 +37,12 @@ class DamagedLog:
         with closing(CommitLog(self._disk, self._settings, is_ours=known is not None)) as commitlog:
             if met is not None:
                 return commitlog.shape, self._look_at(commitlog, met.offset)
-            if SuspicionFile(self._disk).load(0) is not None:
-                return commitlog.shape, None
             clean = not self._disk.exists(ABORT_PATH)
-            return commitlog.shape, find_damage(commitlog, known, self._settings, clean=clean)
+            damage = find_damage(commitlog, known, self._settings, clean=clean)
+            if damage is not None and SuspicionFile(self._disk).load(0) is not None:
+                proven = known.flushed_offset if known is not None else 0
+                damage = Damage(damage.start, [end for end in damage.ends if end <= proven])
+            return commitlog.shape, damage
 
     def _look_at(self, commitlog: CommitLog, offset: int) -> Damage | None:
         if commitlog.record_at(offset) is not None:

@@ -160,6 +160,25 @@ async def test_a_log_that_was_opened_at_its_damage_is_left_to_its_master() -> No
     assert case.start().suspicion is not None, "nobody is asked twice"
 
 
+async def test_what_is_durable_of_a_log_that_is_suspect_is_put_right() -> None:
+    case = Case()
+    flip(case.disk, case.places[5] + 100)
+    store = make_store(case.disk)
+    store.load()
+    rest = case.log[case.places[5] :]
+    store.append_replicated(case.places[5], rest[: case.places[20] - case.places[5]])
+    sync(store)
+    store.checkpoint()
+    assert store.suspicion is not None
+    case.disk.kill()
+    for at in (3, 10):
+        flip(case.disk, case.places[at] + 100)
+    with pytest.raises(CorruptedFile, match="had been durable"):
+        case.start()
+    assert await case.mend({"peer": case.serving()})
+    assert log_bytes(case.start()) == case.log[: case.places[20]]
+
+
 async def test_what_a_crash_has_torn_is_asked_of_nobody() -> None:
     case = Case(proven=True)
     assert not await case.mend({"peer": case.serving()})
