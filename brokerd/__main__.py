@@ -10,6 +10,7 @@ import sys
 import uvloop
 
 from brokerd.assembly import Broker
+from brokerd.composition.mending import start_mended
 from brokerd.composition.settings import BrokerSettings, parse
 from brokerd.loop import tuning
 from remoting import exit_codes
@@ -29,7 +30,7 @@ async def serve(settings: BrokerSettings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    broker = Broker(settings)
+    broker = await start_mended(settings, lambda ask_first: Broker(settings, ask_first=ask_first))
     tuning.settle()
     await broker.start()
     await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)

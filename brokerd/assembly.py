@@ -51,7 +51,7 @@ from remoting import codes
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
-from remoting.errors import StorageError
+from remoting.errors import CorruptedFile, StorageError
 from remoting.exporter import MetricsExporter
 from remoting.facts.lag import topic_lags
 from remoting.guarding.guard import Guard
@@ -72,8 +72,9 @@ _BACKGROUND_FLUSH_MS = 200
 class Broker:
     """One broker process. Make it on the loop, `start`, wait for `failed`, `stop`."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
-        """Recover the store; blocks while it does. Raises SettingsError or CorruptedFile."""
+    def __init__(self, settings: BrokerSettings, *, ask_first: bool = False) -> None:
+        """Recover the store; blocks while it does. Raises SettingsError, or CorruptedFile, which leaves the directory to who can
+        mend it; with `ask_first` also of a suspect log."""
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
@@ -105,7 +106,11 @@ class Broker:
             settings.store.delays,
         )
         environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time)
-        store = open_store(identity, core_settings, environment)
+        try:
+            store = open_store(identity, core_settings, environment, ask_first=ask_first)
+        except CorruptedFile:
+            self._disk.close()  # whoever can mend it opens it again
+            raise
         store.failure_listeners.append(self._fail)
         ack_after_flush = settings.replication.ack_after_flush
         self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS)
@@ -127,7 +132,13 @@ class Broker:
         replica.add_damage_listener(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
         store.position_holders.append(replica.held_offset)
         store.expected_holders.append(replica.expected_offset)
-        self.core = core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
+        try:
+            core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
+        except CorruptedFile:
+            store.abandon()
+            self._disk.close()
+            raise
+        self.core = core
         self._housekeeper = Housekeeper(
             store,
             self._disk,

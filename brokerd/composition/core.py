@@ -47,12 +47,19 @@ class ReplicaPort(ReplicaView, Protocol):
     def add_confirm_listener(self, listener: Callable[[int], None]) -> None: ...
 
 
-def open_store(identity: BrokerIdentity, settings: CoreSettings, environment: Environment) -> MessageStore:
-    """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError."""
+def open_store(
+    identity: BrokerIdentity, settings: CoreSettings, environment: Environment, *, ask_first: bool = False
+) -> MessageStore:
+    """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError; `ask_first`
+    as in `MessageStore.load`."""
     disk, rules = environment.disk, code_rules(settings.delays)
     store = MessageStore(disk, settings.store, environment.wall_ms, identity.store_host, rules)
     Takeover(disk).found_at_start(sealed=store.is_sealed)
-    store.load()
+    try:
+        store.load(ask_first=ask_first)
+    except CorruptedFile:
+        store.abandon()
+        raise
     return store
 
 

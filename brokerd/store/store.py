@@ -115,15 +115,16 @@ class MessageStore(StoreReads):
 
     # -- start and end -----------------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
+    def load(self, *, ask_first: bool = False) -> None:
         """Recover what the last run left behind: cut the torn tail, bring the consume queues up to the confirm offset.
 
-        Raises CorruptedFile when something that had been durable is damaged; the text says what can be done. Running it
-        twice does what running it once does.
+        Raises CorruptedFile when something that had been durable is damaged; the text says what can be done. With `ask_first` a
+        log that is suspect, and was not at an earlier start, is a SuspectLog. Running it twice does what running it once does.
         """
         self.ended_cleanly = clean = not self._disk.exists(ABORT_PATH)
         known = self.durable.known
-        found = recover_log(self.commitlog, known, self._settings, clean=clean)
+        ask_first = ask_first and self._suspicion_file.load(0) is None
+        found = recover_log(self.commitlog, known, self._settings, clean=clean, ask_first=ask_first)
         end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
         self._remember(found)
         start = decisions.decide_queues_start(known, self.commitlog.min_offset, end)

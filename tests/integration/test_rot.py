@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 
 TOPIC = "rot"
 MESSAGES = 400
+ALL = [b"m%04d" % each for each in range(MESSAGES)]
 SEGMENT = "store.segment_size_bytes=65536"
 SETTINGS = [
     *(SEGMENT, "store.checkpoint_interval_ms=200", "pull.slave_read=true"),
@@ -39,6 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         with SocketConnection(cluster.broker_addresses[cluster.master()]) as master:
             for first in range(0, MESSAGES, 20):
                 send(master, first)
+        read_all(cluster.broker_addresses[cluster.master()])  # makes the group
         yield cluster
 
 
@@ -91,6 +93,11 @@ def bodies_in(path: Path, name: str) -> int:
     return path.read_bytes().index(name.encode() + b"...")
 
 
+def is_whole_again(sound: dict[Path, bytes]) -> bool:
+    """Whatever was appended since."""
+    return all(path.read_bytes().startswith(content.rstrip(b"\0")) for path, content in sound.items())
+
+
 @pytest.mark.parametrize("who", ["master", "replica"])
 def test_a_changed_record_is_repaired_while_it_runs(cluster: Cluster, who: str) -> None:
     master = cluster.master()
@@ -103,11 +110,9 @@ def test_a_changed_record_is_repaired_while_it_runs(cluster: Cluster, who: str) 
     flip(closed, bodies_in(closed, "m0007") + 100)
     flip(current, bodies_in(current, "m0399") + 100)
     eventually("both are repaired", lambda: state_of(cluster, number)["scrub"]["repaired"] >= before + 2)
-    assert {path: path.read_bytes()[: len(sound[path]) // 2] for path in sound} == {
-        path: content[: len(content) // 2] for path, content in sound.items()
-    }
+    assert is_whole_again(sound)
     assert not state_of(cluster, number)["scrub"]["unrepaired"]
-    assert read_all(cluster.broker_addresses[number]) == [b"m%04d" % each for each in range(MESSAGES)]
+    assert read_all(cluster.broker_addresses[number]) == ALL
     assert cluster.master() == master
     assert [each.starts for each in cluster.processes] == starts
 
@@ -119,7 +124,7 @@ def test_a_changed_unit_is_repaired_while_it_runs(cluster: Cluster) -> None:
     for position in (20 * 5 + 19, 20 * 111 + 7):  # a tag's hash and a place
         flip(path, position)
     eventually("the units are right again", lambda: path.read_bytes() == sound)
-    assert read_all(cluster.broker_addresses[master], "red") == [b"m%04d" % each for each in range(MESSAGES)]
+    assert read_all(cluster.broker_addresses[master], "red") == ALL
 
 
 def test_a_reader_gets_what_was_damaged_before_any_round(cluster: Cluster) -> None:
@@ -129,4 +134,67 @@ def test_a_reader_gets_what_was_damaged_before_any_round(cluster: Cluster) -> No
         broker.call(codes.UPDATE_BROKER_CONFIG, {}, properties_text.encode({"scrub.bytes_per_s": "0"}))
     path = sorted((cluster.data / f"b{master}" / "commitlog").iterdir())[0]
     flip(path, bodies_in(path, "m0031") + 50)
-    assert read_all(address) == [b"m%04d" % each for each in range(MESSAGES)]
+    assert read_all(address) == ALL
+
+
+def rot_of_the_stopped(cluster: Cluster, number: int) -> dict[Path, bytes]:
+    """Change the topic's record, one in the middle of the log and one near its end; what the files had before."""
+    files = sorted((cluster.data / f"b{number}" / "commitlog").iterdir())
+    sound = {path: content for path in files if any(content := path.read_bytes())}
+    for name in ("m0012", "m0200", "m0390"):
+        path = next(each for each in sound if name.encode() + b"..." in sound[each])
+        flip(path, bodies_in(path, name) + 100)
+    flip(files[0], sound[files[0]].index(b"topicPut") - 30)
+    return sound
+
+
+def wait_for_members(cluster: Cluster, count: int) -> None:
+    """Wait until the sync-state set has shrunk to so many."""
+
+    def reached() -> bool:
+        group = cluster.group()
+        return group is not None and len(group["syncStateSet"]) == count
+
+    eventually(f"a set of {count}", reached)
+
+
+def test_a_killed_replica_whose_log_rots_comes_up_whole(cluster: Cluster) -> None:
+    number = (cluster.master() + 1) % 3
+    process = cluster.brokers[number]
+    cluster.wait_in_sync(3)
+    process.kill()
+    wait_for_members(cluster, 2)
+    sound = rot_of_the_stopped(cluster, number)
+    files = {path: path.stat().st_ino for path in sound}
+    process.start()
+    cluster.wait_in_sync(3)
+    assert is_whole_again(sound)
+    eventually("all can be read", lambda: read_all(cluster.broker_addresses[number]) == ALL)
+    assert process.log_text().count("the log was mended from") == 4
+    assert {path: path.stat().st_ino for path in files} == files, "it was copied anew"
+
+
+def test_the_last_member_is_mended_by_who_was_in_the_set(cluster: Cluster) -> None:
+    """Its former replicas may not lead, but they have what its disk has changed."""
+    last = cluster.master()
+    others = [each for number, each in enumerate(cluster.brokers) if number != last]
+    for process in others:
+        process.kill()
+    wait_for_members(cluster, 1)
+    cluster.brokers[last].kill()
+    sound = rot_of_the_stopped(cluster, last)
+    for process in others:
+        process.start()
+
+    def lives() -> bool:
+        group = cluster.group()
+        return group is not None and sum(bool(each["alive"]) for each in group["replicas"]) == 2
+
+    eventually("its former replicas live", lives)
+    mended = cluster.brokers[last].log_text().count("the log was mended from")
+    cluster.brokers[last].start()
+    cluster.wait_in_sync(3)
+    assert cluster.master() == last
+    assert cluster.brokers[last].log_text().count("the log was mended from") >= mended + 4
+    assert is_whole_again(sound)
+    eventually("all can be read", lambda: read_all(cluster.broker_addresses[last]) == ALL)

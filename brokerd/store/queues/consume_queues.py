@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import Entry, derive
+from brokerd.store.log.derive import Entry, derive, intact_record_at
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
 from brokerd.store.queues.queue_offsets import QueueKey
@@ -28,6 +28,7 @@ from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES
 from remoting.disk import Disk
+from remoting.record.layout import MAGIC_V1, MAGIC_V2, Field, heads
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ _PARTS_UNDER_LOCK = 256
 _PEEK_UNITS = 3276
 # How many units after the first one that the log does not bear out are looked at: more than a page of a disk holds.
 _ROT_UNITS = 256
+_PLACE = heads(Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET)[0].unpack_from
+_PLACE_END = Field.PHYSICAL_OFFSET.at + Field.PHYSICAL_OFFSET.size
 
 
 class QueuePart(NamedTuple):
@@ -506,4 +509,16 @@ def _matches_log(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted
         return True
     derived = derive(commitlog.read(physical_offset, size), physical_offset, commitlog.shape)
     expected = (queue.topic, queue.queue_id, offset, physical_offset, size)
-    return len(derived.entries) == 1 and derived.entries[0][:5] == expected
+    if len(derived.entries) == 1 and derived.entries[0][:5] == expected:
+        return True
+    return _is_damaged_there(commitlog, physical_offset, size)
+
+
+def _is_damaged_there(commitlog: CommitLog, physical_offset: int, size: int) -> bool:
+    """Whether a record of this place and size stands there that the disk has changed: whose it is it cannot say any more, but the
+    unit does. One flip leaves two of the three as they were that are the same in no other record."""
+    head = commitlog.read(physical_offset, _PLACE_END)
+    if len(head) < _PLACE_END or intact_record_at(commitlog.read, physical_offset, commitlog.shape) is not None:
+        return False
+    found_size, magic, found_offset = _PLACE(head)
+    return [found_size == size, magic in (MAGIC_V1, MAGIC_V2), found_offset == physical_offset].count(True) >= 2

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
@@ -15,10 +16,13 @@ from brokerd.store.settings import StoreSettings
 from brokerd.store.start import decisions, watermark
 from brokerd.store.start.checkpoint_page import Positions
 from brokerd.store.start.suspicion import SuspectEnd
+from remoting.errors import CorruptedFile
+from remoting.record.layout import BORDER, RECORD_OVERHEAD_BYTES
 
 log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 1 << 20
+_MOST_ENDS = 8  # guesses at where damage ends
 # How far behind the end leftovers are looked for, to mention them.
 _LEFTOVER_BYTES = 1 << 16
 
@@ -33,11 +37,26 @@ class RecoveredLog(NamedTuple):
     suspicion: SuspectEnd | None  # the log ends at damage that is perhaps none of a crash; what is behind it is kept
 
 
-def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool) -> RecoveredLog:
+class Damage(NamedTuple):
+    """What is damaged begins at the record boundary `start`, and ends, perhaps, at one of `ends`, which are of the same file, the
+    likeliest first. Without any, nobody can be asked for it."""
+
+    start: int
+    ends: Sequence[int]
+
+
+class SuspectLog(CorruptedFile):
+    """The log ends at damage that is perhaps none of a crash, and somebody may be asked first who has it intact."""
+
+
+def recover_log(
+    commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool, ask_first: bool = False
+) -> RecoveredLog:
     """Have the log end behind its last whole, intact record, all of it durable. `known` is what the checkpoint proves; `clean`:
     the last run closed its files.
 
-    Raises CorruptedFile when something that had been durable is damaged, unless the settings say to go on without.
+    Raises CorruptedFile when something that had been durable is damaged, unless the settings say to go on without; with
+    `ask_first` also SuspectLog, with nothing changed.
     """
     provisional_end = commitlog.end_offset
     end, last_timestamp_ms, checked_from = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
@@ -54,6 +73,8 @@ def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSe
         suspicion = _suspicion(commitlog, end, provisional_end)
     if suspicion is not None:
         log.error("%s", suspicion.sentence)
+        if ask_first and not settings.truncate_damaged_log:
+            raise SuspectLog(suspicion.sentence)
         is_cut_short, suspicion = settings.truncate_damaged_log, None if settings.truncate_damaged_log else suspicion
     elif any(commitlog.read(end, _LEFTOVER_BYTES)):
         log.warning("the log ends at %d; what a crash left of unsynced writes behind it is removed", end)
@@ -64,6 +85,51 @@ def recover_log(commitlog: CommitLog, known: Positions | None, settings: StoreSe
         commitlog.write_again(known.flushed_offset)
     commitlog.mark_flushed(commitlog.sync())
     return RecoveredLog(end, last_timestamp_ms, checked_from, later is not None or is_cut_short, suspicion)
+
+
+def find_damage(
+    commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool
+) -> Damage | None:
+    """What `recover_log` would refuse the log for, or suspect it; None when it would do neither."""
+    end, _, _ = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
+    if known is None:
+        speaks_against_it = _next_record(commitlog, end, commitlog.end_offset) is not None
+    elif end < known.flushed_offset:
+        speaks_against_it = True
+    else:
+        is_whole = clean and end == known.flushed_offset
+        speaks_against_it = not is_whole and _suspicion(commitlog, end, commitlog.end_offset) is not None
+    if not speaks_against_it:
+        return None
+    ends = guess_ends(commitlog, end)
+    if known is not None and end < known.flushed_offset <= _file_end(commitlog, end):
+        ends = list(dict.fromkeys((*ends, known.flushed_offset)))
+    return Damage(end, ends)
+
+
+def guess_ends(commitlog: CommitLog, start: int) -> list[int]:
+    """Where what is damaged from the record boundary `start` on may end: as the damaged record says; where one of the next intact
+    records starts, since a message may hold what looks like one; with its file, if the log goes on behind that."""
+    file_end, border = _file_end(commitlog, start), commitlog.read(start, BORDER.size)
+    said = start + BORDER.unpack(border)[0] if len(border) == BORDER.size else start
+    ends = [said] if start + RECORD_OVERHEAD_BYTES <= said <= file_end else []
+    found: int | None = start
+    for _ in range(_MOST_ENDS):
+        if found is not None:
+            found = _next_record(commitlog, found, min(file_end, commitlog.end_offset))
+        if found is not None:
+            ends.append(found)
+    if _next_record(commitlog, file_end - 1, commitlog.end_offset) is not None:
+        ends.append(file_end)
+    return list(dict.fromkeys(ends))
+
+
+def _file_end(commitlog: CommitLog, offset: int) -> int:
+    return file_start(offset, commitlog.segment_size_bytes) + commitlog.segment_size_bytes
+
+
+def _next_record(commitlog: CommitLog, behind: int, end: int) -> int | None:
+    return decisions.find_record(commitlog.read, behind + 1, end, commitlog.shape, decisions.MOST_ZEROS_BYTES)
 
 
 def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> SuspectEnd | None:

@@ -454,3 +454,24 @@ def test_a_record_whose_body_or_place_changed_on_disk_is_never_given_out(host_by
         disk.flip_bit("commitlog/00000000000000000000", position, 3)
     assert len(store.read_messages("TopicA", 0, 0, 10, 1 << 20).records) == 3
     assert disk.counters.bit_flips == 6
+
+
+@pytest.mark.parametrize("place", [3, 5, 14, 25, 31, 37, 90, -8])
+def test_a_queue_does_not_end_before_a_record_that_rots(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number would be given to another message, and a table of the system would begin without it."""
+    monkeypatch.setattr("brokerd.store.start.durable_positions._RECHECK_BYTES", 0)
+    disk = FaultyDisk(Random(5))
+    store = open_store(disk)
+    put(store, *(draft(body) for body in payloads(5)))
+    (lone,) = put(store, draft(b"the only one", topic="TopicB"))
+    put(store, *(draft(body) for body in payloads(60)))
+    for _ in range(3):
+        store.checkpoint()
+    disk.kill()
+    start, end = lone.physical_offset, lone.end_offset
+    disk.flip_bit("commitlog/" + "0" * 20, (end if place < 0 else start) + place, 2)
+    store = make_store(disk)
+    store.load()
+    assert store.max_offset("TopicB", 0) == 1
+    assert store.max_offset("TopicA", 0) == 65
+    assert store.read_units("TopicB", 0, 0, 1)[0][:2] == (start, end - start)
