@@ -97,8 +97,9 @@ def _released(seed: int) -> None:
     Game(seed, replicas=3).play(80)
 
 
-def _by_hand(_seed: int) -> None:
-    test_service.test_a_given_up_message_is_committed_by_hand_exactly_once(TransactionBroker().topic())
+def _by_hand(seed: int) -> None:
+    """Two people decide about the same message."""
+    scenario(test_service.test_a_given_up_message_is_committed_by_hand_exactly_once, TransactionBroker().topic())(seed)
 
 
 MUTANTS = (
