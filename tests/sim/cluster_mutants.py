@@ -348,6 +348,7 @@ MUTANTS = (
         ((DurablePositions, "truncate", _cut_the_log_alone),),
         full("power"),
         within=60,
+        is_quick=False,
     ),
     Mutant(
         "tables not rebuilt",

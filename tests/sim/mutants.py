@@ -7,11 +7,15 @@ attributes of our classes while it is entered.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
+
+import pytest
 
 from brokerd.replication.settings import ReplicationSettings
 from tests.sim.cluster import SimCluster, Story
@@ -99,10 +103,29 @@ def full(mood: str, *, settings: ReplicationSettings | None = None, fault_ms: fl
     return tell
 
 
-def scenario(test: Callable[[], None]) -> Tell:
-    """One story without chance, a test of the broken rule: for windows that lose nothing by themselves, which others lean on."""
+def scenario(test: Callable[..., object], *arguments: object) -> Tell:
+    """One story without chance, a test of the broken rule: for windows that lose nothing by themselves, which others lean on,
+    and for those that open in the middle of something that a story does in one step."""
+    name = getattr(test, "__name__", "the test")
 
     def tell(_seed: int) -> None:
-        test()
+        try:
+            outcome = test(*arguments)
+            if inspect.iscoroutine(outcome):
+                asyncio.run(outcome)
+        except pytest.fail.Exception as error:  # nothing was raised where something had to be
+            raise AssertionError(f"{name}: {error}") from error
+        except AssertionError as error:
+            raise AssertionError(f"{name} does not hold {error}".rstrip()) from error.__cause__
+
+    return tell
+
+
+def patched_scenario(test: Callable[[pytest.MonkeyPatch], object]) -> Tell:
+    """The same of a test that puts something of its own in place, and takes it back."""
+
+    def tell(seed: int) -> None:
+        with pytest.MonkeyPatch.context() as patches:
+            scenario(test, patches)(seed)
 
     return tell
