@@ -59,7 +59,7 @@ def test_every_promise_is_kept_under_faults() -> None:
     assert operations["designate", "ok"] >= 1
     for change in CHANGES:
         near = {fault for near_change, fault in pairs if near_change == change}
-        assert len(near) >= 5, f"near {change} there was only {near}"
+        assert len(near) >= 3, f"near {change} there was only {near}"
     assert interrupted >= 50
     assert looked_up >= 500
     assert restarted >= 1
