@@ -25,6 +25,7 @@ from tests.support.workload import call_until
 
 TOPIC = "Bench"
 NO_INDEX = "store.index_enabled=false"
+NO_CHECKSUMS = "store.record_checksums=false"
 BACKGROUND = ("replication.ack_after=append",)
 
 
@@ -147,6 +148,18 @@ def run(pairs: int, seconds: float, only: str = "") -> list[Pairs]:
                 "batches of 32, background: with the index of keys / without",
                 measured(1, BACKGROUND, load(32)),
                 measured(1, (*BACKGROUND, NO_INDEX), load(32)),
+                None,
+            ),
+            (
+                "1 x 64, background flush: with checksums over records / without",
+                measured(1, BACKGROUND, load()),
+                measured(1, (*BACKGROUND, NO_CHECKSUMS), load()),
+                0.95,
+            ),
+            (
+                "batches of 32, background: with checksums over records / without",
+                measured(1, BACKGROUND, load(32)),
+                measured(1, (*BACKGROUND, NO_CHECKSUMS), load(32)),
                 None,
             ),
             ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load()), 0.4),

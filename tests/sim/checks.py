@@ -112,8 +112,17 @@ class Truth:
         master = after.master_broker_id
         if master is not None and after.master_epoch > before.master_epoch and before.had_master:
             self._require(
-                master in before.sync_state_set, f"broker {master} was elected from outside of {before.sync_state_set}"
+                master in before.sync_state_set or self._gives_way(before.sync_state_set, master),
+                f"broker {master} was elected from outside of {before.sync_state_set}",
             )
+
+    def _gives_way(self, members: Sequence[int], elected_id: int) -> bool:
+        """Whether the set's last member lost the end of its log, and the elected broker has all that is left of it."""
+        last, elected = (self._cluster.ids.get(each) for each in (members[0], elected_id))
+        if len(members) > 1 or last is None or elected is None or not (last.is_up and elected.is_up):
+            return False
+        ends = [each.core.store.commitlog.end_offset for each in (last, elected)]
+        return ends[0] <= ends[1]
 
 
 class Promises:
