@@ -89,7 +89,7 @@ def test_the_overview_tells_of_small_index_lag_and_of_what_was_given_up(viewer: 
     put_group(index={"lag_bytes": 2048}, transactions={"given_up": 7, "open": 0, "oldest_age_ms": None})
     text = waiting_part(viewer)
     assert "<dd>2.0 KiB</dd>" in text
-    assert "/topics/TRANS_CHECK_MAX_TIME_TOPIC/" in text
+    assert "/transactions/?group=broker-a" in text
     assert "the oldest" not in text
     assert "tone-warn" not in text
 

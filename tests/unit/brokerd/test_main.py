@@ -16,7 +16,7 @@ async def test_a_broker_that_fails_ends_with_a_code_and_the_reason_as_its_last_w
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing:
-        def __init__(self, settings: Any) -> None:
+        def __init__(self, settings: Any, *, ask_first: bool) -> None:
             self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def start(self) -> None:

@@ -95,8 +95,11 @@ def test_no_flipped_bit_of_a_record_is_given_out(count: int) -> None:
     for position in range(place.size):
         for bit in (0, 5):
             disk.flip_bit("commitlog/" + "0" * 20, place.physical_offset + position, bit)
+            if count > 1:
+                before = store.read_joined("TopicA", 0, 0, count, 1 << 20)
+                assert before.body == expected.body[: place.physical_offset], "what precedes the damage"
             with pytest.raises(CorruptedFile) as found:
-                store.read_joined("TopicA", 0, 0, count, 1 << 20)
+                store.read_joined("TopicA", 0, count // 2, count, 1 << 20)
             assert found.value.damage == (place.physical_offset, place.size)
             disk.flip_bit("commitlog/" + "0" * 20, place.physical_offset + position, bit)
     assert store.read_joined("TopicA", 0, 0, count, 1 << 20) == expected
