@@ -191,6 +191,7 @@ MUTANTS = (
         (),
         full("power", settings=ReplicationSettings(ack_after="append")),
         within=60,
+        is_quick=False,
     ),
     Mutant(
         "no sync",
@@ -340,6 +341,7 @@ MUTANTS = (
         ((MetadataService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("network"),
         within=60,
+        is_quick=False,
     ),
     Mutant(
         "page not lowered",
@@ -357,6 +359,7 @@ MUTANTS = (
         ((PopService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("processes"),
         within=40,
+        is_quick=False,
     ),
     Mutant(
         "removes what is held",
