@@ -175,7 +175,7 @@ class SimCluster:
         for broker in self.rotten:
             if broker.is_up:
                 broker.kill("is taken out of service")
-            self.world.run_until(lambda broker=broker: self.may_be_replaced(broker), SETTLE_LIMIT_MS)  # type: ignore[misc]
+            self.world.run_until(lambda broker=broker: self.may_be_replaced(broker), SETTLE_LIMIT_MS)
             self.world.require(self.may_be_replaced(broker), f"the group does not go on without {broker.name}")
             self.replace(broker)
         self.restart_all()

@@ -213,7 +213,7 @@ class SimController(Node):
             self.members,
             counters,
         )
-        self._returns = Returns(raft.group, self, self.members, owner)  # type: ignore[arg-type]
+        self._returns = Returns(raft.group, self, self.members, owner)
         self._handlers = {
             **serving.measured(replicas.handles()),
             **serving.measured(self._heartbeats.handles()),
@@ -255,7 +255,7 @@ class SimController(Node):
         def ask() -> None:
             for peer in self._peers.values():
                 if peer is not self:
-                    self.network.send(self, peer, lambda peer=peer: arrive(peer))  # type: ignore[misc]
+                    self.network.send(self, peer, lambda peer=peer: arrive(peer))
 
         self.every(_RETURN_MS, self.guarded(ask))
 

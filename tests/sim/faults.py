@@ -143,14 +143,14 @@ class Injector:
             self._cluster.victim.sync_ms = (300, 1500)  # so that a loss of power takes something
         for fault in self.plan:
             if fault.index not in leave_out:
-                self._world.after(fault.at_ms, lambda fault=fault: self._begin(fault))  # type: ignore[misc]
+                self._world.after(fault.at_ms, lambda fault=fault: self._begin(fault))
 
     def happened(self, change: str, node: SimBroker | SimController | None) -> None:
         """Something changed at a node; faults that were aimed at that come a moment later."""
         for fault in [fault for fault in self._aimed if fault.aim == change]:
             self._aimed.remove(fault)
             soon_ms = self._world.random(f"moment of fault {fault.index}").uniform(0, _SOON_MS)
-            self._world.after(soon_ms, lambda fault=fault: self._inject(fault, node))  # type: ignore[misc]
+            self._world.after(soon_ms, lambda fault=fault: self._inject(fault, node))
 
     @property
     def clocks_were_set(self) -> bool:

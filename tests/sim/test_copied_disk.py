@@ -31,7 +31,7 @@ class Copied:
         cluster._create()
         cluster._employ()
         assert world.run_until(lambda: cluster.all_in_set() and len(cluster.brokers) == 3, 5_000)
-        cluster.injector.later = lambda *_: None  # type: ignore[method-assign]
+        cluster.injector.later = lambda *_: None
         master = cluster.master()
         assert master is not None
         self.master = master

@@ -76,11 +76,11 @@ def test_a_decided_entry_outlives_the_controller_that_forgot_it(seed: int, damag
     world.run(400)
     out = next(broker for broker in cluster.brokers if broker is not cluster.master())
     out.kill()
-    assert world.run_until(lambda: cluster.id_of(out) not in cluster.truth.group.sync_state_set, 8000)  # type: ignore[union-attr]
+    assert world.run_until(lambda: cluster.id_of(out) not in cluster.truth.group.sync_state_set, 8000)
     world.run(1200)
     assert cluster.leader() is leader
     witness.is_damaged = True
-    damage(witness)  # type: ignore[operator]
+    damage(witness)
     witness.kill()
     leader.kill()
     for broker in cluster.brokers:
@@ -110,7 +110,7 @@ def test_one_after_the_other_they_forget_and_come_back(seed: int) -> None:
         controller.kill()
         controller.start()
         assert cluster.world.run_until(
-            lambda controller=controller, before=before: (  # type: ignore[misc]
+            lambda controller=controller, before=before: (
                 controller.node_id != before
                 and (leader := cluster.leader()) is not None
                 and controller.node_id in leader.node.core.configuration.voters

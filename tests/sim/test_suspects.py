@@ -25,7 +25,7 @@ def healthy(seed: int) -> SimCluster | None:
     cluster._create()
     cluster._employ()
     cluster.world.run(3000)
-    cluster.injector.later = lambda *_: None  # type: ignore[method-assign]
+    cluster.injector.later = lambda *_: None
     return cluster if cluster.all_in_set() and len(cluster.brokers) == 3 else None
 
 

@@ -28,6 +28,6 @@ async def test_a_broker_that_fails_ends_with_a_code_and_the_reason_as_its_last_w
     monkeypatch.setattr(main, "Broker", Failing)
     monkeypatch.setattr(main.tuning, "settle", lambda: None)
     with caplog.at_level(logging.INFO):
-        assert await main.serve(Any) == exit_codes.FAILED  # type: ignore[arg-type]
+        assert await main.serve(Any) == exit_codes.FAILED
     assert caplog.records[-1].levelno == logging.CRITICAL
     assert caplog.messages[-1] == "stopped: replication broke: AssertionError in RoleMachine.log_settled"

@@ -73,7 +73,7 @@ def rot_at_the_end_of_dispatch(broker: Broker) -> Callable[[], None]:
     offset = broker.core.store.dispatch_offset
     broker.core.store.append_messages([draft(b"x" * 20, topic="T")])
     broker.core.store.dispatcher.restart(offset)  # as on a replica, which has nothing but the log
-    file = broker.disk.files["commitlog/" + "0" * 20].seen  # type: ignore[attr-defined]
+    file = broker.disk.files["commitlog/" + "0" * 20].seen
 
     def flip() -> None:
         file.write(offset + 4, bytes([file.read(offset + 4, 1)[0] ^ 8]))

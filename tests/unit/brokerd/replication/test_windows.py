@@ -275,10 +275,10 @@ def race_with_a_proposal() -> tuple[Group, list[Request]]:
     take = log.append_replicated
 
     def refuse(offset: int, buffers: Sequence[Bytes]) -> None:
-        log.append_replicated = take  # type: ignore[method-assign]
+        log.append_replicated = take
         raise ProtocolError("no record starts there")
 
-    log.append_replicated = refuse  # type: ignore[method-assign]
+    log.append_replicated = refuse
     group.append(group[1])
     settle_with_held_proposals(group, held, 2)
     followership = group[2].machine.followership
@@ -320,7 +320,7 @@ def test_the_group_loses_when_a_master_lets_go_of_whom_it_has_proposed(monkeypat
         with pytest.raises(AssertionError, match="b2 is electable and lacks"):
             check_safety(group)
 
-    log.reset = reset_while_the_proposal_arrives  # type: ignore[method-assign]
+    log.reset = reset_while_the_proposal_arrives
     settle_with_held_proposals(group, held, 200)
     assert decided == [codes.SUCCESS]
 

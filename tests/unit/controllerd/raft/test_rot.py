@@ -250,7 +250,7 @@ def test_power_that_fails_while_it_begins_anew_changes_nothing() -> None:
             try:
                 _, recovered = opened(disk)
             except LostLog:
-                assert identity.read(disk).next_id == next_id  # type: ignore[union-attr]
+                assert identity.read(disk).next_id == next_id
             else:
                 assert (recovered.identity.node_id, recovered.log.last_index) == (next_id, 0)
 
@@ -286,7 +286,7 @@ def test_a_directory_of_the_release_before_is_opened_and_upgraded() -> None:
             "raft/log-00000005",
         )[:4]
         == b"LBR2"
-    )  # type: ignore[index]
+    )
     assert opened(disk)[1].hard_state == HardState(2, "n1", 0)
 
     torn = FaultyDisk(random.Random(1))

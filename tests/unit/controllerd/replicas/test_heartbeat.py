@@ -319,7 +319,7 @@ def test_an_id_belongs_to_the_process_that_is_heard_and_to_nobody_for_an_electio
     assert reply.code == codes.CONTROLLER_ELECT_MASTER_FAILED
     table.connection_closed(9, 300)
     assert not any(each.is_contested for each in table.observe(group, 300)), "the second one is gone"
-    assert run(machine, elect(*table.observe(group, 300))).group.master_broker_id == 2  # type: ignore[union-attr]
+    assert run(machine, elect(*table.observe(group, 300))).group.master_broker_id == 2
 
 
 def test_an_id_changes_hands_when_the_process_that_had_it_is_gone() -> None:

@@ -28,7 +28,7 @@ from tests.unit.controllerd.replicas.test_heartbeat import beat, make_table
 
 
 def ask(*observed: Observation, **more: object) -> ElectMaster:
-    return replace(elect(*observed, trigger=Trigger.CONTROLLER, **more), keeps_members=True)  # type: ignore[arg-type]
+    return replace(elect(*observed, trigger=Trigger.CONTROLLER, **more), keeps_members=True)
 
 
 def suspect(broker_id: int, max_offset: int, confirmed: int = -1, epoch: int = 1) -> Observation:
