@@ -239,8 +239,6 @@ def test_a_restarted_redis_ends_no_report(appliance: Appliance) -> None:
     appliance.start_redis()
     found = appliance.wait_state(run_id, "succeeded", "failed")
     assert (found["state"], found["reason"]) == ("succeeded", "")
-    again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")
-    assert again["state"] == "succeeded", "the worker takes the next one, too"
     store.close()
 
 
