@@ -156,6 +156,24 @@ def change_under_the_running_leader(stage: Stage, name: str) -> None:
     injection.await_repair()
 
 
+def transfer_by_halves(stage: Stage, name: str) -> None:
+    """D1. Reads and writes transfer less than was asked for, again and again. Elections make controllers write, too."""
+    roles = stage.roles()
+    faults = plan.short_transfers(stage.rng, roles)
+    with stage.window(name, faults, master=roles.master, elected=list(roles.replicas)) as window:
+        injection = Injection(stage.cluster, faults, window)
+        injection.inject()
+        for successor in roles.replicas:
+            stage.hold(stage.fault_s / 3)
+            elect(stage, successor)
+            stage.cluster.wait_in_sync(stage.cluster.replica_count, REJOIN_LIMIT_S)
+        stage.hold(stage.fault_s / 3)
+        injection.verify()
+    stage.measure(window, faults, roles)
+    injection.heal()
+    stage.settle()
+
+
 def fail_what_only_a_replica_reads(stage: Stage, name: str) -> None:
     """D5. A replica was away for some files; the master's disk does not give them. The master goes on; the replica waits."""
     roles = stage.roles()

@@ -313,7 +313,7 @@ def rot_of_the_epochs(rng: random.Random, roles: Roles) -> Faults:
 def short_transfers(rng: random.Random, roles: Roles) -> Faults:
     """On every disk, so that no read and no write is whole for long."""
     return Faults(
-        disks={each: DiskRule(f"/{each}/", ("read", "write"), every=rng.randrange(2, 5)) for each in roles.nodes}
+        disks={each: DiskRule(f"/{each}/", ("read", "write"), every=rng.randrange(2, 4)) for each in roles.nodes}
     )
 
 

@@ -121,7 +121,7 @@ SCENARIOS: Final = (
     _rotting("R4", "a replica's epochs rot: it refuses, and is copied anew", disk_scripts.refuse_rotten_epochs),
     _one("R5", "a stopped controller's Raft log rots", plan.rot_of_a_stopped_controller, untouched=True),
     Scenario("R6", "the leader's Raft log rots under it", disk_scripts.change_under_the_running_leader, untouched=True),
-    _failing("D1", "short reads and writes on every disk", inject(plan.short_transfers), untouched=True),
+    _failing("D1", "short reads and writes on every disk, and elections", disk_scripts.transfer_by_halves),
     _failing("D2", "EIO when the master writes or syncs its log", inject(plan.failing_master)),
     _failing("D3", "EIO when a replica writes or syncs its log", inject(plan.failing_replica)),
     _failing("D4", "EIO when the leader writes or syncs", inject(plan.failing_leader), untouched=True),

@@ -141,7 +141,7 @@ def test_all_files_of_running_brokers_rot_and_those_of_stopped_ones_too() -> Non
 
 def test_disks_that_fail_are_those_of_their_roles() -> None:
     assert all(set(faults.disks) == set(ROLES.nodes) for faults in draws(plan.short_transfers))
-    assert {rule.every for faults in draws(plan.short_transfers) for rule in faults.disks.values()} == {2, 3, 4}
+    assert {rule.every for faults in draws(plan.short_transfers) for rule in faults.disks.values()} == {2, 3}
     for draw, names in (
         (plan.failing_master, {"b1"}),
         (plan.failing_replica, {"b0", "b2"}),
