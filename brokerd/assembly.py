@@ -336,7 +336,6 @@ class Broker:
 
     def _figures(self) -> Figures:
         core, commitlog, state = self.core, self.core.store.commitlog, self.replica.state()
-        has_records = commitlog.min_offset < commitlog.end_offset
         return Figures(
             core.counters.in_messages,
             core.out_messages,
@@ -345,7 +344,7 @@ class Broker:
             commitlog.end_offset,
             commitlog.flushed_offset,
             core.store.dispatch_offset,
-            commitlog.store_timestamp_at(commitlog.min_offset) if has_records else -1,
+            core.store.begin_times.at(commitlog.min_offset),
             self.replica.role in (Role.MASTER, Role.REPLICA),
             self._disk.usage(),
             sum(core.counters.refused.values()) + sum(state.unacknowledged.values()),
@@ -359,9 +358,9 @@ class Broker:
         )
 
     def _expire_clients(self) -> None:
+        self._expirer = asyncio.get_running_loop().call_later(SAMPLE_S, self._expire_clients)
         self.clients.expire()
         self._runtime_info.sample()
-        self._expirer = asyncio.get_running_loop().call_later(SAMPLE_S, self._expire_clients)
 
     def _fail(self, reason: object) -> None:
         if not self.failed.done():

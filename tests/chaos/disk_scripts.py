@@ -29,6 +29,7 @@ _FILES_BEHIND: Final = 4
 _BEHIND_LIMIT_S: Final = 60.0
 _ROLL_LIMIT_S: Final = 60.0
 _END_LIMIT_S: Final = 30.0
+_DECIDED_LIMIT_S: Final = 30.0
 _REPAIRS: Final = (
     "logboom_scrub_repaired_ranges_total",
     "logboom_scrub_repaired_units_total",
@@ -170,6 +171,30 @@ def transfer_by_halves(stage: Stage, name: str) -> None:
         stage.hold(stage.fault_s / 3)
         injection.verify()
     stage.measure(window, faults, roles)
+    injection.heal()
+    stage.settle()
+
+
+def fail_the_leaders_disk(stage: Stage, name: str) -> None:
+    """D4. The leading controller cannot write, or not sync, what it is asked to decide; it ends, and another one decides that."""
+    roles = stage.roles()
+    faults = plan.failing_leader(stage.rng, roles)
+    successor = stage.rng.choice(roles.replicas)
+
+    def is_elected() -> bool:
+        elect(stage, successor)
+        return True
+
+    with stage.window(name, faults, leader=roles.leader, elected=successor) as window:
+        injection = Injection(stage.cluster, faults, window)
+        injection.inject()
+        decided = comes_true(is_elected, _DECIDED_LIMIT_S)
+        stage.hold(stage.fault_s)
+        injection.verify()
+        window.note(
+            f"{successor} was elected by another controller", decided and stage.cluster.leader_name() != roles.leader
+        )
+    stage.measure(window, None, roles)
     injection.heal()
     stage.settle()
 

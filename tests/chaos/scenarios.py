@@ -124,7 +124,7 @@ SCENARIOS: Final = (
     _failing("D1", "short reads and writes on every disk, and elections", disk_scripts.transfer_by_halves),
     _failing("D2", "EIO when the master writes or syncs its log", inject(plan.failing_master)),
     _failing("D3", "EIO when a replica writes or syncs its log", inject(plan.failing_replica)),
-    _failing("D4", "EIO when the leader writes or syncs", inject(plan.failing_leader), untouched=True),
+    _failing("D4", "EIO when the leader writes or syncs an election", disk_scripts.fail_the_leaders_disk),
     _failing("D5", "EIO when the master reads what a replica needs", disk_scripts.fail_what_only_a_replica_reads),
     _failing("D6", "no room for the next file, and elections", disk_scripts.refuse_the_next_file, recovers=False),
 )
