@@ -79,7 +79,11 @@ class Broker:
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
         self._disk = LocalDisk(settings.data)
-        self._live = LiveSettings(settings, self._disk)
+        try:
+            self._live = LiveSettings(settings, self._disk)
+        except CorruptedFile:
+            self._disk.close()
+            raise
         host, port = split_address(settings.listen)
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
@@ -115,24 +119,24 @@ class Broker:
         ack_after_flush = settings.replication.ack_after_flush
         self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS)
         replicated_log = StoreReplicatedLog(store, self._flusher.request)
-        self.replica = replica = Replica(
-            self._live.replication.value,
-            Surroundings(names, settings.controllers, self._disk, self._topics, secrets, identity=dialler, tls=tls),
-            replicated_log,
-            confirm_offset=store.confirm_offset,
-            tail=Tail(
-                replicated_log.keeps_tail(acked_after_flush=ack_after_flush),
-                store.suspicion.confirmed if store.suspicion is not None else -1,
-                store.judged,
-            ),
-        )
-        replica.on_failure(self._fail)
-        self._live.replication.subscribe(replica.reconfigure)
-        self._flusher.listeners.append(replica.on_flushed)
-        replica.add_damage_listener(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
-        store.position_holders.append(replica.held_offset)
-        store.expected_holders.append(replica.expected_offset)
         try:
+            self.replica = replica = Replica(
+                self._live.replication.value,
+                Surroundings(names, settings.controllers, self._disk, self._topics, secrets, identity=dialler, tls=tls),
+                replicated_log,
+                confirm_offset=store.confirm_offset,
+                tail=Tail(
+                    replicated_log.keeps_tail(acked_after_flush=ack_after_flush),
+                    store.suspicion.confirmed if store.suspicion is not None else -1,
+                    store.judged,
+                ),
+            )
+            replica.on_failure(self._fail)
+            self._live.replication.subscribe(replica.reconfigure)
+            self._flusher.listeners.append(replica.on_flushed)
+            replica.add_damage_listener(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
+            store.position_holders.append(replica.held_offset)
+            store.expected_holders.append(replica.expected_offset)
             core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
         except CorruptedFile:
             store.abandon()
@@ -332,7 +336,6 @@ class Broker:
 
     def _figures(self) -> Figures:
         core, commitlog, state = self.core, self.core.store.commitlog, self.replica.state()
-        has_records = commitlog.min_offset < commitlog.end_offset
         return Figures(
             core.counters.in_messages,
             core.out_messages,
@@ -341,7 +344,7 @@ class Broker:
             commitlog.end_offset,
             commitlog.flushed_offset,
             core.store.dispatch_offset,
-            commitlog.store_timestamp_at(commitlog.min_offset) if has_records else -1,
+            core.store.begin_times.at(commitlog.min_offset),
             self.replica.role in (Role.MASTER, Role.REPLICA),
             self._disk.usage(),
             sum(core.counters.refused.values()) + sum(state.unacknowledged.values()),
@@ -355,9 +358,9 @@ class Broker:
         )
 
     def _expire_clients(self) -> None:
+        self._expirer = asyncio.get_running_loop().call_later(SAMPLE_S, self._expire_clients)
         self.clients.expire()
         self._runtime_info.sample()
-        self._expirer = asyncio.get_running_loop().call_later(SAMPLE_S, self._expire_clients)
 
     def _fail(self, reason: object) -> None:
         if not self.failed.done():

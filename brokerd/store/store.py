@@ -24,6 +24,7 @@ from brokerd.store.derived.followers import Follower
 from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
+from brokerd.store.log.begin_times import BeginTimes
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.log.derive import NO_RULES, CodeRules
 from brokerd.store.log.layout import must_roll
@@ -88,6 +89,7 @@ class MessageStore(StoreReads):
         page = Checkpoint(disk)
         self.is_sealed = page.known  # nobody else went on with the directory
         self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed)
+        self.begin_times = BeginTimes(self.commitlog)
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)
         self.queue_offsets = QueueOffsets()
@@ -505,10 +507,18 @@ class MessageStore(StoreReads):
     # -- retention ---------------------------------------------------------------------------------------------------------
 
     def file_ages(self) -> list[FileAge]:
-        """The log's files, oldest first. The first message of the next file bounds the age of a file's last one."""
+        """The log's files, oldest first. The first message of the next file bounds the age of a file's last one; where that is
+        damaged, or the disk does not read it, that of a later file does."""
         starts = self.commitlog.segment_starts()
         size = self.commitlog.segment_size_bytes
-        return [FileAge(start, start + size, self.commitlog.store_timestamp_at(start + size)) for start in starts]
+        ages: list[FileAge] = []
+        bound_ms = -1
+        for start, next_ms in zip(
+            reversed(starts), self.begin_times.of(start + size for start in reversed(starts)), strict=True
+        ):
+            bound_ms = next_ms if next_ms >= 0 else bound_ms
+            ages.append(FileAge(start, start + size, bound_ms))
+        return ages[::-1]
 
     def held_offset(self) -> int:
         """The smallest offset of the log that somebody still needs, or will need; the latter stands back for new messages."""

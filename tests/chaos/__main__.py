@@ -17,6 +17,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tests.chaos.diskfault import why_not as why_no_shims
 from tests.chaos.namespaces import why_not
 from tests.chaos.report import document_of, summary, table
 from tests.chaos.run import Options, Played, play_all
@@ -44,9 +45,16 @@ def main(arguments: list[str]) -> int:
         scenarios = chosen(chosen_options.only)
     except ValueError as error:
         parser.error(str(error))
-    if reason := why_not(compiles=any(each.clocks for each in scenarios)):
+    if reason := why_not():
         print(f"chaos: {reason}", file=sys.stderr)
         return 2
+    skipped: dict[str, str] = {}
+    if any(each.preloads for each in scenarios) and (reason := why_no_shims()):
+        skipped = {each.id: reason for each in scenarios if each.preloads}
+        scenarios = [each for each in scenarios if not each.preloads]
+        print(f"chaos: {', '.join(skipped)} cannot be played here: {reason}", file=sys.stderr)
+        if not scenarios:
+            return 2
     signal.signal(signal.SIGTERM, _stop)  # so that what was made is removed then too
     options = Options(
         chosen_options.fault_s,
@@ -62,7 +70,7 @@ def main(arguments: list[str]) -> int:
     for each in play_all(scenarios, options, report / "logs", lambda line: print(line, flush=True)):
         played.append(each)
         # after each scenario: a run that is stopped leaves what it had
-        document = document_of(played, options, started)
+        document = document_of(played, options, started) | {"skipped": skipped}
         (report / "report.json").write_text(json.dumps(document, indent=1) + "\n")
         (report / "timeline.html").write_text(page(document))
     document = document_of(played, options, started)
@@ -71,6 +79,7 @@ def main(arguments: list[str]) -> int:
     print(
         f"{total['passed']} of {total['scenarios']} scenarios passed; {total['faults']} faults; {total['acknowledged']:,} of "
         f"{total['operations']:,} sends acknowledged, {total['lost']} lost; report in {report}"
+        + (f"; {len(skipped)} could not be played here" if skipped else "")
     )
     return 0 if total["passed"] == total["scenarios"] else 1
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,9 +13,13 @@ from typing import Final
 
 from remoting.client.blocking import AdminClient
 from tests.chaos.addresses import GRPC_PORT, HA_PORT, broker_address, controller_address, ip_of
+from tests.chaos.diskfault import DiskFault
 from tests.chaos.network import Network
-from tests.chaos.wallclock import WallClock, compile_shim
+from tests.chaos.rot import Rot
+from tests.chaos.shim import together
+from tests.chaos.wallclock import WallClock
 from tests.support.cluster import Cluster, Process, eventually, make_secret
+from tests.support.documents import document
 
 GROUP: Final = "broker-a"
 # Small files: rolls and fillers happen under every fault.
@@ -53,6 +59,16 @@ class Daemon(Process):
         self.note_exit()
         self.stopped_on_purpose = True
         return super().terminate(timeout_s)
+
+    def await_exit(self, limit_s: float) -> int | None:
+        """Wait for the end that a fault is to bring about, which is no finding then; the exit code, None when it goes on."""
+        assert self._process is not None
+        try:
+            code: int | None = self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return None
+        self.stopped_on_purpose = True
+        return code
 
     def note_exit(self) -> None:
         """Remember an end that nobody asked for."""
@@ -106,11 +122,16 @@ class ChaosCluster(Cluster):
         learners: int = 0,
         data_directories: Mapping[str, Path] | None = None,
         clocks: bool = False,
-        broker_settings: Sequence[str] = (f"store.segment_size_bytes={SEGMENT_BYTES}",),
+        disk_faults: bool = False,
+        segment_bytes: int = SEGMENT_BYTES,
+        broker_settings: Sequence[str] = (),
+        seed: str = "",
     ) -> None:
+        """`seed` draws what rots."""
         self.data = root
         self._secret = make_secret(root)
-        self._broker_settings = list(broker_settings)
+        self.segment_bytes = segment_bytes
+        self._broker_settings = [f"store.segment_size_bytes={segment_bytes}", *broker_settings]
         self.network = network
         self.controller_names = [f"c{n}" for n in range(controllers)]
         self.broker_names = [f"b{n}" for n in range(replicas + learners)]
@@ -121,13 +142,16 @@ class ChaosCluster(Cluster):
         self._replicas = replicas
         self.data_directories = {name: root / name for name in (*self.controller_names, *self.broker_names)}
         self.data_directories.update(data_directories or {})
+        share = {name: (number, len(self.broker_names)) for number, name in enumerate(self.broker_names)}
+        self.rots = {
+            name: Rot(directory, random.Random(f"{seed} {name}"), segment_bytes, share.get(name, (0, 1)))
+            for name, directory in self.data_directories.items()
+        }
         logs = root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        self.clocks: dict[str, WallClock] = {}
-        if clocks:
-            shim = compile_shim(root)
-            names = [*self.controller_names, *self.broker_names]
-            self.clocks = {name: WallClock(shim, root / f"{name}.clock") for name in names}
+        names = [*self.controller_names, *self.broker_names]
+        self.clocks = {name: WallClock(root, name) for name in names if clocks}
+        self.disks = {name: DiskFault(root, name) for name in names if disk_faults}
         self.daemons: dict[str, Daemon] = {}
         for name in self.controller_names:
             self.daemons[name] = self._daemon(name, self._controller_arguments(name), logs)
@@ -139,8 +163,8 @@ class ChaosCluster(Cluster):
         self.guests = []
 
     def _daemon(self, name: str, arguments: list[str], logs: Path) -> Daemon:
-        environment = self.clocks[name].environment if name in self.clocks else {}
-        return Daemon(name, self.network.namespace(name), arguments, logs / f"{name}.log", environment)
+        shims = [shim.environment for shim in (self.clocks.get(name), self.disks.get(name)) if shim is not None]
+        return Daemon(name, self.network.namespace(name), arguments, logs / f"{name}.log", together(shims))
 
     def _controller_arguments(self, name: str) -> list[str]:
         peers = ",".join(f"{each}={controller_address(each)}" for each in self.controller_names)
@@ -176,6 +200,10 @@ class ChaosCluster(Cluster):
     def replica_count(self) -> int:
         """How many members the sync-state set has when all is well."""
         return self._replicas
+
+    def confirmed(self, name: str) -> int:
+        """Up to where every member has the log, as far as this broker knows."""
+        return int(document(self.admin.broker_state(broker_address(name)))["confirmOffset"])
 
     def master_name(self) -> str:
         return self.broker_names[self.master()]

@@ -29,15 +29,11 @@ _NETNS_DIRECTORY: Final = Path("/run/netns")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def why_not(*, compiles: bool = False) -> str | None:
-    """One sentence that says why this machine cannot do it, or None. `compiles`: a C compiler is wanted too."""
+def why_not() -> str | None:
+    """One sentence that says why this machine cannot do it, or None."""
     if os.name != "posix" or not hasattr(os, "geteuid") or os.geteuid() != 0:
         return "network namespaces need root: run it as root (sudo make chaos)"
-    for program, package in (
-        ("ip", "iproute2"),
-        ("mount", "mount"),
-        *((("gcc", "gcc libc6-dev"),) if compiles else ()),
-    ):
+    for program, package in (("ip", "iproute2"), ("mount", "mount")):
         if shutil.which(program) is None:
             return f"the program {program!r} is missing: apt-get install {package}"
     if not os.path.exists("/dev/net/tun"):

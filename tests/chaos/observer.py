@@ -94,8 +94,8 @@ class Observer:
         if own["leader"]:
             self._leader = address
         group = next((each for each in view["groups"] if each["brokerName"] == GROUP), None)
-        if group is None:
-            return None
+        if group is None or group["syncStateSetEpoch"] is None:
+            return None  # one whose own log has not told it of the group yet hears of it as a name server
         names = {each["brokerId"]: each["address"] for each in group["replicas"]}
         master = names.get(group.get("masterBrokerId"))
         self._learn_route(Route(group["masterEpoch"], master, end_s))

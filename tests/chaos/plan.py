@@ -20,6 +20,43 @@ SLOW: Final = Impairment(delay_ms=2000)
 JUMP_S: Final = 3600
 
 
+# What a disk may change: kinds of files of a broker, and those of a controller.
+LOG: Final = "log"
+LOG_END: Final = "last record of the log"
+QUEUE: Final = "queue"
+CHECKS: Final = "checks of a queue"
+INDEX: Final = "index"
+CHECKPOINT: Final = "checkpoint"
+EPOCHS: Final = "epochs"
+RAFT: Final = "Raft log"
+OF_A_STOPPED_BROKER: Final = (LOG, LOG, LOG, LOG_END, QUEUE, QUEUE, CHECKS, INDEX, CHECKPOINT)
+OF_A_RUNNING_BROKER: Final = (LOG, LOG, LOG, QUEUE, QUEUE, CHECKS, INDEX, CHECKPOINT)
+
+_COMMITLOG: Final = "/commitlog/"
+_RAFT: Final = "/raft/"
+
+
+@dataclass(frozen=True)
+class DiskRule:
+    """What a daemon's disk does to calls on files with `part` in their paths: reads, writes, syncs, or what makes a file larger.
+
+    Each so-manieth of the calls ends with the errno, or transfers less than was asked for when `error` is empty. `ends`: the
+    daemon is to end of it, by itself.
+    """
+
+    part: str
+    calls: tuple[str, ...]
+    error: str = ""
+    every: int = 1
+    ends: bool = False
+
+    def __str__(self) -> str:
+        often = "each" if self.every == 1 else f"one of {self.every}"
+        return (
+            f"{often} {'/'.join(self.calls)} on {self.part} {f'ends with {self.error}' if self.error else 'is short'}"
+        )
+
+
 @dataclass(frozen=True)
 class Roles:
     """Who is there, and who is what."""
@@ -46,11 +83,16 @@ class Faults:
     freezes: tuple[str, ...] = ()
     links: Mapping[Link, Impairment] = field(default_factory=dict)
     clocks_s: Mapping[str, int] = field(default_factory=dict)
+    rots: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # kinds of files in which a byte changes, after the kills
+    disks: Mapping[str, DiskRule] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
-        """How many single faults this is: processes, links in one direction, clocks."""
-        return len(self.kills) + len(self.freezes) + len(self.links) + len(self.clocks_s)
+        """How many single faults this is: processes, links in one direction, clocks, changed bytes, failing disks."""
+        rots = sum(map(len, self.rots.values()))
+        return len(self.kills) + len(self.freezes) + len(self.links) + len(self.clocks_s) + rots + len(self.disks)
 
     def describe(self) -> dict[str, Any]:
         """For the log and the report."""
@@ -63,6 +105,10 @@ class Faults:
             told[name] = group
         if self.clocks_s:
             told["clock"] = {node: f"{offset_s:+d} s" for node, offset_s in self.clocks_s.items()}
+        if self.rots:
+            told["changed bytes"] = {node: list(kinds) for node, kinds in self.rots.items()}
+        if self.disks:
+            told["disk"] = {node: str(rule) for node, rule in self.disks.items()}
         return told
 
     def silences(self, node: str) -> bool:
@@ -230,3 +276,66 @@ def bridge_of_controllers(rng: random.Random, roles: Roles) -> Faults:
     rng.shuffle(order)
     half = len(order) // 2
     return Faults(links=cut(both_ways(tuple(order[:half]), tuple(order[half + 1 :]))))
+
+
+# ---- disks that change bytes, and disks that refuse
+
+
+def rot_of_a_stopped_replica(rng: random.Random, roles: Roles) -> Faults:
+    victim = rng.choice(roles.replicas)
+    return Faults(kills=(victim,), rots={victim: OF_A_STOPPED_BROKER})
+
+
+def rot_of_the_killed_master(_: random.Random, roles: Roles) -> Faults:
+    return Faults(kills=(roles.master,), rots={roles.master: OF_A_STOPPED_BROKER})
+
+
+def rot_of_a_stopped_controller(rng: random.Random, roles: Roles) -> Faults:
+    """A minority: one of them, whoever leads."""
+    victim = rng.choice(roles.controllers)
+    return Faults(kills=(victim,), rots={victim: (RAFT,)})
+
+
+def rot_of_the_running_leader(_: random.Random, roles: Roles) -> Faults:
+    return Faults(rots={roles.leader: (RAFT,)})
+
+
+def rot_of_running_brokers(_: random.Random, roles: Roles) -> Faults:
+    """All of them: which broker may have changed bytes where is `is_mine`'s matter, so that every byte has intact copies."""
+    return Faults(rots=dict.fromkeys(roles.brokers, OF_A_RUNNING_BROKER))
+
+
+def rot_of_the_epochs(rng: random.Random, roles: Roles) -> Faults:
+    victim = rng.choice(roles.replicas)
+    return Faults(kills=(victim,), rots={victim: (EPOCHS,)})
+
+
+def short_transfers(rng: random.Random, roles: Roles) -> Faults:
+    """On every disk, so that no read and no write is whole for long."""
+    return Faults(
+        disks={each: DiskRule(f"/{each}/", ("read", "write"), every=rng.randrange(2, 4)) for each in roles.nodes}
+    )
+
+
+def failing_master(rng: random.Random, roles: Roles) -> Faults:
+    """Its log takes no byte more, or none that it could sync."""
+    return Faults(disks={roles.master: DiskRule(_COMMITLOG, (rng.choice(("write", "sync")),), "EIO", ends=True)})
+
+
+def failing_replica(rng: random.Random, roles: Roles) -> Faults:
+    victim = rng.choice(roles.replicas)
+    return Faults(disks={victim: DiskRule(_COMMITLOG, (rng.choice(("write", "sync")),), "EIO", ends=True)})
+
+
+def failing_leader(rng: random.Random, roles: Roles) -> Faults:
+    return Faults(disks={roles.leader: DiskRule(_RAFT, (rng.choice(("write", "sync")),), "EIO", ends=True)})
+
+
+def unreadable_master(_: random.Random, roles: Roles) -> Faults:
+    """What of its log it does not have in memory: a replica that was away asks for it."""
+    return Faults(disks={roles.master: DiskRule(_COMMITLOG, ("read",), "EIO")})
+
+
+def no_room_for_the_next_file(_: random.Random, roles: Roles) -> Faults:
+    """The master's file of the log can be written to its end; the one behind it cannot be made."""
+    return Faults(disks={roles.master: DiskRule(_COMMITLOG, ("grow",), "ENOSPC")})

@@ -24,7 +24,8 @@ from tests.chaos.stage import Stage
 from tests.chaos.verdict import Verdict, judge
 
 SMALL_DISK_BYTES: Final = 48 << 20
-# A file is made before it is needed: with small ones the log comes to the end of what it has while the disk is full.
+# A file is made before it is needed: with small ones the log comes to the end of what it has while the disk is full, and most
+# of it is in files that are read, not mapped.
 SMALL_SEGMENT_BYTES: Final = 128 << 10
 BROKE: Final = "BROKE OFF"
 
@@ -91,8 +92,6 @@ def play(
     began_s = time.monotonic()
     history, aftermath, broken = History(), Aftermath(), ""
     with _disks(scenario, directory) as disks:
-        settings = [f"store.segment_size_bytes={SMALL_SEGMENT_BYTES if scenario.small_disk else SEGMENT_BYTES}"]
-        settings += options.broker_settings
         cluster = ChaosCluster(
             directory,
             network,
@@ -100,7 +99,10 @@ def play(
             learners=scenario.learners,
             data_directories=disks,
             clocks=scenario.clocks,
-            broker_settings=settings,
+            disk_faults=scenario.disk_faults,
+            segment_bytes=SMALL_SEGMENT_BYTES if scenario.small_files else SEGMENT_BYTES,
+            broker_settings=(*scenario.settings, *options.broker_settings),
+            seed=f"{options.seed} {scenario.id}",
         )
         stage = Stage(cluster, rng, options.fault_s, options.heal_s, tell)
         history = stage.history

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tests.chaos import plan, scripts
+from tests.chaos import disk_scripts, plan, rot, scripts
 from tests.chaos.plan import Faults, Roles
 from tests.chaos.stage import Stage
 
@@ -42,7 +42,15 @@ class Scenario:
     controllers: int = 3
     learners: int = 0
     small_disk: bool = False
+    small_files: bool = False
     clocks: bool = False
+    disk_faults: bool = False
+    settings: tuple[str, ...] = ()
+
+    @property
+    def preloads(self) -> bool:
+        """Whether a library must be put before the daemons' own."""
+        return self.clocks or self.disk_faults
 
 
 def inject(draw: Draw, *, recovers: bool = True) -> Play:
@@ -58,6 +66,14 @@ def _one(
     id: str, title: str, draw: Draw, *, recovers: bool = True, untouched: bool = False, **more: object
 ) -> Scenario:
     return Scenario(id, title, inject(draw, recovers=recovers), recovers, untouched, **more)  # type: ignore[arg-type]
+
+
+def _rotting(id: str, title: str, play: Play, *, untouched: bool = False) -> Scenario:
+    return Scenario(id, title, play, untouched=untouched, small_files=True, settings=rot.SETTINGS)
+
+
+def _failing(id: str, title: str, play: Play, *, recovers: bool = True, untouched: bool = False) -> Scenario:
+    return Scenario(id, title, play, recovers, untouched, small_files=True, disk_faults=True)
 
 
 SCENARIOS: Final = (
@@ -89,7 +105,9 @@ SCENARIOS: Final = (
     Scenario("X6", "kill a replica that has just cut its log", scripts.kill_after_truncation, False),
     Scenario("X7", "freeze the master with queued sends", scripts.freeze_with_queued_sends),
     _one("X8", "clocks jump an hour on every role", plan.jump_clocks, untouched=True, clocks=True),
-    Scenario("X9", "the master's disk is full", scripts.fill_the_masters_disk, False, small_disk=True),
+    Scenario(
+        "X9", "the master's disk is full", scripts.fill_the_masters_disk, False, small_disk=True, small_files=True
+    ),
     _one("X10", "name servers out of reach while the master dies", plan.kill_master_unseen),
     _one("X11", "a broker's links are 2 s late", plan.slow_broker, recovers=False, steadies=True),
     Scenario("X12", "rolling restart", scripts.restart_everybody_in_turn),
@@ -97,6 +115,18 @@ SCENARIOS: Final = (
     Scenario("X14", "kill the master beside a learner", scripts.kill_beside_a_learner, learners=1),
     _one("X15a", "five controllers in a ring", plan.ring_of_controllers, untouched=True, controllers=5),
     _one("X15b", "five controllers over a bridge", plan.bridge_of_controllers, untouched=True, controllers=5),
+    _rotting("R1", "bytes change on a stopped replica's disk", inject(plan.rot_of_a_stopped_replica)),
+    _rotting("R2", "kill the master, bytes change on its disk", inject(plan.rot_of_the_killed_master)),
+    _rotting("R3", "bytes change under all running brokers", disk_scripts.change_under_running_brokers, untouched=True),
+    _rotting("R4", "a replica's epochs rot: it refuses, and is copied anew", disk_scripts.refuse_rotten_epochs),
+    _one("R5", "a stopped controller's Raft log rots", plan.rot_of_a_stopped_controller, untouched=True),
+    Scenario("R6", "the leader's Raft log rots under it", disk_scripts.change_under_the_running_leader, untouched=True),
+    _failing("D1", "short reads and writes on every disk, and elections", disk_scripts.transfer_by_halves),
+    _failing("D2", "EIO when the master writes or syncs its log", inject(plan.failing_master)),
+    _failing("D3", "EIO when a replica writes or syncs its log", inject(plan.failing_replica)),
+    _failing("D4", "EIO when the leader writes or syncs an election", disk_scripts.fail_the_leaders_disk),
+    _failing("D5", "EIO when the master reads what a replica needs", disk_scripts.fail_what_only_a_replica_reads),
+    _failing("D6", "no room for the next file, and elections", disk_scripts.refuse_the_next_file, recovers=False),
 )
 
 SHORT: Final = ("M1", "M2", "M3", "C2b")

@@ -11,23 +11,21 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from remoting import codes, frame
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.client import split_address
 from tests.chaos.addresses import Link, broker_address
+from tests.chaos.asking import comes_true, elect, id_of, members, state_of
 from tests.chaos.clients import QUEUES, outcome_of, send_fields
-from tests.chaos.daemons import GROUP
 from tests.chaos.history import FaultWindow, Kind, Operation, Outcome, body_of, message_name
 from tests.chaos.injection import Injection
 from tests.chaos.plan import Faults, Roles, cut, kill_master, part_master
 from tests.chaos.stage import REJOIN_LIMIT_S, Stage
 from tests.support.cluster import eventually
-from tests.support.documents import document
 
 _SHRINK_LIMIT_S: Final = 20.0
 _FREEZE_S: Final = 14.0
@@ -37,31 +35,6 @@ _ATTEMPTS: Final = 6
 _OWN_RECORDS_BYTES: Final = 4096
 # Shorter than the silence after which the master would count as dead
 _PROPOSAL_LIMIT_S: Final = 1.5
-
-
-def _members(stage: Stage) -> set[str]:
-    """The sync-state set, by the brokers' names."""
-    group = stage.cluster.group()
-    assert group is not None
-    by_id = {each["brokerId"]: each["address"] for each in group["replicas"]}
-    names = dict(zip(stage.cluster.broker_addresses, stage.cluster.broker_names, strict=True))
-    return {names[by_id[each]] for each in group["syncStateSet"]}
-
-
-def _broker_id(stage: Stage, name: str) -> int:
-    group = stage.cluster.group()
-    assert group is not None
-    return next(int(each["brokerId"]) for each in group["replicas"] if each["address"] == broker_address(name))
-
-
-def _state(stage: Stage, name: str) -> dict[str, Any]:
-    return document(stage.cluster.admin.broker_state(broker_address(name)))
-
-
-def _elect(stage: Stage, name: str) -> None:
-    stage.cluster.admin.elect_master("DefaultCluster", GROUP, _broker_id(stage, name))
-    eventually(f"{name} leads", lambda: stage.cluster.master_name() == name, 10)
-    stage.mark(f"{name} elected")
 
 
 def kill_in_the_middle_of_a_proposal(stage: Stage, name: str) -> None:
@@ -89,16 +62,16 @@ def kill_in_the_middle_of_a_proposal(stage: Stage, name: str) -> None:
 def _killed_amid_the_proposal(stage: Stage, window: FaultWindow, roles: Roles, returning: str) -> bool:
     """One attempt: whether the controllers' answers were cut off between the proposal's sending and its answer."""
     answers_lost = Faults(links=cut(Link(each, roles.master) for each in roles.controllers))
-    broker_id = _broker_id(stage, returning)
+    broker_id = id_of(stage, returning)
     stage.cluster.daemons[returning].kill()
-    eventually("the set without it", lambda: returning not in _members(stage), _SHRINK_LIMIT_S)
+    eventually("the set without it", lambda: returning not in members(stage), _SHRINK_LIMIT_S)
     injection = Injection(stage.cluster, answers_lost, window)
     stage.cluster.daemons[returning].start()
     _until_caught_up(stage, returning, roles.master)
     stage.network.impair(answers_lost.links)
-    knew = broker_id in _state(stage, roles.master)["syncStateSet"]
-    applied = _wait(lambda: returning in _members(stage), _PROPOSAL_LIMIT_S)
-    happened = not knew and applied and broker_id not in _state(stage, roles.master)["syncStateSet"]
+    knew = broker_id in state_of(stage, roles.master)["syncStateSet"]
+    applied = comes_true(lambda: returning in members(stage), _PROPOSAL_LIMIT_S)
+    happened = not knew and applied and broker_id not in state_of(stage, roles.master)["syncStateSet"]
     if happened:
         stage.cluster.daemons[roles.master].kill()
         window.details |= answers_lost.describe() | {"killed": [roles.master], "returning": returning}
@@ -112,23 +85,11 @@ def _until_caught_up(stage: Stage, name: str, master: str) -> None:
     """Wait until the replica has nearly all of the master's log; the proposal comes at the next moment."""
 
     def near() -> bool:
-        return _state(stage, name)["endOffset"] > 0 and (
-            _state(stage, master)["confirmOffset"] - _state(stage, name)["endOffset"] < 4096
+        return state_of(stage, name)["endOffset"] > 0 and (
+            state_of(stage, master)["confirmOffset"] - state_of(stage, name)["endOffset"] < 4096
         )
 
     eventually(f"{name} copies the log", near, _SHRINK_LIMIT_S)
-
-
-def _wait(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline_s = time.monotonic() + seconds
-    while time.monotonic() < deadline_s:
-        try:
-            if condition():
-                return True
-        except LogboomError:
-            pass
-        time.sleep(0.005)
-    return False
 
 
 def switch_twice_without_writes(stage: Stage, name: str) -> None:
@@ -138,10 +99,10 @@ def switch_twice_without_writes(stage: Stage, name: str) -> None:
     first, second = roles.replicas
     with stage.window(f"{name} switches", quiet=True, master=roles.master, elected=[first, second]) as window:
         before = _quiet_end(stage)
-        _elect(stage, first)
+        elect(stage, first)
         stage.cluster.wait_in_sync(stage.cluster.replica_count, REJOIN_LIMIT_S)
         between = _quiet_end(stage)
-        _elect(stage, second)
+        elect(stage, second)
         stage.cluster.wait_in_sync(stage.cluster.replica_count, REJOIN_LIMIT_S)
         after = _quiet_end(stage)
         own_bytes = max(between - before, after - between)
@@ -158,7 +119,7 @@ def _quiet_end(stage: Stage) -> int:
     """Where all logs end when nothing is written any more."""
 
     def same() -> tuple[int] | None:
-        ends = {_state(stage, name)["endOffset"] for name in stage.cluster.broker_names}
+        ends = {state_of(stage, name)["endOffset"] for name in stage.cluster.broker_names}
         return (ends.pop(),) if len(ends) == 1 else None
 
     return eventually("equal logs", same)[0]
@@ -199,7 +160,7 @@ def kill_after_truncation(stage: Stage, name: str) -> None:
         injection.inject()
         eventually("another master", lambda: stage.cluster.master_name() != roles.master, 20)
         stage.hold(stage.fault_s / 2)
-        diverged = _state(stage, roles.master)
+        diverged = state_of(stage, roles.master)
         beyond = diverged["endOffset"] - diverged["confirmOffset"]
         window.note(f"{roles.master} holds {beyond} bytes that nobody acknowledged", beyond > 0)
         injection.verify()
@@ -212,7 +173,7 @@ def kill_after_truncation(stage: Stage, name: str) -> None:
 
         position = old.log_path.stat().st_size
         injection.heal()
-        was_cut = _wait(truncated, 20)
+        was_cut = comes_true(truncated, 20)
         old.kill()
         window.note(f"{roles.master} was killed when its log said that it had cut (looked {seen} times)", was_cut)
         stage.hold(1)
@@ -338,7 +299,7 @@ def fill_the_masters_disk(stage: Stage, name: str) -> None:
         each for each in stage.cluster.broker_names if stage.cluster.data_directories[each] != stage.cluster.data / each
     )
     if stage.cluster.master_name() != small:
-        _elect(stage, small)
+        elect(stage, small)
         stage.cluster.wait_in_sync(stage.cluster.replica_count, REJOIN_LIMIT_S)
     roles = stage.roles()
     directory = stage.cluster.data_directories[small].parent
@@ -410,7 +371,7 @@ def elect_again_and_again(stage: Stage, name: str) -> None:
         while time.monotonic() < deadline_s:
             target = stage.rng.choice(stage.roles().replicas)
             try:
-                _elect(stage, target)
+                elect(stage, target)
                 elected.append(target)
             except RequestError as error:
                 stage.say(f"          {target} was not elected: {error}")
@@ -428,5 +389,5 @@ def kill_beside_a_learner(stage: Stage, name: str) -> None:
     window: FaultWindow = stage.history.faults[-1]
     seen = [view for view in stage.history.views if learner in view.members or view.master == learner]
     window.note("the learner was never in the sync-state set and never master", not seen)
-    has_log = _state(stage, learner)["endOffset"] > 0
+    has_log = state_of(stage, learner)["endOffset"] > 0
     window.note("the learner copies the log", has_log)

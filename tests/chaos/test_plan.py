@@ -117,12 +117,55 @@ def test_what_is_silent_to_other_daemons() -> None:
     assert not Faults(links={Link("b1", CLIENTS): CUT}).silences("b1")
 
 
+@pytest.mark.parametrize("draw", [plan.rot_of_a_stopped_replica, plan.rot_of_the_killed_master, plan.rot_of_the_epochs])
+def test_bytes_of_one_stopped_broker_change(draw) -> None:
+    for faults in draws(draw):
+        assert tuple(faults.rots) == faults.kills
+        assert len(faults.kills) == 1
+        assert set(faults.kills) < set(ROLES.brokers)
+        assert (faults.kills == (ROLES.master,)) == (draw is plan.rot_of_the_killed_master)
+
+
+def test_a_minority_of_the_controllers_rots() -> None:
+    victims = {faults.kills for faults in draws(plan.rot_of_a_stopped_controller)}
+    assert victims == {("c0",), ("c1",), ("c2",)}
+    assert all(list(faults.rots) == ["c2"] and not faults.kills for faults in draws(plan.rot_of_the_running_leader))
+
+
+def test_all_files_of_running_brokers_rot_and_those_of_stopped_ones_too() -> None:
+    faults = plan.rot_of_running_brokers(random.Random(1), ROLES)
+    assert tuple(faults.rots) == ROLES.brokers
+    for kinds in (plan.OF_A_RUNNING_BROKER, plan.OF_A_STOPPED_BROKER):
+        assert {plan.LOG, plan.QUEUE, plan.CHECKS, plan.INDEX, plan.CHECKPOINT} <= set(kinds)
+
+
+def test_disks_that_fail_are_those_of_their_roles() -> None:
+    assert all(set(faults.disks) == set(ROLES.nodes) for faults in draws(plan.short_transfers))
+    assert {rule.every for faults in draws(plan.short_transfers) for rule in faults.disks.values()} == {2, 3}
+    for draw, names in (
+        (plan.failing_master, {"b1"}),
+        (plan.failing_replica, {"b0", "b2"}),
+        (plan.failing_leader, {"c2"}),
+    ):
+        found = [item for faults in draws(draw) for item in faults.disks.items()]
+        assert {name for name, _ in found} == names
+        assert {rule.calls for _, rule in found} == {("write",), ("sync",)}
+        assert all((rule.error, rule.ends) == ("EIO", True) for _, rule in found)
+    for draw, calls, error in (
+        (plan.unreadable_master, ("read",), "EIO"),
+        (plan.no_room_for_the_next_file, ("grow",), "ENOSPC"),
+    ):
+        (rule,) = draw(random.Random(1), ROLES).disks.values()
+        assert (rule.part, rule.calls, rule.error, rule.every, rule.ends) == ("/commitlog/", calls, error, 1, False)
+
+
 def test_the_matrix_is_complete() -> None:
     ids = [each.id for each in SCENARIOS]
     assert len(ids) == len(set(ids))
     published = {"C1", "C2a", "C2b", "C3", "F1", "F2a", "F2b", "F3", "L1", "L2", "L3", "P1", "P2", "P3"}
     ours = {f"X{n}" for n in range(1, 15)} | {"X15a", "X15b"}
-    assert published | ours | {"M1", "M2", "M3", "M4"} == set(ids)
+    disks = {f"{letter}{n}" for letter in "RD" for n in range(1, 7)}
+    assert published | ours | disks | {"M1", "M2", "M3", "M4"} == set(ids)
 
 
 def test_scenarios_are_chosen_by_their_ids() -> None:

@@ -1,4 +1,4 @@
-"""The settable wall clock of a daemon: compiles the shim once per run, makes the clock jump, and says that it did.
+"""The settable wall clock of a daemon: makes the clock jump, and says that it did.
 
 A time namespace can move the monotonic clocks only, which is the opposite of what is wanted; so a small library is loaded before
 libc into the daemons of the one scenario that needs it, and the daemons' own code has no seam for it.
@@ -7,32 +7,23 @@ libc into the daemons of the one scenario that needs it, and the daemons' own co
 from __future__ import annotations
 
 import struct
-import subprocess
 from pathlib import Path
 from typing import Final
+
+from tests.chaos.shim import compile_shim, preloading
 
 _SOURCE: Final = Path(__file__).with_name("wallclock.c")
 _CLOCK: Final = struct.Struct("=qQ")
 
 
-def compile_shim(directory: Path) -> Path:
-    """The shared object; raises RuntimeError with the compiler's words."""
-    target = directory / "wallclock.so"
-    if not target.exists():
-        command = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(target), str(_SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"the clock shim does not compile: {done.stderr}")
-    return target
-
-
 class WallClock:
     """One process's wall clock, ahead of the machine's by what `jump` says."""
 
-    def __init__(self, shim: Path, file: Path) -> None:
-        self._file = file
-        file.write_bytes(_CLOCK.pack(0, 0))
-        self.environment = {"LD_PRELOAD": str(shim), "CHAOS_WALL_CLOCK": str(file)}
+    def __init__(self, directory: Path, name: str) -> None:
+        """Raises RuntimeError when the shim does not compile."""
+        self._file = directory / f"{name}.clock"
+        self._file.write_bytes(_CLOCK.pack(0, 0))
+        self.environment = preloading(compile_shim(_SOURCE, directory), "CHAOS_WALL_CLOCK", self._file)
 
     def jump(self, offset_s: int) -> None:
         with open(self._file, "r+b") as file:

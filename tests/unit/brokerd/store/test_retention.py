@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,11 @@ from brokerd.store.log.retention import (
     used_percent,
 )
 from brokerd.store.settings import HOUR_MS, RetentionSettings
+from brokerd.store.store import MessageStore
 from remoting.disk import DiskUsage
-from tests.support.disks import MemoryDisk
+from remoting.errors import StorageError
+from remoting.record.layout import Field
+from tests.support.disks import FaultyDisk, MemoryDisk, MemorySegment
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, bodies, draft, open_store, payloads, put, sync
 
 NOW = 1_000 * HOUR_MS
@@ -237,3 +242,57 @@ def test_ages_come_from_store_times_not_from_files() -> None:
     assert [file.start for file in ages] == [0, SEGMENT_BYTES, 2 * SEGMENT_BYTES]
     firsts = [store.commitlog.store_timestamp_at(start) for start in (SEGMENT_BYTES, 2 * SEGMENT_BYTES)]
     assert [file.newest_timestamp_ms for file in ages] == [*firsts, -1]
+
+
+def grown(disk: MemoryDisk, files: int) -> MessageStore:
+    """A store of so many files, in which time passes."""
+    clock = Clock(5_000)
+    store = open_store(disk, clock)
+    while store.commitlog.end_offset < (files - 1) * SEGMENT_BYTES:
+        clock.now_ms += 1
+        put(store, draft(bytes(800)))
+    return store
+
+
+def known_ages(store: MessageStore) -> list[int]:
+    return [file.newest_timestamp_ms for file in store.file_ages()]
+
+
+@pytest.mark.parametrize("bit", [0, 3, 7])
+def test_a_bit_that_flips_where_a_file_begins_makes_no_file_older(bit: int) -> None:
+    disk = FaultyDisk(Random(1))
+    store = grown(disk, 5)
+    sound = known_ages(grown(MemoryDisk(), 5))
+    for at in range(Field.STORE_TIMESTAMP.at, Field.STORE_TIMESTAMP.at + 8):
+        disk.flip_bit(f"commitlog/{SEGMENT_BYTES:020d}", at, bit)
+        assert store.file_ages()[0].newest_timestamp_ms == sound[1], "the file behind tells how old it can be"
+        disk.flip_bit(f"commitlog/{SEGMENT_BYTES:020d}", at, bit)
+        store.begin_times.of([])
+    assert known_ages(store) == sound
+
+
+def test_what_the_disk_does_not_read_has_the_age_of_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = grown(MemoryDisk(), 5)
+    sound = known_ages(grown(MemoryDisk(), 5))
+
+    read = MemorySegment.read
+
+    def refuse(segment: MemorySegment, position: int, length: int) -> bytes:
+        if segment.path.rpartition("/")[2] < f"{3 * SEGMENT_BYTES:020d}":
+            raise StorageError(f"cannot read {segment.path}")
+        return read(segment, position, length)
+
+    with monkeypatch.context() as refused:
+        refused.setattr(MemorySegment, "read", refuse)
+        ages = known_ages(store)
+        assert ages == [sound[2], sound[2], sound[2], sound[3], -1]
+        assert store.begin_times.at(0) == -1
+    assert known_ages(store) == sound, "it is asked for again"
+
+
+def test_ages_are_those_of_the_log_that_is_there() -> None:
+    store = grown(MemoryDisk(), 3)
+    assert known_ages(store)[0] > 0
+    store.set_appendable(False)
+    store.truncate(0)
+    assert known_ages(store)[:1] == [-1]

@@ -1,0 +1,25 @@
+"""A broker that cannot start: the directory is free for whoever can mend it, and the error says what is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.assembly import Broker
+from brokerd.composition.settings import parse
+from brokerd.replication.epochs.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE
+from remoting.disk import LocalDisk
+from remoting.errors import CorruptedFile
+
+
+@pytest.mark.parametrize("name", [EPOCH_FILE, MASTER_EPOCH_FILE, "incarnation", "brokerIdentity", "settings.json"])
+async def test_a_directory_with_a_rotten_file_is_left_to_who_can_mend_it(tmp_path: Path, name: str) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / name).write_bytes(b"rotten")
+    settings = parse(["--data", str(data), "--controllers", "127.0.0.1:9876"])
+    for _ in range(2):
+        with pytest.raises(CorruptedFile, match=name):
+            Broker(settings, ask_first=True)
+    LocalDisk(data).close()
