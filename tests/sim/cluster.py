@@ -80,6 +80,7 @@ class SimCluster:
         needs_all = mood in ("rot", "decay", "memory")  # one disk is damaged, so there must be others
         brokers = 2 if not needs_all and rng.random() < 0.15 else 3
         learners = 1 if not needs_all and rng.random() < 0.15 else 0
+        self.scrub_round_ms = 2000 if needs_all else 10_000  # where nothing rots there is little to find
         self._restarts_at_end = rng.random() < 0.35 and mood != "memory"
         self.truth = Truth(self)
         self.promises = Promises(self)
@@ -173,7 +174,7 @@ class SimCluster:
         is_over = self.world.run_until(is_served, SETTLE_LIMIT_MS, every=20)
         self.world.require(is_over, "the group does not go on, although all but one broker are well")
         for broker in self.rotten:
-            if broker.is_up:
+            if broker.is_running:
                 broker.kill("is taken out of service")
             self.world.run_until(lambda broker=broker: self.may_be_replaced(broker), SETTLE_LIMIT_MS)
             self.world.require(self.may_be_replaced(broker), f"the group does not go on without {broker.name}")
@@ -248,7 +249,7 @@ class SimCluster:
         self.restarted = True
         before = {broker.name: (read_log(broker), self._tables(broker)) for broker in self.brokers}
         for node in self.nodes:
-            if node.is_up:
+            if node.is_running:
                 node.crash()
         self.restart_all()
         self._settle("started again")
@@ -351,7 +352,7 @@ class SimCluster:
         self.injector.later(node, self.world.random(f"{node.name} {node.life}").uniform(100, 1500))
 
     def restart(self, node: SimBroker | SimController) -> None:
-        if not node.is_up and not (isinstance(node, SimController) and node.is_retired):
+        if not node.is_running and not (isinstance(node, SimController) and node.is_retired):
             node.start()
 
     def restart_all(self) -> None:
@@ -360,7 +361,7 @@ class SimCluster:
 
     def replace(self, broker: SimBroker) -> None:
         """Another machine takes the broker's place; an administrator has the controllers forget the old one."""
-        if broker.is_up:
+        if broker.is_running:
             broker.kill()
         broker.replace()
         self.decay.replaced(broker)
