@@ -57,7 +57,16 @@ MOODS: dict[str, dict[str, float]] = {
     "memory": {"power of one": 9, "freeze": 1, "all controllers": 1, "lost replies": 1, "reset": 1},
     "calm": {},
 }
-MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5, "decay": 1.5}
+MOOD_SHARES = {
+    "mixed": 10,
+    "processes": 5,
+    "network": 4,
+    "disk": 4,
+    "power": 2,
+    "machines": 2,
+    "rot": 1.5,
+    "decay": 1.5,
+}
 
 
 # What faults are aimed at, and how many of them, beside those that are aimed at nothing.
