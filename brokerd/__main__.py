@@ -10,7 +10,7 @@ import sys
 import uvloop
 
 from brokerd.assembly import Broker
-from brokerd.composition.mending import start_mended
+from brokerd.composition.mending import mend_directory, start_mended
 from brokerd.composition.settings import BrokerSettings, parse
 from brokerd.loop import tuning
 from remoting import exit_codes
@@ -30,7 +30,9 @@ async def serve(settings: BrokerSettings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    broker = await start_mended(settings, lambda ask_first: Broker(settings, ask_first=ask_first))
+    broker = await start_mended(
+        lambda ask_first: Broker(settings, ask_first=ask_first), lambda met: mend_directory(settings, met)
+    )
     tuning.settle()
     await broker.start()
     await asyncio.wait((stopping, broker.failed), return_when=asyncio.FIRST_COMPLETED)

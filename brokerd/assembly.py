@@ -40,6 +40,7 @@ from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
+from brokerd.repair.scrubber import Machine
 from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings, Tail
@@ -159,7 +160,8 @@ class Broker:
         )
         group = f"{settings.cluster}#{settings.name}".encode()
         fetcher = RangeFetcher(self._client, group, secrets, lambda: replica.epochs)
-        self._scrubber = scrubber = build_scrubber(core, self._disk, self._live.scrub, fetcher, self._directory.peers)
+        machine = Machine(self._disk, time.monotonic, time.process_time, wall_ms)
+        self._scrubber = scrubber = build_scrubber(core, machine, self._live.scrub, fetcher, self._directory.peers)
         self._ranges = RangeServer(secrets, group, store.commitlog, lambda: replica.epochs)
         self._access = AccessFollower(AccessCopy(self._disk, self._guard), self._client, settings.controllers)
         self._directory.view_listeners.append(self._access.look)

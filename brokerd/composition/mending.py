@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from secrets import token_bytes
 from typing import Final, TypeVar
 
@@ -23,12 +24,13 @@ from brokerd.repair.log_range import NONCE_BYTES
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.log.derive import RecordShape
+from brokerd.store.settings import StoreSettings
 from brokerd.store.start.log_recovery import Damage, SuspectLog
 from brokerd.store.start.mending import DamagedLog
 from remoting import codes
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
-from remoting.disk import LocalDisk
+from remoting.disk import Disk, LocalDisk
 from remoting.errors import ConnectionLost, CorruptedFile, DamagedRange, LogboomError, RequestTimeout, StorageError
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode
@@ -44,16 +46,17 @@ _MOST_STARTS: Final = 100  # a start meets the damaged records of system topics 
 _TIMEOUT_MS: Final = 1000
 
 
-async def start_mended(settings: BrokerSettings, start: Callable[[bool], T]) -> T:
+async def start_mended(start: Callable[[bool], T], mend: Callable[[DamagedRange | None], Awaitable[bool]]) -> T:
     """What `start(ask_first)` gives, perhaps after the log was mended; with `ask_first` a log that is newly suspect is refused,
-    and nothing changed. Raises what the start does when nobody can mend the log."""
+    and nothing changed. `mend` has what the start met put right, or whatever it finds, and says whether it wrote anything.
+    Raises what the start does when nobody can mend the log."""
     ask_first = True
     for _ in range(_MOST_STARTS):
         try:
             return start(ask_first)
         except CorruptedFile as error:
             log.error("before the log is given up, other brokers of the group are asked for what is damaged: %s", error)
-            if await _mend_directory(settings, error.damage):
+            if await mend(error.damage):
                 continue
             if not isinstance(error, SuspectLog):
                 raise
@@ -61,23 +64,41 @@ async def start_mended(settings: BrokerSettings, start: Callable[[bool], T]) -> 
     return start(False)
 
 
-async def _mend_directory(settings: BrokerSettings, met: DamagedRange | None) -> bool:
+async def mend_directory(settings: BrokerSettings, met: DamagedRange | None) -> bool:
+    """The `mend` of a broker with these settings, which does not run and has its directory given free."""
     secrets = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
     if not secrets:
         return False
     with _client(settings, secrets[0]) as client, closing(LocalDisk(settings.data)) as disk:
-        peers = await living_peers(client, settings.controllers, settings.name, settings.listen)
-        if not peers:
-            log.warning("the log is not mended: no other broker of the group is known to live")
-            return False
         group = f"{settings.cluster}#{settings.name}".encode()
         asking = Asking(client, group, secrets[0], lambda: token_bytes(NONCE_BYTES))
-        try:
-            epochs = EpochFile(disk).load()[0].entries
-            return await Mender(DamagedLog(disk, settings.store), epochs, asking, peers).mend(met) > 0
-        except StorageError as error:
-            log.warning("the log cannot be mended: %s", error)
-            return False
+        place = Place(settings.controllers, settings.name, settings.listen)
+        return await mend_disk(disk, settings.store, place, asking, met)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a broker belongs: addresses of controllers, the name of its group, its own remoting address."""
+
+    controllers: Sequence[str]
+    broker_name: str
+    address: str
+
+
+async def mend_disk(
+    disk: Disk, settings: StoreSettings, place: Place, asking: Asking, met: DamagedRange | None
+) -> bool:
+    """Mend the log on a disk with what others of the group that live have intact; whether anything was written."""
+    peers = await living_peers(asking.client, place.controllers, place.broker_name, place.address)
+    if not peers:
+        log.warning("the log is not mended: no other broker of the group is known to live")
+        return False
+    try:
+        epochs = EpochFile(disk).load()[0].entries
+        return await Mender(DamagedLog(disk, settings), epochs, asking, peers).mend(met) > 0
+    except StorageError as error:
+        log.warning("the log cannot be mended: %s", error)
+        return False
 
 
 @contextmanager

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from secrets import token_bytes
 
 from brokerd.composition.core import BrokerCore
-from brokerd.composition.environment import wall_ms
 from brokerd.delay.levels import code_rules
 from brokerd.repair.fetch import Asking, fetch_pieces
 from brokerd.repair.log_range import NONCE_BYTES
@@ -17,7 +15,6 @@ from brokerd.repair.settings import ScrubSettings
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.scrub.inspection import Inspector
 from brokerd.store.scrub.log_files import LogFiles
-from remoting.disk import Disk
 from remoting.errors import ProtocolError
 from remoting.facts.broker_state import DamageState, ScrubState
 from remoting.settings import Live
@@ -44,7 +41,7 @@ class RangeFetcher:
 
 def build_scrubber(
     core: BrokerCore,
-    disk: Disk,
+    machine: Machine,
     settings: Live[ScrubSettings],
     fetcher: RangeFetcher,
     peers: Callable[[], Sequence[str]],
@@ -56,9 +53,9 @@ def build_scrubber(
         return fetcher.fetch(core, peer, start, end)
 
     inspector = Inspector(store.commitlog, store.queues, store.index, code_rules(core.delays), core.metadata.deleted_at)
-    files = LogFiles(disk, store.commitlog.segment_size_bytes)
-    repairer = Repairer(store.commitlog, files, Sources(fetch, peers, wall_ms))
-    return Scrubber(store, inspector, repairer, settings, Machine(disk, time.monotonic, time.process_time, wall_ms))
+    files = LogFiles(machine.disk, store.commitlog.segment_size_bytes)
+    repairer = Repairer(store.commitlog, files, Sources(fetch, peers, machine.wall_ms))
+    return Scrubber(store, inspector, repairer, settings, machine)
 
 
 def scrub_state(scrubber: Scrubber) -> ScrubState:

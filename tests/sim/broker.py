@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.mending import Place, start_mended
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.replication.controllers.controller_session import ControllerSession
@@ -31,12 +32,15 @@ from brokerd.store.log.retention import decide_retention
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.start.durable_positions import StoreCheckpoint
+from brokerd.store.store_reads import Suspicion
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, SettingsError, StorageError
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from tests.sim.delays import DELAYS, retry_service, watch
 from tests.sim.links import Link, dial
+from tests.sim.loop import SimLoop
+from tests.sim.repairs import SECRET, Repairs, mend
 from tests.sim.transactors import TRANSACTIONS, Connected
 from tests.sim.world import Action, Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
@@ -117,6 +121,8 @@ class SimBroker(Node):
         self.ha_address = f"{self.name}:10912"
         self.sync_ms = (0.2, 3.0)  # how long a sync takes
         self.refusal_to_start: CorruptedFile | SettingsError | None = None
+        self._is_built = False  # its present process has read its disk
+        self.repairs: Repairs
         self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
         self.began_ms = 0.0  # its present life
         self.waiting = 0  # sends of this life that were not answered yet
@@ -125,15 +131,17 @@ class SimBroker(Node):
         self._peers = peers
         self._controllers = controllers
         self._journal = journal
+        self.place = Place(list(controllers), GROUP, self.address)
+        self.group_key = f"{CLUSTER}#{GROUP}".encode()
         peers[self.ha_address] = self
 
     # ---- lives
 
     def start(self) -> None:
-        """Start the process; it may die of its disk before it is up."""
+        """Start the process; it may die of its disk before it is up, or ask others for what is damaged of its log."""
         self.begin_life()
+        self._is_built = False
         self.began_ms = self.world.now_ms
-        self._flush_wanted = self._is_flushing = self._sync_is_due = self._checkpoint_is_due = False
         self._view: StoreCheckpoint
         self.disk.in_the_middle = None
         self._next_connection = 1
@@ -141,8 +149,17 @@ class SimBroker(Node):
         self.waiting = 0
         self._links: dict[int, Link] = {}
         self.world.note(f"{self.name} starts (life {self.life})")
+        loop = SimLoop(self, self._rng_of_threads)
+        loop.spawn(self._start(loop))
+
+    @property
+    def is_up(self) -> bool:
+        return self.is_running and self._is_built
+
+    async def _start(self, loop: SimLoop) -> None:
         try:
-            self._build()
+            await start_mended(self._build, lambda met: mend(self, loop, met))
+            self.repairs = Repairs(self, loop)
         except PowerLost:
             self.crash("loses power while it starts")
             return
@@ -153,18 +170,19 @@ class SimBroker(Node):
         except StorageError as error:
             self.stop_process(f"cannot start: {error}")
             return
+        self._is_built = True
+        self.refusal_to_start = None
+        self.cluster.recovered(self)
         self.disk.in_the_middle = self._in_the_middle
         self.every(TICK_MS, self.guarded(self._tick))
         self.after(self.rng.uniform(0, _CHECKPOINT_MS), self.guarded(self._checkpoint))
         self.every(_RETENTION_MS, self.guarded(self._look_at_disk))
+        self.repairs.start()
 
-    def _build(self) -> None:
+    def _build(self, ask_first: bool) -> None:
+        self._flush_wanted = self._is_flushing = self._sync_is_due = self._checkpoint_is_due = False
         files = IdentityFiles(self.disk, CLUSTER, GROUP)
         registration = Registration(files, self.address, self.wall_ms())
-        self.session: ControllerSession
-        self.core: BrokerCore
-        self.driver: ReplicationDriver
-
         random = self.world.random(f"nonces of {self.name}, life {self.life}")
 
         def nonces() -> bytes:
@@ -175,47 +193,64 @@ class SimBroker(Node):
             CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
             Environment(self.disk, self, self.wall_ms, self.rng),
         )
-        store = open_store(*given)
+        store = open_store(*given, ask_first=ask_first)
         incarnation = next_incarnation(self.disk, random.getrandbits)
         replicated = StoreReplicatedLog(store, self.request_flush)
-        self.driver = ReplicationDriver(
+        driver = ReplicationDriver(
             self.settings,
             Seams(replicated, EpochFile(self.disk), self, self),
-            Credentials(b"known to this cluster only", GROUP.encode(), incarnation, nonces),
+            Credentials(SECRET, GROUP.encode(), incarnation, nonces),
             confirm_offset=store.confirm_offset,
             now_ms=self.monotonic_ms(),
         )
-        replica = SimReplica(self.driver, self.monotonic_ms)
-        core = BrokerCore(*given, Connected(self), replicated, replica)
-        self.session = ControllerSession(
+        driver.damage_listeners.append(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
+        try:
+            core = BrokerCore(*given, Connected(self), replicated, SimReplica(driver, self.monotonic_ms))
+        except CorruptedFile:
+            store.abandon()
+            raise
+        self.core: BrokerCore = core
+        self.driver: ReplicationDriver = driver
+        self.session: ControllerSession = ControllerSession(
             self.settings,
             Speaker(
                 BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
                 registration,
                 incarnation,
-                self.driver.machine,
+                driver.machine,
                 replicated.keeps_tail(acked_after_flush=self.settings.ack_after_flush),
                 store.suspicion.confirmed if store.suspicion is not None else -1,
                 [store.judged],
             ),
-            list(self._controllers),
-            self.driver,
+            list(self.place.controllers),
+            driver,
             self.monotonic_ms(),
         )
         core.store.position_holders.append(lambda: 0)
         core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
-        self.core = core
         self.retry = retry_service(self)
         watch(self)
         life = self.life
-        self.driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
-        self.driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
-        self.cluster.recovered(self)
+        driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
+        driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
+
+    # ---- who there is to be asked
+
+    def controller_at(self, address: str) -> SimController | None:
+        return self._controllers.get(address)
+
+    def broker_at(self, address: str) -> SimBroker | None:
+        return next((each for each in self._peers.values() if each.address == address), None)
+
+    def other_addresses(self) -> list[str]:
+        """The remoting addresses of the group's other brokers."""
+        return [each.address for each in self._peers.values() if each is not self]
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Use these settings from now on, also after a start."""
         self.settings = settings
-        self.after(0, self.guarded(lambda: self.driver.reconfigure(settings, self.monotonic_ms())))
+        if self.is_up:
+            self.after(0, self.guarded(lambda: self.driver.reconfigure(settings, self.monotonic_ms())))
 
     def kill(self, how: str = "is killed") -> None:
         """The process dies; the machine, and its page cache, do not. Peers see their connections close."""
@@ -225,7 +260,7 @@ class SimBroker(Node):
 
     def stop_process(self, reason: str) -> None:
         """The process ends of itself, as the daemon does when its disk fails; its supervisor starts it again."""
-        if self.is_up:
+        if self.is_running:
             self.kill(f"stops: {reason}")
             self.cluster.stopped_itself(self)
 
@@ -238,7 +273,7 @@ class SimBroker(Node):
 
     def replace(self) -> None:
         """Another machine with an empty disk takes this one's place and addresses; the process is not running."""
-        assert not self.is_up
+        assert not self.is_running
         self.world.note(f"{self.name} is replaced by a machine with an empty disk")
         self.disks.append(self.disk)
         self.disk = FaultyDisk(self.world.random(f"disk of {self.name} {self.life}"))
@@ -246,7 +281,7 @@ class SimBroker(Node):
 
     def lose_queues(self) -> None:
         """Somebody removes the files of the consume queues, all of them, to have them made again; the process is not running."""
-        assert not self.is_up
+        assert not self.is_running
         self.world.note(f"{self.name} loses the files of its queues")
         self.disk.no_more_faults()
         self.disk.remove("consumequeue")
@@ -267,7 +302,7 @@ class SimBroker(Node):
             try:
                 action()
             except PowerLost:
-                if self.is_up:
+                if self.is_running:
                     self.crash("loses power at a sync")
             except StorageError as error:
                 self.world.note(f"{self.name} logs an error: {error}")
@@ -468,8 +503,9 @@ class SimBroker(Node):
         """A controller pushed that the role may have changed."""
 
         def take() -> None:
-            self.session.notified(self.monotonic_ms())
-            self.after_event()
+            if self.is_up:
+                self.session.notified(self.monotonic_ms())
+                self.after_event()
 
         self.guarded(take)()
 

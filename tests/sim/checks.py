@@ -117,12 +117,15 @@ class Truth:
             )
 
     def _gives_way(self, members: Sequence[int], elected_id: int) -> bool:
-        """Whether the set's last member lost the end of its log, and the elected broker has all that is left of it."""
+        """Whether the set's last member lost the end of its log, and the elected broker has all that is left of it: the rule of
+        `in_place_of_the_last`, by what both had when they last ran."""
         last, elected = (self._cluster.ids.get(each) for each in (members[0], elected_id))
-        if len(members) > 1 or last is None or elected is None or not (last.is_up and elected.is_up):
+        if len(members) > 1 or last is None or elected is None:
             return False
-        ends = [each.core.store.commitlog.end_offset for each in (last, elected)]
-        return ends[0] <= ends[1]
+        left, held = (
+            (each.driver.machine.epochs.last_epoch, each.core.store.commitlog.end_offset) for each in (last, elected)
+        )
+        return left <= held
 
 
 class Promises:

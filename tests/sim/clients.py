@@ -86,7 +86,11 @@ class Client(Node):
         def reply(value: Any) -> None:
             network.send(broker, self, lambda: finish(value))
 
-        network.send(self, broker, broker.guarded(lambda: run(reply)))
+        def arrive() -> None:
+            if broker.is_up:  # else nobody listens there yet
+                run(reply)
+
+        network.send(self, broker, broker.guarded(arrive))
         self.after(timeout_ms, lambda: finish(None))
 
 

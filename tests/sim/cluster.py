@@ -80,6 +80,7 @@ class SimCluster:
         needs_all = mood in ("rot", "decay", "memory")  # one disk is damaged, so there must be others
         brokers = 2 if not needs_all and rng.random() < 0.15 else 3
         learners = 1 if not needs_all and rng.random() < 0.15 else 0
+        self.scrub_round_ms = 2000 if needs_all else 10_000  # where nothing rots there is little to find
         self._restarts_at_end = rng.random() < 0.35 and mood != "memory"
         self.truth = Truth(self)
         self.promises = Promises(self)
@@ -158,7 +159,7 @@ class SimCluster:
         )
 
     def _mend(self) -> None:
-        """The group goes on with those that are well, whoever refuses; then a person gives the damaged broker an empty disk."""
+        """The group goes on with those that are well, and the damaged broker is mended, or rightly refuses to go on."""
         others = [each for each in self.brokers if each not in self.rotten]
 
         def is_served() -> bool:
@@ -172,13 +173,25 @@ class SimCluster:
 
         is_over = self.world.run_until(is_served, SETTLE_LIMIT_MS, every=20)
         self.world.require(is_over, "the group does not go on, although all but one broker are well")
-        for broker in self.rotten:
-            if broker.is_up:
-                broker.kill("is taken out of service")
-            self.world.run_until(lambda broker=broker: self.may_be_replaced(broker), SETTLE_LIMIT_MS)
-            self.world.require(self.may_be_replaced(broker), f"the group does not go on without {broker.name}")
-            self.replace(broker)
+        for broker in list(self.rotten):
+            self._have_mended(broker)
         self.restart_all()
+
+    def _have_mended(self, broker: SimBroker) -> None:
+        """What the others have intact must be whole again here, in place; who cannot be mended by anybody gets an empty disk."""
+        decay, world = self.decay, self.world
+
+        def refuses() -> bool:
+            return broker.refusal_to_start is not None and not decay.is_mendable(broker)
+
+        world.run_until(lambda: refuses() or (broker.is_up and decay.is_whole(broker)), SETTLE_LIMIT_MS, every=20)
+        if not refuses():
+            world.require(broker.is_up, f"{broker.name} does not start: {broker.refusal_to_start}")
+            decay.check()
+            return
+        world.run_until(lambda: self.may_be_replaced(broker), SETTLE_LIMIT_MS, every=20)
+        world.require(self.may_be_replaced(broker), f"the group does not go on without {broker.name}")
+        self.replace(broker)
 
     def _create(self) -> None:
         """The topic and the groups that all of the story is about."""
@@ -248,7 +261,7 @@ class SimCluster:
         self.restarted = True
         before = {broker.name: (read_log(broker), self._tables(broker)) for broker in self.brokers}
         for node in self.nodes:
-            if node.is_up:
+            if node.is_running:
                 node.crash()
         self.restart_all()
         self._settle("started again")
@@ -341,8 +354,8 @@ class SimCluster:
         """Its disk refused; the supervisor starts it again."""
         if isinstance(node, SimBroker) and node.refusal_to_start is not None:
             self.world.require(node in self.rotten, f"{node.name} refuses to start: {node.refusal_to_start}")
-            # The only one that has everything is not thrown away.
-            if self.injector.mood != "decay" or self.may_be_replaced(node):
+            # What others can mend they shall mend; and the only one that has everything is not thrown away.
+            if self.injector.mood != "decay" or (self.may_be_replaced(node) and not self.decay.is_mendable(node)):
                 self.replace(node)
         self.injector.later(node, self.world.random(f"{node.name} {node.life}").uniform(20, 800))
 
@@ -351,7 +364,7 @@ class SimCluster:
         self.injector.later(node, self.world.random(f"{node.name} {node.life}").uniform(100, 1500))
 
     def restart(self, node: SimBroker | SimController) -> None:
-        if not node.is_up and not (isinstance(node, SimController) and node.is_retired):
+        if not node.is_running and not (isinstance(node, SimController) and node.is_retired):
             node.start()
 
     def restart_all(self) -> None:
@@ -360,7 +373,7 @@ class SimCluster:
 
     def replace(self, broker: SimBroker) -> None:
         """Another machine takes the broker's place; an administrator has the controllers forget the old one."""
-        if broker.is_up:
+        if broker.is_running:
             broker.kill()
         broker.replace()
         self.decay.replaced(broker)

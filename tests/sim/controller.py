@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from brokerd.replication.controllers.session import SessionRequest
+from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
+from controllerd.nameserver.routes import RouteTable
+from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
 from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.processors.returns import Returns
 from controllerd.processors.serving import Serving
+from controllerd.processors.views import ViewsProcessor
 from controllerd.raft.core import RaftCore
 from controllerd.raft.incarnations import name_of
 from controllerd.raft.leading import CoreSettings
@@ -192,11 +196,12 @@ class SimController(Node):
         )
         self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)
         owner, counters = Steps(self), Counters()
+        groups = BrokerGroups(lambda: self.machine.replicas, self.table, self.monotonic_ms, lambda: 0)
         serving = Serving(self, counters, owner)  # type: ignore[arg-type]
         replicas = ReplicasProcessor(
             Live(self.settings.election),
             self,  # type: ignore[arg-type]
-            BrokerGroups(lambda: self.machine.replicas, self.table, self.monotonic_ms, lambda: 0),
+            groups,
             counters,
             raft.decide_timeout_ms,
         )
@@ -213,12 +218,20 @@ class SimController(Node):
             self.members,
             counters,
         )
+        views = ViewsProcessor(
+            LiveSettings(self.settings, self.disk),
+            ControllersView(self.name, self, self.members),  # type: ignore[arg-type]
+            groups,
+            RouteTable(),
+            counters,
+        )
         self._returns = Returns(raft.group, self, self.members, owner)
         self._handlers = {
             **serving.measured(replicas.handles()),
             **serving.measured(self._heartbeats.handles()),
             **serving.handlers(membership.handles()),
             **serving.handlers(self._returns.handles()),
+            **serving.handlers(views.handles()),
         }
 
     def _draw(self) -> str:

@@ -1,14 +1,16 @@
 """Rot like any other fault: bits flip in any file of one broker and of one controller, at any time, and nobody is told.
 
-The others have whole copies, so nothing may be lost and nothing that is damaged may be served; who finds damage in what it has
-may refuse to go on, or mend it. That a damaged broker starts is no promise. One is that the group goes on without it when the
-others have everything, that no other broker takes the damage over, and that no consumer sees it.
+The others have whole copies, so nothing may be lost and nothing that is damaged may be served. The group goes on without the
+damaged broker when the others have everything, no other broker takes the damage over, and no consumer sees it. What is damaged of
+the log, and of what is derived from it, is mended in place as soon as the others are there; a start may refuse for good only when
+files are damaged that nobody else has a copy of: who the broker is, and which epochs its log has.
 
 Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
 LOG = "commitlog"
+# What others have as well, or follows from it; and what is no more than a hint.
+MENDABLE = frozenset({LOG, "consumequeue", "index", "index.checkpoint", "checkpoint", "scrub", "abort"})
 _NEAR_THE_END = 2000  # bytes that were written last
 
 
@@ -39,7 +43,7 @@ class Decay:
         self._cluster = cluster
         self._broker = broker
         self._controller = controller
-        self._damaged: set[SimBroker | SimController] = set()
+        self._damaged: dict[SimBroker | SimController, set[str]] = {}  # and the kinds of files that were
         self.flips: list[Flip] = []  # in the log
 
     def is_damaged(self, node: SimBroker | SimController) -> bool:
@@ -48,7 +52,15 @@ class Decay:
 
     def replaced(self, broker: SimBroker) -> None:
         """It has a new disk."""
-        self._damaged.discard(broker)
+        self._damaged.pop(broker, None)
+
+    def is_mendable(self, broker: SimBroker) -> bool:
+        """Whether only such files of its disk were damaged that can be made whole again."""
+        return self._damaged.get(broker, set()) <= MENDABLE
+
+    def is_whole(self, broker: SimBroker) -> bool:
+        """Whether the log of a running broker holds no byte that was flipped."""
+        return not any(self._wrong(broker))
 
     def may_lose(self, broker: SimBroker) -> bool:
         """Whether the group can do without a broker's disk: a member of the set is well."""
@@ -87,20 +99,26 @@ class Decay:
 
     def check(self) -> None:
         """No broker took a damaged byte over, nor got it with a new copy; who was damaged has mended itself or is gone."""
-        for flip in self.flips:
-            for broker in self._cluster.brokers:
-                log = broker.core.store.commitlog
-                if log.min_offset <= flip.offset < log.end_offset:
-                    held = bytes(log.read(flip.offset, 1))[0]
+        for broker in self._cluster.brokers:
+            if broker.is_up:
+                for flip, held in self._wrong(broker):
                     self._cluster.world.require(
-                        held == flip.right,
-                        f"{broker.name} has a rotten byte at {flip.offset}: {held:02x} for {flip.right:02x}",
+                        False, f"{broker.name} has a rotten byte at {flip.offset}: {held:02x} for {flip.right:02x}"
                     )
+
+    def _wrong(self, broker: SimBroker) -> Iterator[tuple[Flip, int]]:
+        """The bytes of its log that were flipped once, on any broker, and are not right; and what they are."""
+        log = broker.core.store.commitlog
+        for flip in self.flips:
+            if log.min_offset <= flip.offset < log.end_offset:
+                held = bytes(log.read(flip.offset, 1))[0]
+                if held != flip.right:
+                    yield flip, held
 
     def _flip(self, node: SimBroker | SimController, path: str, position: int, bit: int) -> None:
         right = node.disk.files[path].platter.read(position, 1)[0]
         node.disk.flip_bit(path, position, bit)
-        self._damaged.add(node)
+        self._damaged.setdefault(node, set()).add(_kind(path))
         if isinstance(node, SimBroker):
             if node not in self._cluster.rotten:
                 self._cluster.rotten.append(node)

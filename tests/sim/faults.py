@@ -43,7 +43,7 @@ MOODS: dict[str, dict[str, float]] = {
     "power": {"crash": 4, "blackout": 5, "power at a sync": 2, "master and leader": 2, "slow disk": 6},
     "machines": {"replacement": 4, "queues removed": 3, "kill": 2, "crash": 2, "heal": 1, "split": 1},
     "rot": {"rot": 5, "kill": 2, "crash": 1, "all controllers": 1, "doubling": 1},
-    # Any bit of any file, on one broker and one controller: see `decay`. Not among the moods of a seed while MOOD_SHARES says so.
+    # Any bit of any file, on one broker and one controller: see `decay`.
     "decay": {
         "decay": 9,
         "kill": 3,
@@ -57,7 +57,16 @@ MOODS: dict[str, dict[str, float]] = {
     "memory": {"power of one": 9, "freeze": 1, "all controllers": 1, "lost replies": 1, "reset": 1},
     "calm": {},
 }
-MOOD_SHARES = {"mixed": 10, "processes": 5, "network": 4, "disk": 4, "power": 2, "machines": 2, "rot": 1.5, "decay": 0}
+MOOD_SHARES = {
+    "mixed": 10,
+    "processes": 5,
+    "network": 4,
+    "disk": 4,
+    "power": 2,
+    "machines": 2,
+    "rot": 1.5,
+    "decay": 1.5,
+}
 
 
 # What faults are aimed at, and how many of them, beside those that are aimed at nothing.
@@ -169,7 +178,7 @@ class Injector:
             node.disk.capacity_bytes = 1 << 40
             if isinstance(node, SimBroker):
                 node.reconfigure(node.first_settings)
-            if node.is_up and node.is_paused:
+            if node.is_running and node.is_paused:
                 node.resume()
         self._cluster.restart_all()
 
@@ -201,7 +210,7 @@ class Injector:
         already."""
         cluster = self._cluster
         if self._target is not None and self.mood != "rot":
-            return self._target if self._target.is_up else None
+            return self._target if self._target.is_running else None
         if self.mood == "rot":
             # A damaged replica may go; a damaged master whose set is itself alone could not be replaced by anybody.
             node: SimBroker | SimController | None = None if cluster.victim is cluster.master() else cluster.victim
@@ -210,7 +219,7 @@ class Injector:
             node = (
                 cluster.master() if choice < 0.35 else cluster.leader() if choice < 0.5 else rng.choice(cluster.nodes)
             )
-        return node if node is not None and node.is_up else None
+        return node if node is not None and node.is_running else None
 
     def _kill(self, rng: Random) -> str | None:
         node = self._node(rng)
@@ -267,7 +276,7 @@ class Injector:
         self._world.after(length_ms, lambda: self._resume(node, life))
 
     def _resume(self, node: Node, life: int) -> None:
-        if node.is_up and node.is_paused and node.life == life:
+        if node.is_running and node.is_paused and node.life == life:
             self._world.note(f"{node.name} goes on")
             node.resume()
 
@@ -290,7 +299,7 @@ class Injector:
 
     def _blackout(self, rng: Random) -> str:
         for node in self._cluster.nodes:
-            if node.is_up:
+            if node.is_running:
                 node.crash()
             self.later(node, rng.uniform(20, 800))
         return ""
@@ -406,7 +415,7 @@ class Injector:
         """A machine starts with a clock that is days off; a while later it is set right."""
         node = rng.choice(self._cluster.brokers)
         by_ms = rng.choice((-1, 1)) * rng.randint(1, 10) * 24 * _HOUR_MS
-        if node.is_up:
+        if node.is_running:
             node.crash()
         node.wall_offset_ms += by_ms
         self.later(node, rng.uniform(20, 300))
@@ -438,7 +447,7 @@ class Injector:
         broker = rng.choice(self._cluster.brokers)
         if not self._cluster.may_be_replaced(broker) or not self._cluster.decay.may_lose(broker):
             return None
-        if broker.is_up:
+        if broker.is_running:
             broker.crash()
         self._cluster.replace(broker)
         self.later(broker, rng.uniform(50, 800))
@@ -446,7 +455,7 @@ class Injector:
 
     def _queues_removed(self, rng: Random) -> str | None:
         broker = rng.choice(self._cluster.brokers)
-        if broker.is_up:
+        if broker.is_running:
             broker.kill()
             self.later(broker, rng.uniform(20, 800))
         broker.lose_queues()
@@ -463,7 +472,7 @@ class Injector:
         node.crash()
         self.later(node, rng.uniform(20, 100))
         for other in cluster.brokers:
-            if other is not node and other.is_up:
+            if other is not node and other.is_running:
                 other.kill()
                 self.later(other, rng.uniform(1000, 2000))
         return f"{did}, and the power is gone; the others are away for a while"

@@ -84,7 +84,7 @@ def test_a_decided_entry_outlives_the_controller_that_forgot_it(seed: int, damag
     witness.kill()
     leader.kill()
     for broker in cluster.brokers:
-        if broker.is_up:
+        if broker.is_running:
             broker.kill()
     cluster.network.heal()
     witness.start()
@@ -93,8 +93,7 @@ def test_a_decided_entry_outlives_the_controller_that_forgot_it(seed: int, damag
     assert cluster.leader() is None, "nobody can know what was decided"
     leader.start()
     for broker in cluster.brokers:
-        if not broker.is_up:
-            broker.start()
+        cluster.restart(broker)
     assert world.run_until(lambda: _is_back(cluster, witness), 20_000)
     _end(cluster)
 

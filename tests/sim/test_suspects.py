@@ -76,8 +76,7 @@ def tell(seed: int) -> None:
     victim.start()
     world.run(4000)
     for broker in cluster.brokers:
-        if not broker.is_up:
-            broker.start()
+        cluster.restart(broker)
     world.run(3000)
     finish(cluster)
     assert len(cluster.history.acknowledged) >= acknowledged > 0

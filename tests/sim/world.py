@@ -104,13 +104,18 @@ class Node:
         self.world = world
         self.name = name
         self.life = 0
-        self.is_up = False
+        self.is_running = False
         self.is_paused = False
         rng = world.random(f"clock of {name}")
         self._rate = rng.uniform(0.998, 1.002)
         self._origin_ms = rng.randrange(10_000_000)
         self.wall_offset_ms = _EPOCH_MS + rng.randrange(-2000, 2000)
         self._deferred: list[tuple[int, Action]] = []
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the process runs and serves; one that has not ended its start may only run."""
+        return self.is_running
 
     # clocks
 
@@ -152,7 +157,7 @@ class Node:
 
     def do(self, life: int, action: Action) -> None:
         """Do it now if the node still lives that life; keep it while the node is frozen."""
-        if life != self.life or not self.is_up:
+        if life != self.life or not self.is_running:
             return
         if self.is_paused:
             self._deferred.append((life, action))
@@ -170,15 +175,15 @@ class Node:
         self.after(interval_ms, again)
 
     def begin_life(self) -> None:
-        assert not self.is_up
+        assert not self.is_running
         self.life += 1
-        self.is_up = True
+        self.is_running = True
         self.is_paused = False
         self._deferred.clear()
 
     def end_life(self) -> None:
-        assert self.is_up
-        self.is_up = False
+        assert self.is_running
+        self.is_running = False
         self.is_paused = False
         self._deferred.clear()
 

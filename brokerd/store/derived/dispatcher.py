@@ -119,8 +119,16 @@ class Dispatcher:
         self.confirm_offset = min(self.confirm_offset, offset)
 
     def undispatched(self) -> Iterator[Derived]:
-        """What the log holds behind the dispatch offset, record by record, without dispatching it."""
-        return self._derive(self.dispatch_offset, self._commitlog.complete_offset)
+        """What the log holds behind the dispatch offset, record by record, without dispatching it: all of it, since numbers are
+        given out by it. Raises CorruptedFile when one of these records is not what was appended."""
+        log = self._commitlog
+        shape = log.shape.checked()
+        for derived in derive_range(
+            log.read, self.dispatch_offset, log.complete_offset, shape, self._chunk_bytes, self._rules
+        ):
+            if derived.stop is not Stop.END:
+                raise not_as_appended(derived.end_offset)
+            yield derived
 
     def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> int:
         """Dispatch one chunk of the log before `stop`; returns how far that went."""

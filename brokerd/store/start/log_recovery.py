@@ -69,7 +69,8 @@ def recover_log(
     if known is not None and is_cut_short:
         log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
     suspicion = None
-    if known is not None and not is_cut_short and not (clean and end == known.flushed_offset):
+    is_proven = known is not None and clean and end == known.flushed_offset
+    if not is_cut_short and not is_proven and later is None:
         suspicion = _suspicion(commitlog, end, provisional_end)
     if suspicion is not None:
         log.error("%s", suspicion.sentence)
@@ -92,14 +93,9 @@ def find_damage(
 ) -> Damage | None:
     """What `recover_log` would refuse the log for, or suspect it; None when it would do neither."""
     end, _, _ = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
-    if known is None:
-        speaks_against_it = _next_record(commitlog, end, commitlog.end_offset) is not None
-    elif end < known.flushed_offset:
-        speaks_against_it = True
-    else:
-        is_whole = clean and end == known.flushed_offset
-        speaks_against_it = not is_whole and _suspicion(commitlog, end, commitlog.end_offset) is not None
-    if not speaks_against_it:
+    is_refused = known is not None and end < known.flushed_offset
+    is_proven = known is not None and clean and end == known.flushed_offset
+    if is_proven or (not is_refused and _suspicion(commitlog, end, commitlog.end_offset) is None):
         return None
     ends = guess_ends(commitlog, end)
     if known is not None and end < known.flushed_offset <= _file_end(commitlog, end):

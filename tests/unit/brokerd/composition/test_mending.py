@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from brokerd.composition.mending import Mender, living_peers, start_mended
-from brokerd.composition.settings import BrokerSettings
 from brokerd.repair.serve import RangeServer
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.start.log_recovery import SuspectLog
@@ -199,7 +198,7 @@ class Starts:
             raise self.errors.pop(0)
         return "started"
 
-    async def mend(self, _settings: object, met: DamagedRange | None) -> bool:
+    async def mend(self, met: DamagedRange | None) -> bool:
         self.told.append(met)
         return self.mends.pop(0)
 
@@ -218,18 +217,16 @@ REFUSED, SUSPECT, MET = CorruptedFile("refused"), SuspectLog("suspect"), Damaged
     ],
 )
 async def test_a_start_is_tried_again_when_something_was_mended(
-    starts: Starts, told: list[bool | DamagedRange | None], monkeypatch: pytest.MonkeyPatch
+    starts: Starts, told: list[bool | DamagedRange | None]
 ) -> None:
-    monkeypatch.setattr("brokerd.composition.mending._mend_directory", starts.mend)
-    assert await start_mended(cast(BrokerSettings, None), starts.start) == "started"
+    assert await start_mended(starts.start, starts.mend) == "started"
     assert starts.told == told
 
 
-async def test_a_start_that_refuses_what_nobody_can_mend_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_that_refuses_what_nobody_can_mend_ends() -> None:
     starts = Starts(REFUSED, REFUSED, mends=(True, False))
-    monkeypatch.setattr("brokerd.composition.mending._mend_directory", starts.mend)
     with pytest.raises(CorruptedFile, match="refused"):
-        await start_mended(cast(BrokerSettings, None), starts.start)
+        await start_mended(starts.start, starts.mend)
     assert starts.told == [True, None, True, None]
 
 

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
+from random import Random
+
+import pytest
+
 from brokerd.store.log.derive import Entry
 from brokerd.store.queues.queue_offsets import QueueOffsets
+from remoting.errors import CorruptedFile
+from tests.support.disks import FaultyDisk
+from tests.unit.brokerd.store.stores import draft, open_store, put, sync
 
 
 def entry(topic: str, queue_id: int, queue_offset: int) -> Entry:
@@ -42,3 +49,19 @@ def test_an_entry_of_several_messages_takes_a_number_for_each() -> None:
     offsets = QueueOffsets()
     offsets.take([(*entry("T", 0, 0)[:-1], 3), (*entry("T", 0, 3)[:-1], 2)])
     assert offsets.next("T", 0) == 5
+
+
+@pytest.mark.parametrize("place", [1, 5, 12, 25, 30, 100])
+def test_nobody_numbers_messages_by_records_that_rotted_before_they_were_dispatched(place: int) -> None:
+    """A replica is elected, and a record that is not confirmed yet has rotted: what is behind it has numbers, too."""
+    disk = FaultyDisk(Random(1))
+    store = open_store(disk)
+    results = put(store, *(draft(b"message-%d" % n, queue_id=n % 2) for n in range(6)), visible=False)
+    sync(store)
+    store.set_appendable(False)
+    disk.flip_bit(f"commitlog/{0:020d}", results[2].physical_offset + place, 0)
+    with pytest.raises(CorruptedFile) as found:
+        store.set_appendable(True)
+    assert found.value.damage is not None
+    assert found.value.damage.offset == results[2].physical_offset
+    assert store.refusal is not None, "it is no master that takes messages"

@@ -273,3 +273,16 @@ def test_who_leads_with_a_damaged_log_sets_aside_what_it_lacks() -> None:
     assert not any(content(disk, start, SEGMENT_BYTES))
     store.set_appendable(True)
     put(store, draft(b"goes on"))
+
+
+@pytest.mark.parametrize("place", [-1, -20, 30])
+def test_a_last_record_that_rots_is_suspect_also_when_the_checkpoint_rots(place: int) -> None:
+    """Nothing proves how far the log was durable then; but what stands there is no torn write."""
+    disk, places, _ = lose_power_with(3)
+    flip(disk, places[-1][1] + place if place < 0 else places[-1][0] + place)
+    disk.flip_bit("checkpoint", 20, 3)
+    with pytest.raises(CorruptedFile):
+        make_store(disk).load(ask_first=True)
+    store = started(disk)
+    assert store.suspicion == SuspectEnd(places[-1][0], places[-1][0])
+    assert not StoreReplicatedLog(store, lambda: None).keeps_tail(acked_after_flush=True)

@@ -1,0 +1,660 @@
+"""Stories of rot: the logs, queues and indexes of one broker group on disks of which one rots, hundreds a minute.
+
+Real stores, with the start, the scrubber and the repairs of the daemons; no roles, no clients. Messages are put, copied in parts,
+synced, dispatched, read and looked for by key; machines lose power and processes die at any moment; and bits flip in any file of
+one of three copies, often just before a start, an election, a copy or a read, when it matters most. Bits of the log flip only
+where another member of the set has the byte durably, so there is never more than one damaged copy.
+
+What is damaged is never served, nor taken over, and nobody is denied a message because of it: a read gives what was stored, or
+fails, and it fails on the damaged copy alone. In the end everything is whole again, in place, and what was acknowledged is there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from brokerd.composition.mending import Mender, start_mended
+from brokerd.repair.fetch import fetch_pieces
+from brokerd.repair.repairer import Repairer, Sources
+from brokerd.repair.scrubber import Machine, Scrubber
+from brokerd.repair.serve import RangeServer
+from brokerd.repair.settings import ScrubSettings
+from brokerd.replication.epochs.epoch_file import EPOCH_FILE, EpochFile
+from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
+from brokerd.store.index.search import Question, Search
+from brokerd.store.log.derive import NO_RULES
+from brokerd.store.log.layout import file_name
+from brokerd.store.log.verified_reads import VerifiedReads
+from brokerd.store.scrub.inspection import Inspector
+from brokerd.store.scrub.log_files import LogFiles
+from brokerd.store.start.mending import DamagedLog
+from brokerd.store.store import MessageStore
+from brokerd.store.store_reads import Suspicion
+from remoting.errors import CorruptedFile, DamagedRange, StorageError
+from remoting.record.codec import decode_record
+from remoting.record.properties import encode_properties
+from remoting.settings import Live
+from tests.sim.loop import SimLoop
+from tests.sim.world import Node, Violation, World
+from tests.support.disks import FaultyDisk, PowerLost
+from tests.unit.brokerd.repair.peers import GROUP, SECRET, Peers
+from tests.unit.brokerd.store.stores import SETTINGS, SHAPE, draft, make_store
+
+STEPS: Final = 90
+_WEIGHTS: Final = {
+    "put": 14.0,
+    "copy": 16.0,
+    "sync": 12.0,
+    "dispatch": 10.0,
+    "checkpoint": 3.0,
+    "scrub": 6.0,
+    "read": 6.0,
+    "look_for": 2.0,
+    "rot": 5.0,
+    "crash": 1.0,
+    "kill": 1.0,
+    "start": 6.0,
+    "elect": 1.0,
+    "leave": 1.0,
+}
+_TOPIC: Final = "TopicA"
+_QUEUES: Final = 2
+_TAGS: Final = ("t0", "t1", "t2")
+_KEPT: Final = frozenset({EPOCH_FILE, "masterEpochSeen"})  # whose rot is that of the other light stories
+_HURRY: Final = 1000  # of the scrubber's clocks: a story lasts a fraction of a second
+_ROUNDS: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that a master of that epoch wrote: where it is, and what it must be."""
+
+    epoch: int
+    queue_id: int
+    body: bytes
+    tag: str
+    key: str
+    begin: int
+    end: int
+
+
+class Copy(Node):
+    """One replica: a disk, and while it runs a store with its scrubber."""
+
+    def __init__(self, world: World, name: str, peers: Peers) -> None:
+        super().__init__(world, name)
+        self.disk = FaultyDisk(world.random(f"disk of {name}"))
+        self.peers = peers
+        self.refusal: CorruptedFile | None = None
+        self.lost = False  # whether its start cannot tell that its log has everything
+        self.is_reconciled = False  # with the log of the present master
+        self.is_open = False
+        self.is_scrubbing = False
+        self.repaired = 0
+        self._rng = world.random(name)
+
+    @property
+    def is_up(self) -> bool:
+        return self.is_running and self.is_open
+
+    def start(self) -> None:
+        self.begin_life()
+        self.is_open = self.is_reconciled = self.is_scrubbing = False
+        self.refusal = None
+        self._loop = SimLoop(self, self._rng)
+        self._loop.spawn(self._start())
+
+    async def _start(self) -> None:
+        try:
+            self.store = await start_mended(self._open, self._mend)
+        except CorruptedFile as error:
+            self.refusal = error
+            self.end("refuses to start")
+            return
+        except PowerLost:
+            self.end("loses power while it starts", with_power=True)
+            return
+        store = self.store
+        self.epochs = EpochList(EpochFile(self.disk).load()[0].entries)
+        self.epochs.drop_beyond(store.commitlog.end_offset)
+        self.lost = store.suspicion is not None or store.gave_up_durable
+        self.reads = VerifiedReads(store.commitlog)
+        self.scrubber = self._make_scrubber()
+        self.peers.servers[self.name] = RangeServer((SECRET,), GROUP, store.commitlog, lambda: self.epochs.entries)
+        self.is_open = True
+
+    def _open(self, ask_first: bool) -> MessageStore:
+        store = make_store(self.disk)
+        try:
+            store.load(ask_first=ask_first)
+        except CorruptedFile:
+            store.abandon()
+            raise
+        return store
+
+    async def _mend(self, met: DamagedRange | None) -> bool:
+        epochs = EpochFile(self.disk).load()[0].entries
+        others = [each for each in self.peers.servers if each != self.name]
+        return await Mender(DamagedLog(self.disk, SETTINGS), epochs, self.peers.asking(), others).mend(met) > 0
+
+    def _make_scrubber(self) -> Scrubber:
+        store, peers = self.store, self.peers
+
+        def fetch(peer: str, start: int, end: int):  # type: ignore[no-untyped-def]
+            return fetch_pieces(peers.asking(), peer, start, end, shape=SHAPE, epochs=self.epochs.entries)
+
+        def wall_ms() -> int:
+            return int(self.world.now_ms * _HURRY)
+
+        files = LogFiles(self.disk, SETTINGS.segment_size_bytes)
+        sources = Sources(fetch, lambda: [each for each in peers.servers if each != self.name], wall_ms)
+        inspector = Inspector(store.commitlog, store.queues, store.index, NO_RULES, lambda _: 0)
+        machine = Machine(self.disk, lambda: self.world.now_ms * _HURRY / 1000, lambda: 0.0, wall_ms)
+        repairer = Repairer(store.commitlog, files, sources)
+        return Scrubber(store, inspector, repairer, Live(ScrubSettings(round_ms=1000)), machine)
+
+    def scrub(self) -> None:
+        """One step of the scrubber, which takes its time."""
+        if not self.is_scrubbing:
+            self.is_scrubbing = True
+            self._loop.spawn(self._step())
+
+    async def _step(self) -> None:
+        with suppress(StorageError):  # it comes again, as the daemon's does
+            await self.scrubber.step()
+        self.repaired += self.scrubber.repairer.ledger.ranges_repaired
+        self.is_scrubbing = False
+
+    def guarded(self, action):  # type: ignore[no-untyped-def]
+        def run() -> None:
+            try:
+                action()
+            except PowerLost:
+                if self.is_running:
+                    self.end("loses power", with_power=True)
+
+        return run
+
+    def end(self, how: str, *, with_power: bool = False) -> None:
+        self.world.note(f"{self.name} {how}")
+        self.end_life()
+        self.is_open = False
+        self.peers.servers.pop(self.name, None)
+        if with_power:
+            self.disk.crash()
+        else:
+            self.disk.kill()
+
+    def flush(self) -> None:
+        mark = self.store.sync()
+        self.store.note_flushed(mark)
+        self.store.mark_flushed(mark)
+
+    @property
+    def durable(self) -> int:
+        log = self.store.commitlog
+        return min(log.flushed_offset, log.complete_offset)
+
+
+class RotStory:
+    """One story; `run` raises Violation."""
+
+    def __init__(self, seed: int, *, steps: int = STEPS) -> None:
+        self.seed = seed
+        self.steps = steps
+        self.world = World(seed)
+        self.rng = Random(f"rot {seed}")
+        self.did: Counter[str] = Counter()
+        self.rotten: Counter[str] = Counter()  # bits that flipped, by kind of file
+        peers = Peers({})
+        self.copies = [Copy(self.world, f"b{n}", peers) for n in range(3)]
+        self.victim = self.rng.choice(self.copies)
+        self.members = list(self.copies)
+        self.master: Copy | None = None
+        self._led_in_life = 0
+        self.epoch = 0
+        self.acknowledged = 0  # up to there of the log
+        self.sent: list[list[Sent]] = [[] for _ in range(_QUEUES)]  # what the present master's log has of each queue
+        self._written: list[Sent] = []
+        self._count = 0
+
+    @property
+    def trace(self) -> list[str]:
+        return self.world.trace
+
+    def run(self) -> None:
+        """Tell it."""
+        try:
+            for copy in self.copies:
+                copy.start()
+            self._lead(self.copies[0])
+            for name in self.rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=self.steps):
+                self._happens(name)
+            self._heal()
+        except AssertionError as error:
+            text = str(error) or repr(error)
+            self.world.note(f"VIOLATION: {text}")
+            raise Violation(f"rot seed {self.seed}: {text}") from error
+
+    def _happens(self, name: str) -> None:
+        copy = self.rng.choice(self.copies)
+        copy.guarded(lambda: self._do(name, copy))()
+        self.world.run(self.rng.uniform(0, 1.5))
+        self._note_losses()
+        self._look()
+
+    def _do(self, name: str, copy: Copy) -> None:
+        if getattr(self, name)(copy):
+            self.did[name] += 1
+
+    # ---- events; each says whether it took place
+
+    def put(self, _: Copy) -> bool:
+        master = self.master
+        if master is None or not master.is_up:
+            return False
+        for _again in range(self.rng.choice((1, 1, 2, 6))):
+            self._count += 1
+            queue_id, tag = self.rng.randrange(_QUEUES), self.rng.choice(_TAGS)
+            key = f"k{self._count}"
+            body = b"message %05d " % self._count + b"." * self.rng.choice((20, 150, 600))
+            properties = encode_properties({"TAGS": tag, "KEYS": key})
+            (result,) = master.store.append_messages([draft(body, queue_id=queue_id, properties=properties)])
+            assert result.queue_offset == len(self.sent[queue_id]), "the master gives out another queue offset"
+            message = Sent(self.epoch, queue_id, body, tag, key, result.physical_offset, result.end_offset)
+            self.sent[queue_id].append(message)
+            self._written.append(message)
+        return True
+
+    def copy(self, copy: Copy) -> bool:
+        """A replica takes a part of the master's log, behind what both have."""
+        master = self.master
+        if master is None or copy is master or not (master.is_up and copy.is_up) or not self._reconcile(copy, master):
+            return False
+        log, source = copy.store.commitlog, master.store.commitlog
+        offset = log.end_offset
+        if offset >= source.end_offset:
+            return False
+        found = master.epochs.find(offset)
+        assert found is not None
+        entry, end = found
+        length = min(self.rng.choice((100, 700, 4000)), (end or source.end_offset) - offset)
+        try:
+            data = master.reads.read(offset, length)
+        except CorruptedFile as error:
+            self._blame(master, error)
+            assert error.damage is not None
+            master.store.tell_damage(Suspicion(error.damage.offset, size=error.damage.size))
+            return False
+        if entry.epoch > copy.epochs.last_epoch:
+            copy.epochs.begin(entry.epoch, entry.start_offset)
+            EpochFile(copy.disk).save_entries(tuple(copy.epochs.entries))
+        copy.store.append_replicated(offset, data)
+        return True
+
+    def _reconcile(self, copy: Copy, master: Copy) -> bool:
+        """Cut what the present master's log does not have."""
+        if copy.is_reconciled:
+            return True
+        if copy.store.suspicion is not None:
+            if copy in self.members:
+                return False  # nobody has decided without it yet
+            copy.store.judged()
+        log = copy.store.commitlog
+        ends = log.end_offset, master.store.commitlog.end_offset
+        common = copy.epochs.common_end(ends[0], master.epochs.entries, ends[1])
+        if common is None:
+            copy.store.reset(0)
+            copy.epochs.replace(())
+        elif common < log.end_offset:
+            copy.store.truncate(common)
+            copy.epochs.cut(common)
+        EpochFile(copy.disk).save_entries(tuple(copy.epochs.entries))
+        copy.is_reconciled = True
+        return True
+
+    def sync(self, copy: Copy) -> bool:
+        if not copy.is_up:
+            return False
+        copy.flush()
+        self._acknowledge()
+        return True
+
+    def _acknowledge(self) -> None:
+        before = self.acknowledged
+        self._acknowledge_now()
+        if self.acknowledged > before:
+            self.world.note(f"acknowledged up to {self.acknowledged}: {self._state()}")
+
+    def _acknowledge_now(self) -> None:
+        """What all members have durably is acknowledged; who has all of that is a member again."""
+        master = self.master
+        if master is None or not master.is_up:
+            return
+        in_step = [each for each in self.copies if each.is_up and each.is_reconciled]
+        if all(each in in_step for each in self.members):
+            self.acknowledged = max(self.acknowledged, min(each.durable for each in self.members))
+        for each in in_step:
+            if each not in self.members and each.durable >= self.acknowledged:
+                each.lost = False
+                self.members.append(each)
+
+    def dispatch(self, copy: Copy) -> bool:
+        if not copy.is_up or not copy.is_reconciled:
+            return False
+        try:
+            copy.store.dispatch(min(self.acknowledged, copy.store.commitlog.complete_offset))
+        except CorruptedFile as error:
+            self._blame(copy, error)
+            if error.damage is not None:
+                copy.store.tell_damage(Suspicion(error.damage.offset))
+        index = copy.store.index
+        if index is not None:
+            try:
+                index.take(copy.store.dispatch_offset, 1 << 14)
+            except CorruptedFile as error:
+                self._blame(copy, error)
+                if error.damage is not None:
+                    copy.store.tell_damage(Suspicion(error.damage.offset))
+        return True
+
+    def checkpoint(self, copy: Copy) -> bool:
+        if copy.is_up:
+            copy.store.checkpoint()
+        return copy.is_up
+
+    def scrub(self, copy: Copy) -> bool:
+        if copy.is_up:
+            copy.scrub()
+        return copy.is_up
+
+    def read(self, copy: Copy) -> bool:
+        """A consumer reads some of a queue, perhaps of one tag alone."""
+        queue_id = self.rng.randrange(_QUEUES)
+        if not copy.is_up or not copy.is_reconciled or not copy.store.max_offset(_TOPIC, queue_id):
+            return False
+        first = self.rng.randrange(copy.store.max_offset(_TOPIC, queue_id))
+        with suppress(CorruptedFile):  # refused, and told to the scrubber
+            self._read(copy, queue_id, first, self.rng.choice((None, *_TAGS)))
+        return True
+
+    def _read(self, copy: Copy, queue_id: int, first: int, tag: str | None) -> int:
+        """Read from an offset on, and say where to go on. Raises CorruptedFile, on the damaged copy alone."""
+        codes = None if tag is None else {_code(tag)}
+        try:
+            result = copy.store.read_messages(_TOPIC, queue_id, first, 6, 1 << 20, codes)
+        except CorruptedFile as error:
+            self._blame(copy, error)
+            raise
+        right = [
+            (at, each.body)
+            for at, each in enumerate(self.sent[queue_id][first : result.next_offset], first)
+            if tag is None or each.tag == tag
+        ]
+        given = [(record.queue_offset, record.body) for record in map(decode_record, result.records)]
+        assert given == right, (
+            f"{copy.name} gives {_short(given)} of queue {queue_id} from {first} on, of tag {tag}, and {_short(right)} was stored"
+        )
+        return result.next_offset
+
+    def look_for(self, copy: Copy) -> bool:
+        """Somebody asks for a message by its key: it is the right one, or none."""
+        known = [each for queue in self.sent for each in queue if each.end <= self.acknowledged]
+        if not copy.is_up or not copy.is_reconciled or not known:
+            return False
+        message = self.rng.choice(known)
+        found = self._found(copy, message)
+        assert found in ([], [message.body]), f"{copy.name} finds {found} by {message.key}"
+        return True
+
+    def _found(self, copy: Copy, message: Sent) -> list[bytes]:
+        index = copy.store.index
+        assert index is not None
+        search = Search(index, copy.store.read_physical, Question(_TOPIC, message.key, 10, 0, 1 << 50))
+        while not search.step(1000):
+            pass
+        return [decode_record(each).body for each in search.records()]
+
+    def rot(self, _: Copy) -> bool:
+        """A bit flips, often at the moment that matters: then what makes it matter comes at once."""
+        if not self._flip():
+            return False
+        then = self.rng.choice(("", "", "", "start", "crash", "crash", "elect", "copy", "read"))
+        victim = self.victim
+        if then in ("start", "crash") and victim.is_up:
+            victim.end(f"ends ({then})", with_power=then == "crash")
+            victim.start()
+            self._note_losses()
+        elif then == "elect":
+            self.elect(victim)
+        elif then == "copy":
+            if victim in self.members and victim.is_up:
+                self._lead(victim)
+            for each in self.copies:
+                self.copy(each)
+        elif then == "read":
+            for _again in range(4):
+                self.read(victim)
+        return True
+
+    def _flip(self) -> bool:
+        disk, rng = self.victim.disk, self.rng
+        paths = [path for path in sorted(disk.files) if path not in _KEPT and disk.files[path].platter.held]
+        kinds = sorted({path.split("/")[0] for path in paths})
+        if not kinds:
+            return False
+        kind = "commitlog" if rng.random() < 0.5 and "commitlog" in kinds else rng.choice(kinds)
+        path = rng.choice([path for path in paths if path.split("/")[0] == kind])
+        file = disk.files[path]
+        for _again in range(6):
+            position = rng.randrange(len(file.platter.held))
+            if position >= len(file.seen.held) or any(
+                isinstance(each, int) or each[0] <= position < each[0] + len(each[1]) for each in file.unsynced
+            ):
+                continue
+            if kind == "commitlog" and not self._has_copy(path, position):
+                continue
+            disk.flip_bit(path, position, rng.randrange(8))
+            self.rotten[kind] += 1
+            self.world.note(f"{self.victim.name} rots: {path} at {position}")
+            return True
+        return False
+
+    def _has_copy(self, path: str, position: int) -> bool:
+        """Whether another member has the byte durably, which is acknowledged."""
+        if self.victim in self.members and len(self.members) < 2:
+            return False
+        if int(path.split("/")[1]) + position >= self.acknowledged:
+            return False
+        right = self.victim.disk.files[path].platter.read(position, 1)
+        others = [each.disk.files.get(path) for each in self.members if each is not self.victim]
+        return any(file is not None and file.platter.held[position : position + 1] == right for file in others)
+
+    def crash(self, copy: Copy) -> bool:
+        return self._end(copy, with_power=True)
+
+    def kill(self, copy: Copy) -> bool:
+        return self._end(copy, with_power=False)
+
+    def _end(self, copy: Copy, *, with_power: bool) -> bool:
+        if not copy.is_running:
+            return False
+        copy.end("loses power" if with_power else "is killed", with_power=with_power)
+        return True
+
+    def start(self, copy: Copy) -> bool:
+        if copy.is_running:
+            return False
+        self.world.note(f"{copy.name} starts")
+        copy.start()
+        return True
+
+    def leave(self, copy: Copy) -> bool:
+        """The master goes on without a member that is away; while one copy is damaged, there is another one in the set."""
+        master = self.master
+        if master is None or not master.is_up or copy is master or copy.is_up or copy not in self.members:
+            return False
+        if len(self.members) == 2 and self.victim in self.members and self.victim is not copy and self.rotten:
+            return False
+        self.members.remove(copy)
+        self._acknowledge()
+        return True
+
+    def elect(self, copy: Copy) -> bool:
+        if copy is self.master or copy not in self.members or not copy.is_up or copy.lost:
+            return False
+        self._lead(copy)
+        return True
+
+    def _lead(self, copy: Copy) -> None:
+        """A new epoch begins where the log of its master ends; what others have behind that is cut."""
+        if copy.lost or not copy.is_up:
+            return
+        if self.master is not None and self.master.is_up:
+            self.master.store.set_appendable(False)
+        self.epoch += 1
+        self.master, self._led_in_life = copy, copy.life
+        store = copy.store
+        store.elected()
+        store.truncate(store.commitlog.complete_offset)
+        copy.flush()
+        end = store.commitlog.end_offset
+        assert end >= self.acknowledged, f"{copy.name} leads with a log that ends at {end} of {self.acknowledged}"
+        copy.epochs.begin(self.epoch, end)
+        EpochFile(copy.disk).save_entries(tuple(copy.epochs.entries))
+        self.sent = [
+            [each for each in self._written if each.queue_id == n and each.end <= end and _is_of(each, copy.epochs)]
+            for n in range(_QUEUES)
+        ]
+        for each in self.copies:
+            each.is_reconciled = each is copy
+        store.set_appendable(True)
+        self.world.note(f"{copy.name} leads epoch {self.epoch} from {end} on")
+
+    # ---- what must be true
+
+    def _blame(self, copy: Copy, error: CorruptedFile) -> None:
+        assert copy is self.victim and self.rotten, f"{copy.name}, which is well, finds damage: {error}"
+
+    def _note_losses(self) -> None:
+        """Who started without the end of its log leaves the set, unless nobody else is in it; a dead master leads no more."""
+        for copy in self.copies:
+            if copy.refusal is not None:
+                self._blame(copy, copy.refusal)
+            if copy.is_up and copy.lost and copy in self.members and len(self.members) > 1:
+                self.members.remove(copy)
+        if self.master is not None and not (self.master.is_up and self.master.life == self._led_in_life):
+            self.master = None
+
+    def _look(self) -> None:
+        for copy in self.copies:
+            if not copy.is_up:
+                continue
+            if copy in self.members and not copy.lost:
+                end = copy.store.commitlog.end_offset
+                assert end >= self.acknowledged, f"{copy.name} is in the set with {end} of {self.acknowledged}"
+            if copy.lost or not copy.is_reconciled:
+                continue
+            for queue_id, queue in enumerate(self.sent):
+                shown = sum(each.end <= min(copy.store.dispatch_offset, self.acknowledged) for each in queue)
+                end = copy.store.max_offset(_TOPIC, queue_id)
+                assert end >= shown, f"queue {queue_id} of {copy.name} ends at {end} of {shown}"
+
+    # ---- the end
+
+    def _heal(self) -> None:
+        """Nothing goes wrong any more: all copies become whole, and have everything."""
+        self.world.note("everything is healed")
+        for copy in self.copies:
+            copy.disk.no_more_faults()
+        for _ in range(_ROUNDS):
+            for copy in self.copies:
+                if not copy.is_running:
+                    copy.start()
+            self.world.run(5)
+            self._note_losses()
+            if self.master is None:
+                self._elect_somebody()
+            for copy in self.copies:
+                for event in (self.copy, self.copy, self.sync, self.dispatch, self.scrub):
+                    event(copy)
+            if self._is_whole():
+                break
+        assert self._is_whole(), "the group does not become whole: " + self._state()
+        self._check_all()
+
+    def _elect_somebody(self) -> None:
+        ready = [each for each in self.members if each.is_up and not each.lost]
+        if ready:
+            self._lead(max(ready, key=lambda each: each.store.commitlog.end_offset))
+            return
+        for copy in self.members:  # the last one could not be mended when it started
+            if copy.is_up:
+                copy.end("is started again")
+
+    def _state(self) -> str:
+        return ", ".join(
+            f"{each.name} {'leads ' if each is self.master else ''}{self._state_of(each)}" for each in self.copies
+        )
+
+    @staticmethod
+    def _state_of(copy: Copy) -> str:
+        if not copy.is_up:
+            return f"refuses: {copy.refusal}"
+        store = copy.store
+        damaged = list(copy.scrubber.repairer.ledger.unrepaired)
+        return f"has {store.commitlog.end_offset}, dispatched {store.dispatch_offset}, damaged at {damaged}"
+
+    def _is_whole(self) -> bool:
+        master = self.master
+        if master is None or not all(each.is_up and each.is_reconciled for each in self.copies):
+            return False
+        end = master.store.commitlog.end_offset
+        index_ends = [each.store.index.offset for each in self.copies if each.store.index is not None]
+        return (
+            all(each.durable == end == each.store.dispatch_offset for each in self.copies)
+            and all(each == end for each in index_ends)
+            and all(each.scrubber.rounds >= 2 and not each.scrubber.repairer.ledger.unrepaired for each in self.copies)
+            and all(self._platter(each) == self._platter(master) for each in self.copies)
+        )
+
+    def _platter(self, copy: Copy) -> list[bytes]:
+        """The log as it is on the disk."""
+        log, size = copy.store.commitlog, SETTINGS.segment_size_bytes
+        return [
+            copy.disk.files[f"commitlog/{file_name(start)}"].platter.read(0, min(size, log.end_offset - start))
+            for start in range(0, log.end_offset, size)
+        ]
+
+    def _check_all(self) -> None:
+        for copy in self.copies:
+            for queue_id, queue in enumerate(self.sent):
+                for tag in (None, *_TAGS):
+                    at = 0
+                    while at < len(queue):
+                        at = self._read(copy, queue_id, at, tag)
+                for message in queue:
+                    found = self._found(copy, message)
+                    assert found == [message.body], f"{copy.name} finds {found} by {message.key}"
+
+
+def _is_of(message: Sent, epochs: EpochList) -> bool:
+    """Whether a log that these epochs wrote has the message, if it is long enough."""
+    found = epochs.find(message.begin)
+    return found is not None and found[0].epoch == message.epoch
+
+
+def _short(messages: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    return [(offset, body[:13]) for offset, body in messages]
+
+
+def _code(tag: str) -> int:
+    """The tags code of a tag, as in a unit: Java's hash of it."""
+    code = 0
+    for character in tag:
+        code = (31 * code + ord(character)) & 0xFFFFFFFF
+    return code - (1 << 32) if code >= 1 << 31 else code
