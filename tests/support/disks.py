@@ -71,17 +71,21 @@ class SparseBytes:
         self.size = size
 
     def write(self, position: int, content: Bytes) -> None:
-        end = position + len(content)
-        if len(self.held) < position:
-            self.held.extend(bytes(position - len(self.held)))
-        self.held[position:end] = content
-        self.size = max(self.size, end)
+        held, end = self.held, position + len(content)
+        if len(held) < position:
+            held.extend(bytes(position - len(held)))
+        held[position:end] = content
+        if end > self.size:
+            self.size = end
 
     def read(self, position: int, length: int) -> bytes:
-        length = max(0, min(length, self.size - position))
-        with memoryview(self.held) as held:
-            content = bytes(held[position : position + length])
-        return content if len(content) == length else content + bytes(length - len(content))
+        if length <= 0:
+            return b""
+        held, end = self.held, position + length
+        if end <= len(held):
+            return bytes(held[position:end])
+        content = bytes(held[position:])
+        return content + bytes(max(0, min(end, self.size) - position - len(content)))
 
     def resize(self, size: int) -> None:
         del self.held[size:]
@@ -161,8 +165,8 @@ class MemoryView:
         self._file = file
 
     def __getitem__(self, part: slice) -> bytes:
-        start, stop, _ = part.indices(self._segment.size_bytes)
-        return self._segment.read(start, max(0, stop - start))
+        start, stop, _ = part.indices(self._file.seen.size)
+        return self._segment.read(start, stop - start)
 
     def memory(self) -> memoryview:
         self._segment.read(0, 0)  # refuses as every read of the file does
