@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 Action = Callable[[], None]
 
@@ -98,8 +98,12 @@ class World:
     def require(self, condition: bool, promise: str) -> None:
         """Raise Violation unless the promise was kept."""
         if not condition:
-            self.note(f"VIOLATION: {promise}")
-            raise Violation(f"seed {self.seed}: {promise}")
+            self.broken(promise)
+
+    def broken(self, promise: str) -> NoReturn:
+        """Raise Violation: for checks that are made so often that the words for them are made only then."""
+        self.note(f"VIOLATION: {promise}")
+        raise Violation(f"seed {self.seed}: {promise}")
 
 
 class Timer:

@@ -403,18 +403,20 @@ class FaultyDisk(MemoryDisk):
         return self._rng.random() < 0.5, True
 
     def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
-        self._fail_write_in = _count_down(self._fail_write_in)
-        if self._fail_write_in == 0:
-            self._fail_write_in = None
-            self.counters.write_errors += 1
-            self._write_some(path, file, position, content, self._rng.randrange(len(content) + 1))
-            raise _refused("write", path, errno.EIO)
-        growth = position + len(content) - max(position, len(file.seen.held))
-        if self.is_small and growth > 0 and self.used_bytes + growth > self.capacity_bytes:
-            self.counters.no_space_errors += 1
-            fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
-            self._write_some(path, file, position, content, min(fitting, len(content)))
-            raise _refused("write", path, errno.ENOSPC)
+        if self._fail_write_in is not None:
+            self._fail_write_in -= 1
+            if self._fail_write_in == 0:
+                self._fail_write_in = None
+                self.counters.write_errors += 1
+                self._write_some(path, file, position, content, self._rng.randrange(len(content) + 1))
+                raise _refused("write", path, errno.EIO)
+        if self.is_small:
+            growth = position + len(content) - max(position, len(file.seen.held))
+            if growth > 0 and self.used_bytes + growth > self.capacity_bytes:
+                self.counters.no_space_errors += 1
+                fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
+                self._write_some(path, file, position, content, min(fitting, len(content)))
+                raise _refused("write", path, errno.ENOSPC)
         act = self.in_the_middle(path) if self.in_the_middle is not None else None
         if act is None or len(content) < 2:
             super().write_file(path, file, position, content)
