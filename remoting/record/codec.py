@@ -161,12 +161,8 @@ def _decode_record(buffer: Bytes, start: int) -> Record:
     if places is None:
         raise ProtocolError(CONTRADICTION)
     body_at, body_end, topic_at, topic_end = places
-    parts = (
-        bytes(buffer[body_at:body_end]),
-        str(buffer[topic_at:topic_end], "utf-8"),
-        bytes(buffer[topic_end + LENGTH_BYTES : end]),
-    )
-    return Record._make((size, *others, *parts))
+    body, topic = bytes(buffer[body_at:body_end]), str(buffer[topic_at:topic_end], "utf-8")
+    return Record(size, *others, body, topic, bytes(buffer[topic_end + LENGTH_BYTES : end]))
 
 
 def decode_records(buffer: Bytes) -> Iterator[Record]:

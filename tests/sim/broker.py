@@ -528,7 +528,7 @@ class SimBroker(Node):
     def send(self, connection: int, buffers: Sequence[Bytes]) -> None:
         link = self._links.get(connection)
         if link is not None:
-            link.outgoing.send(b"".join(map(bytes, buffers)))
+            link.outgoing.send(b"".join(buffers))
 
     def can_send(self, connection: int) -> bool:
         link = self._links.get(connection)
@@ -557,7 +557,7 @@ class SimBroker(Node):
             self.driver.lost(connection, self.monotonic_ms())
             self.after_event()
 
-    def received(self, connection: int, data: bytes, link: Link) -> None:
+    def received(self, connection: int, data: bytes) -> None:
         """Bytes of the other side."""
         if connection not in self._links:
             return

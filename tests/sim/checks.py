@@ -157,11 +157,11 @@ class Promises:
         for draft, outcome in acknowledged:
             for holder in holders:
                 self.looked_up += 1
-                require(
-                    _has_on_disk(holder, outcome.physical_offset, bytes(draft.body)),
-                    f"{broker.name} acknowledged offset {outcome.physical_offset} in epoch {epoch}, and {holder.name}, which is "
-                    f"in the set {list(group.sync_state_set)}, does not have it on its disk",
-                )
+                if not _has_on_disk(holder, outcome.physical_offset, bytes(draft.body)):
+                    self._cluster.world.broken(
+                        f"{broker.name} acknowledged offset {outcome.physical_offset} in epoch {epoch}, and {holder.name}, which "
+                        f"is in the set {list(group.sync_state_set)}, does not have it on its disk"
+                    )
 
     def became_master(self, broker: SimBroker) -> None:
         """A new master knows every offset that a consumer was told is committed, and every message that it was told is acked."""
@@ -194,10 +194,8 @@ def check_broker_alone(cluster: SimCluster, broker: SimBroker) -> None:
             units = expected.setdefault((topic, queue_id), [])
             if queue_offset == 0:
                 units.clear()  # the topic was deleted before
-            require(
-                queue_offset == len(units),
-                f"{broker.name}: {topic}/{queue_id} has {queue_offset} after {len(units) - 1}",
-            )
+            if queue_offset != len(units):
+                cluster.world.broken(f"{broker.name}: {topic}/{queue_id} has {queue_offset} after {len(units) - 1}")
             units += [(physical_offset + n * size, size) for n in range(count)]
     gone = {name for name in cluster.history.topics if broker.core.metadata.topic(name) is None}
     for (topic, queue_id), units in expected.items():
@@ -237,20 +235,20 @@ def check_end(cluster: SimCluster) -> None:
 
 
 def _check_queue(cluster: SimCluster, broker: SimBroker, queue_id: int) -> None:
-    require = cluster.world.require
+    broken = cluster.world.broken
     history = cluster.history
     bodies = _read_queue(cluster, broker, TOPIC, queue_id)
     for body, places in history.acknowledged.items():
         for queue, offset in places:
             if queue == queue_id:
                 held = bodies[offset] if offset < len(bodies) else b""
-                require(
-                    held == body, f"{broker.name} lost {body[:20]!r}, acknowledged at offset {offset} of {queue_id}"
-                )
+                if held != body:
+                    broken(f"{broker.name} lost {body[:20]!r}, acknowledged at offset {offset} of {queue_id}")
     for (queue, offset), body in history.seen.items():
         if queue == queue_id:
             held = bodies[offset] if offset < len(bodies) else b""
-            require(held == body, f"{body[:20]!r} was read and is not at offset {offset} of {broker.name} any more")
+            if held != body:
+                broken(f"{body[:20]!r} was read and is not at offset {offset} of {broker.name} any more")
 
 
 def _check_counts(cluster: SimCluster) -> None:
@@ -260,9 +258,11 @@ def _check_counts(cluster: SimCluster) -> None:
         body for queue_id in range(QUEUES) for body in _read_queue(cluster, cluster.brokers[0], TOPIC, queue_id)
     )
     for body, count in stored.items():
-        cluster.world.require(body in history.attempts, f"{body[:20]!r} is stored, and nobody sent it")
+        if body not in history.attempts:
+            cluster.world.broken(f"{body[:20]!r} is stored, and nobody sent it")
         most = history.attempts[body]
-        cluster.world.require(count <= most, f"{body[:20]!r} is stored {count} times after {most} attempts")
+        if count > most:
+            cluster.world.broken(f"{body[:20]!r} is stored {count} times after {most} attempts")
 
 
 def _check_topics(cluster: SimCluster, broker: SimBroker) -> None:
@@ -393,13 +393,12 @@ def _read_queue(cluster: SimCluster, broker: SimBroker, topic: str, queue_id: in
         cluster.world.require(bool(records), f"{topic}/{queue_id} of {broker.name} ends early")
         for encoded in records:
             record = decode_record(encoded)
-            cluster.world.require(
-                body_is_intact(record), f"{topic}/{queue_id} of {broker.name} holds a damaged message"
-            )
-            cluster.world.require(
-                record.queue_offset == len(bodies),
-                f"{topic}/{queue_id} of {broker.name} has offset {record.queue_offset} at {len(bodies)}",
-            )
+            if not body_is_intact(record):
+                cluster.world.broken(f"{topic}/{queue_id} of {broker.name} holds a damaged message")
+            if record.queue_offset != len(bodies):
+                cluster.world.broken(
+                    f"{topic}/{queue_id} of {broker.name} has offset {record.queue_offset} at {len(bodies)}"
+                )
             bodies.append(bytes(record.body))
     return bodies
 

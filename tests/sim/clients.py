@@ -193,21 +193,21 @@ class Puller(Client):
             )
             self.history.count("pull", "damage detected")
             return
-        wanted = _key_of(record.body)
-        self.world.require(
-            self.cluster.may_serve_damage(broker) or record.property_map().get("KEYS") == wanted,
-            f"{broker.name} served {record.body[:20]!r} with other properties than it was sent with",
-        )
-        self.world.require(body_is_intact(record), f"{broker.name} served a damaged message to a pull")
-        place = self._queue_id, record.queue_offset
-        require = self.world.require
-        require(record.queue_offset == offset, f"{broker.name} gave offset {record.queue_offset} for {offset}")
-        require(record.body in self.history.attempts, f"{broker.name} shows {record.body[:20]!r}, which nobody sent")
-        before = self.history.seen.setdefault(place, record.body)
-        require(
-            before == record.body,
-            f"{broker.name} shows {record.body[:20]!r} at offset {offset} of queue {self._queue_id}; seen was {before[:20]!r}",
-        )
+        wanted, broken = _key_of(record.body), self.world.broken
+        if not (self.cluster.may_serve_damage(broker) or record.property_map().get("KEYS") == wanted):
+            broken(f"{broker.name} served {record.body[:20]!r} with other properties than it was sent with")
+        if not body_is_intact(record):
+            broken(f"{broker.name} served a damaged message to a pull")
+        if record.queue_offset != offset:
+            broken(f"{broker.name} gave offset {record.queue_offset} for {offset}")
+        if record.body not in self.history.attempts:
+            broken(f"{broker.name} shows {record.body[:20]!r}, which nobody sent")
+        before = self.history.seen.setdefault((self._queue_id, offset), record.body)
+        if before != record.body:
+            broken(
+                f"{broker.name} shows {record.body[:20]!r} at offset {offset} of queue {self._queue_id}; "
+                f"seen was {before[:20]!r}"
+            )
 
     def _commit(self) -> None:
         broker = self.broker

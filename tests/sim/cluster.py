@@ -31,7 +31,7 @@ from tests.sim.history import History
 from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
-from tests.sim.world import Network, Violation, World
+from tests.sim.world import Network, Violation, World, collecting_between_stories
 from tests.support.disks import Counters
 
 SETTLE_LIMIT_MS = 60_000
@@ -119,7 +119,8 @@ class SimCluster:
     def run(self) -> None:
         """Tell it. Raises Violation."""
         try:
-            self._run()
+            with collecting_between_stories():
+                self._run()
         except Violation:
             raise
         except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.sim.world import Stream
@@ -24,7 +25,7 @@ class Link:
     def _to_peer(self, data: bytes) -> None:
         other = self.other
         if other is not None:
-            self.peer.guarded(lambda: self.peer.received(other.connection, data, other))()
+            self.peer.guarded(partial(self.peer.received, other.connection, data))()
 
     def end(self, notify: bool) -> None:
         """Close this end; the other side hears of it when somebody tells it (a reset), or never."""

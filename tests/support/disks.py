@@ -71,17 +71,21 @@ class SparseBytes:
         self.size = size
 
     def write(self, position: int, content: Bytes) -> None:
-        end = position + len(content)
-        if len(self.held) < position:
-            self.held.extend(bytes(position - len(self.held)))
-        self.held[position:end] = content
-        self.size = max(self.size, end)
+        held, end = self.held, position + len(content)
+        if len(held) < position:
+            held.extend(bytes(position - len(held)))
+        held[position:end] = content
+        if end > self.size:
+            self.size = end
 
     def read(self, position: int, length: int) -> bytes:
-        length = max(0, min(length, self.size - position))
-        with memoryview(self.held) as held:
-            content = bytes(held[position : position + length])
-        return content if len(content) == length else content + bytes(length - len(content))
+        if length <= 0:
+            return b""
+        held, end = self.held, position + length
+        if end <= len(held):
+            return bytes(held[position:end])
+        content = bytes(held[position:])
+        return content + bytes(max(0, min(end, self.size) - position - len(content)))
 
     def resize(self, size: int) -> None:
         del self.held[size:]
@@ -161,8 +165,8 @@ class MemoryView:
         self._file = file
 
     def __getitem__(self, part: slice) -> bytes:
-        start, stop, _ = part.indices(self._segment.size_bytes)
-        return self._segment.read(start, max(0, stop - start))
+        start, stop, _ = part.indices(self._file.seen.size)
+        return self._segment.read(start, stop - start)
 
     def memory(self) -> memoryview:
         self._segment.read(0, 0)  # refuses as every read of the file does
@@ -399,18 +403,20 @@ class FaultyDisk(MemoryDisk):
         return self._rng.random() < 0.5, True
 
     def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
-        self._fail_write_in = _count_down(self._fail_write_in)
-        if self._fail_write_in == 0:
-            self._fail_write_in = None
-            self.counters.write_errors += 1
-            self._write_some(path, file, position, content, self._rng.randrange(len(content) + 1))
-            raise _refused("write", path, errno.EIO)
-        growth = position + len(content) - max(position, len(file.seen.held))
-        if self.is_small and growth > 0 and self.used_bytes + growth > self.capacity_bytes:
-            self.counters.no_space_errors += 1
-            fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
-            self._write_some(path, file, position, content, min(fitting, len(content)))
-            raise _refused("write", path, errno.ENOSPC)
+        if self._fail_write_in is not None:
+            self._fail_write_in -= 1
+            if self._fail_write_in == 0:
+                self._fail_write_in = None
+                self.counters.write_errors += 1
+                self._write_some(path, file, position, content, self._rng.randrange(len(content) + 1))
+                raise _refused("write", path, errno.EIO)
+        if self.is_small:
+            growth = position + len(content) - max(position, len(file.seen.held))
+            if growth > 0 and self.used_bytes + growth > self.capacity_bytes:
+                self.counters.no_space_errors += 1
+                fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
+                self._write_some(path, file, position, content, min(fitting, len(content)))
+                raise _refused("write", path, errno.ENOSPC)
         act = self.in_the_middle(path) if self.in_the_middle is not None else None
         if act is None or len(content) < 2:
             super().write_file(path, file, position, content)

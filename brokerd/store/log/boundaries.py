@@ -36,6 +36,12 @@ class BoundaryTracker:
         self._max_record_bytes = max_record_bytes
         self._head = b""  # the first bytes of the record that is not yet whole
 
+    def copy(self) -> BoundaryTracker:
+        """Another one that stands where this one does."""
+        twin = BoundaryTracker(self.complete_offset, self._file_size, self._max_record_bytes)
+        twin._head = self._head
+        return twin
+
     def move(self, offset: int) -> None:
         """Continue at another boundary, forgetting any part of a record."""
         self.complete_offset = offset

@@ -17,7 +17,6 @@ that began in an older one says nothing about the bytes there now.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import partial
 from typing import NamedTuple
 
@@ -159,7 +158,7 @@ class CommitLog:
         while view:
             segment = self._current or self._begin_segment(self.end_offset)
             part = view[: segment.end - self.end_offset]
-            tracker = copy(self._tracker)
+            tracker = self._tracker.copy()
             tracker.feed(self.end_offset, part, partial(self._check_received, part))
             self._write(segment, self.end_offset, (part,), len(part))
             self.end_offset += len(part)

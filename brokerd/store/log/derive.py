@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from brokerd.store.log.layout import file_start
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, DamagedRange
-from remoting.record.checksum import first_damaged
+from remoting.record.checksum import first_damaged, is_intact
 from remoting.record.fields import measure
 from remoting.record.layout import (
     BORDER,
@@ -165,8 +165,9 @@ def intact_record_at(read: Callable[[int, int], bytes], offset: int, shape: Reco
     if stop is not Stop.PARTIAL or not is_record:  # a record is longer than its start
         return None
     data = read(offset, size)
-    derived = derive(data, offset, shape.checked())
-    return data if derived.stop is Stop.END and derived.end_offset == offset + size else None
+    if len(data) != size or not is_intact(data):
+        return None
+    return data if _parse(data, 0, offset, NO_RULES, True) is not None else None
 
 
 def not_as_appended(offset: int) -> CorruptedFile:
