@@ -121,11 +121,24 @@ class SimBroker(Node):
         self.began_ms = 0.0  # its present life
         self.waiting = 0  # sends of this life that were not answered yet
         self.cluster: SimCluster
-        self._index = index
+        self.is_retired = False  # nobody starts it again
         self._peers = peers
         self._controllers = controllers
         self._journal = journal
         peers[self.ha_address] = self
+
+    def another(self, index: int) -> SimBroker:
+        """A broker of the same group and the same settings, on a disk of its own."""
+        return SimBroker(
+            self.world,
+            self.network,
+            index,
+            self._peers,
+            self._controllers,
+            self.first_settings,
+            self.store_settings,
+            self._journal,
+        )
 
     # ---- lives
 

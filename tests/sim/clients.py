@@ -62,11 +62,11 @@ class Client(Node):
 
     @property
     def broker(self) -> SimBroker:
-        return self.cluster.brokers[self._target]
+        return self.cluster.offered[self._target]
 
     def move(self) -> None:
         """Try another broker from now on."""
-        self._target = self.rng.randrange(len(self.cluster.brokers))
+        self._target = self.rng.randrange(len(self.cluster.offered))
 
     def call(
         self, broker: SimBroker, run: Callable[[Reply], None], answered: Callable[[Any], None], timeout_ms: float

@@ -28,6 +28,7 @@ from tests.sim.decay import Decay
 from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
+from tests.sim.ingredients import INGREDIENTS, draw_ingredients
 from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
@@ -47,6 +48,7 @@ class Story:
     seed: int
     mood: str | None = None
     fault_ms: float = FAULT_MS
+    ingredients: frozenset[str] | None = None  # what it has that not all have; None = drawn from the seed
     without_faults: frozenset[int] = frozenset()
     without_clients: frozenset[str] = frozenset()
 
@@ -106,12 +108,16 @@ class SimCluster:
         self.nodes: list[SimBroker | SimController] = [*self.brokers, *self.controllers]
         self.victim = rng.choice(self.brokers)
         self.decay = Decay(self, self.victim, rng.choice(self.controllers))
+        self.offered = list(self.brokers)  # whom clients try, also what only claims to be one
         for node in self.nodes:
             node.cluster = self
         for controller in self.controllers:
             controller.meet({broker.address: broker for broker in self.brokers})
         self.coverage = Coverage()
         self.injector = Injector(self, mood, MAX_FAULTS, story.fault_ms)
+        drawn = draw_ingredients(world.random("ingredients"), mood)
+        self.ingredients = drawn if story.ingredients is None else story.ingredients
+        self.additions = [make(self) for name, make in INGREDIENTS.items() if name in self.ingredients]
 
     # ---- the story
 
@@ -128,15 +134,21 @@ class SimCluster:
     def _run(self) -> None:
         require, world = self.world.require, self.world
         world.note(f"seed {self.story.seed}, mood {self.injector.mood}, {len(self.brokers)} brokers")
+        if self.ingredients:
+            world.note(f"with {', '.join(sorted(self.ingredients))}")
         for node in self.nodes:
             node.start()
         require(world.run_until(lambda: self.master() is not None, 20_000), "no master at the beginning")
         self._create()
         self._employ()
         self.injector.start(self.story.without_faults)
+        for addition in self.additions:
+            addition.begin()
         world.run(self.story.fault_ms)
         for client in self.clients:
             client.stop()
+        for addition in self.additions:
+            addition.end()
         self.injector.heal()
         if self.injector.mood == "decay":
             self._mend()
@@ -149,6 +161,8 @@ class SimCluster:
         self._let_clients_end()
         self._settle("left alone")
         check_end(self)
+        for addition in self.additions:
+            addition.check()
         self.decay.check()
         if self._restarts_at_end:
             self._restart_everything()
@@ -266,6 +280,14 @@ class SimCluster:
     def _tables(broker: SimBroker) -> list[str]:
         return sorted(map(repr, broker.core.metadata.tables.snapshot_rows()))
 
+    def second_process(self, first: SimBroker, index: int) -> SimBroker:
+        """One like the first, with an address of its own and an empty disk; it is not running."""
+        second = first.another(index)
+        second.cluster = self
+        self.nodes.append(second)
+        self.offered.append(second)
+        return second
+
     # ---- who is who
 
     def master(self) -> SimBroker | None:
@@ -308,7 +330,7 @@ class SimCluster:
 
     def recovered(self, broker: SimBroker) -> None:
         """A broker has read its disk."""
-        if broker.driver.machine.broker_id is not None:
+        if broker.driver.machine.broker_id is not None and broker in self.brokers:
             self._identify(broker)
 
     def _identify(self, broker: SimBroker) -> None:
@@ -351,7 +373,7 @@ class SimCluster:
         self.injector.later(node, self.world.random(f"{node.name} {node.life}").uniform(100, 1500))
 
     def restart(self, node: SimBroker | SimController) -> None:
-        if not node.is_up and not (isinstance(node, SimController) and node.is_retired):
+        if not node.is_up and not node.is_retired:
             node.start()
 
     def restart_all(self) -> None:
@@ -383,6 +405,8 @@ class SimCluster:
     def _is_settled(self) -> bool:
         master = self.master()
         if master is None or not all(broker.is_up for broker in self.brokers) or self.leader() is None:
+            return False
+        if not all(addition.is_settled() for addition in self.additions):
             return False
         mastership = master.driver.machine.mastership
         end = master.core.store.commitlog.end_offset

@@ -1,0 +1,31 @@
+"""Broken rules that only stories with an ingredient of their own find: see `ingredients`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
+from tests.sim.mutants import Mutant, full
+
+
+def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
+    """W27: a process is not told from one that runs on a copy of its directory."""
+    return False
+
+
+def _says(rule: Any) -> str:
+    return " ".join((rule.__doc__ or "").split())
+
+
+MUTANTS = (
+    Mutant(
+        "copies of a process",
+        "W27",
+        _says(_every_process_is_the_same),
+        ((HeartbeatTable, "_has_other", _every_process_is_the_same),),
+        full("calm", ingredients=("copied directories",)),
+        within=6,
+        first=1,
+        is_quick=False,
+    ),
+)
