@@ -44,6 +44,7 @@ from tests.support.disks import FaultyDisk, PowerLost
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
     from tests.sim.controller import SimController
+    from tests.sim.side_group import SideGroup
 
 CLUSTER = "DefaultCluster"
 GROUP = "broker-a"
@@ -103,8 +104,10 @@ class SimBroker(Node):
         settings: ReplicationSettings,
         store: StoreSettings,
         journal: JournalSettings,
+        group: str = GROUP,
     ) -> None:
         super().__init__(world, f"b{index}")
+        self.group = group
         self.network = network
         self.rng = world.random(self.name)
         self._rng_of_threads = world.random(f"threads of {self.name}")
@@ -120,7 +123,7 @@ class SimBroker(Node):
         self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
         self.began_ms = 0.0  # its present life
         self.waiting = 0  # sends of this life that were not answered yet
-        self.cluster: SimCluster
+        self.cluster: SimCluster | SideGroup
         self.is_retired = False  # nobody starts it again
         self._peers = peers
         self._controllers = controllers
@@ -129,16 +132,15 @@ class SimBroker(Node):
 
     def another(self, index: int) -> SimBroker:
         """A broker of the same group and the same settings, on a disk of its own."""
-        return SimBroker(
-            self.world,
-            self.network,
-            index,
-            self._peers,
-            self._controllers,
-            self.first_settings,
-            self.store_settings,
-            self._journal,
-        )
+        return self._like(index, self._peers, self.group)
+
+    def of_group(self, group: str, index: int, peers: dict[str, SimBroker]) -> SimBroker:
+        """A broker of another group, with the same settings; `peers` are those of that group by replication address."""
+        return self._like(index, peers, group)
+
+    def _like(self, index: int, peers: dict[str, SimBroker], group: str) -> SimBroker:
+        controllers, settings, store = self._controllers, self.first_settings, self.store_settings
+        return type(self)(self.world, self.network, index, peers, controllers, settings, store, self._journal, group)
 
     # ---- lives
 
@@ -172,7 +174,7 @@ class SimBroker(Node):
         self.every(_RETENTION_MS, self.guarded(self._look_at_disk))
 
     def _build(self) -> None:
-        files = IdentityFiles(self.disk, CLUSTER, GROUP)
+        files = IdentityFiles(self.disk, CLUSTER, self.group)
         registration = Registration(files, self.address, self.wall_ms())
         self.session: ControllerSession
         self.core: BrokerCore
@@ -184,7 +186,7 @@ class SimBroker(Node):
             return random.randbytes(NONCE_BYTES)
 
         given = (
-            BrokerIdentity(CLUSTER, GROUP, self.store_host),
+            BrokerIdentity(CLUSTER, self.group, self.store_host),
             CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
             Environment(self.disk, self, self.wall_ms, self.rng),
         )
@@ -194,7 +196,7 @@ class SimBroker(Node):
         self.driver = ReplicationDriver(
             self.settings,
             Seams(replicated, EpochFile(self.disk), self, self),
-            Credentials(b"known to this cluster only", GROUP.encode(), incarnation, nonces),
+            Credentials(b"known to this cluster only", self.group.encode(), incarnation, nonces),
             confirm_offset=store.confirm_offset,
             now_ms=self.monotonic_ms(),
         )
@@ -203,7 +205,7 @@ class SimBroker(Node):
         self.session = ControllerSession(
             self.settings,
             Speaker(
-                BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
+                BrokerNames(CLUSTER, self.group, self.address, self.ha_address, ""),
                 registration,
                 incarnation,
                 self.driver.machine,

@@ -21,6 +21,7 @@ from tests.sim.world import Node, World
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
+    from tests.sim.side_group import SideGroup
 
 TOPIC = "T"
 QUEUES = 2
@@ -34,10 +35,10 @@ Reply = Callable[[Any], None]
 class Client(Node):
     """Talks to whom it believes to be the master; clients do not fail, but the network between does."""
 
-    def __init__(self, world: World, cluster: SimCluster, name: str) -> None:
+    def __init__(self, world: World, cluster: SimCluster | SideGroup, name: str) -> None:
         super().__init__(world, name)
         self.rng = world.random(name)
-        self.cluster = cluster
+        self.cluster: Any = cluster  # most kinds of clients are of a `SimCluster`
         self.history = cluster.history
         self.is_active = True
         self.calls = 0  # that have no answer yet
@@ -93,7 +94,9 @@ class Client(Node):
 class Producer(Client):
     """One send of a few messages in flight. One that `repeats` sends again what it does not know to be stored."""
 
-    def __init__(self, world: World, cluster: SimCluster, name: str, queue_id: int, *, repeats: bool) -> None:
+    def __init__(
+        self, world: World, cluster: SimCluster | SideGroup, name: str, queue_id: int, *, repeats: bool
+    ) -> None:
         super().__init__(world, cluster, name)
         self._queue_id = queue_id
         self._repeats = repeats
@@ -145,7 +148,7 @@ class Producer(Client):
 class Puller(Client):
     """Reads a queue in order, from any replica, and commits how far it came."""
 
-    def __init__(self, world: World, cluster: SimCluster, name: str, queue_id: int) -> None:
+    def __init__(self, world: World, cluster: SimCluster | SideGroup, name: str, queue_id: int) -> None:
         super().__init__(world, cluster, name)
         self._queue_id = queue_id
         self._position = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brokerd.journal.journal import JournalSettings
@@ -19,7 +20,7 @@ from brokerd.store.settings import StoreSettings
 from controllerd.state.machine import ControllerMachine
 from remoting.errors import RequestError
 from tests.sim.administration import Administrator, TopicOwner
-from tests.sim.broker import SimBroker
+from tests.sim.broker import GROUP, SimBroker
 from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
@@ -28,9 +29,10 @@ from tests.sim.decay import Decay
 from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
-from tests.sim.ingredients import INGREDIENTS, draw_ingredients
+from tests.sim.ingredients import INGREDIENTS, Addition, draw_ingredients
 from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
+from tests.sim.side_group import SideGroup
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World
 from tests.support.disks import Counters
@@ -64,6 +66,7 @@ class SimCluster:
         self.unhandled: Counter[str] = Counter()  # errors of a disk that nobody handled
         self.ids: dict[int, SimBroker] = {}  # whose disk holds what a broker id stands for; gone when the disk is
         self.rotten: list[SimBroker] = []
+        self.second_processes: dict[SimBroker, list[SimBroker]] = {}  # which run on copies of a broker's directory
         self.clients: list[Client] = []
         self.interruptions = 0  # masterships that ended, and disks that refused
         self.restarted = False
@@ -83,6 +86,7 @@ class SimCluster:
         brokers = 2 if not needs_all and rng.random() < 0.15 else 3
         learners = 1 if not needs_all and rng.random() < 0.15 else 0
         self._restarts_at_end = rng.random() < 0.35 and mood != "memory"
+        self.name = GROUP
         self.truth = Truth(self)
         self.promises = Promises(self)
         controllers: dict[str, SimController] = {}
@@ -117,7 +121,8 @@ class SimCluster:
         self.injector = Injector(self, mood, MAX_FAULTS, story.fault_ms)
         drawn = draw_ingredients(world.random("ingredients"), mood)
         self.ingredients = drawn if story.ingredients is None else story.ingredients
-        self.additions = [make(self) for name, make in INGREDIENTS.items() if name in self.ingredients]
+        self.additions: list[Addition] = []
+        self.additions += [make(self) for name, make in INGREDIENTS.items() if name in self.ingredients]
 
     # ---- the story
 
@@ -284,6 +289,7 @@ class SimCluster:
         """One like the first, with an address of its own and an empty disk; it is not running."""
         second = first.another(index)
         second.cluster = self
+        self.second_processes.setdefault(first, []).append(second)
         self.nodes.append(second)
         self.offered.append(second)
         return second
@@ -302,6 +308,17 @@ class SimCluster:
 
     def id_of(self, broker: SimBroker) -> int | None:
         return next((broker_id for broker_id, each in self.ids.items() if each is broker), None)
+
+    @property
+    def members(self) -> Sequence[int]:
+        """The sync-state set."""
+        group = self.truth.group
+        return () if group is None else group.sync_state_set
+
+    def ids_of(self, group: str) -> Mapping[int, SimBroker]:
+        """Of a broker group that the controllers know: whose disk holds what a broker id stands for."""
+        found = [each.ids for each in self.additions if isinstance(each, SideGroup) and each.name == group]
+        return self.ids if group == GROUP else found[0]
 
     def disk_counters(self) -> list[Counters]:
         """What all disks did, also those of machines that were replaced."""
@@ -403,19 +420,22 @@ class SimCluster:
         )
 
     def _is_settled(self) -> bool:
-        master = self.master()
-        if master is None or not all(broker.is_up for broker in self.brokers) or self.leader() is None:
-            return False
-        if not all(addition.is_settled() for addition in self.additions):
+        is_quiet = self.leader() is not None and self.is_alike(self)
+        return is_quiet and all(addition.is_settled() for addition in self.additions)
+
+    def is_alike(self, group: SimCluster | SideGroup) -> bool:
+        """Whether a group of brokers has a master, and all others have what that has."""
+        master = group.master()
+        if master is None or not all(broker.is_up for broker in group.brokers):
             return False
         mastership = master.driver.machine.mastership
         end = master.core.store.commitlog.end_offset
         if mastership is None or not master.driver.accepts_messages or master.core.store.refusal is not None:
             return False
-        members = {each.driver.machine.broker_id for each in self.brokers if not each.settings.learner}
+        members = {each.driver.machine.broker_id for each in group.brokers if not each.settings.learner}
         if mastership.sync.required != mastership.sync.local or mastership.sync.local != members:
             return False
         return all(
             broker.core.store.commitlog.end_offset == end and broker.core.store.dispatch_offset == end
-            for broker in self.brokers
+            for broker in group.brokers
         )

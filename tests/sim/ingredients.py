@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tests.sim.side_group import SecondGroup
 from tests.sim.twins import Twins
 
 if TYPE_CHECKING:
@@ -34,8 +35,9 @@ class Addition(Protocol):
 
 INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "copied directories": Twins,
+    "second group": SecondGroup,
 }
-_SHARES: Final = {"copied directories": 0.12}
+_SHARES: Final = {"copied directories": 0.12, "second group": 0.12}
 # Where one disk is damaged the others must be there, and nothing else may go wrong with them.
 _NOT_IN: Final = frozenset({"rot", "decay", "memory"})
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
+from controllerd.replicas.state import Group
 from tests.sim.mutants import Mutant, full
 
 
 def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
     """W27: a process is not told from one that runs on a copy of its directory."""
     return False
+
+
+def _whoever_has_the_id(self: HeartbeatTable, group: Group, broker_id: int) -> Heartbeat | None:
+    """A broker is taken for the one with its id in another group."""
+    return next((beat for key, beat in sorted(self._beats.items()) if key[2] == broker_id), None)
 
 
 def _says(rule: Any) -> str:
@@ -26,6 +32,15 @@ MUTANTS = (
         full("calm", ingredients=("copied directories",)),
         within=6,
         first=1,
+        is_quick=False,
+    ),
+    Mutant(
+        "groups mixed up",
+        "several groups",
+        _says(_whoever_has_the_id),
+        ((HeartbeatTable, "get", _whoever_has_the_id),),
+        full("calm", ingredients=("second group",)),
+        within=4,
         is_quick=False,
     ),
 )

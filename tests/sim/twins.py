@@ -7,8 +7,8 @@ second process has an address of its own, clients find it, and faults hit it as 
 - while the first one is there all the time, the other has no role, and says that two processes have the identity;
 - nothing is lost, and when the second one is gone for good the first one has its role again.
 
-That the first one may be gone while the second one lives is no part of this: who goes on with a copy that is older than what was
-acknowledged is known by what controllers heard of the first one alone (W27), so the second one loses its power with the first.
+That the first one may be gone, or heard by nobody, while the second one lives is no part of this: that a copy is older than what
+was acknowledged is known by what controllers heard of the first one alone (W27). So the second one loses its power then.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Twins:
     def _copy(self) -> None:
         cluster = self._cluster
         copied = {first for first, _ in self._pairs}
-        brokers = [each for each in cluster.brokers if each.is_up and not each.is_paused and each not in copied]
+        brokers = [each for each in cluster.brokers if each not in copied and self._is_heard(each)]
         brokers = [each for each in brokers if each.driver.machine.broker_id is not None]
         if not brokers or self._is_over:
             return
@@ -92,8 +92,8 @@ class Twins:
         first, second = pair
         if pair not in self._pairs:
             return
-        if not first.is_up or first.life != first_life:
-            self._remove(pair)  # see above
+        if first.life != first_life or not self._is_heard(first):
+            self._remove(pair)
             return
         both = [each for each in pair if each.is_up and each.driver.machine.role is Role.MASTER]
         epochs = [each.driver.machine.master_epoch for each in both]
@@ -102,11 +102,18 @@ class Twins:
         )
         self._world.after(10, lambda: self._watch(pair, first_life, second_life, began_ms))
 
+    def _is_heard(self, first: SimBroker) -> bool:
+        """Whether controllers hear the first process as they should."""
+        network, controllers = self._cluster.network, self._cluster.controllers
+        return (
+            first.is_up and not first.is_paused and all(network.is_well(first.name, each.name) for each in controllers)
+        )
+
     def _remove(self, pair: tuple[SimBroker, SimBroker]) -> None:
         if pair not in self._pairs:
             return
         self._pairs.remove(pair)
-        first, second = pair
+        _, second = pair
         second.is_retired = True
         self._world.note(f"{second.name}, which runs on a copy, is gone for good")
         if second.is_up:
