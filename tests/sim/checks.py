@@ -266,7 +266,7 @@ def check_messages(group: SideGroup) -> None:
 def _check_queue(cluster: Cluster, broker: SimBroker, queue_id: int) -> None:
     require = cluster.world.require
     history = cluster.history
-    bodies = _read_queue(cluster, broker, TOPIC, queue_id)
+    bodies = read_queue(cluster, broker, TOPIC, queue_id)
     for body, places in history.acknowledged.items():
         for queue, offset in places:
             if queue == queue_id:
@@ -284,7 +284,7 @@ def _check_counts(cluster: Cluster) -> None:
     """Nothing was invented, and a message is there at most once per attempt that may have stored it."""
     history = cluster.history
     stored = Counter(
-        body for queue_id in range(QUEUES) for body in _read_queue(cluster, cluster.brokers[0], TOPIC, queue_id)
+        body for queue_id in range(QUEUES) for body in read_queue(cluster, cluster.brokers[0], TOPIC, queue_id)
     )
     for body, count in stored.items():
         cluster.world.require(body in history.attempts, f"{body[:20]!r} is stored, and nobody sent it")
@@ -301,7 +301,7 @@ def _check_topics(cluster: SimCluster, broker: SimBroker) -> None:
         found = broker.core.metadata.topic(topic.name) is not None
         word = "exists" if topic.exists else "is deleted"
         require(found == topic.exists, f"{topic.name} {word}, but {broker.name} says otherwise")
-        bodies = _read_queue(cluster, broker, topic.name, 0)
+        bodies = read_queue(cluster, broker, topic.name, 0)
         if not topic.exists:
             continue
         for body in bodies:
@@ -320,7 +320,7 @@ def _check_transactions(cluster: SimCluster, broker: SimBroker) -> None:
     """What was committed is there, once unless a master went; what was rolled back is not; nothing is left open."""
     require, history = cluster.world.require, cluster.history
     require(not len(broker.core.transactions.table), f"{broker.name} has transactions that are over everywhere else")
-    delivered = Counter(_read_queue(cluster, broker, TRANSACTION_TOPIC, 0))
+    delivered = Counter(read_queue(cluster, broker, TRANSACTION_TOPIC, 0))
     for body in delivered:
         require(
             history.wanted.get(body) is Outcome.COMMIT,
@@ -412,7 +412,7 @@ def read_log(broker: SimBroker) -> bytes:
     return b"".join(parts)
 
 
-def _read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -> list[bytes]:
+def read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -> list[bytes]:
     store = broker.core.store
     bodies: list[bytes] = []
     while len(bodies) < store.max_offset(topic, queue_id):

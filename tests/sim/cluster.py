@@ -68,6 +68,7 @@ class SimCluster:
         self.rotten: list[SimBroker] = []
         self.second_processes: dict[SimBroker, list[SimBroker]] = {}  # which run on copies of a broker's directory
         self.clients: list[Client] = []
+        self.living: set[str] = set()  # consumers that are there, besides clients by their names
         self.interruptions = 0  # masterships that ended, and disks that refused
         self.restarted = False
         rng = world.random("cluster")

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tests.sim.mortals import Mortals
+from tests.sim.resets import Resets
 from tests.sim.side_group import SecondGroup
+from tests.sim.through_replicas import ThroughReplicas
 from tests.sim.twins import Twins
 
 if TYPE_CHECKING:
@@ -35,9 +38,18 @@ class Addition(Protocol):
 
 INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "copied directories": Twins,
+    "lease holders that die": Mortals,
+    "gRPC through replicas": ThroughReplicas,
+    "offset resets": Resets,
     "second group": SecondGroup,
 }
-_SHARES: Final = {"copied directories": 0.12, "second group": 0.12}
+_SHARES: Final = {
+    "copied directories": 0.12,
+    "second group": 0.12,
+    "lease holders that die": 0.15,
+    "gRPC through replicas": 0.15,
+    "offset resets": 0.15,
+}
 # Where one disk is damaged the others must be there, and nothing else may go wrong with them.
 _NOT_IN: Final = frozenset({"rot", "decay", "memory"})
 

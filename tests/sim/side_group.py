@@ -8,17 +8,17 @@ Verdict: each group keeps what it acknowledged, on all of its replicas, and noth
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from controllerd.replicas.state import Group
-from remoting.errors import RequestError
+from tests.sim.administration import Maker
 from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises, check_messages
-from tests.sim.clients import QUEUES, SURE_TIMEOUT_MS, TOPIC, Client, Producer, Puller
+from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.history import History
 from tests.sim.world import World
 
@@ -63,7 +63,9 @@ class SideGroup:
 
     def begin(self) -> None:
         world, letter = self.world, self.letter
-        makers: list[Client] = [TopicMaker(world, self, f"{letter}-maker")]
+        topic = TopicConfig(TOPIC, QUEUES, QUEUES, 6)
+        make = Maker(world, self, f"{letter}-maker", lambda metadata, done: metadata.put_topic(topic, done))
+        makers: list[Client] = [make]
         makers += [Producer(world, self, f"{letter}-p{n}", n, repeats=n == 1) for n in range(QUEUES)]
         makers += [Puller(world, self, f"{letter}-g{n}", n) for n in range(QUEUES)]
         self.clients = makers
@@ -137,23 +139,6 @@ class SecondGroup(SideGroup):
         self.populate([first.of_group(NAME, _FIRST_INDEX + n, peers) for n in range(SIZE)])
         for controller in cluster.controllers:
             controller.meet({broker.address: broker for broker in self.brokers})
-
-
-class TopicMaker(Client):
-    """Makes the topic of its group, once."""
-
-    def step(self) -> None:
-        broker = self.broker
-
-        def answered(answer: tuple[RequestError | None] | None) -> None:
-            if answer is None or answer[0] is not None:
-                self.move()
-                self.again(20, 100)
-
-        def run(reply: Callable[[tuple[RequestError | None]], None]) -> None:
-            broker.core.metadata.put_topic(TopicConfig(TOPIC, QUEUES, QUEUES, 6), lambda error: reply((error,)))
-
-        self.call(broker, run, answered, SURE_TIMEOUT_MS)
 
 
 class Chooser(Producer):
