@@ -7,7 +7,6 @@ client's deadline. A call whose outcome is unknown is asked again only if asking
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from collections import deque
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
 from brokerd.proxy.methods.base import CLIENT_ID, decode
@@ -94,17 +94,16 @@ class Forwarder:
         dialler: RemotingClient,
         mastership: Replica,
         *,
-        monotonic_ms: Callable[[], int],
+        scheduler: Scheduler,
         tasks: TaskOwner,
         settings: ForwardSettings,
     ) -> None:
         self._methods = methods
         self._dialler = dialler
         self._mastership = mastership
-        self._monotonic_ms = monotonic_ms
+        self._scheduler = scheduler
         self._tasks = tasks
         self._settings = settings
-        self._loop = asyncio.get_running_loop()
         self._call_ids = itertools.count(1)
         self._client_ids: dict[object, int] = {}
         self._settings_calls: dict[object, dict[str, Call]] = {}
@@ -114,9 +113,9 @@ class Forwarder:
         self._dialling = False
         self._held: deque[_Held] = deque()
         self._held_bytes = 0
-        self._retry: asyncio.TimerHandle | None = None
+        self._retry: Timer | None = None
         self._in_flight: dict[int, tuple[RemotingConnection, Callable[[Command | LogboomError], None]]] = {}
-        self._watcher: asyncio.TimerHandle | None = None
+        self._watcher: Timer | None = None
         self._stopped = False
 
     # ---- the handlers of the endpoint
@@ -141,6 +140,9 @@ class Forwarder:
                 self._forward(connection, name, call)
             else:
                 self._hold(name, call)
+
+    def _now_ms(self) -> int:
+        return int(self._scheduler.time() * 1000)
 
     def connection_closed(self, connection: object) -> None:
         """A client of this replica went away: the master should not wait for it."""
@@ -167,14 +169,14 @@ class Forwarder:
         if len(self._held) >= settings.max_held or self._held_bytes + len(call.message) > settings.max_held_bytes:
             self._refuse(name, call, Refusal(Code.TOO_MANY_REQUESTS, _NO_MASTER))
             return
-        now_ms = self._monotonic_ms()
+        now_ms = self._now_ms()
         expires_ms = now_ms + (_ROUTE_HOLD_MS if name in ANSWERED_HERE else settings.hold_ms)
         if call.deadline_ms is not None:
             expires_ms = min(expires_ms, call.deadline_ms - _ANSWER_RESERVE_MS)
         self._held.append(_Held(name, call, expires_ms))
         self._held_bytes += len(call.message)
         if self._retry is None and not self._stopped:
-            self._retry = self._loop.call_later(_RETRY_S, self._retry_held)
+            self._retry = self._scheduler.call_later(_RETRY_S, self._retry_held)
 
     def _retry_held(self) -> None:
         """Is there a master now? Those that are too old are answered without one."""
@@ -183,7 +185,7 @@ class Forwarder:
         self._held_bytes = 0
         here = self._mastership.is_master
         connection = None if here else self._master()
-        now_ms = self._monotonic_ms()
+        now_ms = self._now_ms()
         batches: dict[str, list[Call]] = {}
         waiting: list[_Held] = []
         for each in held:
@@ -203,7 +205,7 @@ class Forwarder:
             self._held.append(each)
             self._held_bytes += len(each.call.message)
         if self._held and self._retry is None and not self._stopped:
-            self._retry = self._loop.call_later(_RETRY_S, self._retry_held)
+            self._retry = self._scheduler.call_later(_RETRY_S, self._retry_held)
 
     # ---- the connection to the master
 
@@ -221,6 +223,7 @@ class Forwarder:
         return None
 
     async def _dial(self, address: str) -> None:
+        pause_s = 0.0
         try:
             self._connection = await self._dialler.connection(address)
             self._connected_to = address
@@ -229,9 +232,12 @@ class Forwarder:
                     self._tell(self._connection, call)
         except ConnectionLost as error:
             log.info("%s", error)
-            await asyncio.sleep(_RETRY_S)
+            pause_s = _RETRY_S
         finally:
-            self._dialling = False
+            self._scheduler.call_later(pause_s, self._may_dial)
+
+    def _may_dial(self) -> None:
+        self._dialling = False
 
     # ---- forwarding
 
@@ -240,7 +246,7 @@ class Forwarder:
         client = self._client_ids.get(connection)
         if client is None:
             client = self._client_ids[connection] = next(self._next_client_id)
-        left_ms = 0 if call.deadline_ms is None else max(1, call.deadline_ms - self._monotonic_ms())
+        left_ms = 0 if call.deadline_ms is None else max(1, call.deadline_ms - self._now_ms())
         return ProxyCall(name, next(self._call_ids), left_ms, call.peer.address, client, call.metadata)
 
     def _remember(self, call: Call) -> None:
@@ -292,7 +298,7 @@ class Forwarder:
         A frozen master answers nothing and closes nothing: only the election of another one shows that waiting is in vain.
         """
         if self._watcher is None and self._in_flight and not self._stopped:
-            self._watcher = self._loop.call_later(_WATCH_S, self._look)
+            self._watcher = self._scheduler.call_later(_WATCH_S, self._look)
 
     def _look(self) -> None:
         self._watcher = None

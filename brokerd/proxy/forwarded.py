@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
 from brokerd.proxy.proxy_call import (
     CANCEL,
@@ -110,17 +110,17 @@ class ForwardedCalls:
         self,
         handlers: Mapping[str, Handler],
         mastership: Replica,
-        monotonic_ms: Callable[[], int],
+        scheduler: Scheduler,
         closed: Callable[[object], None],
     ) -> None:
         self._handlers = handlers
         self._mastership = mastership
-        self._monotonic_ms = monotonic_ms
+        self._scheduler = scheduler
         self._closed = closed
         self._calls: dict[RemotingConnection, dict[int, ForwardedCall]] = {}
         # what stands for a client's connection to a replica in the registry of clients
         self._clients: dict[RemotingConnection, dict[int, object]] = {}
-        self._returning: dict[RemotingConnection, asyncio.TimerHandle] = {}
+        self._returning: dict[RemotingConnection, Timer] = {}
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """The handler of code PROXY_CALL: the requests of one read event."""
@@ -160,7 +160,7 @@ class ForwardedCalls:
             call.cancel()
         clients = list(self._clients.pop(connection, {}).values())
         if clients:
-            timer = asyncio.get_running_loop().call_later(_RETURN_S, self._gone, connection, clients)
+            timer = self._scheduler.call_later(_RETURN_S, self._gone, connection, clients)
             self._returning[connection] = timer
 
     def stop(self) -> None:
@@ -183,7 +183,7 @@ class ForwardedCalls:
             packed_host = pack_host(*split_address(origin.peer))
         except (OSError, RequestError):
             packed_host = _NO_HOST
-        deadline_ms = self._monotonic_ms() + origin.timeout_ms if origin.timeout_ms else None
+        deadline_ms = int(self._scheduler.time() * 1000) + origin.timeout_ms if origin.timeout_ms else None
         peer = Peer(origin.peer, packed_host, client)
         call = ForwardedCall(self, connection, request, origin, peer, deadline_ms, bytes(request.body))
         self._calls.setdefault(connection, {})[origin.call_id] = call

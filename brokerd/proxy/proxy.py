@@ -6,6 +6,7 @@ it of closed remoting connections. Nothing else of this package is used from out
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,15 +61,16 @@ class GrpcProxy:
         self._methods = build_methods(
             services, monotonic_ms=monotonic_ms, wall_ms=wall_ms, auto_create_groups=options.auto_create_groups
         )
+        loop = asyncio.get_running_loop()
         self._forwarder = Forwarder(
             self._methods,
             dialler,
             mastership,
-            monotonic_ms=monotonic_ms,
+            scheduler=loop,
             tasks=self._tasks,
             settings=options.forward,
         )
-        self._forwarded = ForwardedCalls(self._methods.handlers, mastership, monotonic_ms, self._client_gone)
+        self._forwarded = ForwardedCalls(self._methods.handlers, mastership, loop, self._client_gone)
         handlers: Mapping[str, GrpcHandler] = {
             name: partial(self._forwarder.execute, name) for name in self._methods.handlers
         }

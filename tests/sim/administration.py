@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.service import MetadataService
 from brokerd.replication.controllers.session import SessionRequest
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.put_status import PutStatus
@@ -99,6 +100,32 @@ class TopicOwner(Client):
 
         drafts = [make_draft(topic.name, 0, body)]
         self.call(broker, lambda reply: broker.take_send(drafts, reply), answered, SURE_TIMEOUT_MS)
+
+
+class Maker(Client):
+    """Makes something of the group's metadata, a topic or a group of consumers, until a master says that it is there."""
+
+    def __init__(
+        self, world: World, cluster: Any, name: str, make: Callable[[MetadataService, Callable[[Any], None]], None]
+    ) -> None:
+        super().__init__(world, cluster, name)
+        self._make = make
+
+    def step(self) -> None:
+        broker = self.broker
+
+        def answered(answer: tuple[RequestError | None] | None) -> None:
+            if answer is None or answer[0] is not None:
+                self.move()
+                self.again(20, 100)
+
+        def run(reply: Reply) -> None:
+            self._make(broker.core.metadata, lambda error: reply((error,)))
+
+        self.call(broker, run, answered, SURE_TIMEOUT_MS)
+
+    def stop(self) -> None:
+        """Whoever waits for it may still be there."""
 
 
 class Administrator(Client):

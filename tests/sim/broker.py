@@ -48,6 +48,7 @@ from tests.support.disks import FaultyDisk, PowerLost
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
     from tests.sim.controller import SimController
+    from tests.sim.side_group import SideGroup
 
 CLUSTER = "DefaultCluster"
 GROUP = "broker-a"
@@ -107,8 +108,10 @@ class SimBroker(Node):
         settings: ReplicationSettings,
         store: StoreSettings,
         journal: JournalSettings,
+        group: str = GROUP,
     ) -> None:
         super().__init__(world, f"b{index}")
+        self.group = group
         self.network = network
         self.rng = world.random(self.name)
         self._rng_of_threads = world.random(f"threads of {self.name}")
@@ -126,14 +129,26 @@ class SimBroker(Node):
         self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
         self.began_ms = 0.0  # its present life
         self.waiting = 0  # sends of this life that were not answered yet
-        self.cluster: SimCluster
-        self._index = index
+        self.cluster: SimCluster | SideGroup
+        self.is_retired = False  # nobody starts it again
         self._peers = peers
         self._controllers = controllers
         self._journal = journal
-        self.place = Place(list(controllers), GROUP, self.address)
-        self.group_key = f"{CLUSTER}#{GROUP}".encode()
+        self.place = Place(list(controllers), group, self.address)
+        self.group_key = f"{CLUSTER}#{group}".encode()
         peers[self.ha_address] = self
+
+    def another(self, index: int) -> SimBroker:
+        """A broker of the same group and the same settings, on a disk of its own."""
+        return self._like(index, self._peers, self.group)
+
+    def of_group(self, group: str, index: int, peers: dict[str, SimBroker]) -> SimBroker:
+        """A broker of another group, with the same settings; `peers` are those of that group by replication address."""
+        return self._like(index, peers, group)
+
+    def _like(self, index: int, peers: dict[str, SimBroker], group: str) -> SimBroker:
+        controllers, settings, store = self._controllers, self.first_settings, self.store_settings
+        return type(self)(self.world, self.network, index, peers, controllers, settings, store, self._journal, group)
 
     # ---- lives
 
@@ -181,7 +196,7 @@ class SimBroker(Node):
 
     def _build(self, ask_first: bool) -> None:
         self._flush_wanted = self._is_flushing = self._sync_is_due = self._checkpoint_is_due = False
-        files = IdentityFiles(self.disk, CLUSTER, GROUP)
+        files = IdentityFiles(self.disk, CLUSTER, self.group)
         registration = Registration(files, self.address, self.wall_ms())
         random = self.world.random(f"nonces of {self.name}, life {self.life}")
 
@@ -189,7 +204,7 @@ class SimBroker(Node):
             return random.randbytes(NONCE_BYTES)
 
         given = (
-            BrokerIdentity(CLUSTER, GROUP, self.store_host),
+            BrokerIdentity(CLUSTER, self.group, self.store_host),
             CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
             Environment(self.disk, self, self.wall_ms, self.rng),
         )
@@ -199,7 +214,7 @@ class SimBroker(Node):
         driver = ReplicationDriver(
             self.settings,
             Seams(replicated, EpochFile(self.disk), self, self),
-            Credentials(SECRET, GROUP.encode(), incarnation, nonces),
+            Credentials(SECRET, self.group.encode(), incarnation, nonces),
             confirm_offset=store.confirm_offset,
             now_ms=self.monotonic_ms(),
         )
@@ -214,7 +229,7 @@ class SimBroker(Node):
         self.session: ControllerSession = ControllerSession(
             self.settings,
             Speaker(
-                BrokerNames(CLUSTER, GROUP, self.address, self.ha_address, ""),
+                BrokerNames(CLUSTER, self.group, self.address, self.ha_address, ""),
                 registration,
                 incarnation,
                 driver.machine,

@@ -8,7 +8,7 @@ agrees with the log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.metadata.tables import MetadataTables
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
     from tests.sim.controller import SimController
+    from tests.sim.side_group import SideGroup
+
+    Cluster = SimCluster | SideGroup
 
 
 class Truth:
@@ -43,13 +46,17 @@ class Truth:
         self._machine = ControllerMachine({"replicas": self._recorded})
         self._entries: list[tuple[bool, bytes]] = []  # of index 1 on
         self._states: dict[int, bytes] = {0: self._machine.snapshot()}
-        self._masters: dict[int, int] = {}
-        self._codes: dict[int, str] = {}
+        self._masters: dict[tuple[str, int], int] = {}
+        self._codes: dict[tuple[str, int], str] = {}
         self.elections = 0
 
     @property
     def group(self) -> Group | None:
-        return self._machine.replicas.groups.get(GROUP)
+        return self.group_of(GROUP)
+
+    def group_of(self, name: str) -> Group | None:
+        """One of the groups that the controllers decide about."""
+        return self._machine.replicas.groups.get(name)
 
     def decided(self, controller: SimController, index: int, is_decision: bool, data: bytes) -> None:
         """A controller is about to apply an entry; those that are no decisions are the group's own."""
@@ -61,12 +68,14 @@ class Truth:
         self._require(index == len(self._entries) + 1, f"{controller.name} skips to entry {index}")
         self._entries.append(entry)
         if is_decision:
-            before = self.group
+            before = self._machine.replicas.groups
             try:
                 self._machine.apply(data)
             except (AssertionError, KeyError) as error:
                 self._require(False, f"what was decided at {index} contradicts the entries before it: {error!r}")
-            self._check_change(before, self.group)
+            for name, group in self._machine.replicas.groups.items():
+                if before.get(name) is not group:
+                    self._check_change(before.get(name), group, self._cluster.ids_of(name))
         self._states[index] = self._machine.snapshot()
 
     def applied(self, controller: SimController, index: int, machine: ControllerMachine) -> None:
@@ -79,21 +88,21 @@ class Truth:
     def _recorded(self, record: Record | None, _state: ReplicasState) -> None:
         note = self._cluster.world.note
         if isinstance(record, MasterElected):
-            self.elections += 1
+            self.elections += record.broker_name == GROUP
             epoch, master = record.master_epoch, record.broker_id
-            self._require(self._masters.setdefault(epoch, master) == master, f"epoch {epoch} has two masters")
-            note(f"decided: broker {master} is master of epoch {epoch}")
+            known = self._masters.setdefault((record.broker_name, epoch), master)
+            self._require(known == master, f"epoch {epoch} of {record.broker_name} has two masters")
+            note(f"decided: broker {master} is master of epoch {epoch}{_of(record.broker_name)}")
         elif isinstance(record, SyncStateSetChanged):
-            note(f"decided: the sync-state set is {list(record.sync_state_set)}")
+            note(f"decided: the sync-state set is {list(record.sync_state_set)}{_of(record.broker_name)}")
 
-    def _check_change(self, before: Group | None, after: Group | None) -> None:
-        if after is None:
-            return
+    def _check_change(self, before: Group | None, after: Group, ids: Mapping[int, SimBroker]) -> None:
+        """`ids` are the group's brokers by what their disks hold."""
         for broker_id, replica in after.replicas.items():
-            first = self._codes.setdefault(broker_id, replica.register_check_code)
+            first = self._codes.setdefault((after.broker_name, broker_id), replica.register_check_code)
             self._require(first == replica.register_check_code, f"broker id {broker_id} was given out twice")
         members = set(after.sync_state_set)
-        learners = [each for each in members if each in self._cluster.ids and self._cluster.ids[each].settings.learner]
+        learners = [each for each in members if each in ids and ids[each].settings.learner]
         self._require(not learners, f"the set {sorted(members)} holds the learners {learners}")
         self._require(members <= set(after.replicas), f"the set {sorted(members)} holds ids that are not registered")
         self._require(
@@ -108,30 +117,35 @@ class Truth:
         self._require(changed > 0 or after.sync_state_set == before.sync_state_set, "a set changed within its epoch")
         joined = members - set(before.sync_state_set)
         if changed and after.master_epoch == before.master_epoch:
-            self._cluster.happened("join" if joined else "leave", self._cluster.ids.get(min(joined, default=-1)))
+            self._cluster.happened("join" if joined else "leave", ids.get(min(joined, default=-1)))
         master = after.master_broker_id
         if master is not None and after.master_epoch > before.master_epoch and before.had_master:
             self._require(
-                master in before.sync_state_set or self._gives_way(before.sync_state_set, master),
+                master in before.sync_state_set or _gives_way(before.sync_state_set, master, ids),
                 f"broker {master} was elected from outside of {before.sync_state_set}",
             )
 
-    def _gives_way(self, members: Sequence[int], elected_id: int) -> bool:
-        """Whether the set's last member lost the end of its log, and the elected broker has all that is left of it: the rule of
-        `in_place_of_the_last`, by what both had when they last ran."""
-        last, elected = (self._cluster.ids.get(each) for each in (members[0], elected_id))
-        if len(members) > 1 or last is None or elected is None:
-            return False
-        left, held = (
-            (each.driver.machine.epochs.last_epoch, each.core.store.commitlog.end_offset) for each in (last, elected)
-        )
-        return left <= held
+
+def _of(group: str) -> str:
+    return "" if group == GROUP else f" of {group}"
+
+
+def _gives_way(members: Sequence[int], elected_id: int, ids: Mapping[int, SimBroker]) -> bool:
+    """Whether the set's last member lost the end of its log, and the elected broker has all that is left of it: the rule of
+    `in_place_of_the_last`, by what both had when they last ran."""
+    last, elected = (ids.get(each) for each in (members[0], elected_id))
+    if len(members) > 1 or last is None or elected is None:
+        return False
+    left, held = (
+        (each.driver.machine.epochs.last_epoch, each.core.store.commitlog.end_offset) for each in (last, elected)
+    )
+    return left <= held
 
 
 class Promises:
     """What brokers tell their clients, looked at in the moment in which they say it."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._ackers: dict[int, str] = {}
         self.looked_up = 0  # records that were looked up on the disks of members of the set
@@ -149,19 +163,25 @@ class Promises:
         epoch = broker.driver.machine.master_epoch
         first = self._ackers.setdefault(epoch, broker.name)
         require(first == broker.name, f"{first} and {broker.name} both acknowledged in epoch {epoch}")
-        group = self._cluster.truth.group
-        if group is None or not broker.settings.ack_after_flush:
+        members = self._cluster.members
+        if not broker.settings.ack_after_flush:
             return
-        holders = [holder for each in group.sync_state_set if (holder := self._cluster.ids.get(each)) is not None]
+        holders = [holder for each in members if (holder := self._cluster.ids.get(each)) is not None]
         holders = [holder for holder in holders if holder not in self._cluster.rotten]
         for draft, outcome in acknowledged:
             for holder in holders:
                 self.looked_up += 1
-                if not _has_on_disk(holder, outcome.physical_offset, bytes(draft.body)):
+                if not any(
+                    _has_on_disk(each, outcome.physical_offset, bytes(draft.body)) for each in self._of_id(holder)
+                ):
                     self._cluster.world.broken(
                         f"{broker.name} acknowledged offset {outcome.physical_offset} in epoch {epoch}, and {holder.name}, which "
-                        f"is in the set {list(group.sync_state_set)}, does not have it on its disk"
+                        f"is in the set {sorted(members)}, does not have it on its disk"
                     )
+
+    def _of_id(self, holder: SimBroker) -> list[SimBroker]:
+        """The process that has the id: it may be one that runs on a copy of the holder's directory."""
+        return [holder, *self._cluster.second_processes.get(holder, ())]
 
     def became_master(self, broker: SimBroker) -> None:
         """A new master knows every offset that a consumer was told is committed, and every message that it was told is acked."""
@@ -181,7 +201,7 @@ class Promises:
                 )
 
 
-def check_broker_alone(cluster: SimCluster, broker: SimBroker) -> None:
+def check_broker_alone(cluster: Cluster, broker: SimBroker) -> None:
     """Log, queues and tables of one broker agree."""
     require = cluster.world.require
     store = broker.core.store
@@ -234,10 +254,22 @@ def check_end(cluster: SimCluster) -> None:
     _check_replicas(cluster)
 
 
-def _check_queue(cluster: SimCluster, broker: SimBroker, queue_id: int) -> None:
+def check_messages(group: SideGroup) -> None:
+    """The same of a group whose clients only send, read and commit."""
+    for broker in group.brokers:
+        group.world.require(not broker.waiting, f"{broker.name} left {broker.waiting} sends without an answer")
+        check_broker_alone(group, broker)
+        for queue_id in range(QUEUES):
+            _check_queue(group, broker, queue_id)
+        _check_offsets(group, broker)
+    _check_counts(group)
+    _check_replicas(group)
+
+
+def _check_queue(cluster: Cluster, broker: SimBroker, queue_id: int) -> None:
     broken = cluster.world.broken
     history = cluster.history
-    bodies = _read_queue(cluster, broker, TOPIC, queue_id)
+    bodies = read_queue(cluster, broker, TOPIC, queue_id)
     for body, places in history.acknowledged.items():
         for queue, offset in places:
             if queue == queue_id:
@@ -251,11 +283,11 @@ def _check_queue(cluster: SimCluster, broker: SimBroker, queue_id: int) -> None:
                 broken(f"{body[:20]!r} was read and is not at offset {offset} of {broker.name} any more")
 
 
-def _check_counts(cluster: SimCluster) -> None:
+def _check_counts(cluster: Cluster) -> None:
     """Nothing was invented, and a message is there at most once per attempt that may have stored it."""
     history = cluster.history
     stored = Counter(
-        body for queue_id in range(QUEUES) for body in _read_queue(cluster, cluster.brokers[0], TOPIC, queue_id)
+        body for queue_id in range(QUEUES) for body in read_queue(cluster, cluster.brokers[0], TOPIC, queue_id)
     )
     for body, count in stored.items():
         if body not in history.attempts:
@@ -274,7 +306,7 @@ def _check_topics(cluster: SimCluster, broker: SimBroker) -> None:
         found = broker.core.metadata.topic(topic.name) is not None
         word = "exists" if topic.exists else "is deleted"
         require(found == topic.exists, f"{topic.name} {word}, but {broker.name} says otherwise")
-        bodies = _read_queue(cluster, broker, topic.name, 0)
+        bodies = read_queue(cluster, broker, topic.name, 0)
         if not topic.exists:
             continue
         for body in bodies:
@@ -293,7 +325,7 @@ def _check_transactions(cluster: SimCluster, broker: SimBroker) -> None:
     """What was committed is there, once unless a master went; what was rolled back is not; nothing is left open."""
     require, history = cluster.world.require, cluster.history
     require(not len(broker.core.transactions.table), f"{broker.name} has transactions that are over everywhere else")
-    delivered = Counter(_read_queue(cluster, broker, TRANSACTION_TOPIC, 0))
+    delivered = Counter(read_queue(cluster, broker, TRANSACTION_TOPIC, 0))
     for body in delivered:
         require(
             history.wanted.get(body) is Outcome.COMMIT,
@@ -318,7 +350,7 @@ def open_transactions(cluster: SimCluster) -> str:
     return f"{len(table)}, the oldest with {table.oldest}" if len(table) else ""
 
 
-def _check_offsets(cluster: SimCluster, broker: SimBroker) -> None:
+def _check_offsets(cluster: Cluster, broker: SimBroker) -> None:
     history = cluster.history
     for key in history.asked:
         group, queue_id = key
@@ -330,7 +362,7 @@ def _check_offsets(cluster: SimCluster, broker: SimBroker) -> None:
         )
 
 
-def _check_replicas(cluster: SimCluster) -> None:
+def _check_replicas(cluster: Cluster) -> None:
     """All replicas have the same log, the same epochs and the same tables."""
     require = cluster.world.require
     first, *others = cluster.brokers
@@ -385,7 +417,7 @@ def read_log(broker: SimBroker) -> bytes:
     return b"".join(parts)
 
 
-def _read_queue(cluster: SimCluster, broker: SimBroker, topic: str, queue_id: int) -> list[bytes]:
+def read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -> list[bytes]:
     store = broker.core.store
     bodies: list[bytes] = []
     while len(bodies) < store.max_offset(topic, queue_id):

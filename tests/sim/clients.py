@@ -21,6 +21,7 @@ from tests.sim.world import Node, World
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
     from tests.sim.cluster import SimCluster
+    from tests.sim.side_group import SideGroup
 
 TOPIC = "T"
 QUEUES = 2
@@ -34,10 +35,10 @@ Reply = Callable[[Any], None]
 class Client(Node):
     """Talks to whom it believes to be the master; clients do not fail, but the network between does."""
 
-    def __init__(self, world: World, cluster: SimCluster, name: str) -> None:
+    def __init__(self, world: World, cluster: SimCluster | SideGroup, name: str) -> None:
         super().__init__(world, name)
         self.rng = world.random(name)
-        self.cluster = cluster
+        self.cluster: Any = cluster  # most kinds of clients are of a `SimCluster`
         self.history = cluster.history
         self.is_active = True
         self.calls = 0  # that have no answer yet
@@ -62,11 +63,11 @@ class Client(Node):
 
     @property
     def broker(self) -> SimBroker:
-        return self.cluster.brokers[self._target]
+        return self.cluster.offered[self._target]
 
     def move(self) -> None:
         """Try another broker from now on."""
-        self._target = self.rng.randrange(len(self.cluster.brokers))
+        self._target = self.rng.randrange(len(self.cluster.offered))
 
     def call(
         self, broker: SimBroker, run: Callable[[Reply], None], answered: Callable[[Any], None], timeout_ms: float
@@ -97,7 +98,9 @@ class Client(Node):
 class Producer(Client):
     """One send of a few messages in flight. One that `repeats` sends again what it does not know to be stored."""
 
-    def __init__(self, world: World, cluster: SimCluster, name: str, queue_id: int, *, repeats: bool) -> None:
+    def __init__(
+        self, world: World, cluster: SimCluster | SideGroup, name: str, queue_id: int, *, repeats: bool
+    ) -> None:
         super().__init__(world, cluster, name)
         self._queue_id = queue_id
         self._repeats = repeats
@@ -149,7 +152,7 @@ class Producer(Client):
 class Puller(Client):
     """Reads a queue in order, from any replica, and commits how far it came."""
 
-    def __init__(self, world: World, cluster: SimCluster, name: str, queue_id: int) -> None:
+    def __init__(self, world: World, cluster: SimCluster | SideGroup, name: str, queue_id: int) -> None:
         super().__init__(world, cluster, name)
         self._queue_id = queue_id
         self._position = 0

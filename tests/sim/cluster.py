@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from brokerd.journal.journal import JournalSettings
@@ -19,7 +20,7 @@ from brokerd.store.settings import StoreSettings
 from controllerd.state.machine import ControllerMachine
 from remoting.errors import RequestError
 from tests.sim.administration import Administrator, TopicOwner
-from tests.sim.broker import SimBroker
+from tests.sim.broker import GROUP, SimBroker
 from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
@@ -28,8 +29,10 @@ from tests.sim.decay import Decay
 from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
 from tests.sim.faults import Injector, choose_mood
 from tests.sim.history import History
+from tests.sim.ingredients import INGREDIENTS, Addition, draw_ingredients
 from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
+from tests.sim.side_group import SideGroup
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World, collecting_between_stories
 from tests.support.disks import Counters
@@ -47,6 +50,7 @@ class Story:
     seed: int
     mood: str | None = None
     fault_ms: float = FAULT_MS
+    ingredients: frozenset[str] | None = None  # what it has that not all have; None = drawn from the seed
     without_faults: frozenset[int] = frozenset()
     without_clients: frozenset[str] = frozenset()
 
@@ -62,7 +66,9 @@ class SimCluster:
         self.unhandled: Counter[str] = Counter()  # errors of a disk that nobody handled
         self.ids: dict[int, SimBroker] = {}  # whose disk holds what a broker id stands for; gone when the disk is
         self.rotten: list[SimBroker] = []
+        self.second_processes: dict[SimBroker, list[SimBroker]] = {}  # which run on copies of a broker's directory
         self.clients: list[Client] = []
+        self.living: set[str] = set()  # consumers that are there, besides clients by their names
         self.interruptions = 0  # masterships that ended, and disks that refused
         self.restarted = False
         rng = world.random("cluster")
@@ -82,6 +88,7 @@ class SimCluster:
         learners = 1 if not needs_all and rng.random() < 0.15 else 0
         self.scrub_round_ms = 2000 if needs_all else 10_000  # where nothing rots there is little to find
         self._restarts_at_end = rng.random() < 0.35 and mood != "memory"
+        self.name = GROUP
         self.truth = Truth(self)
         self.promises = Promises(self)
         controllers: dict[str, SimController] = {}
@@ -107,12 +114,17 @@ class SimCluster:
         self.nodes: list[SimBroker | SimController] = [*self.brokers, *self.controllers]
         self.victim = rng.choice(self.brokers)
         self.decay = Decay(self, self.victim, rng.choice(self.controllers))
+        self.offered = list(self.brokers)  # whom clients try, also what only claims to be one
         for node in self.nodes:
             node.cluster = self
         for controller in self.controllers:
             controller.meet({broker.address: broker for broker in self.brokers})
         self.coverage = Coverage()
         self.injector = Injector(self, mood, MAX_FAULTS, story.fault_ms)
+        drawn = draw_ingredients(world.random("ingredients"), mood)
+        self.ingredients = drawn if story.ingredients is None else story.ingredients
+        self.additions: list[Addition] = []
+        self.additions += [make(self) for name, make in INGREDIENTS.items() if name in self.ingredients]
 
     # ---- the story
 
@@ -130,15 +142,21 @@ class SimCluster:
     def _run(self) -> None:
         require, world = self.world.require, self.world
         world.note(f"seed {self.story.seed}, mood {self.injector.mood}, {len(self.brokers)} brokers")
+        if self.ingredients:
+            world.note(f"with {', '.join(sorted(self.ingredients))}")
         for node in self.nodes:
             node.start()
         require(world.run_until(lambda: self.master() is not None, 20_000), "no master at the beginning")
         self._create()
         self._employ()
         self.injector.start(self.story.without_faults)
+        for addition in self.additions:
+            addition.begin()
         world.run(self.story.fault_ms)
         for client in self.clients:
             client.stop()
+        for addition in self.additions:
+            addition.end()
         self.injector.heal()
         if self.injector.mood == "decay":
             self._mend()
@@ -151,6 +169,8 @@ class SimCluster:
         self._let_clients_end()
         self._settle("left alone")
         check_end(self)
+        for addition in self.additions:
+            addition.check()
         self.decay.check()
         if self._restarts_at_end:
             self._restart_everything()
@@ -280,6 +300,15 @@ class SimCluster:
     def _tables(broker: SimBroker) -> list[str]:
         return sorted(map(repr, broker.core.metadata.tables.snapshot_rows()))
 
+    def second_process(self, first: SimBroker, index: int) -> SimBroker:
+        """One like the first, with an address of its own and an empty disk; it is not running."""
+        second = first.another(index)
+        second.cluster = self
+        self.second_processes.setdefault(first, []).append(second)
+        self.nodes.append(second)
+        self.offered.append(second)
+        return second
+
     # ---- who is who
 
     def master(self) -> SimBroker | None:
@@ -294,6 +323,17 @@ class SimCluster:
 
     def id_of(self, broker: SimBroker) -> int | None:
         return next((broker_id for broker_id, each in self.ids.items() if each is broker), None)
+
+    @property
+    def members(self) -> Sequence[int]:
+        """The sync-state set."""
+        group = self.truth.group
+        return () if group is None else group.sync_state_set
+
+    def ids_of(self, group: str) -> Mapping[int, SimBroker]:
+        """Of a broker group that the controllers know: whose disk holds what a broker id stands for."""
+        found = [each.ids for each in self.additions if isinstance(each, SideGroup) and each.name == group]
+        return self.ids if group == GROUP else found[0]
 
     def disk_counters(self) -> list[Counters]:
         """What all disks did, also those of machines that were replaced."""
@@ -322,7 +362,7 @@ class SimCluster:
 
     def recovered(self, broker: SimBroker) -> None:
         """A broker has read its disk."""
-        if broker.driver.machine.broker_id is not None:
+        if broker.driver.machine.broker_id is not None and broker in self.brokers:
             self._identify(broker)
 
     def _identify(self, broker: SimBroker) -> None:
@@ -365,7 +405,7 @@ class SimCluster:
         self.injector.later(node, self.world.random(f"{node.name} {node.life}").uniform(100, 1500))
 
     def restart(self, node: SimBroker | SimController) -> None:
-        if not node.is_running and not (isinstance(node, SimController) and node.is_retired):
+        if not node.is_running and not node.is_retired:
             node.start()
 
     def restart_all(self) -> None:
@@ -395,17 +435,22 @@ class SimCluster:
         )
 
     def _is_settled(self) -> bool:
-        master = self.master()
-        if master is None or not all(broker.is_up for broker in self.brokers) or self.leader() is None:
+        is_quiet = self.leader() is not None and self.is_alike(self)
+        return is_quiet and all(addition.is_settled() for addition in self.additions)
+
+    def is_alike(self, group: SimCluster | SideGroup) -> bool:
+        """Whether a group of brokers has a master, and all others have what that has."""
+        master = group.master()
+        if master is None or not all(broker.is_up for broker in group.brokers):
             return False
         mastership = master.driver.machine.mastership
         end = master.core.store.commitlog.end_offset
         if mastership is None or not master.driver.accepts_messages or master.core.store.refusal is not None:
             return False
-        members = {each.driver.machine.broker_id for each in self.brokers if not each.settings.learner}
+        members = {each.driver.machine.broker_id for each in group.brokers if not each.settings.learner}
         if mastership.sync.required != mastership.sync.local or mastership.sync.local != members:
             return False
         return all(
             broker.core.store.commitlog.end_offset == end and broker.core.store.dispatch_offset == end
-            for broker in self.brokers
+            for broker in group.brokers
         )

@@ -144,7 +144,7 @@ class SimController(Node):
 
     def meet(self, brokers: dict[str, SimBroker]) -> None:
         """The brokers by remoting address."""
-        self._brokers = brokers
+        self._brokers.update(brokers)
 
     # ---- lives
 

@@ -146,7 +146,7 @@ def watch(broker: SimBroker) -> None:
 
     def look_at(record: Record) -> None:
         level, began_ms = history.delayed[record.body]
-        by = next(each for each in cluster.brokers if each.store_host == record.store_host)
+        by = next(each for each in cluster.offered if each.store_host == record.store_host)
         waited_ms = world.now_ms - began_ms
         if by.began_ms < began_ms and record.body not in history.delayed_seen:
             history.count("delay", "watched")

@@ -94,11 +94,13 @@ def light(
     return tell
 
 
-def full(mood: str, *, settings: ReplicationSettings | None = None, fault_ms: float = 3000) -> Tell:
-    """Stories of whole clusters, in one mood."""
+def full(
+    mood: str, *, settings: ReplicationSettings | None = None, fault_ms: float = 3000, ingredients: tuple[str, ...] = ()
+) -> Tell:
+    """Stories of whole clusters, in one mood and with these ingredients."""
 
     def tell(seed: int) -> None:
-        SimCluster(Story(seed, mood, fault_ms), settings=settings).run()
+        SimCluster(Story(seed, mood, fault_ms, frozenset(ingredients)), settings=settings).run()
 
     return tell
 

@@ -72,6 +72,7 @@ class FullCounts:
     restarted: int = 0
     looked_up: int = 0
     moods: Counter[str] = field(default_factory=Counter)
+    ingredients: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     changes: Counter[str] = field(default_factory=Counter)
@@ -92,6 +93,7 @@ class FullCounts:
         self.restarted += cluster.restarted
         self.looked_up += cluster.promises.looked_up
         self.moods[cluster.injector.mood] += 1
+        self.ingredients.update(cluster.ingredients)
         self.faults += cluster.injector.counters
         for (kind, outcome), count in cluster.history.operations.items():
             self.operations[f"{kind} {outcome}"] += count
@@ -106,7 +108,7 @@ class FullCounts:
         lines = _lines("full", self.stories, self.steps, self.cpu_s)
         again = f"{self.restarted} started everything again at the end"
         lines.append(f"{again}; {self.looked_up} records were looked for on disks")
-        lines += _counters(self, ("moods", "operations", "faults", "changes", "network", "disks"))
+        lines += _counters(self, ("moods", "ingredients", "operations", "faults", "changes", "network", "disks"))
         lines += ["each fault near each change:", table(self.pairs, CHANGES, sorted(self.faults))]
         return "\n".join([*lines, _failures("full", self.failed)])
 

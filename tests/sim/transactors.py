@@ -7,7 +7,7 @@ about later, has one right end, whatever happens in between.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
@@ -59,7 +59,8 @@ class Connected:
         return [AskedThrough(self._broker, each) for each in clients if group == _GROUP]
 
     def is_alive(self, client_id: str) -> bool:
-        return any(each.name == client_id for each in self._broker.cluster.clients)
+        cluster: Any = self._broker.cluster
+        return client_id in cluster.living or any(each.name == client_id for each in cluster.clients)
 
 
 class Transactor(Client):

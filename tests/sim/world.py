@@ -25,6 +25,7 @@ Action = Callable[[], None]
 _EVENT = struct.Struct(">dq")
 _EPOCH_MS = 1_700_000_000_000
 _SELDOM = 1 << 62
+_MUCH_LOSS = 0.1
 
 
 def _never() -> bool:
@@ -258,6 +259,10 @@ class Network:
 
     def is_cut(self, a: str, b: str) -> bool:
         return (a, b) in self._cut
+
+    def is_well(self, a: str, b: str) -> bool:
+        """Whether what passes between the two arrives in time."""
+        return self.loss < _MUCH_LOSS and not {(a, b), (b, a)} & {*self._cut, *self._slow_ms}
 
     def reply(self, source: Node, target: Node, action: Action) -> None:
         """An answer of a controller, which may be lost although the request was carried out."""

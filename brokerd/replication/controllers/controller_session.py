@@ -363,9 +363,17 @@ class ControllerSession(Session):
 
     def _look_at(self, view: RoleView, now_ms: int) -> None:
         """Under a new master the controllers may be able to judge what this broker's log lost: they are told again at once."""
+        if self._is_named_elsewhere(view):
+            self.registration.unregistered()
         if view.master_epoch != self._told_of_epoch:
             self._told_of_epoch, self._retell_at_ms = view.master_epoch, now_ms
         self._driver.observed(view, now_ms)
+
+    def _is_named_elsewhere(self, view: RoleView) -> bool:
+        """Whether this process was elected, and replicas are sent to another one's address: one that ran on a copy of the data
+        directory was registered under the id meanwhile, and is gone."""
+        is_own = view.master_id == self.registration.broker_id and view.master_incarnation == self._speaker.incarnation
+        return is_own and view.master_address not in ("", self._names.address)
 
     def _unanswered(self, request: SessionRequest, now_ms: int) -> None:
         """The outcome is unknown: tell who must know, ask again for the rest."""

@@ -435,6 +435,23 @@ def test_a_group_that_was_cleaned_away_is_registered_again() -> None:
     assert talk.tick(250) == [codes.CONTROLLER_REGISTER_BROKER]
 
 
+@pytest.mark.parametrize(
+    ("address", "incarnation", "again"),
+    [("elsewhere:9", 4, True), ("127.0.0.1:9", 4, False), ("elsewhere:9", 5, False)],
+)
+def test_an_elected_process_whose_id_was_registered_elsewhere_meanwhile_says_where_it_is(
+    address: str, incarnation: int, again: bool
+) -> None:
+    """Else its replicas look for a process that ran on a copy of its directory, and is gone."""
+    talk = Talk()
+    talk.register(1)
+    talk.tick(2000)
+    ext, body = view_answer(2)
+    talk.answer(INFO, ext | {"masterAddress": address, "masterIncarnation": str(incarnation)}, body)
+    assert (codes.CONTROLLER_REGISTER_BROKER in talk.tick(1)) is again
+    assert talk.observer.views[-1].master_id == 2
+
+
 def test_without_a_named_replication_address_it_is_the_next_port() -> None:
     talk = Talk()
     talk.register()

@@ -1,0 +1,60 @@
+"""What only some stories have, drawn from the seed: each would make every story longer, and is as good beside few others.
+
+An ingredient is a class of a module of its own, made with the cluster. It begins when the faults do and ends before they are
+healed; the cluster settles when it has, and its own verdict comes with the checks at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tests.sim.mortals import Mortals
+from tests.sim.resets import Resets
+from tests.sim.side_group import SecondGroup
+from tests.sim.through_replicas import ThroughReplicas
+from tests.sim.twins import Twins
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+
+
+class Addition(Protocol):
+    """One ingredient in one story."""
+
+    def begin(self) -> None:
+        """The cluster has a master, and its clients work."""
+
+    def end(self) -> None:
+        """Begin nothing any more: everything is about to be healed."""
+
+    def is_settled(self) -> bool:
+        """Whether it has come to rest after that."""
+
+    def check(self) -> None:
+        """Raise Violation unless what it promises was kept."""
+
+
+INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
+    "copied directories": Twins,
+    "lease holders that die": Mortals,
+    "gRPC through replicas": ThroughReplicas,
+    "offset resets": Resets,
+    "second group": SecondGroup,
+}
+_SHARES: Final = {
+    "copied directories": 0.12,
+    "second group": 0.12,
+    "lease holders that die": 0.15,
+    "gRPC through replicas": 0.15,
+    "offset resets": 0.15,
+}
+# Where one disk is damaged the others must be there, and nothing else may go wrong with them.
+_NOT_IN: Final = frozenset({"rot", "decay", "memory"})
+
+
+def draw_ingredients(rng: Random, mood: str) -> frozenset[str]:
+    """Those of a story."""
+    drawn = frozenset(name for name, share in _SHARES.items() if rng.random() < share)
+    return frozenset() if mood in _NOT_IN else drawn

@@ -1,0 +1,86 @@
+"""Broken rules that only stories with an ingredient of their own find: see `ingredients`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokerd.pop import finishing
+from brokerd.pop.requests import AckStatus
+from brokerd.pop.service import PopService
+from brokerd.store.store_reads import StoreReads
+from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
+from controllerd.replicas.state import Group
+from tests.sim.mutants import Mutant, full
+
+
+def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
+    """W27: a process is not told from one that runs on a copy of its directory."""
+    return False
+
+
+def _whoever_has_the_id(self: HeartbeatTable, group: Group, broker_id: int) -> Heartbeat | None:
+    """A broker is taken for the one with its id in another group."""
+    return next((beat for key, beat in sorted(self._beats.items()) if key[2] == broker_id), None)
+
+
+def _nothing_is_reset(self: PopService, group: str, topic: str, queue_id: int, offset: int) -> None:
+    """A group that pops is told that its offset was reset, and pops go on where they were."""
+
+
+def _nothing_was_before(self: StoreReads, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    """A reset by time goes behind the last message."""
+    return self.max_offset(topic, queue_id)
+
+
+def _says(rule: Any) -> str:
+    return " ".join((rule.__doc__ or "").split())
+
+
+MUTANTS = (
+    Mutant(
+        "copies of a process",
+        "W27",
+        _says(_every_process_is_the_same),
+        ((HeartbeatTable, "_has_other", _every_process_is_the_same),),
+        full("calm", ingredients=("copied directories",)),
+        within=6,
+        first=1,
+        is_quick=False,
+    ),
+    Mutant(
+        "groups mixed up",
+        "several groups",
+        _says(_whoever_has_the_id),
+        ((HeartbeatTable, "get", _whoever_has_the_id),),
+        full("calm", ingredients=("second group",)),
+        within=4,
+        is_quick=False,
+    ),
+    Mutant(
+        "pops go on after a reset",
+        "offset resets",
+        _says(_nothing_is_reset),
+        ((PopService, "reset_offset", _nothing_is_reset),),
+        full("calm", ingredients=("offset resets",)),
+        within=4,
+        is_quick=False,
+    ),
+    Mutant(
+        "resets by time go to the end",
+        "offset resets",
+        _says(_nothing_was_before),
+        ((StoreReads, "offset_by_time", _nothing_was_before),),
+        full("calm", ingredients=("offset resets",)),
+        within=6,
+        is_quick=False,
+    ),
+    Mutant(
+        "acks of the dead",
+        "leases",
+        "An ack by the handle of a lease that ended is answered like any other.",
+        ((finishing, "_INVALID", AckStatus.OK),),
+        full("calm", ingredients=("lease holders that die",)),
+        within=2,
+        is_quick=False,
+    ),
+)

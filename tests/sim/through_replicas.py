@@ -1,0 +1,278 @@
+"""gRPC clients that speak to any broker: a replica has the master carry their calls out.
+
+Methods, forwarding and the master's side of it are the daemon's; the sockets between are not: a call's message is given to a
+broker, and what a replica asks of its master goes over the simulated network, where it may be lost. Verdict: what such a client
+was answered OK is in the log at the offset that it was told, on every replica, like all that was acknowledged; and a send whose
+outcome is not known is not carried out twice (`checks._check_counts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from brokerd.members.registry import ClientRegistry
+from brokerd.proxy.calls import GrpcStatus, Peer
+from brokerd.proxy.forward import Forwarder, ForwardSettings
+from brokerd.proxy.forwarded import ForwardedCalls
+from brokerd.proxy.methods.base import CLIENT_ID, Services
+from brokerd.proxy.methods.table import build_methods
+from brokerd.proxy.protobuf import definition, service
+from brokerd.proxy.status import Code
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
+from remoting.disk import Bytes
+from remoting.errors import ConnectionLost, LogboomError
+from remoting.frame import Command
+from remoting.record.hosts import pack_host
+from tests.sim.broker import SimBroker
+from tests.sim.checks import read_queue
+from tests.sim.clients import QUEUES, SURE_TIMEOUT_MS, TOPIC, Client, Reply
+from tests.sim.controller import Decision, Steps
+from tests.sim.world import World
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import SimCluster
+
+_CLIENTS: Final = 2
+_CALL_MS: Final = 2000
+_LOOK_MS: Final = 20
+_FORWARDING: Final = ForwardSettings(hold_ms=1000)
+
+
+class ThroughReplicas:
+    """The gRPC side of all brokers of one story, and its clients."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._proxies: dict[tuple[str, int], Proxy] = {}
+        self.told: dict[bytes, int] = {}  # the offset in whatever queue
+
+    def begin(self) -> None:
+        cluster = self._cluster
+        cluster.clients += [GrpcProducer(cluster.world, self, f"grpc{n}", cluster) for n in range(_CLIENTS)]
+
+    def end(self) -> None:
+        """Its clients are stopped with all others."""
+
+    def is_settled(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        for broker in self._cluster.brokers:
+            places = {
+                (body, offset)
+                for queue_id in range(QUEUES)
+                for offset, body in enumerate(read_queue(self._cluster, broker, TOPIC, queue_id))
+            }
+            for body, offset in self.told.items():
+                self._cluster.world.require(
+                    (body, offset) in places,
+                    f"{broker.name} lost {body[:20]!r}, answered OK over gRPC at offset {offset}",
+                )
+
+    def of(self, broker: SimBroker) -> Proxy:
+        """What a broker's present life has of it."""
+        key = broker.name, broker.life
+        if key not in self._proxies:
+            self._proxies[key] = Proxy(broker, self)
+        return self._proxies[key]
+
+    def at(self, address: str) -> SimBroker | None:
+        return next((each for each in self._cluster.offered if each.address == address), None)
+
+
+class Proxy:
+    """One life of a broker, as gRPC clients and other brokers' proxies see it. It is the `Sender` of its methods."""
+
+    def __init__(self, broker: SimBroker, proxies: ThroughReplicas) -> None:
+        core = broker.core
+        self._broker = broker
+        self._proxies = proxies
+        nowhere: Any = None  # nobody asks for routes
+        services = Services(self, core.pop, core.metadata, ClientRegistry(broker.monotonic_ms, broker.wall_ms), nowhere)
+        methods = build_methods(services, monotonic_ms=broker.monotonic_ms, wall_ms=broker.wall_ms)
+        here: Any = self  # the dialler, and the `Replica` of the forwarder
+        tasks: Any = Steps(broker)
+        self.forwarder = Forwarder(methods, here, here, scheduler=broker, tasks=tasks, settings=_FORWARDING)
+        self.forwarded = ForwardedCalls(methods.handlers, here, broker, lambda _client: None)
+
+    def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
+        self._broker.take_send(list(drafts), done)
+
+    @property
+    def is_master(self) -> bool:
+        return self._broker.driver.is_master
+
+    @property
+    def master_address(self) -> str:
+        view = self._broker.driver.machine.view
+        return view.master_address if view is not None and view.master_id is not None else ""
+
+    async def connection(self, address: str) -> Wire:
+        """A connection to another broker, once the network has been there and back."""
+        decision = Decision()
+        source, target, network = self._broker, self._proxies.at(address), self._broker.network
+
+        def there() -> None:
+            assert target is not None
+            wire = Wire(source, target, self._proxies)
+            network.send(target, source, source.guarded(lambda: decision.answered(wire)))
+
+        if target is not None and target.is_up:
+            network.send(source, target, target.guarded(there))
+        expired = ConnectionLost(f"nobody answers at {address}")
+        source.call_later(0.5, lambda: decision.is_done or decision.answered(expired))
+        wire: Wire = await decision
+        return wire
+
+
+class Wire:
+    """A remoting connection from a replica to its master, as both ends see it, for as long as both live."""
+
+    def __init__(self, source: SimBroker, target: SimBroker, proxies: ThroughReplicas) -> None:
+        self._source, self._target = source, target
+        self._lives = source.life, target.life
+        self._proxies = proxies
+        self._answers: dict[int, Callable[[Command | LogboomError], None]] = {}
+        self._count = 0
+
+    @property
+    def is_open(self) -> bool:
+        return (self._source.life, self._target.life) == self._lives and self._source.is_up and self._target.is_up
+
+    # ---- the replica's end
+
+    def notify(self, code: int, ext: Mapping[str, str], body: Bytes = b"") -> None:
+        self._send(Command(code, 0, dict(ext), bytes(body)))
+
+    def request(
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        body: Bytes,
+        timeout_ms: int,
+        answered: Callable[[Command | LogboomError], None],
+    ) -> None:
+        self._count += 1
+        opaque = self._count
+        self._answers[opaque] = answered
+        self._send(Command(code, opaque, dict(ext), bytes(body)))
+        self._source.call_later(timeout_ms / 1000, self._lose, opaque)
+        self._look(opaque)
+
+    def _send(self, command: Command) -> None:
+        end: Any = self
+
+        def arrive() -> None:
+            self._proxies.of(self._target).forwarded.handle(end, [command])
+
+        self._source.network.send(self._source, self._target, self._target.guarded(arrive))
+
+    def _look(self, opaque: int) -> None:
+        """Whoever waits hears soon that the connection closed."""
+        if opaque in self._answers:
+            if not self.is_open:
+                self._lose(opaque)
+            else:
+                self._source.call_later(_LOOK_MS / 1000, self._look, opaque)
+
+    def _lose(self, opaque: int) -> None:
+        answered = self._answers.pop(opaque, None)
+        if answered is not None:
+            answered(ConnectionLost(f"the connection to {self._target.name} is gone"))
+
+    # ---- the master's end
+
+    def respond(
+        self,
+        request: Command,
+        code: int = 0,
+        ext: Mapping[str, str] | None = None,
+        body: Bytes = b"",
+        *,
+        remark: str | None = None,
+    ) -> None:
+        response = Command(code, request.opaque, dict(ext or {}), bytes(body), remark=remark)
+
+        def arrive() -> None:
+            answered = self._answers.pop(response.opaque, None)
+            if answered is not None:
+                answered(response)
+
+        self._target.network.send(self._target, self._source, self._source.guarded(arrive))
+
+    def respond_error(self, request: Command, error: LogboomError) -> None:
+        self.respond(request, error.code, remark=str(error))
+
+
+class UnaryCall:
+    """A `Call` of a client that waits for one message."""
+
+    def __init__(self, client: Client, broker: SimBroker, message: bytes, reply: Reply) -> None:
+        self.message = message
+        self.metadata: Mapping[str, str] = {CLIENT_ID: client.name}
+        self.deadline_ms: int | None = broker.monotonic_ms() + _CALL_MS
+        self.peer = Peer("10.1.0.9:40000", pack_host("10.1.0.9", 40000), client)
+        self.live = True
+        self.on_cancel: Callable[[], None] | None = None
+        self._reply = reply
+
+    def when_writable(self, start: Callable[[], None]) -> None:
+        start()
+
+    def answer(self, message: bytes) -> None:
+        assert self.live, "a call is answered twice"
+        self.live = False
+        self._reply(message)
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        raise AssertionError("a unary call has one answer")
+
+    def finish(self) -> None:
+        raise AssertionError("a unary call has one answer")
+
+    def fail(self, status: GrpcStatus, text: str) -> None:
+        self.live = False
+        self._reply(None)
+
+
+class GrpcProducer(Client):
+    """Sends one message after the other, each to any broker of the group."""
+
+    def __init__(self, world: World, proxies: ThroughReplicas, name: str, cluster: SimCluster) -> None:
+        super().__init__(world, cluster, name)
+        self._proxies = proxies
+        self._count = 0
+
+    def step(self) -> None:
+        self._count += 1
+        key = f"{self.name}:{self._count}:"
+        body = key.encode() + b"." * self.rng.randrange(300)
+        message = definition.Message(body=body)
+        message.topic.name = TOPIC
+        system = message.system_properties
+        system.message_id, system.tag, system.message_type = key, "a", definition.NORMAL
+        system.keys.append(key)
+        encoded = service.SendMessageRequest(messages=[message]).SerializeToString()
+        broker = self.rng.choice(self.cluster.brokers)
+        self.history.may_be_stored(body)
+
+        def run(reply: Reply) -> None:
+            how = "at the master" if broker.driver.is_master else "through a replica"
+            call = UnaryCall(self, broker, encoded, lambda answer: reply((how, answer)))
+            self._proxies.of(broker).forwarder.execute("SendMessage", [call])
+
+        self.call(broker, run, lambda answer: self._sent(body, answer), SURE_TIMEOUT_MS)
+
+    def _sent(self, body: bytes, answer: tuple[str, bytes | None] | None) -> None:
+        how, encoded = (None, None) if answer is None else answer
+        response = service.SendMessageResponse.FromString(encoded or b"")
+        is_fine = response.status.code == Code.OK
+        self.history.count(
+            f"gRPC send {how}" if how else "gRPC send", "ok" if is_fine else "failed" if how else "unknown"
+        )
+        if is_fine:
+            self._proxies.told[body] = response.entries[0].offset
+            self.history.acknowledged.setdefault(body, [])
+        self.again(5, 60)
