@@ -46,6 +46,7 @@ class SideGroup:
         self.second_processes: dict[SimBroker, list[SimBroker]] = {}
         self.unhandled: Counter[str] = Counter()
         self.interruptions = 0
+        self.scrub_round_ms = cluster.scrub_round_ms
         self.promises = Promises(self)
         self.letter = letter
         self.brokers: list[SimBroker] = []
