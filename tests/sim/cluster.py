@@ -31,7 +31,7 @@ from tests.sim.history import History
 from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
-from tests.sim.world import Network, Violation, World, collecting_between_stories
+from tests.sim.world import Network, Violation, World
 from tests.support.disks import Counters
 
 SETTLE_LIMIT_MS = 60_000
@@ -118,8 +118,7 @@ class SimCluster:
     def run(self) -> None:
         """Tell it. Raises Violation."""
         try:
-            with collecting_between_stories():
-                self._run()
+            self._run()
         except Violation:
             raise
         except Exception as error:
