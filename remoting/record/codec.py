@@ -161,8 +161,12 @@ def _decode_record(buffer: Bytes, start: int) -> Record:
     if places is None:
         raise ProtocolError(CONTRADICTION)
     body_at, body_end, topic_at, topic_end = places
-    body, topic = bytes(buffer[body_at:body_end]), str(buffer[topic_at:topic_end], "utf-8")
-    return Record(size, *others, body, topic, bytes(buffer[topic_end + LENGTH_BYTES : end]))
+    parts = (
+        bytes(buffer[body_at:body_end]),
+        str(buffer[topic_at:topic_end], "utf-8"),
+        bytes(buffer[topic_end + LENGTH_BYTES : end]),
+    )
+    return Record._make((size, *others, *parts))
 
 
 def decode_records(buffer: Bytes) -> Iterator[Record]:

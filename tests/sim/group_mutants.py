@@ -359,7 +359,7 @@ MUTANTS = (
             weights={"elect": 5, "crash": 3, "start": 8, "deliver_part": 14, "cut": 3, "append": 20},
         ),
         within=6000,
-        first=300,
+        first=650,
     ),
     Mutant(
         "epoch taken up again",

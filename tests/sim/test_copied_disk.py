@@ -112,4 +112,4 @@ def test_the_story_finds_two_masters_of_one_epoch(monkeypatch: pytest.MonkeyPatc
     """With neither rule: each process is taken for the other one's next life, and takes up what the other one was elected for."""
     monkeypatch.setattr(HeartbeatTable, "_has_other", lambda self, known, incarnation, now_ms: False)
     monkeypatch.setattr(RoleMachine, "_names_twin", lambda self, view: False)
-    assert max(most_masters_of_one_epoch(seed) for seed in range(4)) == 2
+    assert any(most_masters_of_one_epoch(seed) == 2 for seed in range(4))
