@@ -31,6 +31,7 @@ from brokerd.loop.believed_clock import BelievedClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
+from brokerd.native import library
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
@@ -45,6 +46,7 @@ from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
+from brokerd.sending.native_check import send_agrees
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.store_reads import Suspicion
@@ -79,6 +81,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
+        native = library.choose(settings.kernel.mode, [send_agrees])
         self._disk = LocalDisk(settings.data)
         try:
             self._live = LiveSettings(settings, self._disk)
@@ -175,6 +178,7 @@ class Broker:
             self.replica.when_topics_known,
             loop.call_soon,
             make_topics=settings.send.auto_create_topics,
+            library=native.library,
         )
         self._replies = ReplyProcessor(
             core.sender, self.clients, pack_host(*store_host), wall_ms, stores=settings.send.store_replies
@@ -209,6 +213,7 @@ class Broker:
                 loop,
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
+                native.mode,
             )
         )
         self._cleanup = CleanupProcessor(
@@ -248,7 +253,7 @@ class Broker:
             taker=None if self._guard.is_on else self._sends,
             connections=self._connections,
         )
-        self._exporter = self._make_exporter(port)
+        self._exporter = self._make_exporter(port, native.mode)
         self._expirer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -302,7 +307,7 @@ class Broker:
         except StorageError as error:  # who reads them finds older ones; our own next start does not read them
             log.warning("the tables in config/ stay behind: %s", error)
 
-    def _make_exporter(self, port: int) -> MetricsExporter | None:
+    def _make_exporter(self, port: int, kernel: str) -> MetricsExporter | None:
         settings = self._settings
         metrics_port = settings.metrics.scrape_port(port)
         if metrics_port is None:
@@ -317,6 +322,7 @@ class Broker:
             lambda: topic_lags(self._processors.state.state()),
             lambda: scrub_state(self._scrubber),
             self._guard,
+            kernel,
         )
         return MetricsExporter(
             settings.metrics.host, metrics_port, Exposition(settings.cluster, settings.name, sources).render
