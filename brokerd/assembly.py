@@ -31,6 +31,7 @@ from brokerd.loop.believed_clock import BelievedClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
+from brokerd.native import library
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
@@ -80,6 +81,7 @@ class Broker:
         self._settings = settings
         self._disk = LocalDisk(settings.data)
         self._live = LiveSettings(settings, self._disk)
+        native = library.choose(settings.kernel.mode)
         host, port = split_address(settings.listen)
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
@@ -203,6 +205,7 @@ class Broker:
                 loop,
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
+                native.mode,
             )
         )
         self._cleanup = CleanupProcessor(
@@ -242,7 +245,7 @@ class Broker:
             taker=None if self._guard.is_on else self._sends,
             connections=self._connections,
         )
-        self._exporter = self._make_exporter(port)
+        self._exporter = self._make_exporter(port, native.mode)
         self._expirer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -296,7 +299,7 @@ class Broker:
         except StorageError as error:  # who reads them finds older ones; our own next start does not read them
             log.warning("the tables in config/ stay behind: %s", error)
 
-    def _make_exporter(self, port: int) -> MetricsExporter | None:
+    def _make_exporter(self, port: int, kernel: str) -> MetricsExporter | None:
         settings = self._settings
         metrics_port = settings.metrics.scrape_port(port)
         if metrics_port is None:
@@ -311,6 +314,7 @@ class Broker:
             lambda: topic_lags(self._processors.state.state()),
             lambda: scrub_state(self._scrubber),
             self._guard,
+            kernel,
         )
         return MetricsExporter(
             settings.metrics.host, metrics_port, Exposition(settings.cluster, settings.name, sources).render

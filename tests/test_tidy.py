@@ -47,7 +47,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["client", "guarding"],
     ],
     "brokerd": [
-        ["filters", "loop"],
+        ["filters", "loop", "native"],
         ["store"],
         ["journal"],
         ["members", "metadata", "statistics"],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokerd.composition.core import BrokerCore
+from brokerd.native.settings import PYTHON
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
@@ -66,6 +67,7 @@ class Sources:
     lags: Callable[[], Iterable[TopicLag]]
     scrub: Callable[[], ScrubState] = ScrubState
     access: Guard | None = None
+    kernel: str = PYTHON
 
 
 class Exposition:
@@ -90,6 +92,7 @@ class Exposition:
             *self._transactions(),
             *self._schedule(),
             *_loop(state.loop),
+            Family("logboom_kernel_info", "gauge", "where loops over messages run").add(1, mode=self._sources.kernel),
             *access_families(self._sources.access),
         ]
         return render(families, common)

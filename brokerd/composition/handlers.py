@@ -63,6 +63,7 @@ class Parts:
     scheduler: Scheduler
     connections: Callable[[], int]
     scrub: Callable[[], ScrubState]
+    kernel: str
 
 
 def build_processors(parts: Parts) -> Processors:
@@ -92,6 +93,7 @@ def build_processors(parts: Parts) -> Processors:
         begins_recently=pop.starts.begins_recently,
         suspicion=lambda: store.suspicion.sentence if store.suspicion is not None else "",
         scrub=parts.scrub,
+        kernel=parts.kernel,
     )
     place = ReadPlace(
         live.pull,

@@ -13,6 +13,7 @@ from brokerd.consuming.read_place import PullSettings
 from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_LEVELS, Delays, parse_levels
 from brokerd.journal.journal import JournalSettings
+from brokerd.native.settings import KernelSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.proxy.endpoint import EndpointSettings
 from brokerd.proxy.forward import ForwardSettings
@@ -90,6 +91,7 @@ class BrokerSettings:
     metrics: MetricsSettings = group(MetricsSettings)
     pull: PullSettings = group(PullSettings)
     send: SendSettings = group(SendSettings)
+    kernel: KernelSettings = group(KernelSettings)
     transactions: TransactionSettings = group(TransactionSettings)
     remoting: RemotingSettings = group(RemotingSettings)
     flow: FlowSettings = group(FlowSettings)

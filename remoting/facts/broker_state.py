@@ -260,8 +260,9 @@ class ScrubState:
 class BrokerState(CamelCase):
     """Everything. A master alone tells of a `quorum`; `weaknesses` say, as sentences, what its settings give up of the promise.
 
-    `index_lag_bytes` of the log are not in the index of keys yet. `last_error` is what is wrong now, not what was; so are
-    `controllers_error`, between this broker and its controllers, and `stale_view`, with what they tell.
+    `index_lag_bytes` of the log are not in the index of keys yet. `kernel`: loops over messages run `native`, compiled on
+    that machine, or in `python`. `last_error` is what is wrong now, not what was; so are `controllers_error`, between this broker
+    and its controllers, and `stale_view`, with what they tell.
     """
 
     cluster_name: str
@@ -282,6 +283,7 @@ class BrokerState(CamelCase):
     transactions: TransactionState | None = None
     schedule: ScheduleState | None = None
     index_lag_bytes: int = -1
+    kernel: str | None = None
     scrub: ScrubState | None = None
     connections: int = 0
     last_error: str | None = None

@@ -19,7 +19,7 @@ from typing import Any
 
 from remoting.errors import LogboomError, SettingsError
 from remoting.facts.words import Health
-from webapp.appliance import certificates, environment, java, preflight, probes, redis_server, secret_files
+from webapp.appliance import certificates, environment, java, native, preflight, probes, redis_server, secret_files
 from webapp.appliance.environment import Environment
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape
@@ -84,6 +84,7 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
     if found.problem is not None:
         handed_down[environment.JAVA_PROBLEM] = found.problem
         terminal.step(found.problem)
+    native.build(options.broker_settings, terminal.step)
     secret_files.read_or_create(layout.replication_secret_file)
     _keep_certificates_fresh(layout, terminal)
     # for the probes, which ask the daemons from this process

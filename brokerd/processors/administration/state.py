@@ -47,6 +47,7 @@ class StateFigures:
     retention_doubt: Callable[[], str]  # why files stay that would go by this machine's clock; "" = none does
     scrub: Callable[[], ScrubState]  # what of this broker's files is damaged
     suspicion: Callable[[], str] = str  # what a start found of the log's end that no crash explains; "" = nothing
+    kernel: str | None = None  # where loops over messages run
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class StateProcessor:
             transactions=figures.transactions(),
             schedule=figures.schedule(),
             index_lag_bytes=figures.index_lag_bytes(),
+            kernel=figures.kernel,
             scrub=figures.scrub(),
             connections=figures.connections(),
             # what is wrong now; what was wrong once and healed is history, in the log
