@@ -47,6 +47,7 @@ from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
+from brokerd.store.log.record_checks import checks_agree
 from brokerd.store.store_reads import Suspicion
 from remoting import codes
 from remoting.access.sealing import inner_credentials
@@ -81,7 +82,7 @@ class Broker:
         self._settings = settings
         self._disk = LocalDisk(settings.data)
         self._live = LiveSettings(settings, self._disk)
-        native = library.choose(settings.kernel.mode)
+        native = library.choose(settings.kernel.mode, (checks_agree,))
         host, port = split_address(settings.listen)
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
@@ -107,7 +108,7 @@ class Broker:
             settings.delay,
             settings.store.delays,
         )
-        environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time)
+        environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time, native.library)
         try:
             store = open_store(identity, core_settings, environment, ask_first=ask_first)
         except CorruptedFile:
