@@ -45,9 +45,10 @@ from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
+from brokerd.sending.native_check import send_agrees
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
-from brokerd.store.log.record_checks import checks_agree
+from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.store_reads import Suspicion
 from remoting import codes
 from remoting.access.sealing import inner_credentials
@@ -82,7 +83,7 @@ class Broker:
         self._settings = settings
         self._disk = LocalDisk(settings.data)
         self._live = LiveSettings(settings, self._disk)
-        native = library.choose(settings.kernel.mode, (checks_agree,))
+        native = library.choose(settings.kernel.mode, [reads_agree, send_agrees])
         host, port = split_address(settings.listen)
         store_host = (host if _is_numeric(host) else "127.0.0.1", port)
         names = BrokerNames(settings.cluster, settings.name, settings.listen, settings.ha_listen, settings.grpc_listen)
@@ -172,6 +173,7 @@ class Broker:
             self.replica.when_topics_known,
             loop.call_soon,
             make_topics=settings.send.auto_create_topics,
+            library=native.library,
         )
         self._replies = ReplyProcessor(
             core.sender, self.clients, pack_host(*store_host), wall_ms, stores=settings.send.store_replies

@@ -6,6 +6,7 @@ The variables are set when this file is imported, which is before pytest-django 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import os
@@ -17,6 +18,8 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+from brokerd.native.building import CannotBuild, build, cache_dir, find_compiler
 
 _DATA_DIR = tempfile.mkdtemp(prefix="logboom-tests-")
 atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
@@ -49,6 +52,13 @@ _ONE_SET_OF_DAEMONS = (
 ALONE = ("tests/integration/test_outages.py",)  # judge by the clock
 TESTS = Path(__file__).resolve().parent
 _ON_REQUEST = (TESTS / "interop",)  # needs more than Debian's and Python's packages: collected only when it is named
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Brokers load what is compiled before the first of them starts; where nothing can be, they go on in Python."""
+    if not hasattr(session.config, "workerinput"):
+        with contextlib.suppress(CannotBuild):
+            build(cache_dir(os.environ), find_compiler())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

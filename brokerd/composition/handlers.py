@@ -18,6 +18,7 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.metadata.tables import Change
+from brokerd.native.library import Library
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
@@ -45,6 +46,7 @@ from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
+from brokerd.sending.native_kernel import NativeKernel
 from remoting.facts.broker_state import ScheduleState, ScrubState
 
 
@@ -182,10 +184,11 @@ def build_sends(
     call_soon: Callable[[Callable[[], None]], object],
     *,
     make_topics: bool,
+    library: Library | None = None,
 ) -> SendProcessor:
-    """The processor of sends, with its kernel. `when_known` calls back when name servers know the topics; with `make_topics` a
-    topic is made when somebody sends to it."""
-    kernel: SendKernel = Kernel(store_host)
+    """The processor of sends, with its kernel, which is in C where there is a library. `when_known` calls back when name servers
+    know the topics; with `make_topics` a topic is made when somebody sends to it."""
+    kernel: SendKernel = Kernel(store_host) if library is None else NativeKernel(library, store_host)
     _tell_topics(kernel, core.metadata)
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)

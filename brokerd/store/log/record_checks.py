@@ -56,7 +56,7 @@ def first_bad_in_c(library: Library) -> FirstBad:
     return find
 
 
-def checks_agree(library: Library) -> bool:
+def reads_agree(library: Library) -> bool:
     """Whether the library finds what Python finds: nothing in intact records, and each byte of them that changes."""
     find = first_bad_in_c(library)
     for record in _examples():

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.sending.boundary import Stop
-from brokerd.sending.kernel import Kernel
 from remoting import codes, frame
 from remoting.disk import Bytes
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.transport.connection import MOST_TAKEN, ConnectionLimits, RemotingConnection
 from tests.support.client_bytes import encode_batch_body, encode_compact
+from tests.support.kernels import make_kernel
 from tests.unit.brokerd.sending.test_send import TOPICS, Broker, batch_items, request
+
+pytestmark = pytest.mark.usefixtures("both_kernels")
 
 PEER = pack_host("10.0.0.1", 40000)
 ECHO = 900
@@ -222,7 +224,7 @@ def test_the_kernel_tells_where_it_stopped_and_why() -> None:
     assert not kernel.may_take(plain[:-1], PEER), "an unfinished frame is not worth a turn"
     assert not kernel.may_take(echo, PEER)
     assert not kernel.may_take(plain, pack_host("fe80::1", 1))
-    assert not Kernel(pack_host("fe80::1", 1)).may_take(plain, PEER)
+    assert not make_kernel(pack_host("fe80::1", 1)).may_take(plain, PEER)
 
 
 def encode_response() -> bytes:

@@ -15,7 +15,6 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.processors.sending.general import GeneralSends, MakeTopic
 from brokerd.processors.sending.send import SendProcessor
 from brokerd.sending.counters import Counters
-from brokerd.sending.kernel import Kernel
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.rules import STAMP
 from brokerd.sending.sender import MessageSender, SendRules
@@ -35,6 +34,9 @@ from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES
 from remoting.record.properties import decode_properties, encode_properties
 from tests.support.client_bytes import encode_batch_body
 from tests.support.disks import MemoryDisk
+from tests.support.kernels import make_kernel
+
+pytestmark = pytest.mark.usefixtures("both_kernels")
 
 STORE_HOST = ("10.0.0.2", 10911)
 TOPICS = {
@@ -126,7 +128,7 @@ class Broker:
             self.store, self.acknowledger, SendRules(topics.get, "c", DEFAULT_DELAYS), self.counters, self.halves
         )
         self.asked: list[tuple[str, int, int | None, int]] = []
-        self.kernel = Kernel(pack_host(*STORE_HOST))
+        self.kernel = make_kernel(pack_host(*STORE_HOST))
         self.kernel.topics_changed(topics)
         general = GeneralSends(self.sender, pack_host(*STORE_HOST), self.sent_again, make_topic, when_known)
         self.processor = SendProcessor(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch
+from brokerd.sending.kernel import Kernel
 from brokerd.sending.rules import MAX_KEPT_BYTES
 from remoting import codes
 from remoting.record.codec import decode_record
@@ -40,6 +41,7 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
 
 def test_long_properties_are_stored_and_not_kept() -> None:
     broker = Broker()
+    assert isinstance(broker.kernel, Kernel)
     target = broker.kernel._targets["T"]
     long, short = ({"UNIQ_KEY": "A" * 32, "K": "x" * length} for length in (MAX_KEPT_BYTES, 1))
     connection = Connection()

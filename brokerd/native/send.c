@@ -1,0 +1,727 @@
+/* Sends: frames as clients wrote them in; records, queue units and answers out. The twin is brokerd/sending/kernel.py, for batches
+ * batch_kernel.py; brokerd/sending/native_kernel.py calls this, and gives to the twin whatever this leaves.
+ *
+ *   native_send    for each frame: read its header, find the queue, look at the properties, write record, unit and answer
+ *
+ * A frame is laid out whole or not at all: what is written for one counts only when `commit` says so, and what a frame that is left
+ * has written is written over by the next. Nothing here says why a frame is left: the twin finds out by itself.
+ *
+ * Bounds. Input: everything read of a frame lies between its begin and its end, which lies within the buffer; a reader or a text
+ * never reaches behind that. Output: each area comes with its room; what is to be written is measured first, and a frame that has
+ * no room ends the call. Lengths that a peer sent are 32 bits and sums of them 64, so none overflows.
+ */
+#include "native.h"
+
+enum {
+    PREFIX_BYTES = 8,
+    MAX_HEADER_BYTES = 512 * 1024,
+    MAX_BODY_BYTES = 4 * 1024 * 1024,
+    MAX_PROPERTIES_BYTES = 32767,
+    MAX_TOPIC_BYTES = 127,
+    MAX_BATCH_COUNT = 32767,
+    HEAD_BYTES = 88,
+    ITEM_HEAD_BYTES = 20,
+    TAIL_BYTES = 20,
+    HOST_BYTES = 8,
+    ANSWER_BYTES = 400, /* more than an answer has beside its message ids and its key */
+    ID_BYTES = 33,      /* of a message in an answer: 32 digits and a comma */
+    SEND_MESSAGE_V2 = 310,
+    SEND_BATCH_MESSAGE = 320,
+    FLAG_RESPONSE = 1,
+    FLAG_ONEWAY = 2,
+    SYS_COMPRESSED = 1,
+    SYS_KNOWN = 0x701, /* compressed, and how */
+};
+#define MAGIC 0xDAA320A7u
+#define STAMP "MSG_REGION\1DefaultRegion\2TRACE_ON\1true\2"
+#define STAMP_BYTES (sizeof STAMP - 1)
+
+/* Shared with native_kernel.py, whose ctypes and struct formats say the same. */
+
+struct target { /* a topic that takes ordinary sends; an array of them is sorted by length, then bytes of the name */
+    uint8_t name[MAX_TOPIC_BYTES];
+    uint8_t name_length;
+    int32_t queues;
+    int32_t first_slot; /* of its queue 0 */
+};
+
+struct slot { /* a queue */
+    int64_t next;   /* the offset of its next message: a guess, until the caller has compared it */
+    uint64_t touched; /* the number of the last call that used it */
+};
+
+struct touched {
+    int64_t slot;
+    int64_t first; /* what the call took for the slot's next offset */
+};
+
+struct unit { /* messages of one queue, size and code, one behind the other in log and queue */
+    int32_t target, queue_id;
+    int64_t queue_offset, position;
+    int32_t size, code;
+    int64_t count;
+};
+
+enum stop { STOP_END, STOP_LEFT, STOP_ROOM };
+
+struct areas { /* what stays the same from call to call; rooms in elements */
+    const struct target *targets;
+    int64_t target_count;
+    struct slot *slots;
+    uint8_t *records, *answers, *scratch;
+    struct unit *units;
+    int64_t *opaques;
+    struct touched *touched;
+    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room;
+    int64_t max_frame_bytes;
+    uint8_t store_host[HOST_BYTES];
+};
+
+struct request { /* what a call is about */
+    int64_t length, position, most; /* of the buffer; where to begin; frames */
+    uint64_t number;                /* another one for each call */
+    int64_t end_offset, limit, now_ms, seals;
+    uint8_t peer[HOST_BYTES];
+};
+
+struct results { /* also how far a call has come */
+    int64_t position, end_offset, frames, stop;
+    int64_t records_size, answers_size, units, messages, opaques, touched;
+};
+
+/* Private */
+
+struct text {
+    const uint8_t *at;
+    size_t length;
+};
+
+struct reader { /* `scratch` is where strings with escapes go */
+    const uint8_t *at, *end;
+    uint8_t *scratch, *scratch_end;
+};
+
+enum field { TOPIC, QUEUE_ID, SYS_FLAG, BORN_TIMESTAMP, FLAG, PROPERTIES, RECONSUME_TIMES, IS_BATCH, FIELDS };
+
+struct send {
+    int64_t code, opaque, frame_flag;
+    struct text fields[FIELDS]; /* no bytes: not there */
+    struct text body;
+    const struct target *target;
+    int32_t target_index;
+    int64_t queue_id, sys_flag, born_timestamp, flag, reconsume_times;
+};
+
+struct look { /* what properties tell */
+    struct text key;
+    int32_t tags_code;
+};
+
+struct call {
+    const struct areas *areas;
+    const struct request *request;
+    struct results *results;
+    struct results now; /* with what the present frame has written */
+};
+
+/* ---- Texts */
+
+static int equals(struct text text, const char *other, size_t length) {
+    return text.length == length && memcmp(text.at, other, length) == 0;
+}
+#define IS(text, literal) equals(text, literal, sizeof literal - 1)
+
+/* The number of a decimal text of at most 18 digits; 0 when it is none. */
+static int number_of(struct text text, int64_t *number) {
+    size_t at = text.length > 0 && text.at[0] == '-', digits = text.length - at;
+    int64_t value = 0;
+    if (digits == 0 || digits > 18) return 0;
+    for (size_t i = at; i < text.length; i++) {
+        if (text.at[i] < '0' || text.at[i] > '9') return 0;
+        value = value * 10 + (text.at[i] - '0');
+    }
+    *number = at ? -value : value;
+    return 1;
+}
+
+/* The length of the UTF-8 sequence at `at`, 0 when it is none. */
+static size_t utf8_length(const uint8_t *at, const uint8_t *end) {
+    uint8_t first = *at;
+    if (first < 0x80) return 1;
+    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
+    if (first < 0xC2 || first > 0xF4 || (size_t)(end - at) < length) return 0;
+    for (size_t i = 1; i < length; i++)
+        if ((at[i] & 0xC0) != 0x80) return 0;
+    if ((first == 0xE0 && at[1] < 0xA0) || (first == 0xED && at[1] > 0x9F)) return 0; /* too long; surrogates */
+    if ((first == 0xF0 && at[1] < 0x90) || (first == 0xF4 && at[1] > 0x8F)) return 0; /* too long; too large */
+    return length;
+}
+
+static int is_utf8(struct text text) {
+    const uint8_t *at = text.at, *end = at + text.length;
+    while (at < end) {
+        size_t length = utf8_length(at, end);
+        if (length == 0) return 0;
+        at += length;
+    }
+    return 1;
+}
+
+/* Java's String.hashCode of UTF-8, over UTF-16 units; 0 when it is no UTF-8. */
+static int java_hash(struct text text, int32_t *hash) {
+    const uint8_t *at = text.at, *end = at + text.length;
+    uint32_t value = 0;
+    while (at < end) {
+        size_t length = utf8_length(at, end);
+        if (length == 0) return 0;
+        uint32_t point = length == 1 ? *at : *at & (0x7Fu >> length);
+        for (size_t i = 1; i < length; i++) point = point << 6 | (at[i] & 0x3F);
+        if (point >= 0x10000) {
+            value = value * 31 + (0xD800 + ((point - 0x10000) >> 10));
+            point = 0xDC00 + ((point - 0x10000) & 0x3FF);
+        }
+        value = value * 31 + point;
+        at += length;
+    }
+    *hash = (int32_t)value;
+    return 1;
+}
+
+/* ---- JSON headers: a subset of what the twin's parser takes, with the same outcome. Each function is 0 for what it leaves. */
+
+/* The next byte that is no white space, without taking it; -1 at the end. */
+static int peek(struct reader *r) {
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t')) r->at++;
+    return r->at < r->end ? *r->at : -1;
+}
+
+static int take(struct reader *r, int wanted) {
+    if (peek(r) != wanted) return 0;
+    r->at++;
+    return 1;
+}
+
+/* The first byte from `at` on that is not plain in a string: a quote, a backslash, a control, or not ASCII; or the end. */
+static const uint8_t *plain_end(const uint8_t *at, const uint8_t *end) {
+    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
+    for (; end - at >= 8; at += 8) {
+        uint64_t x, quote, escape;
+        memcpy(&x, at, 8);
+        quote = x ^ ones * '"';
+        escape = x ^ ones * '\\';
+        if ((x | (x - ones * 0x20) | (quote - ones) | (escape - ones)) & highs) break; /* one of them may be there */
+    }
+    while (at < end && *at >= 0x20 && *at < 0x80 && *at != '"' && *at != '\\') at++;
+    return at;
+}
+
+static int hex_digit(uint8_t digit) {
+    if (digit >= '0' && digit <= '9') return digit - '0';
+    digit |= 0x20;
+    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+/* Take what is behind a backslash, to the scratch, which has room for three bytes. */
+static int take_escape(struct reader *r) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (r->at == r->end) return 0;
+    const char *found = memchr(names, *r->at, sizeof names - 1);
+    if (found != NULL) {
+        *r->scratch++ = (uint8_t)values[found - names];
+        r->at++;
+        return 1;
+    }
+    if (*r->at != 'u' || r->end - r->at < 5) return 0;
+    uint32_t point = 0;
+    for (int i = 1; i <= 4; i++) {
+        int digit = hex_digit(r->at[i]);
+        if (digit < 0) return 0;
+        point = point << 4 | (uint32_t)digit;
+    }
+    r->at += 5;
+    if (point >= 0xD800 && point < 0xE000) return 0;
+    if (point >= 0x800) {
+        *r->scratch++ = (uint8_t)(0xE0 | point >> 12);
+        *r->scratch++ = (uint8_t)(0x80 | (point >> 6 & 0x3F));
+        *r->scratch++ = (uint8_t)(0x80 | (point & 0x3F));
+    } else if (point >= 0x80) {
+        *r->scratch++ = (uint8_t)(0xC0 | point >> 6);
+        *r->scratch++ = (uint8_t)(0x80 | (point & 0x3F));
+    } else {
+        *r->scratch++ = (uint8_t)point;
+    }
+    return 1;
+}
+
+/* Take a string. Its text is where it stands, or in the scratch when it has escapes. */
+static int take_string(struct reader *r, struct text *text) {
+    if (!take(r, '"')) return 0;
+    const uint8_t *pending = r->at; /* what is not in the scratch yet */
+    uint8_t *begin = NULL;
+    text->at = r->at;
+    for (;;) {
+        r->at = plain_end(r->at, r->end);
+        if (r->at == r->end || *r->at < 0x20) return 0;
+        if (*r->at >= 0x80) {
+            size_t length = utf8_length(r->at, r->end);
+            if (length == 0) return 0;
+            r->at += length;
+            continue;
+        }
+        size_t length = (size_t)(r->at - pending);
+        if (*r->at == '"' && begin == NULL) {
+            text->length = length;
+            r->at++;
+            return 1;
+        }
+        if ((size_t)(r->scratch_end - r->scratch) < length + 3) return 0;
+        if (begin == NULL) begin = r->scratch;
+        memcpy(r->scratch, pending, length);
+        r->scratch += length;
+        if (*r->at++ == '"') break;
+        if (!take_escape(r)) return 0;
+        pending = r->at;
+    }
+    text->at = begin;
+    text->length = (size_t)(r->scratch - begin);
+    return 1;
+}
+
+/* Take an integer as JSON writes it. */
+static int take_int(struct reader *r, int64_t *number) {
+    peek(r);
+    const uint8_t *begin = r->at;
+    if (r->at < r->end && *r->at == '-') r->at++;
+    const uint8_t *digits = r->at;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+    if (r->at > digits && *digits == '0' && r->at - begin > 1) return 0; /* 07 is none; -0 is no integer to all */
+    return number_of((struct text){begin, (size_t)(r->at - begin)}, number) && r->at < r->end &&
+           *r->at != '.' && *r->at != 'e' && *r->at != 'E';
+}
+
+/* Take a value that nobody asks for. */
+static int take_any(struct reader *r) {
+    struct text text;
+    int64_t number;
+    int first = peek(r);
+    if (first == '"') return take_string(r, &text);
+    if (first == '-' || (first >= '0' && first <= '9')) return take_int(r, &number);
+    const char *word = first == 'n' ? "null" : first == 't' ? "true" : first == 'f' ? "false" : NULL;
+    if (word == NULL || (size_t)(r->end - r->at) < strlen(word) || memcmp(r->at, word, strlen(word)) != 0) return 0;
+    r->at += strlen(word);
+    return 1;
+}
+
+static void set_field(struct send *send, struct text name, struct text value) {
+    static const char names[FIELDS] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'm'};
+    if (name.length != 1) return;
+    const char *found = memchr(names, name.at[0], FIELDS);
+    if (found != NULL) send->fields[found - names] = value;
+}
+
+/* Take extFields: an object of strings, not empty. */
+static int take_fields(struct reader *r, struct send *send) {
+    if (!take(r, '{')) return 0;
+    do {
+        struct text name, value;
+        if (!take_string(r, &name) || !take(r, ':') || !take_string(r, &value)) return 0;
+        set_field(send, name, value);
+    } while (take(r, ','));
+    return take(r, '}');
+}
+
+static int take_json(struct reader *r, struct send *send) {
+    enum { CODE = 1, OPAQUE = 2, HAS_FLAG = 4, EXT = 8 };
+    int seen = 0;
+    if (!take(r, '{')) return 0;
+    do {
+        struct text name;
+        int which, done;
+        if (!take_string(r, &name) || !take(r, ':')) return 0;
+        which = IS(name, "code") ? CODE : IS(name, "opaque") ? OPAQUE : IS(name, "flag") ? HAS_FLAG : 0;
+        if (IS(name, "extFields")) which = EXT;
+        if (seen & which) return 0; /* which one counts is the twin's business */
+        seen |= which;
+        done = which == CODE       ? take_int(r, &send->code)
+               : which == OPAQUE   ? take_int(r, &send->opaque)
+               : which == HAS_FLAG ? take_int(r, &send->frame_flag)
+               : which == EXT      ? take_fields(r, send)
+                                   : take_any(r);
+        if (!done) return 0;
+    } while (take(r, ','));
+    return take(r, '}') && peek(r) < 0 && seen == (CODE | OPAQUE | HAS_FLAG | EXT);
+}
+
+/* ---- Compact headers */
+
+/* Take a text that its length, of `width` bytes, precedes. */
+static int take_counted(struct reader *r, size_t width, struct text *text) {
+    if ((size_t)(r->end - r->at) < width) return 0;
+    uint32_t length = width == 2 ? get16(r->at) : get32(r->at);
+    r->at += width;
+    if (length > (uint32_t)INT32_MAX || (width == 2 && length > INT16_MAX) || length > (size_t)(r->end - r->at)) return 0;
+    *text = (struct text){r->at, length};
+    r->at += length;
+    return is_utf8(*text);
+}
+
+static int take_compact(struct reader *r, struct send *send) {
+    struct text remark, name, value;
+    if (r->end - r->at < 17) return 0;
+    send->code = (int16_t)get16(r->at); /* language and version follow */
+    send->opaque = (int32_t)get32(r->at + 5);
+    send->frame_flag = (int32_t)get32(r->at + 9);
+    r->at += 13;
+    if (!take_counted(r, 4, &remark) || r->end - r->at < 4) return 0;
+    uint32_t length = get32(r->at);
+    r->at += 4;
+    if (length > (size_t)(r->end - r->at)) return 0;
+    r->end = r->at + length;
+    while (r->at < r->end) {
+        if (!take_counted(r, 2, &name) || !take_counted(r, 4, &value)) return 0;
+        if (value.length > 0) set_field(send, name, value);
+    }
+    return 1;
+}
+
+/* ---- Properties */
+
+/* Whether something in the properties is for the general path: `_SPECIAL` in brokerd/sending/rules.py. */
+static int has_special(struct text text) {
+    static const char *const specials[] = {"POP_CK",     "TRAN_MSG", "DELAY",           "TIMER_",       "INNER_", "__CRC32#",
+                                           "MSG_REGION", "TRACE_ON", "REPLY_TO_CLIENT", "WAIT\1false", "\1\2"};
+    static const char firsts[] = "PTDI_MRW\1";
+    const uint8_t *end = text.at + text.length;
+    for (const uint8_t *at = text.at; at < end; at++) {
+        if (memchr(firsts, *at, sizeof firsts - 1) == NULL) continue;
+        for (size_t i = 0; i < sizeof specials / sizeof *specials; i++) {
+            size_t length = strlen(specials[i]);
+            if ((size_t)(end - at) >= length && memcmp(at, specials[i], length) == 0) return 1;
+        }
+    }
+    return 0;
+}
+
+static int is_alphanumeric(struct text text) {
+    for (size_t i = 0; i < text.length; i++) {
+        uint8_t letter = text.at[i] | 0x20;
+        if ((letter < 'a' || letter > 'z') && (text.at[i] < '0' || text.at[i] > '9')) return 0;
+    }
+    return text.length > 0;
+}
+
+/* Take the text before the separator, which is not among the bytes 0 to 2 in it, and the separator. */
+static int take_until(struct reader *r, uint8_t separator, struct text *text) {
+    text->at = r->at;
+    while (r->at < r->end && *r->at > 2) r->at++;
+    if (r->at == r->end || *r->at != separator) return 0;
+    text->length = (size_t)(r->at++ - text->at);
+    return text->length > 0;
+}
+
+/* Whether the properties may be stored as they came, and what they tell; a part of what `pattern_of` in rules.py takes. */
+static int look_at(struct text properties, struct look *look) {
+    if (properties.length == 0) return 0;
+    struct reader r = {properties.at, properties.at + properties.length, NULL, NULL};
+    struct text name, value, tag = {properties.at, 0};
+    int is_common = 1;
+    look->key.length = 0;
+    look->tags_code = 0;
+    while (r.at < r.end) {
+        if (!take_until(&r, 1, &name) || !take_until(&r, 2, &value)) return 0;
+        if (IS(name, "UNIQ_KEY")) {
+            if (look->key.length || !is_alphanumeric(value)) return 0;
+            look->key = value;
+        } else if (IS(name, "TAGS")) {
+            if (tag.length) return 0;
+            tag = value;
+        } else if (!IS(name, "KEYS") && !(IS(name, "WAIT") && IS(value, "true"))) {
+            is_common = 0;
+        }
+    }
+    if (look->key.length == 0 || (!is_common && has_special(properties))) return 0;
+    return java_hash(tag, &look->tags_code);
+}
+
+/* ---- Frames */
+
+/* The topic of that name, NULL when it takes no ordinary sends. */
+static const struct target *find_target(const struct areas *areas, struct text name) {
+    int64_t low = 0, high = areas->target_count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        const struct target *target = &areas->targets[middle];
+        int order = name.length < target->name_length   ? -1
+                    : name.length > target->name_length ? 1
+                                                        : memcmp(name.at, target->name, name.length);
+        if (order == 0) return target;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+/* Read the numbers of a send and find its topic; 0 for what is not ordinary. */
+static int understand(const struct areas *areas, struct send *send) {
+    const struct text *fields = send->fields;
+    send->reconsume_times = 0;
+    if ((send->code != SEND_MESSAGE_V2 && send->code != SEND_BATCH_MESSAGE) || send->frame_flag & FLAG_RESPONSE) return 0;
+    send->target = find_target(areas, fields[TOPIC]);
+    if (send->target == NULL) return 0;
+    send->target_index = (int32_t)(send->target - areas->targets);
+    if (!number_of(fields[QUEUE_ID], &send->queue_id) || !number_of(fields[SYS_FLAG], &send->sys_flag) ||
+        !number_of(fields[BORN_TIMESTAMP], &send->born_timestamp) || !number_of(fields[FLAG], &send->flag))
+        return 0;
+    if (fields[RECONSUME_TIMES].length > 0 && !number_of(fields[RECONSUME_TIMES], &send->reconsume_times)) return 0;
+    return send->queue_id >= 0 && send->queue_id < send->target->queues && !(send->sys_flag & ~(int64_t)SYS_KNOWN) &&
+           send->body.length > 0 && send->body.length <= MAX_BODY_BYTES && send->reconsume_times >= 0 &&
+           send->reconsume_times < 0x8000 && send->flag >= INT32_MIN && send->flag <= INT32_MAX &&
+           send->born_timestamp >= 0 && send->born_timestamp < (int64_t)1 << 62;
+}
+
+/* Read the frame at the position: its length with the prefix; 0 when it has not come whole, -1 when it is left. */
+static int64_t read_frame(const struct areas *areas, const uint8_t *at, int64_t left, struct send *send) {
+    if (left < PREFIX_BYTES) return 0;
+    int64_t length = (int64_t)(int32_t)get32(at) + 4;
+    uint32_t encoding = at[4], header_length = get32(at + 4) & 0xFFFFFF;
+    if (length > left) return 0;
+    int64_t body_at = PREFIX_BYTES + (int64_t)header_length;
+    if (body_at > length || length > areas->max_frame_bytes || header_length > MAX_HEADER_BYTES) return -1;
+    struct reader r = {at + PREFIX_BYTES, at + body_at, areas->scratch, areas->scratch + areas->scratch_room};
+    memset(send, 0, sizeof *send);
+    send->body = (struct text){at + body_at, (size_t)(length - body_at)};
+    if (!(encoding == 0 ? take_json(&r, send) : encoding == 1 && take_compact(&r, send))) return -1;
+    return understand(areas, send) ? length : -1;
+}
+
+/* ---- Records and units */
+
+struct message { /* of a send, or of a batch */
+    struct text body, properties;
+    int64_t flag;
+    int32_t tags_code;
+};
+
+static uint8_t *put_text(uint8_t *at, const void *text, size_t length) {
+    memcpy(at, text, length);
+    return at + length;
+}
+
+/* The tail of a record, TAIL_BYTES: its checksum's digits from the least significant one on. */
+static void put_tail(uint8_t *at, uint32_t checksum) {
+    checksum &= 0x7FFFFFFF;
+    at = put_text(at, "__CRC32#\1", 9);
+    for (int i = 0; i < 10; i++, checksum /= 10) *at++ = (uint8_t)('0' + checksum % 10);
+    *at = 2;
+}
+
+/* Write a record of that size to `at`, which has room for it. */
+static void put_record(const struct call *call, const struct send *send, const struct message *message, uint8_t *at,
+                       size_t size, int64_t queue_offset) {
+    uint8_t *begin = at;
+    const struct target *target = send->target;
+    int is_batch = IS(send->fields[IS_BATCH], "true");
+    size_t added = STAMP_BYTES + (call->request->seals ? TAIL_BYTES : 0);
+    put32(at, (uint32_t)size);
+    put32(at + 4, MAGIC);
+    put32(at + 8, crc32_of(0, message->body.at, message->body.length) & 0x7FFFFFFF);
+    put32(at + 12, (uint32_t)send->queue_id);
+    put32(at + 16, (uint32_t)message->flag);
+    put64(at + 20, (uint64_t)queue_offset);
+    put64(at + 28, (uint64_t)call->now.end_offset);
+    put32(at + 36, (uint32_t)(is_batch ? send->sys_flag & ~SYS_COMPRESSED : send->sys_flag));
+    put64(at + 40, (uint64_t)send->born_timestamp);
+    memcpy(at + 48, call->request->peer, HOST_BYTES);
+    put64(at + 56, (uint64_t)call->request->now_ms);
+    memcpy(at + 64, call->areas->store_host, HOST_BYTES);
+    put32(at + 72, (uint32_t)send->reconsume_times);
+    put64(at + 76, 0);
+    put32(at + 84, (uint32_t)message->body.length);
+    at = put_text(at + HEAD_BYTES, message->body.at, message->body.length);
+    *at++ = target->name_length;
+    at = put_text(at, target->name, target->name_length);
+    put16(at, (uint16_t)(message->properties.length + added));
+    at = put_text(at + 2, message->properties.at, message->properties.length);
+    at = put_text(at, STAMP, STAMP_BYTES);
+    if (call->request->seals) put_tail(at, crc32_of(0, begin, (size_t)(at - begin)));
+}
+
+/* Count a record of the queue, in the last unit if it continues that. 0 when there is no room. */
+static int add_unit(struct call *call, const struct send *send, int32_t size, int32_t code, int64_t queue_offset) {
+    struct unit *next = call->areas->units + call->now.units;
+    if (call->now.units > 0 && next[-1].target == send->target_index && next[-1].queue_id == send->queue_id &&
+        next[-1].size == size && next[-1].code == code) {
+        next[-1].count++; /* the record lies behind it in the log, and of its queue it is the next */
+        return 1;
+    }
+    if (call->now.units == call->areas->units_room) return 0;
+    *next = (struct unit){send->target_index, (int32_t)send->queue_id, queue_offset, call->now.end_offset, size, code, 1};
+    call->now.units++;
+    return 1;
+}
+
+/* Lay out one message behind the others of the frame. */
+static enum stop add_message(struct call *call, const struct send *send, const struct message *message,
+                             int64_t queue_offset) {
+    size_t properties = message->properties.length + STAMP_BYTES + (call->request->seals ? TAIL_BYTES : 0);
+    size_t size = HEAD_BYTES + message->body.length + 1 + send->target->name_length + 2 + properties;
+    if (properties > MAX_PROPERTIES_BYTES || call->now.end_offset + (int64_t)size > call->request->limit) return STOP_LEFT;
+    if (call->now.records_size + (int64_t)size > call->areas->records_room) return STOP_ROOM;
+    put_record(call, send, message, call->areas->records + call->now.records_size, size, queue_offset);
+    if (!add_unit(call, send, (int32_t)size, message->tags_code, queue_offset)) return STOP_ROOM;
+    call->now.messages++;
+    call->now.records_size += (int64_t)size;
+    call->now.end_offset += (int64_t)size;
+    return STOP_END;
+}
+
+/* ---- Answers: as kernel.py writes them */
+
+static uint8_t *put_decimal(uint8_t *at, int64_t number) {
+    uint8_t digits[20];
+    int count = 0;
+    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+    if (number < 0) *at++ = '-';
+    do digits[count++] = (uint8_t)('0' + left % 10);
+    while ((left /= 10) > 0);
+    while (count > 0) *at++ = digits[--count];
+    return at;
+}
+
+static uint8_t *put_hex(uint8_t *at, const uint8_t *bytes, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] >> 4];
+        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] & 15];
+    }
+    return at;
+}
+
+static uint8_t *put_id(uint8_t *at, const uint8_t *store_host, int64_t position) {
+    uint8_t place[8];
+    put64(place, (uint64_t)position);
+    return put_hex(put_hex(at, store_host, HOST_BYTES), place, sizeof place);
+}
+
+#define PUT(at, literal) put_text(at, literal, sizeof literal - 1)
+
+/* The ids of the messages that the units from `first` on stand for, with commas between them. */
+static uint8_t *put_ids(const struct call *call, uint8_t *at, int64_t position) {
+    const uint8_t *records = call->areas->records;
+    int64_t offset = call->results->records_size;
+    for (; offset < call->now.records_size; position += get32(records + offset), offset += get32(records + offset)) {
+        if (offset > call->results->records_size) *at++ = ',';
+        at = put_id(at, call->areas->store_host, position);
+    }
+    return at;
+}
+
+/* Answer a send that wrote `count` records; `key` is that of a single message. 0 when there is no room. */
+static int add_answer(struct call *call, const struct send *send, int64_t count, const struct text *key,
+                      int64_t queue_offset) {
+    int64_t needed = ANSWER_BYTES + count * ID_BYTES + (key != NULL ? (int64_t)key->length : 0);
+    if (send->frame_flag & FLAG_ONEWAY) return 1;
+    if (call->now.answers_size + needed > call->areas->answers_room || call->now.opaques == call->areas->opaques_room)
+        return 0;
+    uint8_t *begin = call->areas->answers + call->now.answers_size, *at = begin + PREFIX_BYTES;
+    at = PUT(at, "{\"code\": 0,\"extFields\":{\"msgId\":\"");
+    at = put_ids(call, at, call->results->end_offset);
+    at = put_decimal(PUT(at, "\",\"queueId\":\""), send->queue_id);
+    at = put_decimal(PUT(at, "\",\"queueOffset\":\""), queue_offset);
+    if (key != NULL) at = put_text(PUT(at, "\",\"transactionId\":\""), key->at, key->length);
+    at = PUT(at, "\",\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
+    at = PUT(put_decimal(at, send->opaque), ",\"version\":479}");
+    put32(begin, (uint32_t)(at - begin - 4));
+    put32(begin + 4, (uint32_t)(at - begin - PREFIX_BYTES));
+    call->now.answers_size += at - begin;
+    call->areas->opaques[call->now.opaques++] = send->opaque;
+    return 1;
+}
+
+/* ---- Sends */
+
+static enum stop lay_out_single(struct call *call, const struct send *send, int64_t queue_offset, int64_t *count) {
+    struct look look;
+    if (!look_at(send->fields[PROPERTIES], &look)) return STOP_LEFT;
+    struct message message = {send->body, send->fields[PROPERTIES], send->flag, look.tags_code};
+    enum stop stop = add_message(call, send, &message, queue_offset);
+    if (stop != STOP_END) return stop;
+    *count = 1;
+    return add_answer(call, send, 1, &look.key, queue_offset) ? STOP_END : STOP_ROOM;
+}
+
+/* Take the next message of a batch: total size, magic, CRC, flag, body's length, body, properties' length, properties. */
+static int take_item(struct reader *r, struct message *message) {
+    size_t left = (size_t)(r->end - r->at);
+    struct look look;
+    if (left < ITEM_HEAD_BYTES + 2) return 0;
+    int64_t size = (int32_t)get32(r->at), body = (int32_t)get32(r->at + 16);
+    if (body <= 0 || size > (int64_t)left || ITEM_HEAD_BYTES + body + 2 > size) return 0;
+    const uint8_t *behind = r->at + ITEM_HEAD_BYTES + body;
+    int64_t properties = (int16_t)get16(behind);
+    if (properties < 0 || ITEM_HEAD_BYTES + body + 2 + properties != size) return 0;
+    message->flag = (int32_t)get32(r->at + 12);
+    message->body = (struct text){r->at + ITEM_HEAD_BYTES, (size_t)body};
+    message->properties = (struct text){behind + 2, (size_t)properties};
+    r->at += size;
+    if (!look_at(message->properties, &look)) return 0;
+    message->tags_code = look.tags_code;
+    return 1;
+}
+
+static enum stop lay_out_batch(struct call *call, const struct send *send, int64_t queue_offset, int64_t *count) {
+    struct reader r = {send->body.at, send->body.at + send->body.length, NULL, NULL};
+    struct message message;
+    for (*count = 0; r.at < r.end; ++*count) {
+        if (*count == MAX_BATCH_COUNT || !take_item(&r, &message)) return STOP_LEFT;
+        enum stop stop = add_message(call, send, &message, queue_offset + *count);
+        if (stop != STOP_END) return stop;
+    }
+    return add_answer(call, send, *count, NULL, queue_offset) ? STOP_END : STOP_ROOM;
+}
+
+/* Number the send's messages and lay them out. What it takes of its slot counts at the end alone. */
+static enum stop lay_out(struct call *call, const struct send *send) {
+    int64_t index = (int64_t)send->target->first_slot + send->queue_id, count = 0;
+    struct slot *slot = &call->areas->slots[index];
+    int is_batch = IS(send->fields[IS_BATCH], "true"), is_new = slot->touched != call->request->number;
+    if (is_new && call->now.touched == call->areas->touched_room) return STOP_ROOM;
+    enum stop stop = is_batch ? lay_out_batch(call, send, slot->next, &count) : lay_out_single(call, send, slot->next, &count);
+    if (stop != STOP_END) return stop;
+    if (is_new) {
+        call->areas->touched[call->now.touched++] = (struct touched){index, slot->next};
+        slot->touched = call->request->number;
+    }
+    slot->next += count;
+    return STOP_END;
+}
+
+/* Lay out sends from the position of the buffer on, at most so many frames.
+ *
+ * The caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next offsets
+ * and calls again, as if this call had not been. */
+EXPORT void native_send(const struct areas *areas, const struct request *request, struct results *results,
+                        const uint8_t *buffer) {
+    struct call call = {areas, request, results, {0}};
+    struct send send;
+    enum stop stop = STOP_END;
+    *results = (struct results){.position = request->position, .end_offset = request->end_offset};
+    while (results->frames < request->most) {
+        int64_t size = read_frame(areas, buffer + results->position, request->length - results->position, &send);
+        if (size <= 0) {
+            stop = size == 0 ? STOP_END : STOP_LEFT;
+            break;
+        }
+        struct unit *last = results->units > 0 ? &areas->units[results->units - 1] : NULL;
+        int64_t before = last != NULL ? last->count : 0; /* a frame that is left may have added to it */
+        call.now = *results;
+        stop = lay_out(&call, &send);
+        if (stop != STOP_END) {
+            if (last != NULL) last->count = before;
+            break;
+        }
+        call.now.position += size;
+        call.now.frames++;
+        *results = call.now;
+    }
+    results->stop = stop == STOP_ROOM && results->frames == 0 ? STOP_LEFT : stop; /* no call has more room */
+}

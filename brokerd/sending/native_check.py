@@ -1,0 +1,80 @@
+"""What the library in C is asked before it lays out sends: the same as its twin lays out, for one send of each kind."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from brokerd.metadata.configs import PERM_READ, PERM_WRITE, TopicConfig
+from brokerd.native.library import Library
+from brokerd.sending.boundary import Taken
+from brokerd.sending.kernel import Kernel
+from brokerd.sending.native_kernel import NativeKernel
+from brokerd.store.queues.queue_offsets import TakenOffsets
+from brokerd.store.run import Run
+from remoting import codes, frame
+from remoting.record.layout import HOST_BYTES, LENGTH
+
+_ITEM: Final = struct.Struct(">iIIii")
+_TOPIC: Final = "Orders"
+_STORE_HOST: Final = bytes(range(10, 10 + HOST_BYTES))
+_PEER: Final = bytes(range(40, 40 + HOST_BYTES))
+
+
+def send_agrees(library: Library) -> bool:
+    """Whether the library lays out sends of each kind, none left, as its twin does."""
+    twin, native = Kernel(_STORE_HOST), NativeKernel(library, _STORE_HOST)
+    for kernel in (twin, native):
+        kernel.topics_changed({_TOPIC: TopicConfig(_TOPIC, 4, 4, PERM_READ | PERM_WRITE)})
+    sends = _sends()
+    data = b"".join(sends)
+    for seals in (True, False):
+        wanted, found = _run(seals), _run(seals)
+        theirs, ours = twin.take(wanted, data, 0, _PEER, len(sends)), Taken()
+        native.lay_out(found, data, _PEER, len(sends), ours)
+        if ours.position != len(data) or _results(wanted, theirs) != _results(found, ours):
+            return False
+    return True
+
+
+def _run(seals: bool) -> Run:
+    return Run(1 << 33, 1 << 34, 1 << 30, 1_700_000_000_000, TakenOffsets({(_TOPIC, 1): 99}), seals)
+
+
+def _results(run: Run, taken: Taken) -> tuple[object, ...]:
+    """What both must agree in. Of entries: how many messages lie where one begins, which is in the records, too."""
+    numbers = sorted(run.next_offsets.items())
+    codes_of = [code for *_, code, _, count in run.entries for _ in range(count)]
+    places = run.end_offset, run.message_count, numbers, taken.position
+    return b"".join(run.records), codes_of, places, b"".join(taken.answers), taken.opaques
+
+
+def _sends() -> list[bytes]:
+    """Singles with escapes, with characters of all lengths, with properties of a user's own, one-way; batches."""
+    plain = "UNIQ_KEY\x01{}\x02WAIT\x01true\x02TAGS\x01{}\x02"
+    common, own = plain.format("AB12" * 8, "größe-数-😀"), plain.format("x9", "t") + 'mine\x01is "it"\n\x02'
+    items = [_item(number, b"b" * (10 + number // 2), plain.format(f"{number:032X}", "t")) for number in range(5)]
+    return [
+        _frame(1, 1, common, b"x" * 1000),
+        _frame(2, 0, own, b"y"),
+        _frame(3, 1, common, b"z" * 77, oneway=True),
+        _frame(4, 3, own, b"".join(items), is_batch=True),
+        _frame(5, 1, common, bytes(range(256))),
+    ]
+
+
+def _frame(
+    opaque: int, queue_id: int, properties: str, body: bytes, *, is_batch: bool = False, oneway: bool = False
+) -> bytes:
+    fields = {
+        **{"a": "producer", "b": _TOPIC, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1700000000000"},
+        **{"h": "7", "i": properties, "j": "2", "k": "false", "m": "true" if is_batch else "false"},
+    }
+    code = codes.SEND_BATCH_MESSAGE if is_batch else codes.SEND_MESSAGE_V2
+    return frame.encode_request(code, opaque, fields, body, oneway=oneway)
+
+
+def _item(flag: int, body: bytes, properties: str) -> bytes:
+    encoded = properties.encode()
+    size = _ITEM.size + len(body) + LENGTH.size + len(encoded)
+    return _ITEM.pack(size, 0, 0, flag, len(body)) + body + LENGTH.pack(len(encoded)) + encoded

@@ -1,0 +1,28 @@
+"""Which send kernel tests are given: that in Python, or with the fixture `both_kernels` each in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from brokerd.native.library import Library
+from brokerd.sending.boundary import SendKernel
+from brokerd.sending.kernel import Kernel
+from brokerd.sending.native_kernel import NativeKernel
+
+_libraries: list[Library] = []  # the last one is in use
+
+
+def make_kernel(store_host: bytes) -> SendKernel:
+    """A kernel of the kind that is asked for at present."""
+    return NativeKernel(_libraries[-1], store_host) if _libraries else Kernel(store_host)
+
+
+@contextmanager
+def native_kernels(library: Library) -> Iterator[None]:
+    """Until the end, kernels are in C."""
+    _libraries.append(library)
+    try:
+        yield
+    finally:
+        _libraries.pop()
