@@ -49,6 +49,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.sending.native_check import send_agrees
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
+from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.store_reads import Suspicion
 from remoting import codes
 from remoting.access.sealing import inner_credentials
@@ -81,7 +82,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
-        native = library.choose(settings.kernel.mode, [send_agrees])
+        native = library.choose(settings.kernel.mode, [reads_agree, send_agrees])
         self._disk = LocalDisk(settings.data)
         try:
             self._live = LiveSettings(settings, self._disk)
@@ -113,7 +114,7 @@ class Broker:
             settings.delay,
             settings.store.delays,
         )
-        environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time)
+        environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time, native.library)
         try:
             store = open_store(identity, core_settings, environment, ask_first=ask_first)
         except CorruptedFile:

@@ -53,7 +53,7 @@ def open_store(
     """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError; `ask_first`
     as in `MessageStore.load`."""
     disk, rules = environment.disk, code_rules(settings.delays)
-    store = MessageStore(disk, settings.store, environment.wall_ms, identity.store_host, rules)
+    store = MessageStore(disk, settings.store, environment.wall_ms, identity.store_host, rules, environment.library)
     Takeover(disk).found_at_start(sealed=store.is_sealed)
     try:
         store.load(ask_first=ask_first)

@@ -12,6 +12,7 @@ from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays
 from brokerd.journal.journal import JournalSettings
 from brokerd.loop.scheduler import Scheduler
+from brokerd.native.library import Library
 from brokerd.pop.settings import PopSettings
 from brokerd.store.settings import StoreSettings
 from brokerd.transactions.checking import Producers
@@ -42,13 +43,15 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The machine, or its twin: files, times, chance. `cpu_s` is the processor time that this process has used."""
+    """The machine, or its twin: files, times, chance. `cpu_s` is the processor time that this process has used; with the library
+    loops over messages run in C."""
 
     disk: Disk
     scheduler: Scheduler
     wall_ms: Callable[[], int]
     rng: random.Random
     cpu_s: Callable[[], float] = lambda: 0.0
+    library: Library | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from brokerd.native.library import Library
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
 from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
@@ -70,8 +71,10 @@ class MessageStore(StoreReads):
         now_ms: Callable[[], int],
         store_host: bytes,
         rules: CodeRules = NO_RULES,
+        library: Library | None = None,
     ) -> None:
-        """`rules` make the codes of some topics' consume-queue entries, the same on every replica."""
+        """`rules` make the codes of some topics' consume-queue entries, the same on every replica. With the library, loops over
+        records run in C."""
         self._disk = disk
         self._settings = settings
         self._now_ms = now_ms
@@ -88,7 +91,7 @@ class MessageStore(StoreReads):
         self.left_behind_ms: Sequence[int] = ()  # times of the last run, or before it; known after `load`
         page = Checkpoint(disk)
         self.is_sealed = page.known  # nobody else went on with the directory
-        self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed)
+        self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed, library=library)
         self.begin_times = BeginTimes(self.commitlog)
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)

@@ -1,29 +1,26 @@
 """Records of the commitlog for consumers, none that is not what was stored: a disk may change bytes long after it wrote them.
 
-Every read is checked. A whole check is made of each record: size, place, and the checksum over the record, or over its body if it
-has no other. What passed it leaves 32 bits: one checksum over the queue's units that were asked for and all the bytes that were
-found. The same read with the same bytes is known by it, in one pass over them; anything else is checked in whole again. So
-nothing has to be forgotten when the log is cut, written again or read anew from disk, and a chance of 1 in 4 billion that damage
-goes unnoticed is that of the records' own checksums.
+Every read is checked, each record of it (`record_checks`). In C that costs little more than one pass over the bytes. In Python,
+what passed leaves 32 bits: one checksum over the queue's units that were asked for and all the bytes that were found. The same
+read with the same bytes is known by it, in one pass over them; anything else is checked in whole again. So nothing has to be
+forgotten when the log is cut, written again or read anew from disk, and a chance of 1 in 4 billion that damage goes unnoticed is
+that of the records' own checksums.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
+from brokerd.native.library import Library
+from brokerd.store.log.record_checks import first_bad, first_bad_in_c
 from brokerd.store.log.segment import Segment
 from brokerd.store.unit import Unit
 from remoting.checksum import crc32
 from remoting.errors import CorruptedFile, DamagedRange
-from remoting.record.checksum import first_damaged
-from remoting.record.layout import Field, heads
 
-# What is looked at before a record is given out.
-_PLACE: Final = heads(Field.SIZE, Field.PHYSICAL_OFFSET)[0]
 _KNOWN_READS: Final = 1 << 16  # of 4 bytes
 _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
@@ -39,11 +36,13 @@ class RecordReads:
         segments: Mapping[int, Segment],
         segment_bytes: int,
         read: Callable[[int, int], bytes],
+        library: Library | None,
     ) -> None:
         self._segments = segments
         self._segment_bytes = segment_bytes
         self._read = read
-        self._known = array("I", bytes(4 * _KNOWN_READS))
+        self._first_bad = first_bad if library is None else first_bad_in_c(library)
+        self._known = array("I", bytes(4 * _KNOWN_READS)) if library is None else None
 
     def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
         """The records that the units name, as `joined` reads them; those that are gone from the log's begin are left out."""
@@ -61,7 +60,7 @@ class RecordReads:
             offset, size, _ = unit
             if offset - offset % self._segment_bytes in self._segments:
                 record = self._read(offset, size)
-                self._check(record, (unit,))
+                self._check(record, (unit,), b"")
                 records.append(record)
         return records
 
@@ -79,15 +78,16 @@ class RecordReads:
         if segment is None or not first <= last or last + last_size > segment.end:
             return None
         content = self._gathered(segment, units, last + last_size - first, total)
-        if len(units) < _LEAST_KNOWN or not encoded:
-            self._check(content, units)
+        known = self._known
+        if known is None or len(units) < _LEAST_KNOWN or not encoded:
+            self._check(content, units, encoded)
             return content
         asked = crc32(encoded)
         slot = asked % _KNOWN_READS
         found = crc32(content, asked)
-        if self._known[slot] != found:
-            self._check(content, units)
-            self._known[slot] = found
+        if known[slot] != found:
+            self._check(content, units, encoded)
+            known[slot] = found
         return content
 
     def _gathered(self, segment: Segment, units: Sequence[Unit], span: int, total: int) -> bytes:
@@ -113,22 +113,11 @@ class RecordReads:
             pieces.append(source[begin - start : end - start])
             return b"".join(pieces)
 
-    def _check(self, content: bytes, units: Sequence[Unit]) -> None:
+    def _check(self, content: bytes, units: Sequence[Unit], encoded: bytes) -> None:
         """Raise CorruptedFile unless the content is the units' records, one behind the other, as they were stored."""
-        place_of = _PLACE.unpack_from
-        begins, ends, end = [], [], 0
-        for offset, size, _ in units:
-            begins.append(end)
-            try:
-                if place_of(content, end) != (size, offset):
-                    raise _damaged(offset, size)
-            except struct.error:  # shorter than any record
-                raise _damaged(offset, size) from None
-            end += size
-            ends.append(end)
-        damaged = first_damaged(content, begins, ends)
-        if damaged is not None:
-            offset, size, _ = units[begins.index(damaged)]
+        bad = self._first_bad(content, units, encoded)
+        if bad is not None:
+            offset, size, _ = units[bad]
             raise _damaged(offset, size)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from brokerd.native.library import Library
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, ends_of, intact_record_at
@@ -58,9 +59,11 @@ class SyncMark(NamedTuple):
 class CommitLog:
     """The files of one log as one range of offsets. These are plain attributes: read them as often as needed."""
 
-    def __init__(self, disk: Disk, settings: StoreSettings, *, is_ours: bool = True) -> None:
+    def __init__(
+        self, disk: Disk, settings: StoreSettings, *, is_ours: bool = True, library: Library | None = None
+    ) -> None:
         """Open the files that are there; in a log that is not ours, none was left unfinished. The end is provisional (that of the
-        last file) until `recovered` said where it is.
+        last file) until `recovered` said where it is. With the library, reads are checked in C.
 
         Raises CorruptedFile or SettingsError when the files are not a log of this file size.
         """
@@ -69,7 +72,7 @@ class CommitLog:
         self._max_record_bytes = settings.largest_record_bytes
         self.shape = RecordShape(self._size, self._max_record_bytes)
         self._segments: dict[int, Segment] = {}
-        self.reads = RecordReads(self._segments, self._size, self.read)
+        self.reads = RecordReads(self._segments, self._size, self.read, library)
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._leaving: list[Segment] = []  # taken out of the log, and still on disk

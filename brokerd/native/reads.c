@@ -1,0 +1,83 @@
+/* Whole records that are about to be given out: whether they are what was stored. brokerd/store/log/record_checks.py is the twin;
+ * the layout is that of remoting/record/layout.py, the checksums those of remoting/record/checksum.py.
+ *
+ * Bounds: a record is looked at when all its bytes are in the content and there are enough for a head; from then on its end
+ * travels with it. Lengths in it are added up in 64 bits and compared with that end before anything is read behind them.
+ */
+#include "native.h"
+
+#define UNIT_BYTES 20 /* physical offset, size, and a code that does not count here */
+#define HEAD_BYTES 88 /* with IPv4 hosts */
+#define LEAST_BEHIND_BODY 3 /* the lengths of topic and properties */
+#define LEAST_BYTES (HEAD_BYTES + LEAST_BEHIND_BODY)
+#define LONGER_HOST 12 /* what an IPv6 address takes more */
+#define BORN_HOST_V6 0x10
+#define STORE_HOST_V6 0x20
+#define MAGIC_V1 0xDAA320A7u
+#define CRC_MASK 0x7FFFFFFFu
+
+#define TAIL_BYTES 20
+#define DIGITS_AT 9
+#define DIGITS 10
+static const char TAIL_BEGIN[] = "__CRC32#\x01";
+#define TAIL_END 0x02
+
+/* The digits of a tail and what ends it: the least significant digit first. */
+static void write_digits(uint8_t *at, uint32_t checksum) {
+    checksum &= CRC_MASK;
+    for (int n = 0; n < DIGITS; n++, checksum /= 10) at[n] = (uint8_t)('0' + checksum % 10);
+    at[DIGITS] = TAIL_END;
+}
+
+static int are_digits(const uint8_t *at) {
+    for (int n = 0; n < DIGITS; n++)
+        if (at[n] < '0' || at[n] > '9') return 0;
+    return 1;
+}
+
+/* Of a record without a tail: whether its parts add up to its size, and its body has the checksum that its head names. */
+static int has_its_body(const uint8_t *record, int64_t size) {
+    uint32_t flags = get32(record + 36);
+    int64_t body_at = HEAD_BYTES + LONGER_HOST * (!!(flags & BORN_HOST_V6) + !!(flags & STORE_HOST_V6));
+    if (body_at > size) return 0;
+    int64_t body_length = (int32_t)get32(record + body_at - 4), body_end = body_at + body_length;
+    if (body_length < 0 || body_end + LEAST_BEHIND_BODY > size) return 0;
+    int64_t topic_end;
+    if (get32(record + 4) == MAGIC_V1) {
+        topic_end = body_end + 1 + record[body_end];
+    } else {
+        int64_t topic_length = (int16_t)get16(record + body_end);
+        if (topic_length < 0) return 0;
+        topic_end = body_end + 2 + topic_length;
+    }
+    if (topic_end + 2 > size || topic_end + 2 + (int16_t)get16(record + topic_end) != size) return 0;
+    return (crc32_of(0, record + body_at, (size_t)body_length) & CRC_MASK) == get32(record + 8);
+}
+
+/* Whether the `size` bytes, at least LEAST_BYTES, are what was stored: by the tail, or without one by the body's checksum. */
+static int is_intact(const uint8_t *record, int64_t size) {
+    const uint8_t *tail = record + size - TAIL_BYTES;
+    int named = memcmp(tail, TAIL_BEGIN, DIGITS_AT) == 0;
+    if (named || are_digits(tail + DIGITS_AT)) {
+        uint8_t digits[DIGITS + 1];
+        write_digits(digits, crc32_of(0, record, (size_t)(size - TAIL_BYTES)));
+        int agrees = memcmp(tail + DIGITS_AT, digits, sizeof digits) == 0;
+        if (named) return agrees;
+        if (agrees) return 0; /* the tail's own name changed */
+    }
+    return has_its_body(record, size);
+}
+
+/* The number of the first of `count` records that is not at its place, of its size, or what was stored; `count` when all are good.
+ * `units` has UNIT_BYTES for each, as a queue has them; `content` has the records one behind the other. */
+EXPORT int64_t native_first_bad(const uint8_t *content, int64_t length, const uint8_t *units, int64_t count) {
+    int64_t at = 0;
+    for (int64_t n = 0; n < count; n++, units += UNIT_BYTES) {
+        int64_t size = (int32_t)get32(units + 8);
+        if (size < LEAST_BYTES || size > length - at) return n;
+        const uint8_t *record = content + at;
+        if (get32(record) != (uint32_t)size || get64(record + 28) != get64(units) || !is_intact(record, size)) return n;
+        at += size;
+    }
+    return count;
+}

@@ -1,0 +1,93 @@
+"""Whole records that are about to be given out: which of them is the first that is not what was stored.
+
+A check is made of each: size, place, and the checksum over the record, or over its body if it has no other. It runs in C where
+the broker has its library (`native/reads.c`); the Python here says what is right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
+from typing import Final
+
+from brokerd.native.library import Library
+from brokerd.store.unit import UNIT, Unit
+from remoting.record.checksum import first_damaged, reserve, seal
+from remoting.record.codec import encode_record
+from remoting.record.hosts import pack_host
+from remoting.record.layout import RECORD_OVERHEAD_BYTES, Field, heads
+
+# Of the content, which is records one behind the other, the units that name them, and these as their queue has them, or nothing:
+# the number of the first that is bad.
+FirstBad = Callable[[bytes, Sequence[Unit], bytes], int | None]
+
+_PLACE: Final = heads(Field.SIZE, Field.PHYSICAL_OFFSET)[0]
+_IPV4, _IPV6 = pack_host("192.0.2.1", 10911), pack_host("2001:db8::1", 10911)
+
+
+def first_bad(content: bytes, units: Sequence[Unit], encoded: bytes) -> int | None:
+    """In Python, which does not look at the encoded units."""
+    place_of = _PLACE.unpack_from
+    begins, ends, end = [], [], 0
+    misplaced = None
+    for number, (offset, size, _) in enumerate(units):
+        if not RECORD_OVERHEAD_BYTES <= size <= len(content) - end or place_of(content, end) != (size, offset):
+            misplaced = number
+            break
+        begins.append(end)
+        end += size
+        ends.append(end)
+    damaged = first_damaged(content, begins, ends) if begins else None
+    return misplaced if damaged is None else begins.index(damaged)
+
+
+def first_bad_in_c(library: Library) -> FirstBad:
+    """The same by the library."""
+    call = library.function(
+        "native_first_bad", ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64
+    )
+
+    def find(content: bytes, units: Sequence[Unit], encoded: bytes) -> int | None:
+        count = len(units)
+        found: int = call(content, len(content), encoded or b"".join(starmap(UNIT.pack, units)), count)
+        return found if found < count else None
+
+    return find
+
+
+def reads_agree(library: Library) -> bool:
+    """Whether the library finds what Python finds: nothing in intact records, and each byte of them that changes."""
+    find = first_bad_in_c(library)
+    for record in _examples():
+        units = ((0, len(record), 0),)
+        for at in range(len(record)):
+            changed = record[:at] + bytes((record[at] ^ 1 << at % 8,)) + record[at + 1 :]
+            if find(changed, units, b"") != first_bad(changed, units, b""):
+                return False
+        if find(record * 2, units * 2, b"") is not None:
+            return False
+    return True
+
+
+def _examples() -> Iterator[bytes]:
+    """Records with each kind of hosts, topics, and checksums; all are at the log's begin."""
+    for topic, born_host, store_host, properties in (
+        (b"Topic", _IPV4, _IPV4, b"a\x01b\x02"),
+        (b"Topic", _IPV4, _IPV6, b""),
+        (b"T" * 128, _IPV6, _IPV6, b""),
+        (b"T" * 128, _IPV6, _IPV4, b"a"),
+    ):
+        record = encode_record(
+            topic=topic,
+            queue_id=1,
+            queue_offset=2,
+            physical_offset=0,
+            body=bytes(range(20)),
+            properties=reserve(properties) if properties else properties,
+            born_timestamp_ms=3,
+            born_host=born_host,
+            store_timestamp_ms=4,
+            store_host=store_host,
+        )
+        yield seal(record) if properties else record
