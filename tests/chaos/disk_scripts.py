@@ -176,7 +176,7 @@ def transfer_by_halves(stage: Stage, name: str) -> None:
 
 
 def fail_the_leaders_disk(stage: Stage, name: str) -> None:
-    """D4. The leading controller cannot write, or not sync, what it is asked to decide; it ends, and another one decides that."""
+    """D4. The leading controller cannot write, or not sync, what it is asked to decide; another one decides that."""
     roles = stage.roles()
     faults = plan.failing_leader(stage.rng, roles)
     successor = stage.rng.choice(roles.replicas)

@@ -328,7 +328,9 @@ def failing_replica(rng: random.Random, roles: Roles) -> Faults:
 
 
 def failing_leader(rng: random.Random, roles: Roles) -> Faults:
-    return Faults(disks={roles.leader: DiskRule(_RAFT, (rng.choice(("write", "sync")),), "EIO", ends=True)})
+    """It is out of service while nothing can be written, and ends when it cannot know what is on its disk."""
+    call = rng.choice(("write", "sync"))
+    return Faults(disks={roles.leader: DiskRule(_RAFT, (call,), "EIO", ends=call == "sync")})
 
 
 def unreadable_master(_: random.Random, roles: Roles) -> Faults:
