@@ -34,7 +34,7 @@ from brokerd.store.scrub.log_files import LogFiles
 from brokerd.store.start.mending import DamagedLog
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
-from remoting.errors import CorruptedFile, DamagedRange, StorageError
+from remoting.errors import CorruptedFile, DamagedRange, DamagedRecord, ProtocolError, StorageError
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties
 from remoting.settings import Live
@@ -51,10 +51,11 @@ _WEIGHTS: Final = {
     "sync": 12.0,
     "dispatch": 10.0,
     "checkpoint": 3.0,
+    "keep_up": 6.0,
     "scrub": 6.0,
-    "read": 6.0,
+    "read": 8.0,
     "look_for": 2.0,
-    "rot": 5.0,
+    "rot": 7.0,
     "crash": 1.0,
     "kill": 1.0,
     "start": 6.0,
@@ -64,9 +65,11 @@ _WEIGHTS: Final = {
 _TOPIC: Final = "TopicA"
 _QUEUES: Final = 2
 _TAGS: Final = ("t0", "t1", "t2")
+_OFTEN, _OFTEN_SHARES = ("commitlog", "consumequeue", "index", ""), (5, 3, 2, 2)  # "": any of all kinds
 _KEPT: Final = frozenset({EPOCH_FILE, "masterEpochSeen"})  # whose rot is that of the other light stories
 _HURRY: Final = 1000  # of the scrubber's clocks: a story lasts a fraction of a second
 _ROUNDS: Final = 80
+_GARBLED: Final = 0.05  # of what is copied, on its way
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,12 @@ class Copy(Node):
                     self.end("loses power", with_power=True)
 
         return run
+
+    def replace(self) -> None:
+        """Another machine with an empty disk takes its place."""
+        assert not self.is_running
+        self.world.note(f"{self.name} is replaced by a machine with an empty disk")
+        self.disk = FaultyDisk(self.world.random(f"disk of {self.name} {self.life}"))
 
     def end(self, how: str, *, with_power: bool = False) -> None:
         self.world.note(f"{self.name} {how}")
@@ -293,8 +302,23 @@ class RotStory:
         if entry.epoch > copy.epochs.last_epoch:
             copy.epochs.begin(entry.epoch, entry.start_offset)
             EpochFile(copy.disk).save_entries(tuple(copy.epochs.entries))
-        copy.store.append_replicated(offset, data)
+        if self.rng.random() < _GARBLED:
+            self._garble(copy, offset, data)
+            return True
+        try:
+            copy.store.append_replicated(offset, data)
+        except DamagedRecord as error:
+            raise AssertionError(f"{master.name} sends {copy.name} what is damaged: {error}") from error
         return True
+
+    def _garble(self, copy: Copy, offset: int, data: bytes) -> None:
+        """A bit flips on the way: the replica does not take the record, now or when the rest of it comes."""
+        at = self.rng.randrange(len(data))
+        wrong = data[:at] + bytes((data[at] ^ 1 << self.rng.randrange(8),)) + data[at + 1 :]
+        with suppress(DamagedRecord, ProtocolError):
+            copy.store.append_replicated(offset, wrong)
+        copy.store.truncate(copy.store.commitlog.complete_offset)  # what a lost connection leaves begins anew
+        copy.is_reconciled = False
 
     def _reconcile(self, copy: Copy, master: Copy) -> bool:
         """Cut what the present master's log does not have."""
@@ -324,6 +348,16 @@ class RotStory:
         self._acknowledge()
         return True
 
+    def keep_up(self, _: Copy) -> bool:
+        """Everybody takes all that there is."""
+        for copy in self.copies:
+            copy.guarded(lambda copy=copy: self._take_all(copy))()  # type: ignore[misc]
+        return True
+
+    def _take_all(self, copy: Copy) -> None:
+        for event in (self.copy, self.copy, self.sync, self.dispatch):
+            event(copy)
+
     def _acknowledge(self) -> None:
         before = self.acknowledged
         self._acknowledge_now()
@@ -337,7 +371,9 @@ class RotStory:
             return
         in_step = [each for each in self.copies if each.is_up and each.is_reconciled]
         if all(each in in_step for each in self.members):
-            self.acknowledged = max(self.acknowledged, min(each.durable for each in self.members))
+            durable = min(each.durable for each in self.members)
+            ends = [queue[-1].end for queue in ([each for each in queue if each.end <= durable] for queue in self.sent) if queue]
+            self.acknowledged = max(self.acknowledged, *ends, 0)
         for each in in_step:
             if each not in self.members and each.durable >= self.acknowledged:
                 each.lost = False
@@ -364,7 +400,7 @@ class RotStory:
 
     def checkpoint(self, copy: Copy) -> bool:
         if copy.is_up:
-            copy.store.checkpoint()
+            copy.store.checkpoint(closing=self.rng.random() < 0.4)
         return copy.is_up
 
     def scrub(self, copy: Copy) -> bool:
@@ -447,7 +483,7 @@ class RotStory:
         kinds = sorted({path.split("/")[0] for path in paths})
         if not kinds:
             return False
-        kind = "commitlog" if rng.random() < 0.5 and "commitlog" in kinds else rng.choice(kinds)
+        kind = next((each for each in rng.choices(_OFTEN, _OFTEN_SHARES, k=2) if each in kinds), rng.choice(kinds))
         path = rng.choice([path for path in paths if path.split("/")[0] == kind])
         file = disk.files[path]
         for _again in range(6):
@@ -532,7 +568,12 @@ class RotStory:
         ]
         for each in self.copies:
             each.is_reconciled = each is copy
-        store.set_appendable(True)
+        try:
+            store.set_appendable(True)
+        except CorruptedFile as error:
+            self._blame(copy, error)
+            copy.end(f"stops: {error}")
+            return
         self.world.note(f"{copy.name} leads epoch {self.epoch} from {end} on")
 
     # ---- what must be true
@@ -576,16 +617,27 @@ class RotStory:
                 if not copy.is_running:
                     copy.start()
             self.world.run(5)
+            self._replace_who_refuses()
             self._note_losses()
             if self.master is None:
                 self._elect_somebody()
             for copy in self.copies:
-                for event in (self.copy, self.copy, self.sync, self.dispatch, self.scrub):
-                    event(copy)
+                self._take_all(copy)
+                self.scrub(copy)
             if self._is_whole():
                 break
         assert self._is_whole(), "the group does not become whole: " + self._state()
         self._check_all()
+
+    def _replace_who_refuses(self) -> None:
+        """Without a checkpoint nobody can tell what a crash left of a log whose end nobody else ever had."""
+        victim = self.victim
+        is_right = victim.refusal is not None and self.rotten["checkpoint"] > 0
+        if is_right and not victim.is_running and any(each is not victim and each.is_up for each in self.members):
+            if victim in self.members:
+                self.members.remove(victim)
+            victim.replace()
+            self.did["replaced"] += 1
 
     def _elect_somebody(self) -> None:
         ready = [each for each in self.members if each.is_up and not each.lost]
@@ -614,20 +666,26 @@ class RotStory:
         if master is None or not all(each.is_up and each.is_reconciled for each in self.copies):
             return False
         end = master.store.commitlog.end_offset
-        index_ends = [each.store.index.offset for each in self.copies if each.store.index is not None]
+        indexed = [(each.store.index.offset, each.store.dispatch_offset) for each in self.copies if each.store.index]
         return (
-            all(each.durable == end == each.store.dispatch_offset for each in self.copies)
-            and all(each == end for each in index_ends)
+            all(each.durable == end for each in self.copies)
+            and all(message.end <= self.acknowledged for queue in self.sent for message in queue)
+            and all(self.acknowledged <= each.store.dispatch_offset for each in self.copies)
+            and all(offset == dispatched for offset, dispatched in indexed)
             and all(each.scrubber.rounds >= 2 and not each.scrubber.repairer.ledger.unrepaired for each in self.copies)
-            and all(self._platter(each) == self._platter(master) for each in self.copies)
+            and all(self._records(each) == self._records(master) for each in self.copies)
         )
 
-    def _platter(self, copy: Copy) -> list[bytes]:
-        """The log as it is on the disk."""
-        log, size = copy.store.commitlog, SETTINGS.segment_size_bytes
+    def _records(self, copy: Copy) -> list[bytes]:
+        """The messages as they are on the disk."""
+        size = SETTINGS.segment_size_bytes
+        files = copy.disk.files
         return [
-            copy.disk.files[f"commitlog/{file_name(start)}"].platter.read(0, min(size, log.end_offset - start))
-            for start in range(0, log.end_offset, size)
+            files[f"commitlog/{file_name(each.begin - each.begin % size)}"].platter.read(
+                each.begin % size, each.end - each.begin
+            )
+            for queue in self.sent
+            for each in queue
         ]
 
     def _check_all(self) -> None:

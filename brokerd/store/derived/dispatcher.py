@@ -121,11 +121,7 @@ class Dispatcher:
     def undispatched(self) -> Iterator[Derived]:
         """What the log holds behind the dispatch offset, record by record, without dispatching it: all of it, since numbers are
         given out by it. Raises CorruptedFile when one of these records is not what was appended."""
-        log = self._commitlog
-        shape = log.shape.checked()
-        for derived in derive_range(
-            log.read, self.dispatch_offset, log.complete_offset, shape, self._chunk_bytes, self._rules
-        ):
+        for derived in self._derive(self.dispatch_offset, self._commitlog.complete_offset):
             if derived.stop is not Stop.END:
                 raise not_as_appended(derived.end_offset)
             yield derived
@@ -134,16 +130,20 @@ class Dispatcher:
         """Dispatch one chunk of the log before `stop`; returns how far that went."""
         before = self.dispatch_offset
         for derived in self._derive(before, stop):
-            if derived.stop is Stop.DAMAGED:
-                raise not_as_appended(derived.end_offset)
+            has_nothing = derived.end_offset == before
+            if derived.stop is Stop.DAMAGED and has_nothing:
+                raise not_as_appended(before)
+            if has_nothing and before + derived.needs > self._commitlog.complete_offset:
+                raise not_as_appended(before)  # its size is not what it was: all records here are whole
             self._apply(derived.entries, arrivals)
             self.dispatch_offset = derived.end_offset
             break
         return self.dispatch_offset - before
 
     def _derive(self, start: int, end: int) -> Iterator[Derived]:
+        """From records that are what was stored: a unit of a rotten one would deny its message to who asks for its tag."""
         log = self._commitlog
-        return derive_range(log.read, start, end, log.shape, self._chunk_bytes, self._rules)
+        return derive_range(log.read, start, end, log.shape.checked(), self._chunk_bytes, self._rules)
 
     def _apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
         if entries:

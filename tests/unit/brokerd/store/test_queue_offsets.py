@@ -7,8 +7,8 @@ import pytest
 from brokerd.store.log.derive import Entry
 from brokerd.store.queues.queue_offsets import QueueOffsets
 from remoting.errors import CorruptedFile
-from tests.support.disks import FaultyDisk
-from tests.unit.brokerd.store.stores import draft, open_store, put, sync
+from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.unit.brokerd.store.stores import dispatch_all, draft, log_bytes, make_store, open_store, put, sync
 
 
 def entry(topic: str, queue_id: int, queue_offset: int) -> Entry:
@@ -65,3 +65,22 @@ def test_nobody_numbers_messages_by_records_that_rotted_before_they_were_dispatc
     assert found.value.damage is not None
     assert found.value.damage.offset == results[2].physical_offset
     assert store.refusal is not None, "it is no master that takes messages"
+
+
+@pytest.mark.parametrize("place", [1, 3, 12, 25, -30, -5])
+def test_no_unit_is_made_of_a_record_that_rots_before_it_is_dispatched(place: int) -> None:
+    """A wrong tag in a unit would deny the message to who asks for its tag, a wrong size would stop dispatch without a word."""
+    master = open_store(MemoryDisk())
+    results = put(master, *(draft(b"message-%d" % n, tag="a") for n in range(4)), visible=False)
+    disk = FaultyDisk(Random(1))
+    store = make_store(disk)
+    store.load()
+    store.append_replicated(0, log_bytes(master))
+    sync(store)
+    last = results[-1].physical_offset, results[-1].end_offset
+    disk.flip_bit(f"commitlog/{0:020d}", last[0] + place if place > 0 else last[1] + place, 0)
+    with pytest.raises(CorruptedFile) as found:
+        dispatch_all(store)
+    assert found.value.damage is not None
+    assert found.value.damage.offset == store.dispatch_offset == last[0]
+    assert store.max_offset("TopicA", 0) == 3
