@@ -216,6 +216,7 @@ MUTANTS = (
         ((Journal, "when_acknowledged", _at_once),),
         full("processes"),
         within=60,
+        first=3,
     ),
     Mutant(
         "an id again",
@@ -241,6 +242,7 @@ MUTANTS = (
         ((ControllerMachine, "decide", _decide_by_what_is_committed),),
         full("processes"),
         within=60,
+        first=4,
     ),
     Mutant(
         "a tail that stays",
@@ -368,6 +370,7 @@ MUTANTS = (
         ((MessageStore, "held_offset", _without_holders),),
         full("disk"),
         within=60,
+        first=2,
     ),
     Mutant(
         "pop: acks answered at once",
@@ -384,6 +387,7 @@ MUTANTS = (
         ((Reviver, "_renew", lambda self, batch, now_ms: False),),
         full("calm"),
         within=10,
+        first=2,
     ),
     Mutant(
         "pop: a timer is lost",
