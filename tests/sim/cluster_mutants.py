@@ -275,6 +275,7 @@ MUTANTS = (
         ((OpenTransactions, "done_before", property(lambda table: table.next_offset)),),
         full("processes"),
         within=40,
+        first=1,
     ),
     Mutant(
         "ends twice",
@@ -335,6 +336,7 @@ MUTANTS = (
         ((MetadataService, "catch_up", _nothing),),
         full("processes"),
         within=60,
+        first=1,
     ),
     Mutant(
         "tables not cut",
