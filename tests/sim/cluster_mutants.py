@@ -216,6 +216,7 @@ MUTANTS = (
         ((Journal, "when_acknowledged", _at_once),),
         full("processes"),
         within=60,
+        first=3,
     ),
     Mutant(
         "an id again",
@@ -241,6 +242,7 @@ MUTANTS = (
         ((ControllerMachine, "decide", _decide_by_what_is_committed),),
         full("processes"),
         within=60,
+        first=4,
     ),
     Mutant(
         "a tail that stays",
@@ -273,6 +275,7 @@ MUTANTS = (
         ((OpenTransactions, "done_before", property(lambda table: table.next_offset)),),
         full("processes"),
         within=40,
+        first=1,
     ),
     Mutant(
         "ends twice",
@@ -333,6 +336,7 @@ MUTANTS = (
         ((MetadataService, "catch_up", _nothing),),
         full("processes"),
         within=60,
+        first=1,
     ),
     Mutant(
         "tables not cut",
@@ -368,6 +372,7 @@ MUTANTS = (
         ((MessageStore, "held_offset", _without_holders),),
         full("disk"),
         within=60,
+        first=2,
     ),
     Mutant(
         "pop: acks answered at once",
@@ -384,6 +389,7 @@ MUTANTS = (
         ((Reviver, "_renew", lambda self, batch, now_ms: False),),
         full("calm"),
         within=10,
+        first=2,
     ),
     Mutant(
         "pop: a timer is lost",
