@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tests.sim.fixed_roles import FixedGroup
 from tests.sim.mortals import Mortals
 from tests.sim.resets import Resets
 from tests.sim.side_group import SecondGroup
@@ -39,6 +40,7 @@ class Addition(Protocol):
 INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "copied directories": Twins,
     "lease holders that die": Mortals,
+    "fixed roles": FixedGroup,
     "gRPC through replicas": ThroughReplicas,
     "offset resets": Resets,
     "second group": SecondGroup,
@@ -47,6 +49,7 @@ _SHARES: Final = {
     "copied directories": 0.12,
     "second group": 0.12,
     "lease holders that die": 0.15,
+    "fixed roles": 0.12,
     "gRPC through replicas": 0.15,
     "offset resets": 0.15,
 }
