@@ -19,7 +19,7 @@ from brokerd.pop.settings import PopSettings
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
 from brokerd.replication.controllers.request_fields import Speaker
-from brokerd.replication.controllers.session import BrokerNames, SessionRequest
+from brokerd.replication.controllers.session import BrokerNames, Session, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Ask, Role
@@ -33,6 +33,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.start.durable_positions import StoreCheckpoint
 from brokerd.store.store_reads import Suspicion
+from brokerd.store.store import MessageStore
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, SettingsError, StorageError
 from remoting.record.hosts import pack_host
@@ -140,15 +141,21 @@ class SimBroker(Node):
 
     def another(self, index: int) -> SimBroker:
         """A broker of the same group and the same settings, on a disk of its own."""
-        return self._like(index, self._peers, self.group)
+        return self.of_group(self.group, index, self._peers)
 
-    def of_group(self, group: str, index: int, peers: dict[str, SimBroker]) -> SimBroker:
-        """A broker of another group, with the same settings; `peers` are those of that group by replication address."""
-        return self._like(index, peers, group)
-
-    def _like(self, index: int, peers: dict[str, SimBroker], group: str) -> SimBroker:
-        controllers, settings, store = self._controllers, self.first_settings, self.store_settings
-        return type(self)(self.world, self.network, index, peers, controllers, settings, store, self._journal, group)
+    def of_group(
+        self,
+        group: str,
+        index: int,
+        peers: dict[str, SimBroker],
+        kind: type[SimBroker] | None = None,
+        settings: ReplicationSettings | None = None,
+    ) -> SimBroker:
+        """A broker of another group, of the same kind and settings unless told; `peers` are those of that group by replication
+        address."""
+        made, store, journal = kind or type(self), self.store_settings, self._journal
+        own = settings or self.first_settings
+        return made(self.world, self.network, index, peers, self._controllers, own, store, journal, group)
 
     # ---- lives
 
@@ -196,8 +203,6 @@ class SimBroker(Node):
 
     def _build(self, ask_first: bool) -> None:
         self._flush_wanted = self._is_flushing = self._sync_is_due = self._checkpoint_is_due = False
-        files = IdentityFiles(self.disk, CLUSTER, self.group)
-        registration = Registration(files, self.address, self.wall_ms())
         random = self.world.random(f"nonces of {self.name}, life {self.life}")
 
         def nonces() -> bytes:
@@ -226,19 +231,31 @@ class SimBroker(Node):
             raise
         self.core: BrokerCore = core
         self.driver: ReplicationDriver = driver
-        self.session: ControllerSession = ControllerSession(
+        self.session: Session = self._make_session(store, replicated, incarnation)
+        core.store.position_holders.append(lambda: 0)
+        core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
+        self.retry = retry_service(self)
+        watch(self)
+        life = self.life
+        driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
+        driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
+
+    def _make_session(self, store: MessageStore, replicated: StoreReplicatedLog, incarnation: int) -> Session:
+        files = IdentityFiles(self.disk, CLUSTER, self.group)
+        registration = Registration(files, self.address, self.wall_ms())
+        return ControllerSession(
             self.settings,
             Speaker(
                 BrokerNames(CLUSTER, self.group, self.address, self.ha_address, ""),
                 registration,
                 incarnation,
-                driver.machine,
+                self.driver.machine,
                 replicated.keeps_tail(acked_after_flush=self.settings.ack_after_flush),
                 store.suspicion.confirmed if store.suspicion is not None else -1,
                 [store.judged],
             ),
             list(self.place.controllers),
-            driver,
+            self.driver,
             self.monotonic_ms(),
         )
         core.store.position_holders.append(lambda: 0)
@@ -486,7 +503,7 @@ class SimBroker(Node):
         self.session.propose(proposal, master_epoch)
 
     def _send_request(self, request: SessionRequest) -> None:
-        controller = self._controllers[request.address]
+        controller = self._whom(request.address)
         life = self.life
         answered = False
 
@@ -513,6 +530,10 @@ class SimBroker(Node):
         self.network.send(self, controller, lambda: controller.handle(self, life, request, answer))
         if request.token:
             self.after(REQUEST_TIMEOUT_MS, self.guarded(expire))
+
+    def _whom(self, address: str) -> Any:
+        """Who answers the session's requests at an address."""
+        return self._controllers[address]
 
     def notified(self) -> None:
         """A controller pushed that the role may have changed."""

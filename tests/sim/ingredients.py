@@ -10,7 +10,9 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
+from tests.sim.fixed_roles import FixedGroup
 from tests.sim.mortals import Mortals
+from tests.sim.originals import Originals
 from tests.sim.resets import Resets
 from tests.sim.side_group import SecondGroup
 from tests.sim.through_replicas import ThroughReplicas
@@ -39,16 +41,20 @@ class Addition(Protocol):
 INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "copied directories": Twins,
     "lease holders that die": Mortals,
+    "fixed roles": FixedGroup,
     "gRPC through replicas": ThroughReplicas,
     "offset resets": Resets,
+    "replica of the original": Originals,
     "second group": SecondGroup,
 }
 _SHARES: Final = {
     "copied directories": 0.12,
     "second group": 0.12,
     "lease holders that die": 0.15,
+    "fixed roles": 0.12,
     "gRPC through replicas": 0.15,
     "offset resets": 0.15,
+    "replica of the original": 0.1,
 }
 # Where one disk is damaged the others must be there, and nothing else may go wrong with them.
 _NOT_IN: Final = frozenset({"rot", "decay", "memory"})

@@ -98,7 +98,11 @@ class Mortal(Client):
         self.cluster.living.add(self._identity)
 
     def _popped(self, broker: SimBroker, identity: str, outcome: PopOutcome | None) -> None:
-        if outcome is None or outcome.status is PopStatus.REFUSED:
+        if outcome is None:
+            if identity == self._identity:
+                self._die()  # what it leases and does not know of would be its own for as long as it lives
+            self.move()
+        elif outcome.status is PopStatus.REFUSED:
             self.move()
         elif outcome.messages:
             self._idle = 0

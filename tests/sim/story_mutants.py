@@ -7,9 +7,19 @@ from typing import Any
 from brokerd.pop import finishing
 from brokerd.pop.requests import AckStatus
 from brokerd.pop.service import PopService
+from brokerd.proxy import forward
+from brokerd.proxy.calls import Call
+from brokerd.proxy.forward import Forwarder
+from brokerd.proxy.methods.send_message import encode_response
+from brokerd.proxy.protobuf import service
+from brokerd.proxy.proxy_call import ProxyCall
+from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.put_status import PutStatus
 from brokerd.store.store_reads import StoreReads
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
 from controllerd.replicas.state import Group
+from remoting.errors import LogboomError
+from remoting.frame import Command
 from tests.sim.mutants import Mutant, full
 
 
@@ -30,6 +40,22 @@ def _nothing_is_reset(self: PopService, group: str, topic: str, queue_id: int, o
 def _nothing_was_before(self: StoreReads, topic: str, queue_id: int, timestamp_ms: int) -> int:
     """A reset by time goes behind the last message."""
     return self.max_offset(topic, queue_id)
+
+
+def _tell_what_is_hoped(
+    self: Forwarder, connection: Any, name: str, call: Call, origin: ProxyCall, result: Command | LogboomError
+) -> None:
+    """A replica whose master did not answer takes a send for stored."""
+    if isinstance(result, LogboomError) and name == "SendMessage" and call.live:
+        ids = [
+            each.system_properties.message_id for each in service.SendMessageRequest.FromString(call.message).messages
+        ]
+        call.answer(encode_response(ids, [SendOutcome(PutStatus.PUT_OK, queue_offset=0) for _ in ids]))
+    else:
+        _answered(self, connection, name, call, origin, result)
+
+
+_answered = Forwarder._answered
 
 
 def _says(rule: Any) -> str:
@@ -81,6 +107,24 @@ MUTANTS = (
         ((finishing, "_INVALID", AckStatus.OK),),
         full("calm", ingredients=("lease holders that die",)),
         within=2,
+        is_quick=False,
+    ),
+    Mutant(
+        "answered before the master",
+        "forwarded calls",
+        _says(_tell_what_is_hoped),
+        ((Forwarder, "_answered", _tell_what_is_hoped),),
+        full("processes", ingredients=("gRPC through replicas",)),
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "forwarded again",
+        "forwarded calls",
+        "A send whose outcome is not known is asked again.",
+        ((forward, "REPEATABLE", forward.REPEATABLE | {"SendMessage"}),),
+        full("processes", ingredients=("gRPC through replicas",)),
+        within=20,
         is_quick=False,
     ),
 )
