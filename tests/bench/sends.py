@@ -26,6 +26,7 @@ from tests.support.workload import call_until
 TOPIC = "Bench"
 NO_INDEX = "store.index_enabled=false"
 NO_CHECKSUMS = "store.record_checksums=false"
+NATIVE, PYTHON = "kernel.mode=native", "kernel.mode=python"
 BACKGROUND = ("replication.ack_after=append",)
 
 
@@ -161,6 +162,21 @@ def run(pairs: int, seconds: float, only: str = "") -> list[Pairs]:
                 measured(1, BACKGROUND, load(32)),
                 measured(1, (*BACKGROUND, NO_CHECKSUMS), load(32)),
                 None,
+            ),
+            *(
+                (
+                    f"{name}, background: loops in C / in Python",
+                    measured(1, (*BACKGROUND, NATIVE), the_load),
+                    measured(1, (*BACKGROUND, PYTHON), the_load),
+                    None,
+                )
+                for name, the_load in (
+                    ("1 x 64", load()),
+                    ("1 x 1", load(0, 1, 1)),
+                    ("64 x 1", load(0, 64, 1)),
+                    ("batches of 32", load(32)),
+                    ("batches of 32, mixed sizes", load(-32)),
+                )
             ),
             ("1 x 64, fdatasync: three replicas / one", measured(3, (), load()), measured(1, (), load()), 0.4),
             (
