@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from brokerd.native.library import Library
 from brokerd.store.draft import Draft
 from brokerd.store.log.derive import NO_RULES, CodeRules, Entry, RecordShape, derive
 from brokerd.store.run import AppendResult
@@ -54,17 +55,25 @@ def draft(body: bytes = b"hello", *, topic: str = "TopicA", queue_id: int = 0, t
 
 
 def make_store(
-    disk: Disk, clock: Clock | None = None, settings: StoreSettings = SETTINGS, rules: CodeRules = NO_RULES
+    disk: Disk,
+    clock: Clock | None = None,
+    settings: StoreSettings = SETTINGS,
+    rules: CodeRules = NO_RULES,
+    library: Library | None = None,
 ) -> MessageStore:
     """A store that is not loaded yet."""
-    return MessageStore(disk, settings, clock or Clock(), STORE_HOST, rules)
+    return MessageStore(disk, settings, clock or Clock(), STORE_HOST, rules, library)
 
 
 def open_store(
-    disk: Disk, clock: Clock | None = None, settings: StoreSettings = SETTINGS, rules: CodeRules = NO_RULES
+    disk: Disk,
+    clock: Clock | None = None,
+    settings: StoreSettings = SETTINGS,
+    rules: CodeRules = NO_RULES,
+    library: Library | None = None,
 ) -> MessageStore:
     """A loaded store that takes messages."""
-    store = make_store(disk, clock, settings, rules)
+    store = make_store(disk, clock, settings, rules, library)
     store.load()
     store.set_appendable(True)
     return store

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.log.derive import derive
 from brokerd.store.log.layout import must_roll
@@ -34,8 +35,8 @@ def record(offset: int, size: int = 200, number: int = 0) -> bytes:
     )
 
 
-def make_log(disk: Disk) -> CommitLog:
-    log = CommitLog(disk, SETTINGS)
+def make_log(disk: Disk, library: Library | None = None) -> CommitLog:
+    log = CommitLog(disk, SETTINGS, library=library)
     log.recovered(log.end_offset)
     return log
 

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.queues.queue_reads import joined
 from brokerd.store.store import MessageStore
@@ -15,6 +16,7 @@ from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile
 from remoting.java_hash import java_hash
 from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.support.native_library import native_library
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, draft, log_bytes, open_store, put
 from tests.unit.brokerd.store.test_commitlog import fill, make_log, record
 
@@ -24,13 +26,19 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
     return MemoryDisk() if request.param == "memory" else LocalDisk(tmp_path / "data")
 
 
+@pytest.fixture(params=["python", "native"])
+def library(request: pytest.FixtureRequest) -> Library | None:
+    """Checks in Python, and in C where that can be built."""
+    return None if request.param == "python" else native_library()
+
+
 def read(log: CommitLog, units: list[Unit]) -> bytes | None:
     encoded = b"".join(UNIT.pack(*unit) for unit in units)
     return log.reads.joined(units, encoded, sum(size for _, size, _ in units))
 
 
-def test_records_are_the_same_however_close_they_lie(disk: Disk) -> None:
-    log = make_log(disk)
+def test_records_are_the_same_however_close_they_lie(disk: Disk, library: Library | None) -> None:
+    log = make_log(disk, library)
     sizes = [200, 120, 333, 150] * 30
     offsets = [fill(log, 1, size)[0] for size in sizes]
     units = [(offset, size, 0) for offset, size in zip(offsets, sizes, strict=True)]
@@ -69,9 +77,9 @@ def test_close_records_of_an_older_file_take_one_read(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_damage_behind_a_read_that_was_known_is_noticed_wherever_it_is(step: int) -> None:
+def test_damage_behind_a_read_that_was_known_is_noticed_wherever_it_is(step: int, library: Library | None) -> None:
     disk = FaultyDisk(Random(3))
-    log = make_log(disk)
+    log = make_log(disk, library)
     units = [(offset, 200, 0) for offset in fill(log, 16)][::step][:8]
     expected = read(log, units)
     for position in (3, 31, 35, 88, 150, 187):  # the ends of size and place, of the body, and what is in it
@@ -85,9 +93,9 @@ def test_damage_behind_a_read_that_was_known_is_noticed_wherever_it_is(step: int
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_no_flipped_bit_of_a_record_is_given_out(count: int) -> None:
+def test_no_flipped_bit_of_a_record_is_given_out(count: int, library: Library | None) -> None:
     disk = FaultyDisk(Random(3))
-    store = open_store(disk)
+    store = open_store(disk, library=library)
     places = put(store, *(draft(b"body %d" % number, tag="tag") for number in range(count)))
     expected = store.read_joined("TopicA", 0, 0, count, 1 << 20)
     assert expected.body == log_bytes(store)
@@ -105,8 +113,19 @@ def test_no_flipped_bit_of_a_record_is_given_out(count: int) -> None:
     assert store.read_joined("TopicA", 0, 0, count, 1 << 20) == expected
 
 
-def test_a_known_read_does_not_vouch_for_another_one_of_the_same_records() -> None:
-    log = make_log(MemoryDisk())
+def test_what_precedes_damage_is_given_out_also_when_there_is_more_of_it(library: Library | None) -> None:
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk, library=library)
+    places = put(store, *(draft(b"body %d" % number, tag="tag") for number in range(8)))
+    expected = store.read_joined("TopicA", 0, 0, 8, 1 << 20).body
+    file = "commitlog/" + "0" * 20
+    disk.flip_bit(file, places[3].physical_offset + 90, 0)  # its body
+    disk.flip_bit(file, places[5].physical_offset + 30, 0)  # its place
+    assert store.read_joined("TopicA", 0, 0, 8, 1 << 20).body == expected[: places[3].physical_offset]
+
+
+def test_a_known_read_does_not_vouch_for_another_one_of_the_same_records(library: Library | None) -> None:
+    log = make_log(MemoryDisk(), library)
     units = [(offset, 200, 0) for offset in fill(log, 8)]
     assert read(log, units) is not None
     halves: list[Unit] = [(1400, 100, 0), (1500, 100, 0)]
@@ -115,8 +134,8 @@ def test_a_known_read_does_not_vouch_for_another_one_of_the_same_records() -> No
             read(log, wrong)
 
 
-def test_records_in_the_place_of_others_that_were_cut_are_read_as_they_are(disk: Disk) -> None:
-    log = make_log(disk)
+def test_records_in_the_place_of_others_that_were_cut_are_read_as_they_are(disk: Disk, library: Library | None) -> None:
+    log = make_log(disk, library)
     fill(log, 8)
     units = [(200 * number, 200, 0) for number in range(8)]
     assert read(log, units) == log.read(0, 1600)
