@@ -29,6 +29,7 @@ from controllerd.processors.returns import Returns
 from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
 from controllerd.pushes import Pushes
+from controllerd.raft.acquaintances import Acquaintances
 from controllerd.raft.core import RaftCore
 from controllerd.raft.driver import CopiedDirectory, DriverEvents, MemberRemoved, RaftDriver
 from controllerd.raft.leading import CoreSettings
@@ -109,7 +110,9 @@ class Controller:
         founders = () if settings.join else tuple(settings.peers)
         file = RaftLogFile(disk, settings.raft.group, settings.node_id, founders)
         recovered = file.open()
-        self._members = Members(recovered.identity.node_id, settings.peers, recovered.identity.lives)
+        self._members = Members(
+            recovered.identity.node_id, settings.peers, recovered.identity.lives, Acquaintances(disk)
+        )
         self._driver = driver = self._make_driver(file, recovered)
         events = PeerEvents(
             self._received,

@@ -206,6 +206,7 @@ class ReplicasProcessor:
             f"two processes have the identity of broker {wanted.broker_id} of {wanted.broker_name}: the one at {twin.address} "
             f"is registered and alive, the one at {wanted.address} is refused until that is gone"
         )
+        self._groups.table.refused(twin, wanted.address, self._groups.now_ms())
         if sentence != self._twin_told:
             self._twin_told = sentence
             log.warning("%s", sentence)

@@ -139,6 +139,7 @@ class ViewsProcessor:
             suspicion=round(silence.suspicion(now_ms), 1) if silence else None,
             eligible=eligibility.eligible,
             eligibility_reason=eligibility.reason,
+            claimed_by=self._groups.table.claimed_by(group, broker_id, now_ms),
         )
 
 

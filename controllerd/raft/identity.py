@@ -30,7 +30,8 @@ DIRECTORY: Final = "raft"
 PATH: Final = f"{DIRECTORY}/identity"
 _FORMER_FIELDS: Final = {"group", "node", "voters"}
 _LISTS: Final = ("voters", "lives")
-_LIVES: Final = 16
+# A node whose starts nobody hears of may go through many; it must still know the life in which it was met last.
+_LIVES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from controllerd.raft.acquaintances import Acquaintances
 from controllerd.raft.incarnations import name_of, names, present
 from controllerd.raft.quorum import Configuration, NodeId
 
@@ -19,10 +20,17 @@ _MAX_MET: Final = 64
 class Members:
     """One table for everybody who sends to members or shows them. `configured` keeps it up to date."""
 
-    def __init__(self, node_id: NodeId, settings: Mapping[NodeId, str], lives: Sequence[str] = ()) -> None:
-        """`lives` are this node's own, the present one first."""
+    def __init__(
+        self,
+        node_id: NodeId,
+        settings: Mapping[NodeId, str],
+        lives: Sequence[str] = (),
+        acquaintances: Acquaintances | None = None,
+    ) -> None:
+        """`lives` are this node's own, the present one first; `acquaintances` those in which it met the others."""
         self.node_id = node_id
         self.lives = tuple(lives)
+        self.acquaintances = acquaintances or Acquaintances()
         self.configuration = Configuration()
         self._settings = dict(settings)
         self._met: dict[NodeId, str] = {}

@@ -7,7 +7,7 @@ it and says who it is. The answer says up to which level of formats that node re
 
 An introduction tells the lives of its node, too, and one in a new life is looked at: when somebody else answers at the node's own
 address, two processes have one identity, and the one that is not at home is refused for good. When the node does not remember the
-life in which it was met last, its directory is an older copy, and what it promised since is lost.
+life in which it was met last (`acquaintances`), its directory is an older copy, and what it promised since is lost.
 
 Loss is allowed (the core repeats), so nothing here waits: while a connection is being made at most `_QUEUE_MESSAGES` messages are
 kept, the oldest is dropped; a peer that does not read gets nothing more. Snapshots may be large: they go in pieces, the next one
@@ -113,7 +113,6 @@ class Peers:
         self._owner = owner
         self._peers: dict[NodeId, _Peer] = {}
         self._introduced: dict[RemotingConnection, _Introduced] = {}
-        self._lives: dict[NodeId, str] = {}  # in which each node was met last
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -285,7 +284,7 @@ class Peers:
         lives = ext.get("lives", "").split(",")
         if ext.get("asks") == "true":
             connection.respond(request, ext={"life": next(iter(self._members.lives), "")})
-        elif lives[0] in ("", self._lives.get(node)):
+        elif lives[0] in ("", self._members.acquaintances.life(node)):
             self._admit(connection, request)
         else:
             self._owner.spawn(self._meet(connection, request, lives), f"meet {node}")
@@ -306,7 +305,7 @@ class Peers:
         """Admit a node in a new life, unless it is another process, or an older one, than who has its name."""
         node, own = request.ext["node"], self._members.configuration
         at_home = await self._life_at_home(node)
-        known = self._lives.get(node)
+        known = self._members.acquaintances.life(node)
         if at_home not in ("", lives[0]):
             remark = (
                 f"another process is controller {node} at {self._members.address(node)}: this one runs with a copy of its "
@@ -319,7 +318,7 @@ class Peers:
             )
             answer = {"older": "true", "cluster": own.cluster}
         else:
-            self._lives[node] = lives[0]
+            await asyncio.to_thread(self._members.acquaintances.note, node, lives[0], {*own.members, *own.retired})
             if connection.is_open:
                 try:
                     self._admit(connection, request)

@@ -39,9 +39,22 @@ _FORGET_EVERY_MS: Final = 60_000
 # When who spoke last did not speak again for so many of its intervals, nobody's silence grows.
 _DEAF_INTERVALS: Final = 2
 _USUAL_INTERVAL_MS: Final = 1000  # of brokers that do not say theirs
+# A refused claim to an id is told from when it was made again for so long (a broker that restarts is refused for a moment, too)
+# until it was not made for so long; it is made several times a second.
+_CLAIM_MS: Final = 1000
+_CLAIM_OVER_MS: Final = 5000
 LOWEST_PRIORITY: Final = 2**31 - 1
 
 ReplicaKey = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A process asked to be a broker whose id another living one has, and was refused."""
+
+    address: str
+    first_ms: int
+    last_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,7 @@ class HeartbeatTable:
         self._beats: dict[ReplicaKey, Heartbeat] = {}
         self._silences: dict[ReplicaKey, Silence] = {}
         self._twins: dict[ReplicaKey, Heartbeat] = {}  # who else claims an id
+        self._claims: dict[ReplicaKey, Claim] = {}
         self._voice_ms: int | None = None  # when anybody was heard last
         self._deaf_ms = 0  # and for how long after that silence counts
         self._forget_at_ms: int | None = None
@@ -145,6 +159,20 @@ class HeartbeatTable:
         """What another process than this incarnation said last that has the id and lives; None when it is free."""
         beat = self.get(group, broker_id)
         return beat if beat is not None and self._has_other(beat, incarnation, now_ms) else None
+
+    def refused(self, known: Heartbeat, address: str, now_ms: int) -> None:
+        """Who has this address wants to be the broker that `known` is, and was told that the id is not free."""
+        before = self._claims.get(known.key)
+        is_known = before is not None and before.address == address and now_ms - before.last_ms <= _CLAIM_OVER_MS
+        first_ms = before.first_ms if before is not None and is_known else now_ms
+        self._claims[known.key] = Claim(address, first_ms, now_ms)
+
+    def claimed_by(self, group: Group, broker_id: int, now_ms: int) -> str | None:
+        """The address of the process that keeps asking for an id that another one has; None without one."""
+        claim = self._claims.get((group.cluster_name, group.broker_name, broker_id))
+        if claim is None or now_ms - claim.last_ms > _CLAIM_OVER_MS or claim.last_ms - claim.first_ms < _CLAIM_MS:
+            return None
+        return claim.address
 
     def _has_other(self, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
         return bool(known.incarnation and incarnation not in (0, known.incarnation)) and self._in_time(known, now_ms)
@@ -279,6 +307,7 @@ class HeartbeatTable:
         for key in [key for key, beat in self._beats.items() if now_ms - beat.received_ms >= _FORGET_MS]:
             del self._beats[key], self._silences[key]
             self._twins.pop(key, None)
+            self._claims.pop(key, None)
 
 
 def _goes_on(beat: Heartbeat, known: Heartbeat, now_ms: int) -> bool:

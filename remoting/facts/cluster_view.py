@@ -34,7 +34,8 @@ class ControllerView:
 class ReplicaView:
     """A broker, by its heartbeats. `suspicion` is phi: 10^-phi is the chance that a living broker is so silent.
 
-    `absence`: what speaks against one that is not alive; None of one that is.
+    `absence`: what speaks against one that is not alive; None of one that is. `claimed_by`: the address of another process that
+    runs under the same identity and is refused.
     """
 
     broker_id: int
@@ -54,6 +55,7 @@ class ReplicaView:
     suspicion: float | None = None
     eligible: bool = False
     eligibility_reason: str = ""
+    claimed_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,8 @@ class Replica:
 
     `process` and `pid` are None for a broker that the appliance's supervisor does not run; `pid` also while it is down.
     `absence`: what speaks against one that is not alive. `controllers_error` and `stale_view` as of a broker's state; they stand
-    since `cut_off_since_ms`. `scrub` is None when it does not answer, or does not tell.
+    since `cut_off_since_ms`. `claimed_by`: the address of a process that runs under the same identity and is refused. `scrub` is
+    None when it does not answer, or does not tell.
     """
 
     id: int
@@ -128,6 +129,7 @@ class Replica:
     controllers_error: str | None = None
     stale_view: str | None = None
     cut_off_since_ms: int | None = None
+    claimed_by: str | None = None
     scrub: Scrub | None = None
 
     @property

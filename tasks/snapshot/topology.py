@@ -138,6 +138,7 @@ def _replica(told: ReplicaView, state: BrokerState | None, in_sync: Sequence[int
         eligible=told.eligible,
         eligibility_reason=told.eligibility_reason or _NOT_KNOWN,
         last_heartbeat_ms=known(told.last_heartbeat_ms),
+        claimed_by=told.claimed_by,
     )
     if state is None:
         return found

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from remoting.errors import StorageError
-from tests.support.disks import SECTOR_BYTES, FaultyDisk, PowerLost
+from tests.support.disks import PAGE_BYTES, SECTOR_BYTES, FaultyDisk, PowerLost
 
 
 def disk_with(seed: int = 1) -> FaultyDisk:
@@ -180,6 +180,26 @@ def test_a_flipped_bit_stays_flipped() -> None:
     disk.crash()
     assert content(disk, "a") == b"\x01\x81"
     assert disk.counters.bit_flips == 1
+
+
+def test_a_bad_page_is_neither_read_nor_changed_in_part_until_it_is_written_whole() -> None:
+    disk = disk_with()
+    segment = disk.open("a", create=True, size_bytes=3 * PAGE_BYTES)
+    segment.write(0, [b"x" * 3 * PAGE_BYTES])
+    disk.spoil_page("a", PAGE_BYTES + 5)
+    assert segment.read(0, PAGE_BYTES) == b"x" * PAGE_BYTES
+    for act in (
+        lambda: segment.read(PAGE_BYTES - 1, 2),
+        lambda: segment.read(2 * PAGE_BYTES - 1, 1),
+        lambda: segment.write(PAGE_BYTES, [b"y" * (PAGE_BYTES - 1)]),
+        lambda: segment.write(PAGE_BYTES + 1, [b"y" * PAGE_BYTES]),
+    ):
+        with pytest.raises(StorageError, match="Input/output error"):
+            act()
+    segment.write(PAGE_BYTES - 1, [b"y" * (PAGE_BYTES + 2)])
+    assert segment.read(0, 3 * PAGE_BYTES) == b"x" * (PAGE_BYTES - 1) + b"y" * (PAGE_BYTES + 2) + b"x" * (
+        PAGE_BYTES - 1
+    )
 
 
 def test_one_seed_is_one_story() -> None:

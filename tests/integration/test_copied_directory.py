@@ -56,6 +56,13 @@ def test_one_of_two_processes_with_an_identity_has_a_role(tmp_path: Path, *, of_
             cluster.admin.send("T", b"%d" % number)
         state = document(cluster.admin.broker_state(address))
         assert state["role"] == "fenced"
+
+        def claims() -> list[str]:
+            group = cluster.group()
+            assert group is not None
+            return [each["claimedBy"] for each in group["replicas"] if each["claimedBy"]]
+
+        assert eventually("the controllers tell of the copy", claims) == [address]
         group = cluster.wait_in_sync(2)
         assert {each["address"] for each in group["replicas"]} == members
         original.kill()

@@ -32,8 +32,8 @@ from brokerd.store.log.retention import decide_retention
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.start.durable_positions import StoreCheckpoint
-from brokerd.store.store_reads import Suspicion
 from brokerd.store.store import MessageStore
+from brokerd.store.store_reads import Suspicion
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, SettingsError, StorageError
 from remoting.record.hosts import pack_host
@@ -258,13 +258,6 @@ class SimBroker(Node):
             self.driver,
             self.monotonic_ms(),
         )
-        core.store.position_holders.append(lambda: 0)
-        core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
-        self.retry = retry_service(self)
-        watch(self)
-        life = self.life
-        driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
-        driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
 
     # ---- who there is to be asked
 

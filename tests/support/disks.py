@@ -14,7 +14,7 @@ a power loss, and the writes between them:
 - `fail_sync_at(n)` makes the n-th sync fail with EIO as Linux does: what was unsynced stays readable, is lost at the next
   power loss, and a later sync does not save it. `fail_write_at(n)` fails a write with EIO, `capacity_bytes` with ENOSPC,
   both after a part of the bytes reached the file; a small file is then not replaced at all. `flip_bit` rots one bit in both
-  images.
+  images. `spoil_page` makes a page that fails with EIO until it is written whole.
 
 Everything is decided by the generator that the caller passes, in the order of the calls, so one seed is one story. `counters`
 says what was injected; a test asserts on it that the faults it is about did happen.
@@ -33,6 +33,7 @@ from remoting.disk import Bytes, DiskUsage
 from remoting.errors import StorageError
 
 SECTOR_BYTES = 512
+PAGE_BYTES = 4096
 _ENDLESS_BYTES = 1 << 40
 
 _Change = tuple[int, bytes] | int  # (position, bytes written), or the new size of a truncate
@@ -134,6 +135,7 @@ class MemorySegment:
 
     def read(self, position: int, length: int) -> bytes:
         self._check()
+        self._disk.check_readable(self._path, position, length)
         return self._file.seen.read(position, length)
 
     def map(self) -> MemoryView:
@@ -265,6 +267,9 @@ class MemoryDisk:
     def check_power(self) -> None:
         """Raise when the machine is off; this disk always has power."""
 
+    def check_readable(self, path: str, position: int, length: int) -> None:
+        """Raise for what cannot be read; on this disk everything can be."""
+
     def sync_point(self, what: str) -> SyncPoint:
         return SyncPoint(self, what)
 
@@ -341,6 +346,7 @@ class FaultyDisk(MemoryDisk):
         self._fail_sync_in: int | None = None
         self._fail_write_in: int | None = None
         self.in_the_middle: Callable[[str], Callable[[], None] | None] | None = None
+        self.bad_pages: set[tuple[str, int]] = set()
 
     # -- orders ------------------------------------------------------------------------------------------------------------
 
@@ -386,7 +392,15 @@ class FaultyDisk(MemoryDisk):
         for image in (file.seen, file.platter):
             image.write(position, bytes([image.read(position, 1)[0] ^ (1 << bit)]))
 
+    def spoil_page(self, path: str, position: int) -> None:
+        """Refuse to read the page with the position, and to change a part of it, as Linux does over a bad sector."""
+        self.bad_pages.add((path, position // PAGE_BYTES))
+
     # -- faults ------------------------------------------------------------------------------------------------------------
+
+    def check_readable(self, path: str, position: int, length: int) -> None:
+        if self.bad_pages and any((path, page) in self.bad_pages for page in _pages(position, length)):
+            raise _refused("read", path, errno.EIO)
 
     def check_power(self) -> None:
         if not self._power:
@@ -403,6 +417,11 @@ class FaultyDisk(MemoryDisk):
         return self._rng.random() < 0.5, True
 
     def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
+        for page in _pages(position, len(content)) if self.bad_pages else ():
+            if (path, page) in self.bad_pages:
+                if position > page * PAGE_BYTES or position + len(content) < (page + 1) * PAGE_BYTES:
+                    raise _refused("write", path, errno.EIO)
+                self.bad_pages.remove((path, page))  # the disk puts another sector in its place
         if self._fail_write_in is not None:
             self._fail_write_in -= 1
             if self._fail_write_in == 0:
@@ -434,6 +453,13 @@ class FaultyDisk(MemoryDisk):
             raise _refused("replace", path, errno.ENOSPC)
         super().replace_bytes(path, content)
 
+    def resize_file(self, file: MemoryFile, size: int) -> None:
+        """What is cut off has other sectors when it is written again."""
+        self.bad_pages = {
+            (path, page) for path, page in self.bad_pages if self.files[path] is not file or page * PAGE_BYTES < size
+        }
+        super().resize_file(file, size)
+
     def sync_file(self, path: str, file: MemoryFile) -> None:
         self._fail_sync_in = _count_down(self._fail_sync_in)
         if self._fail_sync_in == 0:
@@ -463,6 +489,10 @@ class FaultyDisk(MemoryDisk):
     def _come_back(self) -> None:
         self.generation += 1
         self._power = True
+
+
+def _pages(position: int, length: int) -> range:
+    return range(position // PAGE_BYTES, -(-(position + length) // PAGE_BYTES))
 
 
 def _sectors(position: int, content: bytes) -> Iterator[tuple[int, bytes]]:

@@ -60,6 +60,7 @@ class ReplicaSerializer(FactSerializer):
         controllers_error="What is wrong between it and its controllers, by its own word; null when nothing is.",
         stale_view="What is wrong with what the controllers tell it of its role; null when nothing is.",
         cut_off_since_ms="Milliseconds since 1970; since when the one or the other stands.",
+        claimed_by="Where another process runs under its identity, on a copy of its data directory, and is refused.",
         scrub="Null when it does not answer.",
     )
 

@@ -16,11 +16,13 @@ that began in an older one says nothing about the bytes there now.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from brokerd.native.library import Library
+from brokerd.store.log.bad_sectors import PAGE_BYTES, is_unreadable, read_around, write_over
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, ends_of, intact_record_at
@@ -40,9 +42,11 @@ from remoting.record.codec import encode_filler
 from remoting.record.fields import STORE_TIMESTAMP_END, store_timestamp_of
 from remoting.record.layout import BORDER, FILLER_BYTES
 
+log = logging.getLogger(__name__)
+
 DIRECTORY = "commitlog"
-# Files at the log's end that are read through a mapping: their pages are in memory anyway. Older ones are read with pread, where
-# a bad sector is an error of one request instead of a signal that ends the process.
+# Files at the log's end that are read through a mapping, if this process has written them: their pages are in memory anyway.
+# Others are read with pread, where a bad sector is damage of a record, and not a signal that ends the process after every start.
 _MAPPED_FILES = 2
 _REWRITE_BYTES = 1 << 20
 
@@ -83,6 +87,7 @@ class CommitLog:
         self.keeps_rest = False
         self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
+        self.unreadable_offset = -1  # the highest offset from which on a read met what the disk refuses to give
         self._open_existing(self._find_files(), is_ours=is_ours)
         last = next(reversed(self._segments.values()), None)
         self.min_offset = self.flushed_offset = next(iter(self._segments), 0)
@@ -254,10 +259,25 @@ class CommitLog:
         view = segment.view
         if view is not None:
             return view[physical_offset - segment.start : stop - segment.start]
-        content = segment.file.read(physical_offset - segment.start, stop - physical_offset)
+        content = self._read_file(segment, physical_offset, stop - physical_offset)
         if len(content) != stop - physical_offset:
             raise CorruptedFile(f"{segment.file.path} ends before offset {stop}; restore the file")
         return content
+
+    def _read_file(self, segment: Segment, offset: int, length: int) -> bytes:
+        """The bytes as the file has them; what the disk refuses to give is damage like any other, and reads as zeros."""
+        try:
+            return segment.file.read(offset - segment.start, length)
+        except StorageError as error:
+            if not is_unreadable(error):
+                raise
+            content, first_bad = read_around(segment.file, offset - segment.start, length)
+            bad_offset = segment.start + first_bad
+            if first_bad >= 0 and bad_offset > self.unreadable_offset:
+                if bad_offset // PAGE_BYTES > self.unreadable_offset // PAGE_BYTES:
+                    log.error("the disk refuses to give %s at %d, so that is damaged", segment.file.path, first_bad)
+                self.unreadable_offset = bad_offset
+            return content
 
     def record_at(self, offset: int) -> bytes | None:
         """The whole record that starts at the offset, or None when none does."""
@@ -361,7 +381,7 @@ class CommitLog:
             if segment is None or generation != self.generation:
                 return False
             assert offset + len(data) <= min(segment.end, self.end_offset), "only what is in the log is written again"
-            segment.file.write(offset - segment.start, (data,))
+            write_over(segment.file, offset - segment.start, data, min(segment.end, self.end_offset) - segment.start)
             if segment.end <= self.flushed_offset:
                 segment.file.sync()
             else:
@@ -477,7 +497,7 @@ class CommitLog:
 
     def _open(self, start: int, *, create: bool = False) -> Segment:
         file = self._disk.open(_path(start), create=create, size_bytes=self._size if create else 0)
-        return Segment(start, self._size, file)
+        return Segment(start, self._size, file, is_new=create)
 
     def _open_existing(self, starts: list[int], *, is_ours: bool) -> None:
         for start in starts:
@@ -500,7 +520,8 @@ class CommitLog:
     def _map_recent(self) -> None:
         segments = list(self._segments.values())
         for segment in segments[-_MAPPED_FILES:]:
-            segment.map()
+            if segment.is_new:
+                segment.map()
         for segment in segments[-2 * _MAPPED_FILES : -_MAPPED_FILES]:
             segment.unmap()
 

@@ -6,14 +6,15 @@ from remoting.disk import FileSegment, FileView
 
 
 class Segment:
-    """One file of the log and the range of offsets it holds."""
+    """One file of the log and the range of offsets it holds. `is_new`: this process has made it."""
 
-    __slots__ = ("end", "file", "start", "view")
+    __slots__ = ("end", "file", "is_new", "start", "view")
 
-    def __init__(self, start: int, size: int, file: FileSegment) -> None:
+    def __init__(self, start: int, size: int, file: FileSegment, *, is_new: bool) -> None:
         self.start = start
         self.end = start + size
         self.file = file
+        self.is_new = is_new
         self.view: FileView | None = None
 
     def map(self) -> None:

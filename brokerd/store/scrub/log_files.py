@@ -1,21 +1,18 @@
 """Reads the log's files as they are on disk, through handles of its own: for who looks for damage, from a helper thread.
 
-What the disk refuses to give reads as zeros, which no record is made of. So a bad sector is damage like any other, found by the
-same checks, and written again with what belongs there. A file may be cut or removed while it is read: what is found wrong is
-looked at again before anything is done about it.
+What the disk refuses to give reads as zeros (`log/bad_sectors`). A file may be cut or removed while it is read: what is found
+wrong is looked at again before anything is done about it.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Final
 
+from brokerd.store.log.bad_sectors import read_around
 from brokerd.store.log.commitlog import DIRECTORY
 from brokerd.store.log.layout import file_name, file_start
-from remoting.disk import Disk, FileSegment
+from remoting.disk import Disk
 from remoting.errors import StorageError
-
-_BLOCK_BYTES: Final = 512  # the least that a disk refuses: a reader of few bytes and one of many find the same
 
 
 class LogFiles:
@@ -37,18 +34,4 @@ class LogFiles:
             try:
                 return file.read(position, length)
             except StorageError:
-                return _read_blocks(file, position, length)
-
-
-def _read_blocks(file: FileSegment, position: int, length: int) -> bytes:
-    """What can be read, block by block; zeros for the rest."""
-    parts, end = [], position + length
-    while position < end:
-        size = min(_BLOCK_BYTES - position % _BLOCK_BYTES, end - position)
-        try:
-            part = file.read(position, size)
-        except StorageError:
-            part = b""
-        parts.append(part.ljust(size, b"\0"))
-        position += size
-    return b"".join(parts)
+                return read_around(file, position, length)[0]

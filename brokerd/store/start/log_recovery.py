@@ -133,7 +133,8 @@ def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> SuspectE
     read, shape = commitlog.read, commitlog.shape
     later = decisions.find_record(read, end + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
     if later is None:
-        return None if decisions.lacks_bytes(read, end, shape) else SuspectEnd(end, end)
+        is_torn = decisions.lacks_bytes(read, end, shape) and commitlog.unreadable_offset < end
+        return None if is_torn else SuspectEnd(end, end)
     until, confirmed = later, -1
     while later is not None:
         for derived in derive_range(read, later, provisional_end, shape.checked(), _CHUNK_BYTES):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from brokerd.store.log.bad_sectors import write_over
 from brokerd.store.log.commitlog import DIRECTORY, CommitLog
 from brokerd.store.log.derive import RecordShape
 from brokerd.store.log.layout import file_name, file_start
@@ -53,5 +54,5 @@ class DamagedLog:
         """Put what belongs at the offset there, inside one file; durable when it returns. Raises StorageError."""
         start = file_start(offset, self._settings.segment_size_bytes)
         with closing(self._disk.open(f"{DIRECTORY}/{file_name(start)}")) as file:
-            file.write(offset - start, (content,))
+            write_over(file, offset - start, content, file.size_bytes)
             file.sync()

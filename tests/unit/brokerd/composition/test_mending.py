@@ -18,7 +18,17 @@ from remoting.errors import ConnectionLost, CorruptedFile, DamagedRange, Request
 from remoting.transport.client import RemotingClient
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.repair.peers import Peers, copy_log, serving
-from tests.unit.brokerd.store.stores import SETTINGS, dispatch_all, draft, log_bytes, make_store, open_store, put, sync
+from tests.unit.brokerd.store.stores import (
+    SEGMENT_BYTES,
+    SETTINGS,
+    dispatch_all,
+    draft,
+    log_bytes,
+    make_store,
+    open_store,
+    put,
+    sync,
+)
 from tests.unit.brokerd.store.test_suspicion import flip
 
 EPOCHS = (EpochEntry(1, 0), EpochEntry(4, 3000))
@@ -90,6 +100,37 @@ async def test_the_last_record_is_put_right_when_its_size_is_known(proven: bool,
         assert not mended
         with pytest.raises(SuspectLog):
             case.start()
+
+
+@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.parametrize("file", [0, 1])
+async def test_what_cannot_be_read_at_a_start_is_put_right(proven: bool, file: int) -> None:
+    case = Case(proven=proven)
+    case.disk.spoil_page(f"commitlog/{file * SEGMENT_BYTES:020d}", 0)
+    with pytest.raises(CorruptedFile) as refused:
+        case.start()
+    assert isinstance(refused.value, SuspectLog) != (proven or not file)
+    while await case.mend({"peer": case.serving()}):
+        pass
+    assert not case.disk.bad_pages
+    assert log_bytes(case.start()) == case.log
+
+
+@pytest.mark.parametrize("proven", [False, True])
+async def test_an_end_that_cannot_be_read_is_not_taken_for_torn(proven: bool) -> None:
+    """Where the log ended is not known then, unless the page says so: the rest is copied from the master."""
+    case = Case(proven=proven)
+    case.disk.spoil_page(f"commitlog/{len(case.log) - len(case.log) % SEGMENT_BYTES:020d}", 0)
+    with pytest.raises(CorruptedFile) as refused:
+        case.start()
+    assert isinstance(refused.value, SuspectLog) != proven
+    if proven:
+        assert await case.mend({"peer": case.serving()})
+        assert log_bytes(case.start()) == case.log
+    else:
+        store = make_store(case.disk)
+        store.load()
+        assert store.suspicion is not None
 
 
 async def test_a_filler_is_put_right() -> None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from brokerd.repair import log_range
 from brokerd.repair.ledger import DamageLedger
 from brokerd.repair.settings import ScrubSettings
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.scrub import progress
 from brokerd.store.store_reads import Suspicion
-from remoting.disk import Bytes
-from remoting.errors import StorageError
+from remoting.errors import CorruptedFile, StorageError
 from remoting.record.layout import Field
 from remoting.record.properties import tags_code
-from tests.support.disks import MemorySegment
+from tests.support.disks import PAGE_BYTES
 from tests.unit.brokerd.repair.brokers import Broker, make_group, take_index
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, bodies, draft, log_bytes, open_store, put, sync
 
@@ -105,25 +104,41 @@ async def test_a_sector_of_zeros_is_written_again() -> None:
     await assert_is_repaired(group[1], sound)
 
 
-async def test_a_sector_that_cannot_be_read_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = make_group()
-    disk, sound = group[1].disk, log_bytes(group[1].store)
-    file, is_bad = disk.files[group[1].log_path(0)[0]], [True]
-    read, write = MemorySegment.read, MemorySegment.write
+LARGE = replace(SETTINGS, segment_size_bytes=8 * PAGE_BYTES)
 
-    def failing_read(segment: MemorySegment, position: int, length: int) -> bytes:
-        if is_bad and segment._file is file and position < 1024 and position + length > 512:
-            raise StorageError("cannot read: Input/output error")
-        return read(segment, position, length)
 
-    def mending_write(segment: MemorySegment, position: int, buffers: Sequence[Bytes]) -> int:
-        if segment._file is file:
-            is_bad.clear()  # the drive takes another sector for it
-        return write(segment, position, buffers)
+@pytest.mark.parametrize("pages", [[1], [0], [2, 3, 4], [7], [5, 6, 7]])
+@pytest.mark.parametrize("answer_bytes", [500, 1 << 16])
+async def test_what_cannot_be_read_is_written_again(
+    pages: list[int], answer_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a peer's answer, or the log's last record before a filler, ends within a bad page."""
+    monkeypatch.setattr(log_range, "MOST_ANSWER_BYTES", answer_bytes)
+    group = make_group(messages=300, settings=LARGE)
+    broker, sound = group[1], log_bytes(group[1].store)
+    assert len(sound) > LARGE.segment_size_bytes
+    for page in pages:
+        broker.disk.spoil_page(broker.log_path(0)[0], page * PAGE_BYTES)
+    await broker.round()
+    assert not broker.ledger.unrepaired
+    assert broker.ledger.ranges_repaired
+    assert log_bytes(broker.store) == sound
+    assert broker.files("commitlog")[broker.log_path(0)[0]] == sound[: LARGE.segment_size_bytes]
 
-    monkeypatch.setattr(MemorySegment, "read", failing_read)
-    monkeypatch.setattr(MemorySegment, "write", mending_write)
-    await assert_is_repaired(group[1], sound)
+
+async def test_a_consumer_who_meets_what_cannot_be_read_has_it_repaired_at_once() -> None:
+    group = make_group(messages=700, settings=LARGE)  # files at the end are mapped
+    broker = group[1]
+    broker.disk.spoil_page(broker.log_path(0)[0], PAGE_BYTES)
+    broker.settings.change(ScrubSettings(bytes_per_s=0))
+    at = next(n for n, place in enumerate(places(broker)) if place > PAGE_BYTES)
+    with pytest.raises(CorruptedFile, match="another replica"):
+        broker.store.read_messages("TopicA", 0, at, 1, 1 << 16)
+    for _ in range(10):
+        with contextlib.suppress(CorruptedFile):
+            broker.store.read_messages("TopicA", 0, at, 1, 1 << 16)
+        await broker.scrubber.step()
+    assert len(broker.store.read_messages("TopicA", 0, at, 1, 1 << 16).records) == 1
 
 
 async def test_damage_that_a_peer_has_as_well_comes_from_another_one() -> None:

@@ -52,6 +52,22 @@ def fill(log: CommitLog, count: int, size: int = 200) -> list[int]:
     return offsets
 
 
+def test_only_what_this_process_has_written_is_read_through_a_mapping() -> None:
+    """A bad sector below a mapping is a signal that ends the process: it must not meet it again after the next start."""
+    disk = FaultyDisk(Random(1))
+    places = fill(make_log(disk), 40)
+    disk.kill()
+    disk.spoil_page(f"commitlog/{SEGMENT_BYTES:020d}", 0)
+    log = make_log(disk)
+    assert not any(segment.view for segment in log._segments.values())
+    bad = [place for place in places if SEGMENT_BYTES <= place < 2 * SEGMENT_BYTES]
+    assert [place for place in places if log.record_at(place) is None] == bad
+    assert log.unreadable_offset >= bad[0]
+    log.recovered(SEGMENT_BYTES)
+    fill(log, 60)
+    assert [bool(segment.view) for segment in log._segments.values()][-2:] == [True, True]
+
+
 @pytest.fixture(params=["memory", "local"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
     return MemoryDisk() if request.param == "memory" else LocalDisk(tmp_path / "data")

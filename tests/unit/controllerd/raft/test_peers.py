@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from controllerd.raft.acquaintances import Acquaintances
 from controllerd.raft.chunks import CHUNK_BYTES, MAX_TOTAL_BYTES, Assembly, cut
 from controllerd.raft.codec import encode_message
 from controllerd.raft.members import Members
@@ -22,6 +23,7 @@ from remoting.transport.client import connect
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import Place, RemotingServer
 from remoting.transport.tasks import TaskOwner
+from tests.support.disks import MemoryDisk
 from tests.unit.controllerd.raft.test_driver import until
 
 
@@ -338,6 +340,22 @@ async def test_who_starts_again_is_met_in_its_new_life_and_an_older_copy_is_not(
         await until("the refusal", lambda: one.lost_logs)
         assert "it is a copy that was put back" in one.lost_logs[0]
         assert [each.term for each in other.received] == [1, 2]
+
+
+async def test_an_older_copy_is_found_out_by_members_that_were_all_started_again() -> None:
+    disk = MemoryDisk()
+    async with two_nodes(configuration=FOUNDED, configuration_of_other=FOUNDED) as (one, other):
+        other.members.acquaintances = Acquaintances(disk)
+        in_life(one, "d", "c", "b", "a").peers.send(message(1))
+        await until("the message", lambda: other.received)
+    async with two_nodes(configuration=FOUNDED, configuration_of_other=FOUNDED) as (one, other):
+        other.members.acquaintances = Acquaintances(disk)
+        in_life(one, "e", "b", "a").peers.send(message(2))
+        await until("the refusal", lambda: one.lost_logs)
+        assert "it is a copy that was put back" in one.lost_logs[0]
+        in_life(one, "f", "e", "d", "c").peers.send(message(3))
+        await until("the message of one that is not", lambda: other.received)
+        assert [each.term for each in other.received] == [3]
 
 
 @pytest.mark.parametrize(("cluster", "has_log", "votes"), [("c1", False, False), ("c1", True, True), ("", False, True)])

@@ -322,6 +322,22 @@ def test_an_id_belongs_to_the_process_that_is_heard_and_to_nobody_for_an_electio
     assert run(machine, elect(*table.observe(group, 300))).group.master_broker_id == 2
 
 
+def test_who_keeps_asking_for_an_id_that_is_not_free_is_told() -> None:
+    machine, table = group_of_three(), make_table()
+    table.heartbeat(beat(2, 2, incarnation=2, epoch=1, max_offset=50), 0)
+    group = group_of(machine)
+    known = table.other_process(group, 2, 77, 0)
+    assert known is not None
+    table.refused(known, "10.0.0.9:10911", 0)
+    assert table.claimed_by(group, 2, 0) is None, "a broker that restarts asks a few times, too"
+    table.refused(known, "10.0.0.9:10911", 1000)
+    assert table.claimed_by(group, 2, 1000) == "10.0.0.9:10911"
+    assert table.claimed_by(group, 1, 1000) is None
+    assert table.claimed_by(group, 2, 6001) is None, "it asks no more"
+    table.refused(known, "10.0.0.9:10911", 7000)
+    assert table.claimed_by(group, 2, 7000) is None
+
+
 def test_an_id_changes_hands_when_the_process_that_had_it_is_gone() -> None:
     machine, table = group_of_three(), make_table()
     calm = {"interval_ms": 250, "timeout_ms": 1500}

@@ -63,6 +63,17 @@ def test_a_healthy_cluster_is_called_healthy_without_reasons() -> None:
     assert [each.gap_bytes for each in group.replicas] == [0, 0, 0]
 
 
+def test_a_process_on_a_copied_directory_is_in_the_verdict() -> None:
+    told = view(replicas=(replica(1, "master"), replica(2, claimed_by="10.0.0.9:10911"), replica(3)))
+    snapshot, _ = build(look(views=dict.fromkeys(CONTROLLERS, told)), Memory())
+    (reason,) = snapshot.verdict.reasons
+    assert (reason.code, snapshot.verdict.status) == ("identity-copied", Health.DEGRADED)
+    assert reason.text == (
+        "broker-a: two processes have the identity of replica 2: the one at 127.0.0.1:10921 is registered and alive, the one at "
+        "10.0.0.9:10911 is refused. Stop the one that runs on a copy of the data directory."
+    )
+
+
 def test_controllers_that_joined_are_shown_by_the_leader_s_word_and_those_that_left_are_not() -> None:
     told = view()
     joined = ControllerView(
