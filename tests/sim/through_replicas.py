@@ -117,7 +117,7 @@ class Proxy:
         def there() -> None:
             assert target is not None
             wire = Wire(source, target, self._proxies)
-            network.send(target, source, source.guarded(lambda: decision.answered(wire)))
+            network.send(target, source, source.guarded(lambda: decision.is_done or decision.answered(wire)))
 
         if target is not None and target.is_up:
             network.send(source, target, target.guarded(there))
