@@ -118,8 +118,8 @@ def play(
         ended_s = time.monotonic()
         verdict = judge(scenario, history, aftermath)
         if broken:
-            # the checks need an end that never came: only how it broke off is told
-            verdict = replace(verdict, problems={BROKE: [broken]})
+            # the checks need an end that never came: only how it broke off is told, and nothing was looked for in the logs
+            verdict = replace(verdict, problems={BROKE: [broken]}, lost=0)
         if not verdict.passed:
             kept = keep_logs / f"{scenario.id}-{options.seed}"
             shutil.rmtree(kept, ignore_errors=True)

@@ -89,7 +89,7 @@ def _until_caught_up(stage: Stage, name: str, master: str) -> None:
             state_of(stage, master)["confirmOffset"] - state_of(stage, name)["endOffset"] < 4096
         )
 
-    eventually(f"{name} copies the log", near, _SHRINK_LIMIT_S)
+    eventually(f"{name} copies the log", near, REJOIN_LIMIT_S)
 
 
 def switch_twice_without_writes(stage: Stage, name: str) -> None:
