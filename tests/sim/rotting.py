@@ -372,7 +372,11 @@ class RotStory:
         in_step = [each for each in self.copies if each.is_up and each.is_reconciled]
         if all(each in in_step for each in self.members):
             durable = min(each.durable for each in self.members)
-            ends = [queue[-1].end for queue in ([each for each in queue if each.end <= durable] for queue in self.sent) if queue]
+            ends = [
+                queue[-1].end
+                for queue in ([each for each in queue if each.end <= durable] for queue in self.sent)
+                if queue
+            ]
             self.acknowledged = max(self.acknowledged, *ends, 0)
         for each in in_step:
             if each not in self.members and each.durable >= self.acknowledged:
