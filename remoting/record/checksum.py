@@ -11,6 +11,7 @@ The tail is a record's, not its message's: it is shown to nobody as a property, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import eq
 from typing import Final
 
 from remoting.checksum import crc32
@@ -23,6 +24,7 @@ NAME: Final = "__CRC32#"
 BEGIN: Final = NAME.encode() + b"\x01"
 SEPARATOR: Final = b"\x02"
 _BEGIN_BYTES: Final = len(BEGIN)
+_LEAST_LIKE: Final = 5  # bytes of the begin of a tail
 _MASK: Final = 0x7FFFFFFF
 # Written backwards, as the digits stand: one formatting makes all digits of many tails, and one turn puts them right.
 _BACKWARDS: Final = b"\x02%010d\x01#23CRC__"
@@ -88,6 +90,8 @@ def _is_intact(data: memoryview, begin: int, end: int) -> bool:
         return tail == tail_of(crc32(data[begin:covered]))
     if tail[_BEGIN_BYTES:-1].isdigit() and tail[_BEGIN_BYTES:] == tail_of(crc32(data[begin:covered]))[_BEGIN_BYTES:]:
         return False  # the tail's own name changed, which would otherwise become a property of the message
+    if sum(map(eq, tail, BEGIN)) >= _LEAST_LIKE:
+        return False  # and perhaps something else with it: no property that was stored is called nearly like that
     if end - begin < _HEAD.size:
         return False
     size, magic, checksum, sys_flag, body_length = _HEAD.unpack_from(data, begin)

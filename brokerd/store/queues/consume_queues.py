@@ -432,14 +432,14 @@ class ConsumeQueues:
         if not self._files.files_are_contiguous(queue.directory):
             return False
         first, low, end = self._find_confirmed_end(queue, commitlog, trusted)
+        if self._is_rotten(queue, low, end, commitlog, trusted):
+            return False
         if low == first:
             self._files.forget(queue.directory)
             self._disk.remove(queue_ends.PATH)  # it may list what goes now
             self._disk.remove(checks_of(queue.directory))
             self._disk.remove(queue.directory)
             return True
-        if self._is_rotten(queue, low, end, commitlog, trusted):
-            return False
         if not clean:
             # Old units there would do no harm to us (they are never borne out), but the original would take them.
             file_end = (low // self._files.file_units + 1) * self._files.file_units

@@ -315,6 +315,23 @@ async def test_a_start_after_a_crash_is_not_fooled_by_a_unit_that_rots() -> None
         assert bodies(fresh.store) == sound, unit
 
 
+@pytest.mark.parametrize("at", [7, 10])
+@pytest.mark.parametrize("messages", [1, 2, 4, 6])
+async def test_a_start_after_a_crash_does_not_begin_a_queue_behind_a_first_unit_that_rots(
+    messages: int, at: int
+) -> None:
+    """It was taken for a queue of which nothing had been durable, and began again behind what is not dispatched twice."""
+    group = make_group(messages)
+    sound = bodies(group[1].store)
+    group[0].rot_file(f"consumequeue/TopicA/0/{0:020d}", at, 3)
+    group[0].disk.kill()
+    fresh = Broker("m", group[0].disk, open_store(group[0].disk), group[0].peers)
+    with contextlib.suppress(DamagedUnits):
+        bodies(fresh.store)
+    await fresh.scrubber.step()
+    assert bodies(fresh.store) == sound
+
+
 async def test_progress_survives_a_restart() -> None:
     group = make_group()
     broker = group[0]

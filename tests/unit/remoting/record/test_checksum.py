@@ -95,6 +95,17 @@ def test_sealed_records_are_intact_until_a_bit_changes(body: bytes, properties: 
     assert not is_intact(damaged)
 
 
+@given(st.integers(0, 9), st.integers(0, 7), st.integers(0, 60), st.integers(0, 7))
+def test_a_record_whose_checksum_lost_its_name_is_not_taken_for_one_without(
+    at: int, bit: int, other: int, b: int
+) -> None:
+    """Two bits change: one makes the checksum look like another property, which leaves the other one to nobody."""
+    sealed = bytearray(seal(record(b"body", reserve(b"TAGS\x01x\x02"))))
+    sealed[len(sealed) - TAIL_BYTES + at] ^= 1 << bit
+    sealed[other] ^= 1 << b
+    assert not is_intact(sealed)
+
+
 def test_a_golden_checksum() -> None:
     properties = b"UNIQ_KEY\x01U1\x02TAGS\x01tagA\x02KEYS\x01k1 k2\x02"
     sealed = seal(
