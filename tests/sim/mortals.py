@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _GROUP: Final = "mortals"
 _HIDDEN_MS: Final = 300
-_DEATHS: Final = 0.04  # of the steps
+_DEATHS: Final = 0.08  # of the steps
 _IDLE_POPS: Final = 3
 
 

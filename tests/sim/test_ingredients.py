@@ -15,7 +15,7 @@ _DONE = {
     "copied directories": ("second process", "refused"),
     "fixed roles": ("send to either group", "broker-f"),
     "gRPC through replicas": ("gRPC send through a replica", "ok"),
-    "lease holders that die": ("ack of the dead", "invalid_handle"),
+    "lease holders that die": ("lease holder", "dies"),
     "offset resets": ("reset", "looked at"),
     "replica of the original": ("copy of the original", "bytes"),
     "second group": ("send to either group", "broker-b"),
