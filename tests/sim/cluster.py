@@ -50,7 +50,9 @@ class Story:
     seed: int
     mood: str | None = None
     fault_ms: float = FAULT_MS
-    ingredients: frozenset[str] | None = None  # what it has that not all have; None = drawn from the seed
+    ingredients: frozenset[str] | None = (
+        None  # what not all have; None = drawn from the seed, none if the mood is given
+    )
     without_faults: frozenset[int] = frozenset()
     without_clients: frozenset[str] = frozenset()
 
@@ -121,7 +123,7 @@ class SimCluster:
             controller.meet({broker.address: broker for broker in self.brokers})
         self.coverage = Coverage()
         self.injector = Injector(self, mood, MAX_FAULTS, story.fault_ms)
-        drawn = draw_ingredients(world.random("ingredients"), mood)
+        drawn = frozenset() if story.mood else draw_ingredients(world.random("ingredients"), mood)
         self.ingredients = drawn if story.ingredients is None else story.ingredients
         self.additions: list[Addition] = []
         self.additions += [make(self) for name, make in INGREDIENTS.items() if name in self.ingredients]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _GROUP: Final = "mortals"
 _HIDDEN_MS: Final = 300
-_DEATHS: Final = 0.04  # of the steps
+_DEATHS: Final = 0.08  # of the steps
 _IDLE_POPS: Final = 3
 
 
@@ -135,10 +135,18 @@ class Mortal(Client):
             return  # it is dead
         self._in_hand.pop(body, None)
         self._of_the_dead.pop(body, None)
+
+        def answered(statuses: Sequence[AckStatus] | None) -> None:
+            status = AckStatus.FAILED if statuses is None else statuses[0]
+            self.history.count("mortal ack", "unknown" if statuses is None else status.name.lower())
+            if status is AckStatus.FAILED:  # it is its own for as long as it lives, so it says it again
+                self.move()
+                self.after(self.rng.uniform(20, 100), lambda: self._ack(self.broker, identity, body, message))
+
         self.call(
             broker,
             lambda reply: broker.core.pop.ack(_GROUP, message.topic, [message.receipt_handle], reply),
-            lambda statuses: self.history.count("mortal ack", "unknown" if statuses is None else "ok"),
+            answered,
             1500,
         )
 

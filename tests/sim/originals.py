@@ -163,13 +163,13 @@ class OriginalReplica(Node):
         self.epochs = [each for each in self.epochs if each[1] < end]
 
     def _lose_power(self) -> None:
-        """What it has not flushed, and may have acknowledged, is gone."""
+        """A part of its log is gone, also of what it had acknowledged; it copies that again."""
         self.world.note("the original's replica loses power")
         self._cluster.coverage.fault("original loses power", self.world.now_ms)
         if self._link is not None:
             self._link.end(notify=True)
             self._link = None
-        self._cut(max(0, len(self.log) - self._rng.randrange(20_000)))
+        self._cut(self._rng.randrange(len(self.log) + 1))
 
 
 def _spans(entries: list[tuple[int, ...]] | list[tuple[int, int]], end: int) -> list[tuple[int, int, int]]:

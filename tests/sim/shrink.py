@@ -41,6 +41,11 @@ def shrink(story: Story, violation: str, progress: Callable[[str], None] = lambd
             if share == 1:
                 break
             share //= 2
+    for name in sorted(SimCluster(story).ingredients):
+        candidate = replace(story, ingredients=SimCluster(story).ingredients - {name})
+        if still_fails(candidate):
+            story = candidate
+            progress(f"it fails without {name} too")
     for client in _CLIENTS:
         candidate = replace(story, without_clients=story.without_clients | {client})
         if still_fails(candidate):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from brokerd.pop import finishing
@@ -13,6 +14,13 @@ from brokerd.proxy.forward import Forwarder
 from brokerd.proxy.methods.send_message import encode_response
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import ProxyCall
+from brokerd.replication.controllers.fixed_session import FixedSession
+from brokerd.replication.controllers.session import BrokerNames
+from brokerd.replication.epochs.log_lineage import LogLineage
+from brokerd.replication.roles.driver import ReplicationDriver
+from brokerd.replication.roles.mastership import Mastership, Transfer
+from brokerd.replication.settings import ReplicationSettings
+from brokerd.replication.wire.rocketmq_layouts import MAX_BODY_BYTES_SENT
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store_reads import StoreReads
@@ -56,6 +64,35 @@ def _tell_what_is_hoped(
 
 
 _answered = Forwarder._answered
+_next_transfer = Mastership.next_transfer
+
+
+def _across_epochs(self: Mastership, connection: int) -> Transfer | None:
+    """What is sent to a replica of the original goes on across the end of an epoch."""
+    transfer = _next_transfer(self, connection)
+    if transfer is None or not self._followers[connection].layout.is_rocketmq:
+        return transfer
+    return transfer._replace(length=min(MAX_BODY_BYTES_SENT, self._log.end_offset - transfer.header.offset))
+
+
+def _begin_where_it_ended(
+    self: FixedSession,
+    settings: ReplicationSettings,
+    names: BrokerNames,
+    name_servers: Sequence[str],
+    driver: ReplicationDriver,
+    lineage: LogLineage,
+    highest_epoch: int,
+) -> None:
+    """A master with a fixed role that starts again is in the epoch of its last life."""
+    _fixed_session(self, settings, names, name_servers, driver, lineage, highest_epoch)
+    if self.is_master and highest_epoch:
+        self._epoch = highest_epoch
+        driver.machine.highest_epoch = driver.machine.master_epoch = highest_epoch - 1
+        driver.machine.epochs.replace(driver.machine.epochs.entries[:-1])
+
+
+_fixed_session = FixedSession.__init__
 
 
 def _says(rule: Any) -> str:
@@ -125,6 +162,24 @@ MUTANTS = (
         ((forward, "REPEATABLE", forward.REPEATABLE | {"SendMessage"}),),
         full("processes", ingredients=("gRPC through replicas",)),
         within=20,
+        is_quick=False,
+    ),
+    Mutant(
+        "across epochs",
+        "replicas of the original",
+        _says(_across_epochs),
+        ((Mastership, "next_transfer", _across_epochs),),
+        full("processes", ingredients=("replica of the original",)),
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "the same epoch after a start",
+        "fixed roles",
+        _says(_begin_where_it_ended),
+        ((FixedSession, "__init__", _begin_where_it_ended),),
+        full("power", ingredients=("fixed roles",)),
+        within=10,
         is_quick=False,
     ),
 )

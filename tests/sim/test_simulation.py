@@ -25,7 +25,7 @@ def regressions() -> list[Story]:
     for line in _REGRESSIONS.read_text().splitlines():
         if line and not line.startswith("#"):
             seed, mood, _ = line.split(maxsplit=2)
-            stories.append(Story(int(seed), mood, ingredients=frozenset()))
+            stories.append(Story(int(seed), mood))
     return stories
 
 
