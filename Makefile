@@ -56,6 +56,9 @@ models: .venv/.installed-dev ## try what is tested against a model with more exa
 fuzz: .venv/.installed-dev ## throw hostile input at a broker: make fuzz MINUTES=n SEED=n
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+sanitized: .venv/.installed-dev ## the tests of what is in C, with a build that watches every access (ARGS="-x")
+	$(PYTHON) -m tests.sanitized $(ARGS)
+
 bench: .venv/.installed-dev bench-programs ## measure, in pairs, into one table (BENCH="sends failover" chooses; see docs/benchmarks.md)
 	$(PYTHON) -m tests.bench $(BENCH) $(ARGS)
 
@@ -89,4 +92,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak mutants models fuzz soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak mutants models fuzz sanitized soak bench bench-replication bench-compare chaos h2spec interop programs bench-programs

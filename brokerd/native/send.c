@@ -3,8 +3,8 @@
  *
  *   native_send    for each frame: read its header, find the queue, look at the properties, write record, unit and answer
  *
- * A frame is laid out whole or not at all: what is written for one counts only when `commit` says so, and what a frame that is left
- * has written is written over by the next. Nothing here says why a frame is left: the twin finds out by itself.
+ * A frame is laid out whole or not at all: `results` has what counts, `now` what the present frame adds to it; when a frame is
+ * left, what it has written is written over by the next. Nothing here says why one is left: the twin finds out by itself.
  *
  * Bounds. Input: everything read of a frame lies between its begin and its end, which lies within the buffer; a reader or a text
  * never reaches behind that. Output: each area comes with its room; what is to be written is measured first, and a frame that has
@@ -55,7 +55,7 @@ struct touched {
     int64_t first; /* what the call took for the slot's next offset */
 };
 
-struct unit { /* messages of one queue, size and code, one behind the other in log and queue */
+struct unit { /* messages of one frame, size and code, one behind the other in log and queue */
     int32_t target, queue_id;
     int64_t queue_offset, position;
     int32_t size, code;
@@ -546,11 +546,10 @@ static void put_record(const struct call *call, const struct send *send, const s
     if (call->request->seals) put_tail(at, crc32_of(0, begin, (size_t)(at - begin)));
 }
 
-/* Count a record of the queue, in the last unit if it continues that. 0 when there is no room. */
+/* Count a record of the queue, in the frame's last unit if it continues that. 0 when there is no room. */
 static int add_unit(struct call *call, const struct send *send, int32_t size, int32_t code, int64_t queue_offset) {
     struct unit *next = call->areas->units + call->now.units;
-    if (call->now.units > 0 && next[-1].target == send->target_index && next[-1].queue_id == send->queue_id &&
-        next[-1].size == size && next[-1].code == code) {
+    if (call->now.units > call->results->units && next[-1].size == size && next[-1].code == code) {
         next[-1].count++; /* the record lies behind it in the log, and of its queue it is the next */
         return 1;
     }
@@ -604,7 +603,7 @@ static uint8_t *put_id(uint8_t *at, const uint8_t *store_host, int64_t position)
 
 #define PUT(at, literal) put_text(at, literal, sizeof literal - 1)
 
-/* The ids of the messages that the units from `first` on stand for, with commas between them. */
+/* The ids of the records that the frame has written, the first of which is at that position of the log, with commas between. */
 static uint8_t *put_ids(const struct call *call, uint8_t *at, int64_t position) {
     const uint8_t *records = call->areas->records;
     int64_t offset = call->results->records_size;
@@ -711,14 +710,9 @@ EXPORT void native_send(const struct areas *areas, const struct request *request
             stop = size == 0 ? STOP_END : STOP_LEFT;
             break;
         }
-        struct unit *last = results->units > 0 ? &areas->units[results->units - 1] : NULL;
-        int64_t before = last != NULL ? last->count : 0; /* a frame that is left may have added to it */
         call.now = *results;
         stop = lay_out(&call, &send);
-        if (stop != STOP_END) {
-            if (last != NULL) last->count = before;
-            break;
-        }
+        if (stop != STOP_END) break;
         call.now.position += size;
         call.now.frames++;
         *results = call.now;

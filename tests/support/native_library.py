@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from brokerd.native.building import CannotBuild
 from brokerd.native.library import Library, load
 
+NAMED_BY: Final = "NATIVE_LIBRARY_UNDER_TEST"  # a variable with the path of another build
+
 
 @cache
 def _loaded() -> Library | str:
+    named = os.environ.get(NAMED_BY)
     try:
-        return load()
+        return Library(Path(named)) if named else load()
     except CannotBuild as error:
         return str(error)
 

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from webapp.appliance.place import PROJECT_DIR
+
 _TIMEOUT_S = 180
 _UNWANTED = "kernel.mode=python"
 
@@ -21,6 +23,7 @@ def build(broker_settings: Sequence[str], tell: Callable[[str], None]) -> None:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "brokerd.native"],
+            cwd=PROJECT_DIR,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -247,7 +247,11 @@ def test_numbers_that_others_took_are_seen() -> None:
         run = Run(0, 1 << 30, 1 << 20, NOW_MS, TakenOffsets(numbers), True)
         native.take(run, data, 0, PEER, 9)
         first, second = numbers.get(("T", 1), 0), numbers.get(("U", 0), 0)
-        assert [(entry[0], entry[2], entry[7]) for entry in run.entries] == [("T", first, 2), ("U", second, 1)]
+        assert [(entry[0], entry[2], entry[7]) for entry in run.entries] == [
+            ("T", first, 1),
+            ("T", first + 1, 1),
+            ("U", second, 1),
+        ]
         assert dict(run.next_offsets) == {("T", 1): first + 2, ("U", 0): second + 1}
 
 
