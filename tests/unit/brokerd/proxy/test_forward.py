@@ -396,7 +396,7 @@ async def test_a_master_that_is_replaced_while_it_is_frozen_is_not_waited_for() 
         del first.broker.send
         group.master = first
         assert await send(late, b"late") == Code.OK
-        await until("the message to be given back", lambda: " 1000 " in first.broker.log[0].taken["G"].handle)
+        await until("the message to be given back", lambda: is_given_back(first))
         await late.close()
         await client.close()
 
@@ -420,9 +420,15 @@ async def test_messages_that_cross_a_cancelled_call_are_given_back() -> None:
         connection.notify = notify
         request, done = held[0]
         done(master.broker.take(request))
-        await until("the message to be given back", lambda: " 1000 " in master.broker.log[0].taken["G"].handle)
+        await until("the message to be given back", lambda: is_given_back(master))
         await client.close()
         await direct.close()
+
+
+def is_given_back(node: Node) -> bool:
+    """Whether somebody took the first message, and it is visible again in a second."""
+    taken = node.broker.log[0].taken.get("G")
+    return taken is not None and " 1000 " in taken.handle
 
 
 def stream_is_live(node: Node, stream_id: int) -> bool:
