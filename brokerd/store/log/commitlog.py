@@ -503,6 +503,11 @@ class CommitLog:
         for start in starts:
             segment = self._open(start)
             size = segment.file.size_bytes
+            if size > self._size and len(starts) > 1 and is_ours:
+                raise CorruptedFile(
+                    f"{segment.file.path} has {size} bytes, and files of this log have {self._size}: cut off what is behind "
+                    f"(`truncate -s {self._size}`), or restore the file"
+                )
             if size > self._size or (not is_ours and 0 < size < self._size):
                 raise SettingsError(
                     f"{segment.file.path} has {size} bytes: set store.segment_size_bytes={size}, the size this log was made with"

@@ -133,6 +133,37 @@ async def test_an_end_that_cannot_be_read_is_not_taken_for_torn(proven: bool) ->
         assert store.suspicion is not None
 
 
+@pytest.mark.parametrize("present", [None, 0, 5, 1000, 2048, SEGMENT_BYTES - 1])
+@pytest.mark.parametrize("file", [0, 1])
+async def test_a_file_that_is_short_or_missing_is_made_whole(present: int | None, file: int) -> None:
+    case = Case(proven=True, messages=50)
+    path = f"commitlog/{file * SEGMENT_BYTES:020d}"
+    if present is None and not file:
+        path = f"commitlog/{SEGMENT_BYTES:020d}"  # the first one may have gone by its age
+    if present is None:
+        case.disk.remove(path)
+    else:
+        case.disk.open(path).truncate(present)
+    case.disk.kill()
+    with pytest.raises(CorruptedFile, match="restore"):
+        case.start()
+    mended = await case.mend({"peer": case.serving()})
+    assert mended or present == SEGMENT_BYTES - 1, "behind a filler nothing has to be asked for"
+    assert log_bytes(case.start()) == case.log
+
+
+async def test_a_short_file_that_nobody_has_stays_as_it_is() -> None:
+    case = Case(proven=True)
+    path = f"commitlog/{0:020d}"
+    case.disk.open(path).truncate(1000)
+    case.disk.kill()
+    before = case.disk.read_bytes(path)
+    assert not await case.mend({"peer": case.serving((EpochEntry(3, 0),))})
+    assert case.disk.read_bytes(path) == before
+    with pytest.raises(CorruptedFile, match="restore the file"):
+        case.start()
+
+
 async def test_a_filler_is_put_right() -> None:
     case = Case()
     filler = max(at for at in case.places if at < SETTINGS.segment_size_bytes)

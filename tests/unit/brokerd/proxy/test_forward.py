@@ -381,9 +381,10 @@ async def test_a_master_that_is_replaced_while_it_is_frozen_is_not_waited_for() 
         client = await client_of(replica)
         waiting = client.start("ReceiveMessage", receiving())
         await until("a parked call", lambda: first.broker.parked)
-        first.broker.send = lambda drafts, done: None  # frozen: takes, and never answers
+        taken = []
+        first.broker.send = lambda drafts, done: taken.append(drafts)  # frozen: takes, and never answers
         stuck = client.start("SendMessage", sending(b"x"))
-        await until("a second call", lambda: len(replica.proxy._forwarder._in_flight) == 2)
+        await until("a second call", lambda: taken)
         group.master = second
         ((response,), _) = await client.answer(stuck, service.SendMessageResponse)
         assert response.status.code == Code.HA_NOT_AVAILABLE
@@ -396,7 +397,7 @@ async def test_a_master_that_is_replaced_while_it_is_frozen_is_not_waited_for() 
         del first.broker.send
         group.master = first
         assert await send(late, b"late") == Code.OK
-        await until("the message to be given back", lambda: " 1000 " in first.broker.log[0].taken["G"].handle)
+        await until("the message to be given back", lambda: is_given_back(first))
         await late.close()
         await client.close()
 
@@ -420,16 +421,22 @@ async def test_messages_that_cross_a_cancelled_call_are_given_back() -> None:
         connection.notify = notify
         request, done = held[0]
         done(master.broker.take(request))
-        await until("the message to be given back", lambda: " 1000 " in master.broker.log[0].taken["G"].handle)
+        await until("the message to be given back", lambda: is_given_back(master))
         await client.close()
         await direct.close()
+
+
+def is_given_back(node: Node) -> bool:
+    """Whether somebody took the first message, and it is visible again in a second."""
+    taken = node.broker.log[0].taken.get("G")
+    return taken is not None and " 1000 " in taken.handle
 
 
 def stream_is_live(node: Node, stream_id: int) -> bool:
     return any(stream_id in protocol._grpc.http2.streams for protocol in node.proxy.endpoint.connections)
 
 
-async def test_a_broker_that_is_not_master_any_more_says_so_and_the_call_waits_on() -> None:
+async def test_a_broker_that_is_not_master_any_more_says_so_and_the_call_waits_on(monkeypatch) -> None:
     async with group_of(3) as group:
         first, second, replica = group.nodes
         client = await client_of(replica)
@@ -437,8 +444,11 @@ async def test_a_broker_that_is_not_master_any_more_says_so_and_the_call_waits_o
         # the replica has not heard yet; the old master has
         replica.proxy._forwarder._master_address = lambda: first.address
         group.master = second
+        held = []
+        hold = replica.proxy._forwarder._hold
+        monkeypatch.setattr(replica.proxy._forwarder, "_hold", lambda *call: (held.append(call), hold(*call)))
         stream_id = client.start("SendMessage", sending(b"late"))
-        await until("a held call", lambda: replica.proxy._forwarder._held)
+        await until("a held call", lambda: held)  # it is tried again every 20 ms, and held no more meanwhile
         replica.proxy._forwarder._master_address = lambda: second.address
         ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
         assert response.status.code == Code.OK

@@ -68,6 +68,15 @@ def test_only_what_this_process_has_written_is_read_through_a_mapping() -> None:
     assert [bool(segment.view) for segment in log._segments.values()][-2:] == [True, True]
 
 
+def test_a_file_that_is_too_long_is_not_taken_for_another_file_size() -> None:
+    disk = MemoryDisk()
+    make_log(disk)
+    fill(make_log(disk), 40)
+    disk.open(f"commitlog/{SEGMENT_BYTES:020d}").truncate(2 * SEGMENT_BYTES)
+    with pytest.raises(CorruptedFile, match=f"truncate -s {SEGMENT_BYTES}"):
+        make_log(disk)
+
+
 @pytest.fixture(params=["memory", "local"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
     return MemoryDisk() if request.param == "memory" else LocalDisk(tmp_path / "data")
