@@ -108,6 +108,7 @@ class FaultWindow:
     details: dict[str, Any] = field(default_factory=dict)
     evidence: list[tuple[str, bool]] = field(default_factory=list)
     quiet: bool = False  # no client does anything meanwhile, on purpose
+    in_force_s: float = 0.0  # when all of it was injected; on a slow machine that takes a while
 
     def note(self, what: str, in_force: bool) -> None:
         self.evidence.append((what, in_force))

@@ -52,6 +52,7 @@ class Injection:
                 self.change(name, kind, confirmed.get(name, 0))
         for name, rule in self._faults.disks.items():
             self._cluster.disks[name].fail(rule)
+        self._window.in_force_s = time.monotonic()
         self.look("at the start")
 
     def verify(self) -> None:

@@ -354,6 +354,17 @@ def test_an_answer_after_the_heal_is_none_during_the_fault() -> None:
     assert kept_promises(scenario_like(), history) == ["M1 #1: no send was acknowledged during the fault"]
 
 
+def test_an_answer_before_the_last_link_is_cut_is_none_during_the_fault() -> None:
+    history, _ = healthy()
+    history.operations[:] = [send(6)]
+    window = in_force()
+    history.faults.append(window)
+    refusing = scenario_like(refuses=True, recovers=False)
+    assert kept_promises(refusing, history)
+    window.in_force_s = 6.2
+    assert kept_promises(refusing, history) == []
+
+
 def test_faults_of_controllers_alone_touch_no_send() -> None:
     assert "PROMISE" in judged(scenario_like(untouched=True), in_force())
 

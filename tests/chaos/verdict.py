@@ -118,7 +118,7 @@ def kept_promises(scenario: Scenario, history: History) -> list[str]:
     for window in history.faults:
         sends = history.during(window)
         # begun when the fault was there, and answered before it was healed
-        began_s = window.start_s + _settling(window)
+        began_s = max(window.start_s, window.in_force_s) + _settling(window)
         done = [
             each
             for each in sends
