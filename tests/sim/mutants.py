@@ -20,6 +20,7 @@ import pytest
 from brokerd.replication.settings import ReplicationSettings
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.light import STEPS, LightStory
+from tests.sim.rotting import RotStory
 
 Tell = Callable[[int], None]  # the story of a seed; raises AssertionError, which a Violation is, when a promise broke
 
@@ -99,6 +100,15 @@ def full(mood: str, *, settings: ReplicationSettings | None = None, fault_ms: fl
 
     def tell(seed: int) -> None:
         SimCluster(Story(seed, mood, fault_ms), settings=settings).run()
+
+    return tell
+
+
+def rotting() -> Tell:
+    """Light stories of disks that rot."""
+
+    def tell(seed: int) -> None:
+        RotStory(seed).run()
 
     return tell
 
