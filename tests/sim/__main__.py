@@ -5,6 +5,7 @@
     make sim-soak MINUTES=n                  new seeds for so long; prints what was injected, done and found. The next soak
                                              goes on there; what failed is kept as a text, as short as it still fails
     python -m tests.sim --light ...          the same with light stories: replication cores alone, one event at a time
+    python -m tests.sim --rot --seeds n      light stories of disks that rot: logs, queues, indexes, and what repairs them
     make mutants                             break the rules one by one: the promises must be seen to break
 
 A failing seed is told again exactly by its number, as long as the code is the same.
@@ -22,6 +23,7 @@ from tests.sim.cluster import Story
 from tests.sim.faults import MOODS
 from tests.sim.light import LightStory
 from tests.sim.registry import find_all
+from tests.sim.rotting import RotStory
 from tests.sim.soak import FullCounts, LightCounts, Soak, as_json, run, tell_short, tell_short_light
 from tests.sim.world import Violation
 
@@ -44,6 +46,7 @@ def main() -> int:
     )
     parser.add_argument("--mood", choices=sorted(MOODS), help="what kind of faults (from the seed)")
     parser.add_argument("--light", action="store_true", help="light stories")
+    parser.add_argument("--rot", action="store_true", help="stories of rot")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="break every rule, or these; each must be found")
     parser.add_argument("--json", type=Path, help="write the counts there as well")
     parser.add_argument("--verbose", action="store_true", help="let the daemons log")
@@ -52,6 +55,9 @@ def main() -> int:
         logging.disable(logging.CRITICAL)
     if options.mutants is not None:
         return 1 if find_all(options.mutants) else 0
+    if options.rot:
+        first = options.first if options.seed is None else options.seed
+        return _rot(range(first, first + (options.seeds if options.seed is None else 1)))
     if options.seed is not None:
         return (
             _tell_light(options.seed, options.shrink)
@@ -89,6 +95,20 @@ def _tell_light(seed: int, shrinking: bool) -> int:
     print("\n".join(story.trace))
     print(f"seed {seed}: every promise was kept")
     return 0
+
+
+def _rot(seeds: range) -> int:
+    """Stories of rot; what happened in those that break a promise."""
+    failed = []
+    for seed in seeds:
+        story = RotStory(seed)
+        try:
+            story.run()
+        except Violation:
+            failed.append(seed)
+            print("\n".join(story.trace), flush=True)
+    print(f"{len(failed)} of {len(seeds)} stories of rot broke a promise{': ' if failed else ''}{failed or ''}")
+    return 1 if failed else 0
 
 
 def _soak(options: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ from controllerd.replicas import decide as replicas_rules
 from controllerd.replicas import heartbeat as heartbeats
 from controllerd.replicas.state import ReplicasState
 from controllerd.state.machine import ControllerMachine
-from tests.sim.mutants import Mutant, full, scenario
+from tests.sim.mutants import Mutant, full, rotting, scenario
 from tests.support.disks import MemorySegment
 from tests.unit.controllerd.state import test_tail
 
@@ -352,9 +352,8 @@ MUTANTS = (
         "W13",
         "The checkpoint still calls durable what is being cut.",
         ((DurablePositions, "truncate", _cut_the_log_alone),),
-        full("power"),
-        within=60,
-        is_quick=False,
+        rotting(),
+        within=100,
     ),
     Mutant(
         "tables not rebuilt",

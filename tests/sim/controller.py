@@ -220,7 +220,7 @@ class SimController(Node):
         )
         views = ViewsProcessor(
             LiveSettings(self.settings, self.disk),
-            ControllersView(self.name, self, self.members),  # type: ignore[arg-type]
+            ControllersView(self.name, self, self.members),
             groups,
             RouteTable(),
             counters,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from brokerd.composition.mending import Mender
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.repair import log_range
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.required_set.log_hold import LogHold
 from brokerd.replication.roles.driver import ReplicationDriver
 from brokerd.store import housekeeping
+from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog, SyncMark
-from brokerd.store.log.derive import derive
+from brokerd.store.log.derive import Derived, derive, derive_range
 from brokerd.store.log.layout import file_start
 from brokerd.store.log.retention import FileAge
 from brokerd.store.log.segment import Segment
@@ -21,20 +23,21 @@ from brokerd.store.log.verified_reads import VerifiedReads
 from brokerd.store.queues.consume_queue import QueueFiles
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.scrub.inspection import Inspection, Inspector
+from brokerd.store.start import log_recovery
 from brokerd.store.store import MessageStore
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.record import checksum
 from remoting.record.fields import measure
 from remoting.record.layout import Field, heads
-from tests.sim.mutants import Mutant, scenario
+from remoting.record.walk import Stop
+from tests.sim.mutants import Mutant, rotting, scenario
 from tests.unit.brokerd.repair import test_fetch, test_scrubber
 from tests.unit.brokerd.replication.roles import test_full_disks
 from tests.unit.brokerd.store import (
     test_commitlog,
     test_housekeeping,
-    test_record_reads,
-    test_rot_and_replicas,
+    test_queue_offsets,
     test_threads,
 )
 
@@ -70,6 +73,22 @@ def _inspect_what_is_derived(self: Inspector, data: bytes, start: int) -> Inspec
     derived = derive(data, start, self._log.shape, self._rules)
     whole = data[: derived.end_offset - start]
     return Inspection(derived, list(self._wrong_units(derived.entries)), self._wrong_index(whole, start))
+
+
+async def _mend_nothing(*_: Any) -> int:
+    return 0
+
+
+def _up_to_the_damage(self: Dispatcher) -> Iterator[Derived]:
+    for derived in self._derive(self.dispatch_offset, self._commitlog.complete_offset):
+        yield derived
+        if derived.stop is not Stop.END:
+            return
+
+
+def _derive_unchecked(self: Dispatcher, start: int, end: int) -> Iterator[Derived]:
+    log = self._commitlog
+    return derive_range(log.read, start, end, log.shape, self._chunk_bytes, self._rules)
 
 
 # ---- full disks
@@ -135,24 +154,64 @@ MUTANTS = (
         "W31",
         "A record is intact when its body is, also when it has a checksum over the whole.",
         ((checksum, "_is_intact", _has_an_intact_body),),
-        scenario(test_record_reads.test_no_flipped_bit_of_a_record_is_given_out, 1),
-        within=1,
+        rotting(),
+        within=10,
     ),
     Mutant(
         "a replica takes what it gets",
         "W31",
         "A replica does not look at the records that its master sends.",
         ((CommitLog, "_check_received", _nothing),),
-        scenario(test_rot_and_replicas.test_a_replica_refuses_each_flipped_bit_and_takes_the_good_record, 100),
-        within=1,
+        rotting(),
+        within=20,
     ),
     Mutant(
         "a master sends what it reads",
         "W31",
         "A master does not look at the records that it reads from its disk for a replica.",
         ((VerifiedReads, "read", _read_as_it_is),),
-        scenario(test_rot_and_replicas.test_a_master_sends_what_precedes_damage_and_names_it, 700),
+        rotting(),
+        within=60,
+    ),
+    Mutant(
+        "a checksum without its name",
+        "W31",
+        "A record whose checksum lost its name is one without.",
+        ((checksum, "_LEAST_LIKE", 10),),
+        rotting(),
+        within=80,
+    ),
+    Mutant(
+        "numbers up to the damage",
+        "W31",
+        "A new master takes the numbers of its queues from the records before the first one that is damaged.",
+        ((Dispatcher, "undispatched", _up_to_the_damage),),
+        rotting(),
+        within=30,
+    ),
+    Mutant(
+        "derived as it is",
+        "W31",
+        "Dispatch makes units of records that it does not look at.",
+        ((Dispatcher, "_derive", _derive_unchecked),),
+        scenario(test_queue_offsets.test_no_unit_is_made_of_a_record_that_rots_before_it_is_dispatched, -30),
         within=1,
+    ),
+    Mutant(
+        "nobody mends a start",
+        "W34",
+        "A start takes nothing from others for what is damaged.",
+        ((Mender, "_mend_range", _mend_nothing),),
+        rotting(),
+        within=10,
+    ),
+    Mutant(
+        "rot is torn",
+        "W34",
+        "A start takes a rotten end of its log for a torn one.",
+        ((log_recovery, "_suspicion", _nothing),),
+        rotting(),
+        within=40,
     ),
     Mutant(
         "a role changes at the told end",
@@ -209,8 +268,8 @@ MUTANTS = (
         "W34",
         "The scrubber reads records as a dispatch does, which looks at their marks and lengths alone.",
         ((Inspector, "inspect", _inspect_what_is_derived),),
-        scenario(test_scrubber.test_a_flip_in_a_body_is_repaired_on_disk),
-        within=1,
+        rotting(),
+        within=60,
     ),
     Mutant(
         "repaired from another epoch",
@@ -251,16 +310,16 @@ MUTANTS = (
         "W37",
         "A read of a consume queue does not look at what covers the units.",
         ((QueueFiles, "read_checked", QueueFiles.read),),
-        scenario(test_scrubber.test_units_are_not_believed_that_do_not_pass_their_check, 13),
-        within=1,
+        rotting(),
+        within=60,
     ),
     Mutant(
         "a rotten unit is the end",
         "W37",
         "A start takes the first unit that the log does not bear out for the queue's end.",
         ((ConsumeQueues, "_is_rotten", _never),),
-        scenario(test_scrubber.test_a_start_after_a_crash_is_not_fooled_by_a_unit_that_rots),
-        within=1,
+        rotting(),
+        within=60,
     ),
     Mutant(
         "a round without the index",

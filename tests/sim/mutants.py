@@ -20,6 +20,7 @@ import pytest
 from brokerd.replication.settings import ReplicationSettings
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.light import STEPS, LightStory
+from tests.sim.rotting import RotStory
 
 Tell = Callable[[int], None]  # the story of a seed; raises AssertionError, which a Violation is, when a promise broke
 
@@ -103,6 +104,15 @@ def full(
 
     def tell(seed: int) -> None:
         SimCluster(Story(seed, mood, fault_ms, frozenset(ingredients)), settings=settings).run()
+
+    return tell
+
+
+def rotting() -> Tell:
+    """Light stories of disks that rot."""
+
+    def tell(seed: int) -> None:
+        RotStory(seed).run()
 
     return tell
 

@@ -142,7 +142,7 @@ class Repairs:
         connection = Connection(asker)
         connection.expect(command, answer)
         try:
-            self._server.handle(connection, command)  # type: ignore[arg-type]
+            self._server.handle(connection, command)
         except LogboomError as error:
             connection.respond_error(command, error)
 

@@ -17,6 +17,7 @@ from typing import Any
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import Pair, table
 from tests.sim.light import LIGHT_CHANGES, LIGHT_FAULTS, LightStory
+from tests.sim.rotting import RotStory
 from tests.sim.shrink import shrink, shrink_light
 from tests.sim.world import Violation
 
@@ -134,7 +135,8 @@ class Soak:
         directory.mkdir(parents=True, exist_ok=True)
         state = directory / _STATE
         known: dict[str, Any] = json.loads(state.read_text()) if state.exists() else {}
-        self.next_seeds: dict[str, int] = known.get("next_seeds", {"light": 0, "full": 0})
+        self.next_seeds: dict[str, int] = {"light": 0, "full": 0, "rot": 0} | known.get("next_seeds", {})
+        self.rot_stories = 0
         self.failing: list[dict[str, Any]] = known.get("failing", [])
 
     def go_on(self, minutes: float) -> None:
@@ -144,10 +146,11 @@ class Soak:
             self._tell_full(self._next("full"))
             for _ in range(LIGHT_PER_FULL):
                 self._tell_light(self._next("light"))
+                self._tell_rot(self._next("rot"))
             self._save()
 
     def report(self) -> str:
-        lines = [self.full.report(), "", self.light.report(), ""]
+        lines = [self.full.report(), "", self.light.report(), f"{self.rot_stories} stories of rot", ""]
         lines.append(f"the next seeds are {self.next_seeds['full']} and, of light stories, {self.next_seeds['light']}")
         for each in self.failing:
             lines.append(f"failing: {each['kind']} seed {each['seed']}: {each['promise']} (see {each['text']})")
@@ -170,6 +173,14 @@ class Soak:
         if seed in self.light.failed:
             promise = self.light.failed[seed]
             self._keep("light", seed, promise, lambda: tell_short_light(seed, promise))
+
+    def _tell_rot(self, seed: int) -> None:
+        story = RotStory(seed)
+        self.rot_stories += 1
+        try:
+            story.run()
+        except Violation as violation:
+            self._keep("rot", seed, str(violation), lambda: "\n".join(story.trace))
 
     def _keep(self, kind: str, seed: int, promise: str, text: Callable[[], str]) -> None:
         path = self._directory / f"{kind}-{seed}.txt"
