@@ -114,15 +114,19 @@ class Proxy:
         decision = Decision()
         source, target, network = self._broker, self._proxies.at(address), self._broker.network
 
+        def answer(found: Wire | ConnectionLost) -> None:
+            if not decision.is_done:  # the network may be slower than whoever waits for it
+                decision.answered(found)
+
         def there() -> None:
             assert target is not None
             wire = Wire(source, target, self._proxies)
-            network.send(target, source, source.guarded(lambda: decision.is_done or decision.answered(wire)))
+            network.send(target, source, source.guarded(lambda: answer(wire)))
 
         if target is not None and target.is_up:
             network.send(source, target, target.guarded(there))
         expired = ConnectionLost(f"nobody answers at {address}")
-        source.call_later(0.5, lambda: decision.is_done or decision.answered(expired))
+        source.call_later(0.5, answer, expired)
         wire: Wire = await decision
         return wire
 
