@@ -1,4 +1,4 @@
-"""One copy of a log in the stories of rot: a disk, and while it runs a store with the start, the scrubber and the repairs of the daemons."""
+"""One copy of a log in the stories of rot: a disk, and while it runs a store with the start and the repairs of the daemons."""
 
 from __future__ import annotations
 
