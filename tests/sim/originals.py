@@ -105,9 +105,10 @@ class OriginalReplica(Node):
         if self._link is not None and self._link.connection == connection:
             self._link = None
 
-    def received(self, connection: int, data: bytes, link: Link) -> None:
+    def received(self, connection: int, data: bytes) -> None:
         """Bytes of the master, cut anywhere."""
-        if link is not self._link:
+        link = self._link
+        if link is None or link.connection != connection:
             return
         self._heard_ms = self.world.now_ms
         self._buffer += data

@@ -15,7 +15,7 @@ from tests.sim.coverage import Pair
 from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
 from tests.sim.soak import CHANGES
 
-_SEEDS = range(8)
+_SEEDS = range(9)
 _REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 

@@ -12,6 +12,9 @@ from channels.layers import get_channel_layer
 from webapp import feeds
 from webapp.feeds import MOST_BUILDS, Moment, following
 
+# A build runs in a thread that may have a connection to the database from an earlier test, and looks at that first.
+pytestmark = pytest.mark.django_db
+
 DEADLINE_S = 5.0
 
 
@@ -73,7 +76,7 @@ async def test_one_who_leaves_takes_the_build_from_nobody() -> None:
 
     leaving = asyncio.create_task(moment.built("page", build))
     staying = asyncio.create_task(moment.built("page", build))
-    await began.wait()
+    await woken(began)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
