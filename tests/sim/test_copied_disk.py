@@ -71,7 +71,7 @@ def promises() -> Iterator[None]:
 
 
 def most_masters_of_one_epoch(seed: int) -> int:
-    """Both start nearly together, and their master dies. Looked at until there are two, before readers see what both have written."""
+    """Both start nearly together, and their master dies. Ends when there are two, before readers see what both have written."""
     group, most = Copied(seed), 0
     group.start_both(apart_ms=100)
     group.master.kill()
