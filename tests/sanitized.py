@@ -18,7 +18,11 @@ from brokerd.native.building import FLAGS, CannotBuild, compile_to, find_compile
 from tests.support.native_library import NAMED_BY
 
 _FLAGS = (*FLAGS, "-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-_TESTS = ("tests/unit/brokerd/native/test_crc.py", "tests/unit/brokerd/sending/test_native_kernel.py")
+_TESTS = (
+    "tests/unit/brokerd/native/test_crc.py",
+    "tests/unit/brokerd/native/test_reads.py",
+    "tests/unit/brokerd/sending/test_native_kernel.py",
+)
 _ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -22,7 +22,7 @@ from typing import Final
 from remoting.errors import LogboomError
 
 SOURCES: Final = ("crc.c", "reads.c", "send.c")
-_HEADERS: Final = ("native.h",)
+_HEADERS: Final = ("native.h", "record.h")
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _VERSION_TIMEOUT_S: Final = 10

@@ -4,33 +4,18 @@
  * Bounds: a record is looked at when all its bytes are in the content and there are enough for a head; from then on its end
  * travels with it. Lengths in it are added up in 64 bits and compared with that end before anything is read behind them.
  */
-#include "native.h"
+#include "record.h"
 
 #define UNIT_BYTES 20 /* physical offset, size, and a code that does not count here */
-#define HEAD_BYTES 88 /* with IPv4 hosts */
 #define LEAST_BEHIND_BODY 3 /* the lengths of topic and properties */
-#define LEAST_BYTES (HEAD_BYTES + LEAST_BEHIND_BODY)
+#define LEAST_BYTES (RECORD_HEAD_BYTES + LEAST_BEHIND_BODY)
 #define LONGER_HOST 12 /* what an IPv6 address takes more */
 #define BORN_HOST_V6 0x10
 #define STORE_HOST_V6 0x20
-#define MAGIC_V1 0xDAA320A7u
-#define CRC_MASK 0x7FFFFFFFu
-
-#define TAIL_BYTES 20
-#define DIGITS_AT 9
-#define DIGITS 10
-static const char TAIL_BEGIN[] = "__CRC32#\x01";
-#define TAIL_END 0x02
-
-/* The digits of a tail and what ends it: the least significant digit first. */
-static void write_digits(uint8_t *at, uint32_t checksum) {
-    checksum &= CRC_MASK;
-    for (int n = 0; n < DIGITS; n++, checksum /= 10) at[n] = (uint8_t)('0' + checksum % 10);
-    at[DIGITS] = TAIL_END;
-}
+#define LEAST_LIKE 5 /* bytes of a tail's name, of which no stored property has so many in their places */
 
 static int are_digits(const uint8_t *at) {
-    for (int n = 0; n < DIGITS; n++)
+    for (int n = 0; n < TAIL_DIGITS; n++)
         if (at[n] < '0' || at[n] > '9') return 0;
     return 1;
 }
@@ -38,12 +23,12 @@ static int are_digits(const uint8_t *at) {
 /* Of a record without a tail: whether its parts add up to its size, and its body has the checksum that its head names. */
 static int has_its_body(const uint8_t *record, int64_t size) {
     uint32_t flags = get32(record + 36);
-    int64_t body_at = HEAD_BYTES + LONGER_HOST * (!!(flags & BORN_HOST_V6) + !!(flags & STORE_HOST_V6));
+    int64_t body_at = RECORD_HEAD_BYTES + LONGER_HOST * (!!(flags & BORN_HOST_V6) + !!(flags & STORE_HOST_V6));
     if (body_at > size) return 0;
     int64_t body_length = (int32_t)get32(record + body_at - 4), body_end = body_at + body_length;
     if (body_length < 0 || body_end + LEAST_BEHIND_BODY > size) return 0;
     int64_t topic_end;
-    if (get32(record + 4) == MAGIC_V1) {
+    if (get32(record + 4) == RECORD_MAGIC_V1) {
         topic_end = body_end + 1 + record[body_end];
     } else {
         int64_t topic_length = (int16_t)get16(record + body_end);
@@ -56,16 +41,16 @@ static int has_its_body(const uint8_t *record, int64_t size) {
 
 /* Whether the `size` bytes, at least LEAST_BYTES, are what was stored: by the tail, or without one by the body's checksum. */
 static int is_intact(const uint8_t *record, int64_t size) {
-    const uint8_t *tail = record + size - TAIL_BYTES;
-    int named = memcmp(tail, TAIL_BEGIN, DIGITS_AT) == 0;
-    if (named || are_digits(tail + DIGITS_AT)) {
-        uint8_t digits[DIGITS + 1];
-        write_digits(digits, crc32_of(0, record, (size_t)(size - TAIL_BYTES)));
-        int agrees = memcmp(tail + DIGITS_AT, digits, sizeof digits) == 0;
-        if (named) return agrees;
-        if (agrees) return 0; /* the tail's own name changed */
+    const uint8_t *tail = record + size - TAIL_BYTES, *digits = tail + TAIL_NAME_BYTES;
+    uint8_t wanted[TAIL_BYTES];
+    int alike = 0;
+    for (int n = 0; n < TAIL_NAME_BYTES; n++) alike += tail[n] == (uint8_t)TAIL_NAME[n];
+    if (alike == TAIL_NAME_BYTES || are_digits(digits)) {
+        put_tail(wanted, crc32_of(0, record, (size_t)(size - TAIL_BYTES)));
+        if (alike == TAIL_NAME_BYTES) return memcmp(tail, wanted, TAIL_BYTES) == 0;
+        if (memcmp(digits, wanted + TAIL_NAME_BYTES, TAIL_DIGITS + 1) == 0) return 0; /* the tail's own name changed */
     }
-    return has_its_body(record, size);
+    return alike < LEAST_LIKE && has_its_body(record, size); /* or the name and something else did */
 }
 
 /* The number of the first of `count` records that is not at its place, of its size, or what was stored; `count` when all are good.

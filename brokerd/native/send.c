@@ -10,7 +10,7 @@
  * never reaches behind that. Output: each area comes with its room; what is to be written is measured first, and a frame that has
  * no room ends the call. Lengths that a peer sent are 32 bits and sums of them 64, so none overflows.
  */
-#include "native.h"
+#include "record.h"
 
 enum {
     PREFIX_BYTES = 8,
@@ -19,9 +19,7 @@ enum {
     MAX_PROPERTIES_BYTES = 32767,
     MAX_TOPIC_BYTES = 127,
     MAX_BATCH_COUNT = 32767,
-    HEAD_BYTES = 88,
     ITEM_HEAD_BYTES = 20,
-    TAIL_BYTES = 20,
     HOST_BYTES = 8,
     ANSWER_BYTES = 400, /* more than an answer has beside its message ids and its key */
     ID_BYTES = 33,      /* of a message in an answer: 32 digits and a comma */
@@ -32,7 +30,6 @@ enum {
     SYS_COMPRESSED = 1,
     SYS_KNOWN = 0x701, /* compressed, and how */
 };
-#define MAGIC 0xDAA320A7u
 #define STAMP "MSG_REGION\1DefaultRegion\2TRACE_ON\1true\2"
 #define STAMP_BYTES (sizeof STAMP - 1)
 
@@ -507,14 +504,6 @@ static uint8_t *put_text(uint8_t *at, const void *text, size_t length) {
     return at + length;
 }
 
-/* The tail of a record, TAIL_BYTES: its checksum's digits from the least significant one on. */
-static void put_tail(uint8_t *at, uint32_t checksum) {
-    checksum &= 0x7FFFFFFF;
-    at = put_text(at, "__CRC32#\1", 9);
-    for (int i = 0; i < 10; i++, checksum /= 10) *at++ = (uint8_t)('0' + checksum % 10);
-    *at = 2;
-}
-
 /* Write a record of that size to `at`, which has room for it. */
 static void put_record(const struct call *call, const struct send *send, const struct message *message, uint8_t *at,
                        size_t size, int64_t queue_offset) {
@@ -523,8 +512,8 @@ static void put_record(const struct call *call, const struct send *send, const s
     int is_batch = IS(send->fields[IS_BATCH], "true");
     size_t added = STAMP_BYTES + (call->request->seals ? TAIL_BYTES : 0);
     put32(at, (uint32_t)size);
-    put32(at + 4, MAGIC);
-    put32(at + 8, crc32_of(0, message->body.at, message->body.length) & 0x7FFFFFFF);
+    put32(at + 4, RECORD_MAGIC_V1);
+    put32(at + 8, crc32_of(0, message->body.at, message->body.length) & CRC_MASK);
     put32(at + 12, (uint32_t)send->queue_id);
     put32(at + 16, (uint32_t)message->flag);
     put64(at + 20, (uint64_t)queue_offset);
@@ -537,7 +526,7 @@ static void put_record(const struct call *call, const struct send *send, const s
     put32(at + 72, (uint32_t)send->reconsume_times);
     put64(at + 76, 0);
     put32(at + 84, (uint32_t)message->body.length);
-    at = put_text(at + HEAD_BYTES, message->body.at, message->body.length);
+    at = put_text(at + RECORD_HEAD_BYTES, message->body.at, message->body.length);
     *at++ = target->name_length;
     at = put_text(at, target->name, target->name_length);
     put16(at, (uint16_t)(message->properties.length + added));
@@ -563,7 +552,7 @@ static int add_unit(struct call *call, const struct send *send, int32_t size, in
 static enum stop add_message(struct call *call, const struct send *send, const struct message *message,
                              int64_t queue_offset) {
     size_t properties = message->properties.length + STAMP_BYTES + (call->request->seals ? TAIL_BYTES : 0);
-    size_t size = HEAD_BYTES + message->body.length + 1 + send->target->name_length + 2 + properties;
+    size_t size = RECORD_HEAD_BYTES + message->body.length + 1 + send->target->name_length + 2 + properties;
     if (properties > MAX_PROPERTIES_BYTES || call->now.end_offset + (int64_t)size > call->request->limit) return STOP_LEFT;
     if (call->now.records_size + (int64_t)size > call->areas->records_room) return STOP_ROOM;
     put_record(call, send, message, call->areas->records + call->now.records_size, size, queue_offset);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 from remoting.disk import Bytes
@@ -15,7 +14,6 @@ PROPERTY_SEPARATOR: Final = "\x02"
 # What people and gRPC clients may give a message of their own; the record's layout has room for more
 MAX_USER_PROPERTIES: Final = 128
 MAX_USER_PROPERTIES_BYTES: Final = 16 * 1024
-_SHORT_TAG: Final = 64  # bytes; codes of longer ones are not remembered
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -45,11 +43,4 @@ def tags_code(properties: bytes) -> int:
     if not start and not properties.startswith(b"TAGS\x01"):
         return 0
     tag, _, _ = properties[start + 5 :].partition(b"\x02")
-    return _code_of(tag) if len(tag) <= _SHORT_TAG else _hash_of(tag)
-
-
-def _hash_of(tag: bytes) -> int:
     return java_hash(str(tag, "utf-8", "replace")) if tag else 0
-
-
-_code_of = lru_cache(maxsize=4096)(_hash_of)

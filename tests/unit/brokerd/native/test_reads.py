@@ -51,7 +51,7 @@ def changed(rng: Random, content: bytes, units: list[Unit]) -> tuple[bytes, list
     begins = [sum(size for _, size, _ in units[:number]) for number in range(len(units))]
     number = rng.randrange(len(units))
     begin, size = begins[number], units[number][1]
-    match rng.randrange(8):
+    match rng.randrange(9):
         case 0 | 1:
             damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
         case 2:  # size, magic, checksum, flags, body's length: what decides what is read
@@ -72,6 +72,11 @@ def changed(rng: Random, content: bytes, units: list[Unit]) -> tuple[bytes, list
             )
         case 6:
             del damaged[rng.randrange(len(damaged)) :]
+        case 7:  # a tail that lost its name, in a few bytes of it, and something else
+            name_at = begin + size - TAIL_BYTES
+            for at in rng.sample(range(9), rng.randrange(1, 7)):
+                damaged[name_at + at] ^= 1 << rng.randrange(8)
+            damaged[begin + rng.choice((12, 16, 40, size - 3))] ^= 1 << rng.randrange(3)
         case _:
             offset, size, code = units[number]
             wrong_size = rng.choice((size, 0, -1, 5, 36, 88, 90, 91, size - 1, size + 1, 2**31 - 1))
