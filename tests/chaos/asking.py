@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
-from remoting.errors import LogboomError
 from tests.chaos.addresses import broker_address
 from tests.chaos.daemons import GROUP
 from tests.chaos.stage import Stage
@@ -38,16 +35,3 @@ def elect(stage: Stage, name: str) -> None:
     stage.cluster.admin.elect_master("DefaultCluster", GROUP, id_of(stage, name))
     eventually(f"{name} leads", lambda: stage.cluster.master_name() == name, 10)
     stage.mark(f"{name} elected")
-
-
-def comes_true(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether it does in time; a question that fails is asked again."""
-    deadline_s = time.monotonic() + seconds
-    while time.monotonic() < deadline_s:
-        try:
-            if condition():
-                return True
-        except LogboomError:
-            pass
-        time.sleep(0.005)
-    return False

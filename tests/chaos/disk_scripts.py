@@ -15,13 +15,14 @@ from remoting.errors import LogboomError
 from remoting.record.codec import Record, body_is_intact
 from tests.chaos import plan
 from tests.chaos.addresses import broker_address
-from tests.chaos.asking import comes_true, elect, state_of
+from tests.chaos.asking import elect, state_of
 from tests.chaos.clients import QUEUES, TOPIC
 from tests.chaos.history import body_of, name_in
 from tests.chaos.injection import Injection
 from tests.chaos.readback import read_queue
 from tests.chaos.scrapes import scrape
 from tests.chaos.stage import REJOIN_LIMIT_S, Stage
+from tests.support.cluster import comes_true
 
 _PAUSE_S: Final = 0.4
 _CHANGES_BETWEEN_READS: Final = 8

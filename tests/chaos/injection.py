@@ -13,6 +13,7 @@ from tests.chaos.history import FaultWindow
 from tests.chaos.network import Network
 from tests.chaos.plan import CUT, LOG, QUEUE, Faults
 from tests.chaos.rot import Change
+from tests.support.cluster import comes_true
 
 _PROBES: Final = 50
 _END_LIMIT_S: Final = 10
@@ -113,17 +114,14 @@ class Injection:
                 self._await_return(name)
                 continue
             wanted = [each for each in changes if each.kind in (LOG, QUEUE)]
-            deadline_s = time.monotonic() + _REPAIR_LIMIT_S
-            while (left := [each for each in wanted if not each.is_repaired]) and time.monotonic() < deadline_s:
-                time.sleep(0.1)
+            comes_true(lambda wanted=wanted: all(each.is_repaired for each in wanted), _REPAIR_LIMIT_S)
+            left = [each for each in wanted if not each.is_repaired]
             what = f"{len(wanted) - len(left)} of {len(wanted)} bytes of {name}'s log and queues are what was written"
             self._window.note(what + (f", but {left[0]}" if left else ""), not left)
 
     def _await_return(self, name: str) -> None:
         daemon = self._cluster.daemons[name]
-        deadline_s = time.monotonic() + _REPAIR_LIMIT_S
-        while not (taken := _TAKEN_AGAIN in daemon.log_text()) and time.monotonic() < deadline_s:
-            time.sleep(0.1)
+        taken = comes_true(lambda: _TAKEN_AGAIN in daemon.log_text(), _REPAIR_LIMIT_S)
         self._window.note(f"{name} refused its log and was taken again by the others", taken)
 
     def look(self, when: str) -> None:

@@ -19,13 +19,13 @@ from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.client import split_address
 from tests.chaos.addresses import Link, broker_address
-from tests.chaos.asking import comes_true, elect, id_of, members, state_of
+from tests.chaos.asking import elect, id_of, members, state_of
 from tests.chaos.clients import QUEUES, outcome_of, send_fields
 from tests.chaos.history import FaultWindow, Kind, Operation, Outcome, body_of, message_name
 from tests.chaos.injection import Injection
 from tests.chaos.plan import Faults, Roles, cut, kill_master, part_master
 from tests.chaos.stage import REJOIN_LIMIT_S, Stage
-from tests.support.cluster import eventually
+from tests.support.cluster import comes_true, eventually
 
 _SHRINK_LIMIT_S: Final = 20.0
 _FREEZE_S: Final = 14.0

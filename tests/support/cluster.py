@@ -30,6 +30,15 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def comes_true(condition: Callable[[], object], timeout_s: float) -> bool:
+    """Whether the condition gives something true in time; a question that fails is asked again."""
+    try:
+        eventually("it comes true", condition, timeout_s)
+    except AssertionError:
+        return False
+    return True
+
+
 def eventually(what: str, condition: Callable[[], T | None], timeout_s: float = 60) -> T:
     """Wait until the condition gives something true and return it; fail with `what` when it does not in time."""
     deadline = time.monotonic() + timeout_s
