@@ -591,5 +591,4 @@ class SimBroker(Node):
         if connection not in self._links:
             return
         self.driver.received(connection, data, self.monotonic_ms())
-        self.driver.pump(connection, self.monotonic_ms())
         self.after_event()
