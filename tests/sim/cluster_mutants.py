@@ -35,6 +35,7 @@ from controllerd.replicas.state import ReplicasState
 from controllerd.state.machine import ControllerMachine
 from tests.sim.mutants import Mutant, full, rotting, scenario
 from tests.support.disks import MemorySegment
+from tests.unit.brokerd.store import test_recovery
 from tests.unit.controllerd.state import test_tail
 
 
@@ -216,7 +217,7 @@ MUTANTS = (
         ((Journal, "when_acknowledged", _at_once),),
         full("processes"),
         within=60,
-        first=3,
+        first=8,
     ),
     Mutant(
         "an id again",
@@ -265,8 +266,8 @@ MUTANTS = (
         "W14",
         "A start takes for durable what can be read.",
         ((CommitLog, "write_again", _nothing),),
-        full("disk"),
-        within=60,
+        scenario(test_recovery.test_what_a_failed_sync_left_readable_is_durable_before_it_counts),
+        within=1,
     ),
     Mutant(
         "transactions forgotten",
@@ -275,7 +276,7 @@ MUTANTS = (
         ((OpenTransactions, "done_before", property(lambda table: table.next_offset)),),
         full("processes"),
         within=40,
-        first=1,
+        first=2,
     ),
     Mutant(
         "ends twice",
@@ -328,6 +329,7 @@ MUTANTS = (
         ((MessageStore, "_take_queue_offsets", _only_what_is_dispatched),),
         full("processes"),
         within=40,
+        first=2,
     ),
     Mutant(
         "unconfirmed records unknown",
@@ -336,7 +338,7 @@ MUTANTS = (
         ((MetadataService, "catch_up", _nothing),),
         full("processes"),
         within=60,
-        first=1,
+        first=3,
     ),
     Mutant(
         "tables not cut",
@@ -354,6 +356,7 @@ MUTANTS = (
         ((DurablePositions, "truncate", _cut_the_log_alone),),
         rotting(),
         within=100,
+        first=30,
     ),
     Mutant(
         "tables not rebuilt",
@@ -371,7 +374,7 @@ MUTANTS = (
         ((MessageStore, "held_offset", _without_holders),),
         full("disk"),
         within=60,
-        first=2,
+        first=3,
     ),
     Mutant(
         "pop: acks answered at once",
@@ -414,6 +417,7 @@ MUTANTS = (
         ((TransactionService, "_end", _commit_all),),
         full("calm"),
         within=10,
+        first=2,
     ),
     Mutant(
         "open ones are forgotten",
@@ -422,6 +426,7 @@ MUTANTS = (
         ((TransactionTopics, "rebuild", _begin_at_the_end),),
         full("processes"),
         within=40,
+        first=2,
     ),
     Mutant(
         "delivered early",
