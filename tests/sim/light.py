@@ -211,8 +211,8 @@ class LightStory(Story):
         without: frozenset[int] = frozenset(),
     ) -> None:
         """`weights` makes some events likelier or rarer than they are; without it the seed says whether files rot, or settings
-        change. `ends_without_one`: one broker stays dead in the end, and the others must be able to do without it. The events `without`
-        are left out; the others make the same choices then."""
+        change. `ends_without_one`: one broker stays dead in the end, and the others must be able to do without it. The events
+        `without` are left out; the others make the same choices then."""
         size = 3 if Random(seed).random() < 0.8 else Random(seed).choice((2, 4))
         super().__init__(seed, size=size, settings=settings, steps=steps, learners=learners & {*range(1, size + 1)})
         self.seed = seed

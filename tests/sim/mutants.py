@@ -18,6 +18,7 @@ from unittest.mock import patch
 import pytest
 
 from brokerd.replication.settings import ReplicationSettings
+from remoting.errors import CorruptedFile
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.light import STEPS, LightStory
 from tests.sim.rotting import RotStory
@@ -137,6 +138,8 @@ def scenario(test: Callable[..., object], *arguments: object) -> Tell:
             if inspect.iscoroutine(outcome):
                 asyncio.run(outcome)
         except pytest.fail.Exception as error:  # nothing was raised where something had to be
+            raise AssertionError(f"{name}: {error}") from error
+        except CorruptedFile as error:  # a start refuses what the rule would have kept whole
             raise AssertionError(f"{name}: {error}") from error
         except AssertionError as error:
             raise AssertionError(f"{name} does not hold {error}".rstrip()) from error.__cause__
