@@ -35,6 +35,7 @@ from controllerd.replicas.state import ReplicasState
 from controllerd.state.machine import ControllerMachine
 from tests.sim.mutants import Mutant, full, rotting, scenario
 from tests.support.disks import MemorySegment
+from tests.unit.brokerd.delay import test_delivery
 from tests.unit.brokerd.store import test_recovery
 from tests.unit.controllerd.state import test_tail
 
@@ -300,9 +301,8 @@ MUTANTS = (
         "delay",
         "How far a delay level is delivered is in the log before the messages are.",
         ((Deliverer, "_append", _progress_first),),
-        full("power"),
-        within=60,
-        is_quick=False,
+        scenario(test_delivery.test_wherever_the_log_of_a_delivery_is_cut_the_next_master_delivers_what_is_missing),
+        within=1,
     ),
     Mutant(
         "deleted queues come back",
