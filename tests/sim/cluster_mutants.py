@@ -36,6 +36,7 @@ from controllerd.state.machine import ControllerMachine
 from tests.sim.mutants import Mutant, full, rotting, scenario
 from tests.support.disks import MemorySegment
 from tests.unit.brokerd.delay import test_delivery
+from tests.unit.brokerd.pop import test_masters
 from tests.unit.brokerd.store import test_recovery
 from tests.unit.controllerd.state import test_tail
 
@@ -147,6 +148,10 @@ _place_of = Batch.place_of
 
 def _next_place(self: Batch, offset: int) -> int:
     return _place_of(self, offset + 1)
+
+
+def _when_due(self: Batch, now_ms: int) -> bool:
+    return self.due_ms <= now_ms
 
 
 _end_transaction = TransactionService._end
@@ -392,6 +397,14 @@ MUTANTS = (
         full("calm"),
         within=10,
         first=2,
+    ),
+    Mutant(
+        "pop: a lease ends by the clock",
+        "leases",
+        "A lease that is due is over for who acks, although it is about to be renewed.",
+        ((Batch, "is_over", _when_due),),
+        scenario(test_masters.test_a_lease_whose_renewal_is_late_is_one),
+        within=1,
     ),
     Mutant(
         "pop: a timer is lost",
