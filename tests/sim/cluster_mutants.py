@@ -38,6 +38,7 @@ from tests.support.disks import MemorySegment
 from tests.unit.brokerd.delay import test_delivery
 from tests.unit.brokerd.pop import test_masters
 from tests.unit.brokerd.store import test_recovery
+from tests.unit.controllerd.replicas import test_lost_tail
 from tests.unit.controllerd.state import test_tail
 
 
@@ -321,11 +322,18 @@ MUTANTS = (
     Mutant(
         "a lost tail is not told",
         "W15",
-        "A broker that acknowledges from memory starts without what it had, and nobody is told nor finds it out.",
-        ((StoreReplicatedLog, "keeps_tail", _keeps_tail), (heartbeats, "_compared", _whatever_it_had)),
-        full("memory", settings=ReplicationSettings(ack_after="append"), fault_ms=4500),
-        within=60,
-        is_quick=False,
+        "A broker that acknowledges from memory starts without what it had, and tells nobody.",
+        ((StoreReplicatedLog, "keeps_tail", _keeps_tail),),
+        scenario(test_recovery.test_who_acknowledges_from_memory_says_after_a_power_loss_that_its_tail_may_be_gone),
+        within=1,
+    ),
+    Mutant(
+        "a lost tail is not found out",
+        "W15",
+        "The controllers do not compare what a broker has with what it said that it had.",
+        ((heartbeats, "_compared", _whatever_it_had),),
+        scenario(test_lost_tail.test_a_disk_that_lied_is_found_out_by_what_was_confirmed),
+        within=1,
     ),
     Mutant(
         "numbers given again",
