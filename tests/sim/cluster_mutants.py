@@ -199,6 +199,7 @@ MUTANTS = (
         (),
         full("power", settings=ReplicationSettings(ack_after="append")),
         within=60,
+        first=9,
         is_quick=False,
     ),
     Mutant(
@@ -300,6 +301,7 @@ MUTANTS = (
         ((WaitingLevel, "release_ms", _by_the_wall_clock),),
         full("processes"),
         within=30,
+        first=1,
         is_quick=False,
     ),
     Mutant(
@@ -317,6 +319,7 @@ MUTANTS = (
         ((DeletedTopics, "_remove_stale_queues", _nothing),),
         full("machines"),
         within=60,
+        first=5,
         is_quick=False,
     ),
     Mutant(
@@ -360,6 +363,7 @@ MUTANTS = (
         ((MetadataService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("network"),
         within=60,
+        first=6,
         is_quick=False,
     ),
     Mutant(
@@ -378,6 +382,7 @@ MUTANTS = (
         ((PopService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("processes"),
         within=40,
+        first=6,
         is_quick=False,
     ),
     Mutant(
@@ -421,6 +426,7 @@ MUTANTS = (
         ((PopLedger, "defer", _nothing),),
         full("processes"),
         within=60,
+        first=9,
         is_quick=False,
     ),
     Mutant(

@@ -167,6 +167,7 @@ MUTANTS = (
         ((Forwarder, "_answered", _tell_what_is_hoped),),
         full("processes", ingredients=("gRPC through replicas",)),
         within=10,
+        first=1,
         is_quick=False,
     ),
     Mutant(
@@ -176,6 +177,7 @@ MUTANTS = (
         ((forward, "REPEATABLE", forward.REPEATABLE | {"SendMessage"}),),
         full("processes", ingredients=("gRPC through replicas",)),
         within=20,
+        first=12,
         is_quick=False,
     ),
     Mutant(
@@ -185,6 +187,7 @@ MUTANTS = (
         ((Mastership, "next_transfer", _across_epochs),),
         full("processes", ingredients=("replica of the original",)),
         within=10,
+        first=2,
         is_quick=False,
     ),
     Mutant(
