@@ -312,8 +312,8 @@ MUTANTS = (
         "W37",
         "A read of a consume queue does not look at what covers the units.",
         ((QueueFiles, "read_checked", QueueFiles.read),),
-        rotting(),
-        within=60,
+        scenario(test_scrubber.test_units_are_not_believed_that_do_not_pass_their_check, 18),
+        within=1,
     ),
     Mutant(
         "a rotten unit is the end",
