@@ -2,7 +2,8 @@
 
 It differs from the clients of other languages in what it sends: header fields that no table remembers and no Huffman code
 shortens, an empty DATA frame to end each request, a small window for each stream inside a large one for the connection, and PINGs
-of its own that measure the round trip when something arrives. `tests/golden/rocketmq-client-csharp-5.2.1` has the bytes of the real one.
+of its own that measure the round trip when something arrives.
+`tests/golden/rocketmq-client-csharp-5.2.1` has the bytes of the real one.
 """
 
 from __future__ import annotations
