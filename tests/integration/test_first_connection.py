@@ -248,6 +248,10 @@ async def test_a_client_that_speaks_as_dotnet_does(running: Running) -> None:
         new = cluster.grpc_addresses[cluster.master()]
         await client.until_routed(lambda told: told[0] == new)
         await client.send(new, b"after")
+        await client.until_routed(lambda told: addresses[0] not in told)
+        late = CSharp(new)  # it reaches every address that it is told, or does not start
+        assert set(await late.route()) == set(cluster.grpc_addresses) - {addresses[0]}
+        await late.close()
         cluster.brokers[master].start()
         cluster.wait_in_sync(3)
         await client.until_routed(lambda told: addresses[0] in told)
