@@ -24,7 +24,8 @@ def due_elections(
     """The elections to propose now, over all groups or the named ones; only those that would change something.
 
     `at_ms` is the wall clock, for the record of an unclean election. A master that is merely silent is deposed in favour of a
-    successor, never in favour of nobody: should it live, it goes on.
+    successor, never in favour of nobody: should it live, it goes on. Who would be left alone in the set must be heard after the
+    others went.
     """
     due = []
     for name in state.groups if names is None else names:
@@ -43,7 +44,13 @@ def due_elections(
             keeps_members=True,
         )
         records = decide(state, request).records
-        if records and (isinstance(records[0], MasterElected) or _is_gone(group, table, now_ms)):
+        if not records:
+            continue
+        if isinstance(records[0], MasterElected):
+            is_due = len(records) > 1 or not _is_in_doubt(group, records[0].broker_id, table, now_ms)
+        else:
+            is_due = _is_gone(group, table, now_ms)
+        if is_due:
             due.append(request)
     return due
 
@@ -64,6 +71,23 @@ def _is_gone(group: Group, table: HeartbeatTable, now_ms: int) -> bool:
         return True
     beat = table.get(group, group.master_broker_id)
     return table.is_dead(group, group.master_broker_id, now_ms) if beat is None else beat.is_closed
+
+
+def _is_in_doubt(group: Group, left_id: int, table: HeartbeatTable, now_ms: int) -> bool:
+    """Whether the only one who is left of the set was not heard since the others were heard last, or their connections closed.
+
+    What took them may have taken it, too; and should it not come back, its election would have shut the others out of the set.
+    """
+    left = table.get(group, left_id)
+    gone = [
+        table.get(group, each)
+        for each in group.sync_state_set
+        if each != left_id and not table.is_alive(group, each, now_ms)
+    ]
+    return left is not None and any(
+        each is not None and left.received_ms < (each.closed_ms if each.is_closed else each.received_ms)
+        for each in gone
+    )
 
 
 def observe_for_request(group: Group, table: HeartbeatTable, now_ms: int) -> tuple[Observation, ...]:
