@@ -368,7 +368,8 @@ async def test_a_node_is_known_in_its_new_life_also_by_who_gets_no_message_of_it
         await until("a try", lambda: one.unreachable)
         other.server = RemotingServer(Place(*split_address(other_address)), other.handlers, closed=other._closed)  # type: ignore[arg-type]
         await other.server.start()
-        await until("the introduction", lambda: other.members.acquaintances.life("n0") == "b")
+        await until("the introduction", lambda: one.peers._greeted)
+        assert other.members.acquaintances.life("n0") == "b"
         one.peers.close()
         await until("the connection closed", lambda: not other.server.connections)
         in_life(one, "c", "a").peers.send(message(1))
