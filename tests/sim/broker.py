@@ -342,9 +342,11 @@ class SimBroker(Node):
         self.after_event()
 
     def after_event(self) -> None:
-        if not self.is_up:
-            return
-        self.session.tick(self.monotonic_ms(), self.wall_ms())
+        if self.is_up:
+            self._look_at_session(self.monotonic_ms())
+
+    def _look_at_session(self, now_ms: int) -> None:
+        self.session.tick(now_ms, self.wall_ms())
         for request in self.session.take_requests():
             self._send_request(request)
 
@@ -590,6 +592,7 @@ class SimBroker(Node):
         """Bytes of the other side."""
         if connection not in self._links:
             return
-        self.driver.received(connection, data, self.monotonic_ms())
-        self.driver.pump(connection, self.monotonic_ms())
-        self.after_event()
+        now_ms = self.monotonic_ms()
+        self.driver.received(connection, data, now_ms)
+        if self.is_up:
+            self._look_at_session(now_ms)

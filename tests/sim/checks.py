@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING
 from brokerd.metadata.tables import MetadataTables
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
-from brokerd.store.log.derive import derive_range
 from brokerd.store.log.layout import file_name, file_start
 from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import Outcome
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState
 from controllerd.state.machine import ControllerMachine
-from remoting.record.codec import body_is_intact, decode_record
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC
 from tests.sim.delays import check_delays
 from tests.sim.poppers import POP_GROUP
+from tests.sim.records import look_at, units_of
 from tests.sim.transactors import TRANSACTION_TOPIC
 
 if TYPE_CHECKING:
@@ -207,16 +206,9 @@ def check_broker_alone(cluster: Cluster, broker: SimBroker) -> None:
     store = broker.core.store
     log = store.commitlog
     require(store.dispatch_offset == log.end_offset, f"{broker.name} did not dispatch its whole log")
-    expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for derived in derive_range(log.read, log.min_offset, log.end_offset, log.shape.checked(), 1 << 16):
-        require(derived.stop.name != "DAMAGED", f"the log of {broker.name} is damaged at {derived.end_offset}")
-        for topic, queue_id, queue_offset, physical_offset, size, _, _, count in derived.entries:
-            units = expected.setdefault((topic, queue_id), [])
-            if queue_offset == 0:
-                units.clear()  # the topic was deleted before
-            if queue_offset != len(units):
-                cluster.world.broken(f"{broker.name}: {topic}/{queue_id} has {queue_offset} after {len(units) - 1}")
-            units += [(physical_offset + n * size, size) for n in range(count)]
+    expected, damaged_at, gap = units_of(read_log(broker), log.min_offset, log.shape)
+    require(damaged_at is None, f"the log of {broker.name} is damaged at {damaged_at}")
+    require(not gap, f"{broker.name}: {gap}")
     gone = {name for name in cluster.history.topics if broker.core.metadata.topic(name) is None}
     for (topic, queue_id), units in expected.items():
         found = [unit[:2] for unit in store.read_units(topic, queue_id, 0, len(units) + 10)]
@@ -424,14 +416,14 @@ def read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -
         records = store.read_messages(topic, queue_id, len(bodies), 1000, 1 << 30).records
         cluster.world.require(bool(records), f"{topic}/{queue_id} of {broker.name} ends early")
         for encoded in records:
-            record = decode_record(encoded)
-            if not body_is_intact(record):
+            record, is_intact = look_at(encoded)
+            if not is_intact:
                 cluster.world.broken(f"{topic}/{queue_id} of {broker.name} holds a damaged message")
             if record.queue_offset != len(bodies):
                 cluster.world.broken(
                     f"{topic}/{queue_id} of {broker.name} has offset {record.queue_offset} at {len(bodies)}"
                 )
-            bodies.append(bytes(record.body))
+            bodies.append(record.body)
     return bodies
 
 

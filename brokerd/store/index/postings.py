@@ -90,7 +90,10 @@ def has_key(properties: bytes, key: str) -> bool:
 
 def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: WalkMemory) -> Postings:
     """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset` of a file of that size."""
-    found = Postings([], [], [], physical_offset, Stop.END, 0)
+    hashes: list[int] = []
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    found = Postings(hashes, offsets, timestamps, physical_offset, Stop.END, 0)
     position = memory.try_at = 0
     while True:
         position = _take_alike(data, position, physical_offset, found, memory)
@@ -100,7 +103,7 @@ def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: W
         if stop is None and is_record and not _take_any(data, position, size, offset, found, memory):
             stop, size = Stop.DAMAGED, 0
         if stop is not None:
-            return found._replace(end_offset=offset, stop=stop, needs=size)
+            return Postings(hashes, offsets, timestamps, offset, stop, size)
         position += size
 
 

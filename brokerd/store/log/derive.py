@@ -68,7 +68,7 @@ class RecordShape(NamedTuple):
     check_content: bool = False
 
     def checked(self) -> RecordShape:
-        return self._replace(check_content=True)
+        return RecordShape(self.file_size, self.max_record_bytes, True)
 
 
 def derive(data: Bytes, physical_offset: int, shape: RecordShape, rules: CodeRules = NO_RULES) -> Derived:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.store.log.derive import RecordShape
 from brokerd.store.start.checkpoint_page import PATH, Positions
 from brokerd.store.start.decisions import (
@@ -427,6 +428,18 @@ def test_what_a_failed_sync_left_readable_is_durable_before_it_counts() -> None:
         after.load()
         assert log_bytes(after) == before
         assert disk.counters.sync_errors == 1
+
+
+def test_who_acknowledges_from_memory_says_after_a_power_loss_that_its_tail_may_be_gone() -> None:
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk)
+    put(store, draft(b"acknowledged from memory"))
+    disk.crash()
+    started = make_store(disk)
+    started.load()
+    log = StoreReplicatedLog(started, lambda: None)
+    assert log.keeps_tail(acked_after_flush=True)
+    assert not log.keeps_tail(acked_after_flush=False)
 
 
 @pytest.mark.parametrize("host_bytes", [8, 20])
