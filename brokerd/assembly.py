@@ -24,6 +24,7 @@ from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
@@ -127,7 +128,16 @@ class Broker:
         try:
             self.replica = replica = Replica(
                 self._live.replication.value,
-                Surroundings(names, settings.controllers, self._disk, self._topics, secrets, identity=dialler, tls=tls),
+                Surroundings(
+                    names,
+                    settings.controllers,
+                    self._disk,
+                    self._topics,
+                    secrets,
+                    identity=dialler,
+                    tls=tls,
+                    has_room=RoomReport(store, steady_ms).has_room,
+                ),
                 replicated_log,
                 confirm_offset=store.confirm_offset,
                 tail=Tail(

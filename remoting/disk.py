@@ -14,6 +14,7 @@ Calls block; a shell runs `sync` in a helper thread. Two threads may use one seg
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remoting.errors import SettingsError, StorageError
+from remoting.reserve import Reserve, open_private
 
 Bytes = bytes | bytearray | memoryview
 
@@ -205,6 +207,7 @@ class LocalDisk:
             raise SettingsError(
                 f"{root} is in use by another running process; stop it or choose another directory"
             ) from error
+        self._reserve = Reserve(root)
 
     def close(self) -> None:
         """Give the directory free; segments must be closed before."""
@@ -267,16 +270,24 @@ class LocalDisk:
         temporary = target.with_name(target.name + ".new")
         try:
             self._make_directories(target.parent)
-            with open(temporary, "wb", opener=_open_private) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            self._write_small(temporary, content)
             os.replace(temporary, target)
             _sync_directory(target.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise StorageError(f"cannot replace {target}: {error.strerror}") from error
+        self._reserve.refill()
+
+    def _write_small(self, path: Path, content: bytes) -> None:
+        try:
+            with open(path, "wb", opener=open_private) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._reserve.write(path, content):
+                raise
 
     def modified_ms(self, path: str) -> int | None:
         try:
@@ -296,11 +307,6 @@ class LocalDisk:
         self._make_directories(directory.parent)
         directory.mkdir(exist_ok=True)
         _sync_directory(directory.parent)
-
-
-def _open_private(path: str, flags: int) -> int:
-    """A file that only its owner may read."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -68,7 +68,7 @@ class Surroundings:
 
     `disk` is the broker's data directory; `topics` the present table, for the name servers; `secrets` what brokers of one cluster
     know one another by: this one proves itself with the first, and believes all; with none it stays alone. It dials with
-    `identity`, and answers replicas under `tls`.
+    `identity`, and answers replicas under `tls`. `has_room` tells whether the disk takes messages (None: nobody knows).
     """
 
     names: BrokerNames
@@ -79,6 +79,7 @@ class Surroundings:
     wall_ms: Callable[[], int] = _wall_ms
     identity: Identity = NOBODY
     tls: TlsServer | None = None
+    has_room: Callable[[], bool] | None = None
 
 
 def _nobody_asks() -> None:
@@ -147,7 +148,14 @@ class Replica:
             files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
             registration = Registration(files, around.names.address, around.wall_ms())
             speaker = Speaker(
-                around.names, registration, incarnation, driver.machine, tail.kept, tail.confirmed, [tail.judged]
+                around.names,
+                registration,
+                incarnation,
+                driver.machine,
+                tail.kept,
+                tail.confirmed,
+                [tail.judged],
+                around.has_room,
             )
             self._session = ControllerSession(settings, speaker, around.controllers, driver, self._now_ms())
         self._stood_in = False  # what the name servers last heard

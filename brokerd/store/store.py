@@ -361,6 +361,10 @@ class MessageStore(StoreReads):
         except DamagedRecord:
             self.truncate(self.commitlog.complete_offset)
             raise
+        except StorageError as error:
+            if error.is_out_of_space:
+                self.set_full(True)
+            raise
         if self.dispatch_offset < self.commitlog.min_offset:  # an empty log began at its master's first file
             self.dispatcher.restart(self.commitlog.min_offset)
         return end
