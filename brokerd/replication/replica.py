@@ -47,6 +47,7 @@ from brokerd.replication.sockets.listener import listen
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
+from remoting.errors import CorruptedFile
 from remoting.invariants import what_broke
 from remoting.transport.client import NOBODY, Identity
 from remoting.transport.connection import Handler
@@ -143,7 +144,13 @@ class Replica:
                 LogLineage(around.disk),
                 driver.machine.highest_epoch,
             )
-            tail.judged()  # nobody is elected: the master's log is the right one, whatever it lacks
+            if settings.broker_id == 0 and tail.confirmed > replicated_log.end_offset:
+                raise CorruptedFile(
+                    f"this master's log ends at {replicated_log.end_offset}, at damage, and was confirmed up to {tail.confirmed}; "
+                    "nobody else is elected: make a replica that has everything the master; or, when no other copy exists, "
+                    "start once with --set store.truncate_damaged_log=true"
+                )
+            tail.judged()  # the master's log is the right one
         else:
             files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
             registration = Registration(files, around.names.address, around.wall_ms())

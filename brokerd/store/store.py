@@ -159,8 +159,8 @@ class MessageStore(StoreReads):
         """A suspicion is durable before anything else is changed; one of an earlier start lasts until it is settled."""
         self.suspicion = self._suspicion_file.load(found.end)
         if found.suspicion is not None:
-            self.suspicion = found.suspicion
-            self._suspicion_file.save(found.suspicion)
+            self.suspicion = found.suspicion.and_earlier(self.suspicion)
+            self._suspicion_file.save(self.suspicion)
         elif self.suspicion is not None and self._settings.truncate_damaged_log:
             self.gave_up_durable = True
             self.suspicion = None

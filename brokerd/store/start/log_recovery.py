@@ -60,18 +60,15 @@ def recover_log(
     """
     provisional_end = commitlog.end_offset
     end, last_timestamp_ms, checked_from = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
-    later = None
-    if known is None:
-        later = decisions.find_record(commitlog.read, end + 1, provisional_end, commitlog.shape)
     if not settings.truncate_damaged_log:
-        decisions.judge_end(end, known, later)
+        decisions.judge_end(end, known)
     is_cut_short = known is not None and end < known.flushed_offset
     if known is not None and is_cut_short:
         log.error("the log is damaged at %d; %d durable bytes are given up", end, known.flushed_offset - end)
     suspicion = None
     is_proven = known is not None and clean and end == known.flushed_offset
-    if not is_cut_short and not is_proven and later is None:
-        suspicion = _suspicion(commitlog, end, provisional_end)
+    if not is_cut_short and not is_proven:
+        suspicion = _suspicion(commitlog, end, provisional_end, known)
     if suspicion is not None:
         log.error("%s", suspicion.sentence)
         if ask_first and not settings.truncate_damaged_log:
@@ -85,7 +82,7 @@ def recover_log(
         # and would never write it: a sync alone proves nothing about it.
         commitlog.write_again(known.flushed_offset)
     commitlog.mark_flushed(commitlog.sync())
-    return RecoveredLog(end, last_timestamp_ms, checked_from, later is not None or is_cut_short, suspicion)
+    return RecoveredLog(end, last_timestamp_ms, checked_from, is_cut_short, suspicion)
 
 
 def find_damage(
@@ -95,7 +92,7 @@ def find_damage(
     end, _, _ = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
     is_refused = known is not None and end < known.flushed_offset
     is_proven = known is not None and clean and end == known.flushed_offset
-    if is_proven or (not is_refused and _suspicion(commitlog, end, commitlog.end_offset) is None):
+    if is_proven or (not is_refused and _suspicion(commitlog, end, commitlog.end_offset, known) is None):
         return None
     ends = guess_ends(commitlog, end)
     if known is not None and end < known.flushed_offset <= _file_end(commitlog, end):
@@ -128,10 +125,11 @@ def _next_record(commitlog: CommitLog, behind: int, end: int) -> int | None:
     return decisions.find_record(commitlog.read, behind + 1, end, commitlog.shape, decisions.MOST_ZEROS_BYTES)
 
 
-def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> SuspectEnd | None:
+def _suspicion(commitlog: CommitLog, end: int, provisional_end: int, known: Positions | None) -> SuspectEnd | None:
     """What speaks against a crash as the reason why no intact record starts at `end`; None when nothing does."""
     read, shape = commitlog.read, commitlog.shape
-    later = decisions.find_record(read, end + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
+    most_zeros_bytes = None if known is None else decisions.MOST_ZEROS_BYTES  # the hole may be anywhere in an old log
+    later = decisions.find_record(read, end + 1, provisional_end, shape, most_zeros_bytes)
     if later is None:
         is_torn = decisions.lacks_bytes(read, end, shape) and commitlog.unreadable_offset < end
         return None if is_torn else SuspectEnd(end, end)
@@ -142,6 +140,8 @@ def _suspicion(commitlog: CommitLog, end: int, provisional_end: int) -> SuspectE
             marks = [entry for entry in derived.entries if entry[0] == watermark.TOPIC]
             confirmed = max([confirmed, *(watermark.confirmed_by(read(entry[3], entry[4])) for entry in marks)])
         later = decisions.find_record(read, until + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
+    if known is None and confirmed < 0:
+        confirmed = until  # nothing says what was acknowledged, so perhaps all of it
     return SuspectEnd(end, until, confirmed if confirmed > end else -1)
 
 

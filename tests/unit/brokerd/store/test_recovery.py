@@ -68,13 +68,11 @@ def test_the_confirm_offset_stays_within_the_log() -> None:
 
 
 def test_a_log_may_end_behind_what_was_durable_but_not_before() -> None:
-    judge_end(500, Positions(flushed_offset=500), None)
-    judge_end(500, Positions(flushed_offset=400), 900)
-    judge_end(500, None, None)
+    judge_end(500, Positions(flushed_offset=500))
+    judge_end(500, Positions(flushed_offset=400))
+    judge_end(500, None)
     with pytest.raises(CorruptedFile, match="at offset 499, although everything before 500 had been durable"):
-        judge_end(499, Positions(flushed_offset=500), None)
-    with pytest.raises(CorruptedFile, match="a whole record follows at 900"):
-        judge_end(500, None, 900)
+        judge_end(499, Positions(flushed_offset=500))
 
 
 def test_a_record_behind_damage_is_found_wherever_it_is() -> None:
@@ -319,8 +317,11 @@ def test_when_told_to_the_start_gives_up_what_follows_the_damage_and_stays_with_
 
 
 def test_without_a_page_a_record_behind_the_damage_tells_damage_from_a_torn_tail() -> None:
-    with pytest.raises(CorruptedFile, match="a whole record follows at"):
-        make_store(damaged(keep_page=False)).load()
+    store = make_store(damaged(keep_page=False))
+    store.load()
+    assert store.suspicion is not None
+    assert store.suspicion.until > store.commitlog.end_offset
+    assert store.suspicion.confirmed == store.suspicion.until, "perhaps all of it was acknowledged"
     disk, log = killed_store()
     disk.remove(PATH)
     last = len(log) - len(log) % SEGMENT_BYTES
