@@ -146,8 +146,8 @@ class Replica:
             )
             if settings.broker_id == 0 and tail.confirmed > replicated_log.end_offset:
                 raise CorruptedFile(
-                    f"this master's log ends at {replicated_log.end_offset}, at damage, and was confirmed up to {tail.confirmed}; "
-                    "nobody else is elected: make a replica that has everything the master; or, when no other copy exists, "
+                    f"this master's log ends at {replicated_log.end_offset}, and was confirmed up to {tail.confirmed}; nobody "
+                    "else is elected: make a replica that has everything the master; or, when no other copy exists, "
                     "start once with --set store.truncate_damaged_log=true"
                 )
             tail.judged()  # the master's log is the right one
