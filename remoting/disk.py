@@ -80,16 +80,8 @@ class FileSegment(Protocol):
         """Release the file; later calls on the segment are programming errors."""
 
 
-class Disk(Protocol):
-    """A directory tree that belongs to one process. Paths are relative, with `/` between names."""
-
-    def names(self, directory: str) -> list[str]:
-        """The sorted names in a directory; empty when it does not exist."""
-
-    def exists(self, path: str) -> bool: ...
-
-    def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> FileSegment:
-        """Open a file for reading and writing; with `create` make it (and its directories) with that many zero bytes."""
+class SmallFiles(Protocol):
+    """The part of a `Disk` that small files need which are replaced as a whole."""
 
     def remove(self, path: str) -> None:
         """Remove a file, or an empty or full directory; nothing happens when it is not there."""
@@ -99,6 +91,18 @@ class Disk(Protocol):
 
     def replace_bytes(self, path: str, content: bytes) -> None:
         """Put a small file in place atomically and durably: after a crash it is either the old or the new one, whole."""
+
+
+class Disk(SmallFiles, Protocol):
+    """A directory tree that belongs to one process. Paths are relative, with `/` between names."""
+
+    def names(self, directory: str) -> list[str]:
+        """The sorted names in a directory; empty when it does not exist."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> FileSegment:
+        """Open a file for reading and writing; with `create` make it (and its directories) with that many zero bytes."""
 
     def modified_ms(self, path: str) -> int | None:
         """When a file was last written, by this machine's clock of that moment; None when it is not there, or nobody noted it."""

@@ -82,7 +82,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["housekeeping"],
     ],
     "brokerd/replication": [
-        ["log", "rocketmq_peers"],
+        ["kept_files", "log", "rocketmq_peers"],
         ["epochs", "settings"],
         ["wire"],
         ["required_set"],

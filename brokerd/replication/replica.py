@@ -35,6 +35,7 @@ from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.facts import ReplicaFacts, driver_facts
+from brokerd.replication.kept_files import KeptFiles
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.requests import ReplicationRequests
 from brokerd.replication.required_set.quorum import weaknesses
@@ -56,6 +57,7 @@ from remoting.transport.tls import TlsServer
 log = logging.getLogger(__name__)
 
 TICK_MS = 50
+_MEND_MS = 10_000  # how often the small files are looked at
 _DRAIN_S = 0.5
 
 
@@ -119,14 +121,16 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
         self._tls = around.tls
-        incarnation = next_incarnation(around.disk)
+        self._kept = kept = KeptFiles(around.disk)
+        self._mend_at_ms = self._now_ms() + _MEND_MS
+        incarnation = next_incarnation(kept)
         around = replace(around, names=replace(around.names, incarnation=incarnation))
         wishes = Wishes()
 
         def make_driver(hub: Hub) -> ReplicationDriver:
             return ReplicationDriver(
                 settings,
-                Seams(replicated_log, EpochFile(around.disk), hub, wishes),
+                Seams(replicated_log, EpochFile(kept), hub, wishes),
                 _credentials(around, incarnation),
                 confirm_offset=confirm_offset,
                 now_ms=self._now_ms(),
@@ -141,7 +145,7 @@ class Replica:
                 around.names,
                 around.controllers,
                 driver,
-                LogLineage(around.disk),
+                LogLineage(kept),
                 driver.machine.highest_epoch,
             )
             if settings.broker_id == 0 and tail.confirmed > replicated_log.end_offset:
@@ -152,7 +156,7 @@ class Replica:
                 )
             tail.judged()  # the master's log is the right one
         else:
-            files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
+            files = IdentityFiles(kept, around.names.cluster, around.names.broker_name)
             registration = Registration(files, around.names.address, around.wall_ms())
             speaker = Speaker(
                 around.names,
@@ -354,6 +358,9 @@ class Replica:
             self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
 
     def _tick_parts(self, now_ms: int) -> None:
+        if now_ms >= self._mend_at_ms:
+            self._mend_at_ms = now_ms + _MEND_MS
+            self._kept.mend()
         self._driver.tick(now_ms, TICK_MS)
         if not self._settings.classic_master:
             self._link.step()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from remoting.disk import Disk
+from remoting.disk import SmallFiles
 from remoting.errors import CorruptedFile, SettingsError
 from remoting.sealed_text import seal, unseal
 
@@ -53,7 +53,7 @@ class Choice:
 class IdentityFiles:
     """The two files in the root of a broker's data directory."""
 
-    def __init__(self, disk: Disk, cluster: str, broker_name: str) -> None:
+    def __init__(self, disk: SmallFiles, cluster: str, broker_name: str) -> None:
         for name in (cluster, broker_name):
             if not name or "#" in name or "\n" in name:
                 raise SettingsError(f"the name {name!r} is not usable: it must not be empty and not contain '#'")
@@ -119,7 +119,7 @@ def _broker_id(path: str, text: str) -> int:
     return int(text)
 
 
-def next_incarnation(disk: Disk, chance: Callable[[int], int] = secrets.randbits) -> int:
+def next_incarnation(disk: SmallFiles, chance: Callable[[int], int] = secrets.randbits) -> int:
     """A number that tells this start from all others, also from those of a process that runs on a copy of the directory.
 
     Its upper bits count the starts: what an earlier life said counts for less. Its lower bits are drawn (`chance` gives so many

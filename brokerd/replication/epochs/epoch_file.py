@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList, decode_epochs, encode_epochs
 from remoting.checksum import crc32
-from remoting.disk import Disk
+from remoting.disk import SmallFiles
 from remoting.errors import CorruptedFile
 from remoting.invariants import monotonic
 
@@ -21,7 +21,7 @@ _BACKUP_FILE = EPOCH_FILE + ".bak"
 class EpochFile:
     """The two files in the root of a broker's store."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: SmallFiles) -> None:
         self._disk = disk
         self._master_epoch = 0
 
