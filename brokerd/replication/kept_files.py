@@ -9,9 +9,17 @@ from __future__ import annotations
 import logging
 
 from remoting.disk import SmallFiles
-from remoting.errors import StorageError
+from remoting.errors import CorruptedFile, StorageError
 
 log = logging.getLogger(__name__)
+
+
+def damaged(path: str, why: str) -> CorruptedFile:
+    """The refusal of a start that met such a file, with what can be done."""
+    return CorruptedFile(
+        f"{path} is damaged: {why}. Restore it from a copy of this data directory; or, while another replica of the group lives, "
+        "move the directory away and start: the broker comes back with another id and copies the log"
+    )
 
 
 class KeptFiles:

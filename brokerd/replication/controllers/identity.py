@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from brokerd.replication.kept_files import damaged
 from remoting.disk import SmallFiles
 from remoting.errors import CorruptedFile, SettingsError
 from remoting.sealed_text import seal, unseal
@@ -102,9 +103,7 @@ class IdentityFiles:
         text = unseal(content, "#", path).text
         fields = text.split("#", count - 1)
         if len(fields) != count:
-            raise CorruptedFile(
-                f"{path} has {len(fields)} of {count} fields; restore it, or remove it to get a new broker id"
-            )
+            raise damaged(path, f"it has {len(fields)} of {count} fields")
         if fields[:2] != [self._cluster, self._broker_name]:
             raise SettingsError(
                 f"this data directory belongs to broker {fields[1]} of cluster {fields[0]}; "
@@ -115,7 +114,7 @@ class IdentityFiles:
 
 def _broker_id(path: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise CorruptedFile(f"{path}: {text[:40]!r} is not a broker id")
+        raise damaged(path, f"{text[:40]!r} is not a broker id")
     return int(text)
 
 
