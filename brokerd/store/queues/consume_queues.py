@@ -215,7 +215,7 @@ class ConsumeQueues:
         """Drop every unit whose record is at or behind the offset."""
         for queue in self.table.values():
             if queue.last_physical >= physical_offset:
-                self._cut(queue, first_behind(queue, physical_offset))
+                self._cut(queue, queue.first_behind(physical_offset, queue.first_offset))
 
     def delete(self, topic: str, before: int) -> list[QueueKey]:
         """Forget the queues of a topic that was deleted at a position of the log; returns their keys.
@@ -484,13 +484,6 @@ def is_directory_name(name: str) -> bool:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         return False
     return len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
-
-
-def first_behind(queue: ConsumeQueue, physical_offset: int) -> int:
-    """The first unit whose record is at or behind the offset."""
-    return queue.first_where(
-        lambda unit: unit[1] != BLANK_SIZE and unit[0] >= physical_offset, queue.first_offset, queue.max_offset
-    )
 
 
 def _holds_bytes(units: bytes) -> bool:
