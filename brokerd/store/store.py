@@ -138,7 +138,7 @@ class MessageStore(StoreReads):
             self.queues.clear()
             start = self.commitlog.min_offset
         self.dispatcher.restart(start)
-        confirm_offset = decisions.decide_confirm_offset(known, start, end)
+        confirm_offset = decisions.decide_confirm_offset(known, start, end, marked=found.confirmed)
         for follower in self.followers:
             follower.load(known=known is not None, clean=clean)
         self.durable.begin(flushed=end, queues=start, confirm=confirm_offset, checked_from=found.checked_from)

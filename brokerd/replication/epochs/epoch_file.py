@@ -50,7 +50,7 @@ class EpochFile:
                 return decode_epochs(content, EPOCH_FILE)
         except CorruptedFile as error:
             if not backup:
-                raise damaged(EPOCH_FILE, str(error)) from error
+                raise damaged(EPOCH_FILE, str(error).removeprefix(f"{EPOCH_FILE}: ")) from error
         return decode_epochs(backup, _BACKUP_FILE) if backup else []
 
     def _load_master_epoch(self) -> int:

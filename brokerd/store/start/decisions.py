@@ -47,9 +47,11 @@ def decide_queues_start(known: Positions | None, min_offset: int, end: int) -> i
     return max(min_offset, min(known.queues_offset, end))
 
 
-def decide_confirm_offset(known: Positions | None, min_offset: int, end: int) -> int:
-    """How far the log was known to be on enough replicas: what may be shown to consumers before anybody says more."""
-    return min_offset if known is None else max(min_offset, min(known.confirm_offset, end))
+def decide_confirm_offset(known: Positions | None, min_offset: int, end: int, *, marked: int = -1) -> int:
+    """How far the log was known to be on enough replicas: what may be shown to consumers before anybody says more. Without a
+    checkpoint it is what the log itself says, `marked`: with less a broker would know no topics and groups until it has heard
+    from a master, and tell those who ask that there are none."""
+    return max(min_offset, min(marked if known is None else known.confirm_offset, end))
 
 
 def judge_end(end: int, known: Positions | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import derive_range
+from brokerd.store.log.derive import Derived, derive_range
 from brokerd.store.log.layout import file_start
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start import decisions, watermark
@@ -34,6 +34,9 @@ class RecoveredLog(NamedTuple):
     last_timestamp_ms: int
     checked_from: int
     gave_up_durable: bool  # bytes that had been durable are gone, and the settings said to go on without
+    confirmed: (
+        int  # how far the log itself says that it was confirmed, where it was read from its begin; -1: nothing says so
+    )
     suspicion: SuspectEnd | None  # the log ends at damage that is perhaps none of a crash; what is behind it is kept
 
 
@@ -59,7 +62,7 @@ def recover_log(
     `ask_first` also SuspectLog, with nothing changed.
     """
     provisional_end = commitlog.end_offset
-    end, last_timestamp_ms, checked_from = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
+    end, last_timestamp_ms, checked_from, confirmed = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
     if not settings.truncate_damaged_log:
         decisions.judge_end(end, known)
     is_cut_short = known is not None and end < known.flushed_offset
@@ -82,14 +85,14 @@ def recover_log(
         # and would never write it: a sync alone proves nothing about it.
         commitlog.write_again(known.flushed_offset)
     commitlog.mark_flushed(commitlog.sync())
-    return RecoveredLog(end, last_timestamp_ms, checked_from, is_cut_short, suspicion)
+    return RecoveredLog(end, last_timestamp_ms, checked_from, is_cut_short, confirmed, suspicion)
 
 
 def find_damage(
     commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool
 ) -> Damage | None:
     """What `recover_log` would refuse the log for, or suspect it; None when it would do neither."""
-    end, _, _ = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
+    end, *_ = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
     is_refused = known is not None and end < known.flushed_offset
     is_proven = known is not None and clean and end == known.flushed_offset
     if is_proven or (not is_refused and _suspicion(commitlog, end, commitlog.end_offset, known) is None):
@@ -136,25 +139,32 @@ def _suspicion(commitlog: CommitLog, end: int, provisional_end: int, known: Posi
     until, confirmed = later, -1
     while later is not None:
         for derived in derive_range(read, later, provisional_end, shape.checked(), _CHUNK_BYTES):
-            until = derived.end_offset
-            marks = [entry for entry in derived.entries if entry[0] == watermark.TOPIC]
-            confirmed = max([confirmed, *(watermark.confirmed_by(read(entry[3], entry[4])) for entry in marks)])
+            until, confirmed = derived.end_offset, max(confirmed, _marked(commitlog, derived))
         later = decisions.find_record(read, until + 1, provisional_end, shape, decisions.MOST_ZEROS_BYTES)
     if known is None and confirmed < 0:
         confirmed = until  # nothing says what was acknowledged, so perhaps all of it
     return SuspectEnd(end, until, confirmed if confirmed > end else -1)
 
 
-def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> tuple[int, int, int]:
-    """The end of the last whole, intact record, its store timestamp (0 in a log without any), and from where on was looked."""
+def _marked(commitlog: CommitLog, derived: Derived) -> int:
+    """How far watermarks among the records say that the log was confirmed; -1 without one."""
+    marks = [entry for entry in derived.entries if entry[0] == watermark.TOPIC]
+    return max((watermark.confirmed_by(commitlog.read(entry[3], entry[4])) for entry in marks), default=-1)
+
+
+def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> tuple[int, int, int, int]:
+    """The end of the last whole, intact record, its store timestamp (0 in a log without any), from where on was looked, and how
+    far that says that the log was confirmed, which matters only when no checkpoint does."""
     start = checked_from = decisions.decide_start(known, commitlog.min_offset, commitlog.end_offset)
+    confirmed = -1
     while True:
         end, timestamp = start, -1
         for derived in derive_range(
             commitlog.read, start, commitlog.end_offset, commitlog.shape.checked(), chunk_bytes
         ):
             end, timestamp = derived.end_offset, max(timestamp, derived.store_timestamp_ms)
+            confirmed = max(confirmed, _marked(commitlog, derived)) if known is None else -1
         if timestamp >= 0 or start == commitlog.min_offset:
-            return end, max(0, timestamp), checked_from
+            return end, max(0, timestamp), checked_from, confirmed
         # Not one record: the last store timestamp is in an earlier file.
         start = max(commitlog.min_offset, file_start(start - 1, commitlog.segment_size_bytes))

@@ -20,6 +20,8 @@ from brokerd.store.start.decisions import (
     find_record,
     judge_end,
 )
+from brokerd.store.start.watermark import TOPIC as WATERMARKS
+from brokerd.store.start.watermark import encode_watermark
 from remoting.errors import CorruptedFile, StorageError
 from tests.support.disks import SECTOR_BYTES, FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import (
@@ -65,6 +67,9 @@ def test_the_confirm_offset_stays_within_the_log() -> None:
     assert decide_confirm_offset(Positions(confirm_offset=5000), 0, 900) == 900
     assert decide_confirm_offset(Positions(confirm_offset=5), 100, 900) == 100
     assert decide_confirm_offset(None, 100, 900) == 100
+    assert decide_confirm_offset(None, 100, 900, marked=500) == 500
+    assert decide_confirm_offset(None, 100, 900, marked=5000) == 900
+    assert decide_confirm_offset(Positions(confirm_offset=400), 100, 900, marked=500) == 400
 
 
 def test_a_log_may_end_behind_what_was_durable_but_not_before() -> None:
@@ -476,3 +481,18 @@ def test_a_queue_does_not_end_before_a_record_that_rots(place: int, monkeypatch:
     assert store.max_offset("TopicB", 0) == 1
     assert store.max_offset("TopicA", 0) == 65
     assert store.read_units("TopicB", 0, 0, 1)[0][:2] == (start, end - start)
+
+
+def test_without_a_page_the_log_itself_says_how_far_it_was_confirmed() -> None:
+    """A broker whose checkpoint rotted told consumers that there is no such group, until it had heard from its master."""
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk)
+    confirmed = put(store, *(draft(body) for body in payloads(20, 150)))[-1].end_offset
+    put(store, draft(encode_watermark(confirmed), topic=WATERMARKS, tag="confirmed"))
+    put(store, draft(b"not known to be confirmed"))
+    store.close()
+    disk.flip_bit(PATH, 44, 3)
+    store = make_store(disk)
+    store.load()
+    assert store.dispatch_offset == confirmed
+    assert bodies(store) == list(payloads(20, 150))
