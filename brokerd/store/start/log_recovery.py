@@ -98,8 +98,8 @@ def find_damage(
     if is_proven or (not is_refused and _suspicion(commitlog, end, commitlog.end_offset, known) is None):
         return None
     ends = guess_ends(commitlog, end)
-    if known is not None and end < known.flushed_offset <= _file_end(commitlog, end):
-        ends = list(dict.fromkeys((*ends, known.flushed_offset)))
+    if known is not None and end < known.flushed_offset:
+        ends = list(dict.fromkeys((*ends, min(known.flushed_offset, _file_end(commitlog, end)))))
     return Damage(end, ends)
 
 
