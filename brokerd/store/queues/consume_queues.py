@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import Entry, derive, intact_record_at
+from brokerd.store.log.derive import Entry, derive, derive_range, intact_record_at
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
 from brokerd.store.queues.queue_offsets import QueueKey
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _WARM_UNITS = 1024
 _MAX_NAME_BYTES = 255
 _ONE_BY_ONE = 64
+_CHUNK_BYTES = 1 << 20
 _WRITERS = 32
 _PARTS_UNDER_LOCK = 256
 # How far behind the known units leftovers of a crash are looked for.
@@ -432,7 +433,7 @@ class ConsumeQueues:
         if not self._files.files_are_contiguous(queue.directory):
             return False
         first, low, end = self._find_confirmed_end(queue, commitlog, trusted)
-        if self._is_rotten(queue, low, end, commitlog, trusted):
+        if self._is_rotten(queue, low, end, commitlog, trusted) or _lacks_begin(queue, low, commitlog):
             return False
         if low == first:
             self._files.forget(queue.directory)
@@ -484,6 +485,21 @@ def is_directory_name(name: str) -> bool:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         return False
     return len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
+
+
+def _lacks_begin(queue: ConsumeQueue, low: int, commitlog: CommitLog) -> bool:
+    """Whether files with earlier units of the queue, whose units before `low` are right, were removed, and not by retention: that
+    leaves the file with the first message that is in the log, so hardly ever is there one before it to look for."""
+    if not 0 < queue.first_offset < low:
+        return False
+    place, size, _ = queue.unit(queue.first_offset)
+    if size == BLANK_SIZE:
+        return False
+    return any(
+        entry[:2] == (queue.topic, queue.queue_id) and entry[2] < queue.first_offset
+        for derived in derive_range(commitlog.read, commitlog.min_offset, place, commitlog.shape, _CHUNK_BYTES)
+        for entry in derived.entries
+    )
 
 
 def _holds_bytes(units: bytes) -> bool:

@@ -140,3 +140,30 @@ def test_what_a_crash_leaves_of_a_block_stays_covered() -> None:
     flip(disk, 3, 19, 0)
     with pytest.raises(CorruptedFile):
         bodies(store)
+
+
+@pytest.mark.parametrize("was_clean", [False, True])
+def test_a_queue_whose_oldest_file_was_removed_by_hand_is_derived_again(was_clean: bool) -> None:
+    """That looked like retention, which takes a file only when the log has none of its messages any more."""
+    disk = stored()
+    store = started(disk)
+    if was_clean:
+        store.close()
+    disk.kill()
+    disk.remove(f"consumequeue/TopicA/0/{0:020d}")
+    store = started(disk)
+    assert bodies(store) == list(payloads(COUNT, 300))
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_what_retention_has_removed_of_a_queue_is_not_looked_for(files: int, caplog: pytest.LogCaptureFixture) -> None:
+    store = started(disk := stored())
+    for _ in range(files):
+        store.commitlog.forget_oldest()()
+    for path in store.queues.forget_expired(store.commitlog.min_offset):
+        disk.remove(path)
+    first = store.min_offset("TopicA", 0)
+    disk.kill()
+    store = started(disk)
+    assert store.min_offset("TopicA", 0) == first
+    assert "do not fit together" not in caplog.text
