@@ -133,7 +133,7 @@ class MessageStore(StoreReads):
         end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
         self._remember(found)
         start = decisions.decide_queues_start(known, self.commitlog.min_offset, end)
-        if known is None or not self._recover_queues(start, clean=clean):
+        if known is None or not self._recover_queues(start, found.latest, clean=clean):
             self.lost_ends = self.queues.expired_ends(self.commitlog, end)
             self.queues.clear()
             start = self.commitlog.min_offset
@@ -218,8 +218,8 @@ class MessageStore(StoreReads):
             follower.close()
         self.durable.close()
 
-    def _recover_queues(self, start: int, *, clean: bool) -> bool:
-        if not self.queues.recover(self.commitlog, start, clean=clean):
+    def _recover_queues(self, start: int, latest: Mapping[QueueKey, int], *, clean: bool) -> bool:
+        if not self.queues.recover(self.commitlog, start, latest, clean=clean):
             return False
         # Without a single queue somebody removed the files, to have them made again.
         return bool(self.queues.table) or start == self.commitlog.min_offset

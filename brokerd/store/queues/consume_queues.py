@@ -354,8 +354,11 @@ class ConsumeQueues:
 
     # -- finding them at start ---------------------------------------------------------------------------------------------
 
-    def recover(self, commitlog: CommitLog, trusted_offset: int, *, clean: bool) -> bool:
+    def recover(
+        self, commitlog: CommitLog, trusted_offset: int, latest: Mapping[QueueKey, int], *, clean: bool
+    ) -> bool:
         """Take over the files: of every queue the units for records before `trusted_offset`, which are known to be durable.
+        `latest`: the offsets that the last of these records have in their queues, as far as somebody looked.
 
         After an unclean end everything behind them is blanked out. Returns False when the files contradict each other; the
         caller then rebuilds all queues from the log.
@@ -375,6 +378,11 @@ class ConsumeQueues:
                 return False
             if not self._recover_queue(topic, int(name), commitlog, trusted_offset, clean):
                 log.error("the files of consume queue %s/%s do not fit together", topic, name)
+                return False
+        known = {} if ends is None else {(each.topic, each.queue_id): each for each in ends.queues}
+        for key, queue in self.table.items():
+            if queue.max_offset <= latest.get(key, -1) or _ended_later(queue, known.get(key), commitlog):
+                log.error("the newest files of consume queue %s/%s are missing, so all queues are made again", *key)
                 return False
         return True
 
@@ -500,6 +508,17 @@ def _lacks_begin(queue: ConsumeQueue, low: int, commitlog: CommitLog) -> bool:
         for derived in derive_range(commitlog.read, commitlog.min_offset, place, commitlog.shape, _CHUNK_BYTES)
         for entry in derived.entries
     )
+
+
+def _ended_later(queue: ConsumeQueue, before: queue_ends.QueueEnd | None, commitlog: CommitLog) -> bool:
+    """Whether the queue had more units at the last clean end, of records that the log still has."""
+    if before is None or before.max_offset <= queue.max_offset:
+        return False
+    record = commitlog.record_at(before.last_physical)
+    if record is None:
+        return False
+    entries = derive(record, before.last_physical, commitlog.shape).entries
+    return [entry[:3] for entry in entries] == [(queue.topic, queue.queue_id, before.max_offset - 1)]
 
 
 def _holds_bytes(units: bytes) -> bool:

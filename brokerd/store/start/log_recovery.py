@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import Derived, derive_range
 from brokerd.store.log.layout import file_start
+from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start import decisions, watermark
 from brokerd.store.start.checkpoint_page import Positions
@@ -37,7 +38,22 @@ class RecoveredLog(NamedTuple):
     confirmed: (
         int  # how far the log itself says that it was confirmed, where it was read from its begin; -1: nothing says so
     )
+    latest: Mapping[
+        QueueKey, int
+    ]  # the offset of each queue's last message among those looked at that are in its files
     suspicion: SuspectEnd | None  # the log ends at damage that is perhaps none of a crash; what is behind it is kept
+
+
+class _Seen(NamedTuple):
+    """What a look at the records gave: where the last whole, intact one ends, its store timestamp (0 in a log without any), from
+    where on was looked; how far they say that the log was confirmed, which matters only when no checkpoint does; and as in
+    `RecoveredLog.latest`."""
+
+    end: int
+    last_timestamp_ms: int
+    checked_from: int
+    confirmed: int
+    latest: Mapping[QueueKey, int]
 
 
 class Damage(NamedTuple):
@@ -62,7 +78,8 @@ def recover_log(
     `ask_first` also SuspectLog, with nothing changed.
     """
     provisional_end = commitlog.end_offset
-    end, last_timestamp_ms, checked_from, confirmed = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
+    seen = _look(commitlog, known, settings.dispatch_chunk_bytes)
+    end = seen.end
     if not settings.truncate_damaged_log:
         decisions.judge_end(end, known)
     is_cut_short = known is not None and end < known.flushed_offset
@@ -85,14 +102,16 @@ def recover_log(
         # and would never write it: a sync alone proves nothing about it.
         commitlog.write_again(known.flushed_offset)
     commitlog.mark_flushed(commitlog.sync())
-    return RecoveredLog(end, last_timestamp_ms, checked_from, is_cut_short, confirmed, suspicion)
+    return RecoveredLog(
+        end, seen.last_timestamp_ms, seen.checked_from, is_cut_short, seen.confirmed, seen.latest, suspicion
+    )
 
 
 def find_damage(
     commitlog: CommitLog, known: Positions | None, settings: StoreSettings, *, clean: bool
 ) -> Damage | None:
     """What `recover_log` would refuse the log for, or suspect it; None when it would do neither."""
-    end, *_ = _find_end(commitlog, known, settings.dispatch_chunk_bytes)
+    end = _look(commitlog, known, settings.dispatch_chunk_bytes).end
     is_refused = known is not None and end < known.flushed_offset
     is_proven = known is not None and clean and end == known.flushed_offset
     if is_proven or (not is_refused and _suspicion(commitlog, end, commitlog.end_offset, known) is None):
@@ -152,19 +171,21 @@ def _marked(commitlog: CommitLog, derived: Derived) -> int:
     return max((watermark.confirmed_by(commitlog.read(entry[3], entry[4])) for entry in marks), default=-1)
 
 
-def _find_end(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> tuple[int, int, int, int]:
-    """The end of the last whole, intact record, its store timestamp (0 in a log without any), from where on was looked, and how
-    far that says that the log was confirmed, which matters only when no checkpoint does."""
+def _look(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> _Seen:
     start = checked_from = decisions.decide_start(known, commitlog.min_offset, commitlog.end_offset)
     confirmed = -1
+    latest: dict[QueueKey, int] = {}
     while True:
         end, timestamp = start, -1
         for derived in derive_range(
             commitlog.read, start, commitlog.end_offset, commitlog.shape.checked(), chunk_bytes
         ):
             end, timestamp = derived.end_offset, max(timestamp, derived.store_timestamp_ms)
-            confirmed = max(confirmed, _marked(commitlog, derived)) if known is None else -1
+            if known is None:
+                confirmed = max(confirmed, _marked(commitlog, derived))
+            else:
+                latest |= {entry[:2]: entry[2] for entry in derived.entries if entry[3] < known.queues_offset}
         if timestamp >= 0 or start == commitlog.min_offset:
-            return end, max(0, timestamp), checked_from, confirmed
+            return _Seen(end, max(0, timestamp), checked_from, confirmed, latest)
         # Not one record: the last store timestamp is in an earlier file.
         start = max(commitlog.min_offset, file_start(start - 1, commitlog.segment_size_bytes))

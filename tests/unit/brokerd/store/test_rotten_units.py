@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from brokerd.store.queues.consume_queue import ConsumeQueue
+from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
 from brokerd.store.unit import UNIT_BYTES
@@ -167,3 +169,28 @@ def test_what_retention_has_removed_of_a_queue_is_not_looked_for(files: int, cap
     store = started(disk)
     assert store.min_offset("TopicA", 0) == first
     assert "do not fit together" not in caplog.text
+
+
+@pytest.mark.parametrize("was_clean", [False, True])
+@pytest.mark.parametrize("settings", [SETTINGS, replace(SETTINGS, segment_size_bytes=1 << 20)])
+def test_a_queue_whose_newest_files_are_gone_is_derived_again(settings: StoreSettings, was_clean: bool) -> None:
+    """Its end seemed to be earlier: messages were hidden, and their numbers would have been given to others."""
+    disk = FaultyDisk(Random(1))
+    store = open_store(disk, settings=settings)
+    put(store, *(draft(body) for body in payloads(COUNT, 100)))
+    put(store, *(draft(b"others", queue_id=1) for _ in range(30 if was_clean else 1)))
+    sync(store)
+    store.checkpoint()
+    if was_clean:
+        store.close()
+        store = make_store(disk, settings=settings)
+        store.load()
+    disk.kill()
+    for file in (2, 3):
+        disk.remove(f"consumequeue/TopicA/0/{file * FILE_UNITS * UNIT_BYTES:020d}")
+    store = make_store(disk, settings=settings)
+    store.load()
+    dispatch_all(store)
+    assert bodies(store) == list(payloads(COUNT, 100))
+    store.set_appendable(True)
+    assert put(store, draft(b"next"))[0].queue_offset == COUNT
