@@ -17,12 +17,15 @@
 #include <stdint.h>
 #include <string.h>
 
-#define NATIVE_ABI 1 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
+#define NATIVE_ABI 2 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
 
 #define EXPORT __attribute__((visibility("default")))
 
 /* The CRC-32 of zlib, continued from that of what came before; 0 begins. (crc.c) */
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length);
+
+/* The CRC-32 of bytes that have the CRC `before` with `length` bytes, less than 16 MiB, behind them that have the CRC `behind`. */
+uint32_t crc32_joined(uint32_t before, uint32_t behind, size_t length);
 
 /* Numbers as the protocol and the log write them: big-endian, at any address. The caller has checked that they are there. */
 

@@ -511,9 +511,10 @@ static void put_record(const struct call *call, const struct send *send, const s
     const struct target *target = send->target;
     int is_batch = IS(send->fields[IS_BATCH], "true");
     size_t added = STAMP_BYTES + (call->request->seals ? TAIL_BYTES : 0);
+    uint32_t body_checksum = crc32_of(0, message->body.at, message->body.length);
     put32(at, (uint32_t)size);
     put32(at + 4, RECORD_MAGIC_V1);
-    put32(at + 8, crc32_of(0, message->body.at, message->body.length) & CRC_MASK);
+    put32(at + 8, body_checksum & CRC_MASK);
     put32(at + 12, (uint32_t)send->queue_id);
     put32(at + 16, (uint32_t)message->flag);
     put64(at + 20, (uint64_t)queue_offset);
@@ -526,13 +527,16 @@ static void put_record(const struct call *call, const struct send *send, const s
     put32(at + 72, (uint32_t)send->reconsume_times);
     put64(at + 76, 0);
     put32(at + 84, (uint32_t)message->body.length);
-    at = put_text(at + RECORD_HEAD_BYTES, message->body.at, message->body.length);
+    uint8_t *behind_body = at = put_text(at + RECORD_HEAD_BYTES, message->body.at, message->body.length);
     *at++ = target->name_length;
     at = put_text(at, target->name, target->name_length);
     put16(at, (uint16_t)(message->properties.length + added));
     at = put_text(at + 2, message->properties.at, message->properties.length);
     at = put_text(at, STAMP, STAMP_BYTES);
-    if (call->request->seals) put_tail(at, crc32_of(0, begin, (size_t)(at - begin)));
+    if (call->request->seals) {
+        uint32_t checksum = crc32_joined(crc32_of(0, begin, RECORD_HEAD_BYTES), body_checksum, message->body.length);
+        put_tail(at, crc32_of(checksum, behind_body, (size_t)(at - behind_body)));
+    }
 }
 
 /* Count a record of the queue, in the frame's last unit if it continues that. 0 when there is no room. */
