@@ -6,13 +6,14 @@
  *
  * A CRC is the rest of a division of polynomials, whose coefficients stand in it from the highest bit down, as in the bytes from
  * the lowest bit up. So n bytes behind others multiply the CRC of these by x^(8n), and the CRC of both is known without reading
- * them again (`crc32_joined`; zlib's crc32_combine does the same).
+ * them again (zlib's crc32_combine does the same).
  *
  * Bounds: `data` holds `length` bytes; each loop takes a piece only while that many are left.
  */
 #include "native.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(WITHOUT_CLMUL) /* as tests want it */
+#define CLMUL __attribute__((target("pclmul,sse4.1")))
 #include <immintrin.h>
 #endif
 
@@ -36,14 +37,10 @@ static void make_tables(void) {
             tables[n][byte] = tables[n - 1][byte] >> 8 ^ tables[0][tables[n - 1][byte] & 0xFF];
 }
 
-static uint32_t little32(const uint8_t *at) {
-    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-}
-
 /* Continue an inverted CRC by tables. */
 static uint32_t by_tables(uint32_t crc, const uint8_t *data, size_t length) {
     for (; length >= 8; data += 8, length -= 8) {
-        uint32_t low = crc ^ little32(data), high = little32(data + 4);
+        uint32_t low = crc ^ get32_little(data), high = get32_little(data + 4);
         crc = tables[7][low & 0xFF] ^ tables[6][low >> 8 & 0xFF] ^ tables[5][low >> 16 & 0xFF] ^ tables[4][low >> 24] ^
               tables[3][high & 0xFF] ^ tables[2][high >> 8 & 0xFF] ^ tables[1][high >> 16 & 0xFF] ^ tables[0][high >> 24];
     }
@@ -51,9 +48,7 @@ static uint32_t by_tables(uint32_t crc, const uint8_t *data, size_t length) {
     return crc;
 }
 
-#if defined(__x86_64__)
-
-#define CLMUL __attribute__((target("pclmul,sse4.1")))
+#ifdef CLMUL
 
 /* x folded forward by the distance that the pair of constants k stands for, onto the bytes `next`. */
 CLMUL static inline __m128i folded(__m128i x, __m128i k, __m128i next) {
@@ -130,7 +125,7 @@ static uint32_t times_plainly(uint32_t a, uint32_t b) {
 
 /* The product of two polynomials modulo that of the CRC. */
 static inline uint32_t times(uint32_t a, uint32_t b, int plainly) {
-#if defined(__x86_64__)
+#ifdef CLMUL
     if (!plainly) return times_by_clmul(a, b);
 #endif
     (void)plainly;
@@ -146,15 +141,18 @@ static void make_powers(void) {
     }
 }
 
-static uint32_t joined(uint32_t before, uint32_t behind, size_t length, int plainly) {
-    uint32_t power = times(powers[0][length & 0xFF], powers[1][length >> 8 & 0xFF], plainly);
-    return times(before, times(power, powers[2][length >> 16 & 0xFF], plainly), plainly) ^ behind;
+static uint32_t power(size_t length, int plainly) {
+    uint32_t found = powers[0][length & 0xFF];
+    for (int n = 1; length >>= 8; n++) found = times(found, powers[n][length & 0xFF], plainly);
+    return found;
 }
 
-uint32_t crc32_joined(uint32_t before, uint32_t behind, size_t length) { return joined(before, behind, length, !has_clmul); }
+uint32_t crc32_power(size_t length) { return power(length, !has_clmul); }
+
+uint32_t crc32_moved(uint32_t crc, uint32_t by) { return times(crc, by, !has_clmul); }
 
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length) {
-#if defined(__x86_64__)
+#ifdef CLMUL
     if (has_clmul && length >= LANE) return ~by_clmul(~before, data, length);
 #endif
     return ~by_tables(~before, data, length);
@@ -164,7 +162,7 @@ uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length) {
 EXPORT int32_t native_begin(void) {
     make_tables();
     make_powers();
-#if defined(__x86_64__)
+#ifdef CLMUL
     __builtin_cpu_init();
     has_clmul = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
 #endif
@@ -176,7 +174,8 @@ EXPORT uint32_t native_crc32(uint32_t before, const uint8_t *data, size_t length
     return plainly ? ~by_tables(~before, data, length) : crc32_of(before, data, length);
 }
 
-/* Likewise for the CRC of two pieces, the second of that length. */
+/* Likewise for the CRC of two pieces, of which the second has that length. */
 EXPORT uint32_t native_crc32_joined(uint32_t before, uint32_t behind, size_t length, int32_t plainly) {
-    return joined(before, behind, length, plainly || !has_clmul);
+    plainly |= !has_clmul;
+    return times(before, power(length, plainly), plainly) ^ behind;
 }

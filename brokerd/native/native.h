@@ -24,8 +24,11 @@
 /* The CRC-32 of zlib, continued from that of what came before; 0 begins. (crc.c) */
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length);
 
-/* The CRC-32 of bytes that have the CRC `before` with `length` bytes, less than 16 MiB, behind them that have the CRC `behind`. */
-uint32_t crc32_joined(uint32_t before, uint32_t behind, size_t length);
+/* Where bytes are known by their CRC alone. That of two pieces is the first one's moved by the power of the second one's length,
+ * XOR the second one's. And where four bytes change in which zeros were, the CRC changes by XOR with the little-endian number that
+ * they are now, moved by the power of the length from there to the end. Lengths are less than 16 MiB. (crc.c) */
+uint32_t crc32_power(size_t length);
+uint32_t crc32_moved(uint32_t crc, uint32_t power);
 
 /* Numbers as the protocol and the log write them: big-endian, at any address. The caller has checked that they are there. */
 
@@ -36,6 +39,10 @@ static inline uint32_t get32(const uint8_t *at) {
 }
 
 static inline uint64_t get64(const uint8_t *at) { return (uint64_t)get32(at) << 32 | get32(at + 4); }
+
+static inline uint32_t get32_little(const uint8_t *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
 
 static inline void put16(uint8_t *at, uint16_t value) {
     at[0] = (uint8_t)(value >> 8);

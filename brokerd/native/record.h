@@ -5,6 +5,7 @@
 #include "native.h"
 
 #define RECORD_MAGIC_V1 0xDAA320A7u
+#define RECORD_BODY_CRC_AT 8
 #define RECORD_HEAD_BYTES 88 /* up to the body, with IPv4 hosts */
 
 #define CRC_MASK 0x7FFFFFFFu
