@@ -108,13 +108,20 @@ CLMUL static uint32_t by_clmul(uint32_t crc, const uint8_t *data, size_t length)
     return reduced(length > 0 ? with_rest(a, k3k4, data, length) : a);
 }
 
-CLMUL static uint32_t times_by_clmul(uint32_t a, uint32_t b) {
+CLMUL static inline uint32_t times_by_clmul(uint32_t a, uint32_t b) {
     __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128((int)a), _mm_cvtsi32_si128((int)b), 0x00);
     return modulo(_mm_slli_epi64(product, 1)); /* of 63 coefficients, whose first one then is the highest bit */
 }
 
+CLMUL static uint32_t moved_by_clmul(uint32_t crc, size_t length) {
+    uint32_t power = powers[0][length & 0xFF];
+    for (int n = 1; length >>= 8; n++) power = times_by_clmul(power, powers[n][length & 0xFF]);
+    return times_by_clmul(crc, power);
+}
+
 #endif
 
+/* The product of two polynomials modulo that of the CRC. */
 static uint32_t times_plainly(uint32_t a, uint32_t b) {
     uint64_t product = 0;
     for (int bit = 0; bit < 32; bit++) product ^= b >> bit & 1 ? (uint64_t)a << bit : 0;
@@ -123,13 +130,10 @@ static uint32_t times_plainly(uint32_t a, uint32_t b) {
            tables[0][low >> 24];
 }
 
-/* The product of two polynomials modulo that of the CRC. */
-static inline uint32_t times(uint32_t a, uint32_t b, int plainly) {
-#ifdef CLMUL
-    if (!plainly) return times_by_clmul(a, b);
-#endif
-    (void)plainly;
-    return times_plainly(a, b);
+static uint32_t moved_plainly(uint32_t crc, size_t length) {
+    uint32_t power = powers[0][length & 0xFF];
+    for (int n = 1; length >>= 8; n++) power = times_plainly(power, powers[n][length & 0xFF]);
+    return times_plainly(crc, power);
 }
 
 static void make_powers(void) {
@@ -141,15 +145,12 @@ static void make_powers(void) {
     }
 }
 
-static uint32_t power(size_t length, int plainly) {
-    uint32_t found = powers[0][length & 0xFF];
-    for (int n = 1; length >>= 8; n++) found = times(found, powers[n][length & 0xFF], plainly);
-    return found;
+uint32_t crc32_moved(uint32_t crc, size_t length) {
+#ifdef CLMUL
+    if (has_clmul) return moved_by_clmul(crc, length);
+#endif
+    return moved_plainly(crc, length);
 }
-
-uint32_t crc32_power(size_t length) { return power(length, !has_clmul); }
-
-uint32_t crc32_moved(uint32_t crc, uint32_t by) { return times(crc, by, !has_clmul); }
 
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length) {
 #ifdef CLMUL
@@ -176,6 +177,5 @@ EXPORT uint32_t native_crc32(uint32_t before, const uint8_t *data, size_t length
 
 /* Likewise for the CRC of two pieces, of which the second has that length. */
 EXPORT uint32_t native_crc32_joined(uint32_t before, uint32_t behind, size_t length, int32_t plainly) {
-    plainly |= !has_clmul;
-    return times(before, power(length, plainly), plainly) ^ behind;
+    return (plainly ? moved_plainly(before, length) : crc32_moved(before, length)) ^ behind;
 }

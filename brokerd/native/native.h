@@ -24,11 +24,10 @@
 /* The CRC-32 of zlib, continued from that of what came before; 0 begins. (crc.c) */
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length);
 
-/* Where bytes are known by their CRC alone. That of two pieces is the first one's moved by the power of the second one's length,
- * XOR the second one's. And where four bytes change in which zeros were, the CRC changes by XOR with the little-endian number that
- * they are now, moved by the power of the length from there to the end. Lengths are less than 16 MiB. (crc.c) */
-uint32_t crc32_power(size_t length);
-uint32_t crc32_moved(uint32_t crc, uint32_t power);
+/* What a CRC-32 becomes, but for XOR with that of what stands there, `length` bytes, less than 16 MiB, further on. So the CRC of two
+ * pieces is the first one's, moved by the second one's length, XOR the second one's. And when four bytes become others than zeros,
+ * the CRC changes by XOR with the little-endian number that they are, moved by the length from there to the end. (crc.c) */
+uint32_t crc32_moved(uint32_t crc, size_t length);
 
 /* Numbers as the protocol and the log write them: big-endian, at any address. The caller has checked that they are there. */
 

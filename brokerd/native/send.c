@@ -536,7 +536,7 @@ static void put_record(const struct call *call, const struct send *send, const s
     at = put_text(at + 2, message->properties.at, message->properties.length);
     at = put_text(at, STAMP, STAMP_BYTES);
     if (seals) {
-        checksum = crc32_moved(crc32_of(0, begin, RECORD_HEAD_BYTES), crc32_power((size_t)(at - body)));
+        checksum = crc32_moved(crc32_of(0, begin, RECORD_HEAD_BYTES), (size_t)(at - body));
         checksum ^= crc32_of(0, behind, (size_t)(at - behind));
     }
     memcpy(body, message->body.at, message->body.length);
@@ -544,8 +544,7 @@ static void put_record(const struct call *call, const struct send *send, const s
     uint8_t *field = begin + RECORD_BODY_CRC_AT;
     put32(field, sum & CRC_MASK);
     if (seals) {
-        checksum ^= crc32_moved(sum, crc32_power((size_t)(at - behind)));
-        checksum ^= crc32_moved(get32_little(field), crc32_power((size_t)(at - field)));
+        checksum ^= crc32_moved(sum, (size_t)(at - behind)) ^ crc32_moved(get32_little(field), (size_t)(at - field));
         put_tail(at, checksum);
     }
 }
