@@ -33,8 +33,9 @@ def due_elections(
         group = state.groups.get(name)
         if group is None:
             continue
-        successor = None if needs_election(group, table, now_ms) else successor_with_room(group, table, now_ms)
-        if successor is None and not needs_election(group, table, now_ms):
+        is_headless = needs_election(group, table, now_ms)
+        successor = None if is_headless else successor_with_room(group, table, now_ms)
+        if not is_headless and successor is None:
             continue
         request = ElectMaster(
             group.cluster_name,
