@@ -24,9 +24,9 @@
 /* The CRC-32 of zlib, continued from that of what came before; 0 begins. (crc.c) */
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length);
 
-/* What a CRC-32 becomes, but for XOR with that of what stands there, `length` bytes, less than 16 MiB, further on. So the CRC of two
- * pieces is the first one's, moved by the second one's length, XOR the second one's. And when four bytes become others than zeros,
- * the CRC changes by XOR with the little-endian number that they are, moved by the length from there to the end. (crc.c) */
+/* What a CRC-32 adds, by XOR, to that of `length` bytes behind, less than 16 MiB. So the CRC of two pieces is the first one's, moved
+ * by the second one's length, XOR the second one's. And when four bytes become others than zeros, the CRC changes by XOR with the
+ * little-endian number that they are, moved by the length from where they begin to the end. (crc.c) */
 uint32_t crc32_moved(uint32_t crc, size_t length);
 
 /* Numbers as the protocol and the log write them: big-endian, at any address. The caller has checked that they are there. */
