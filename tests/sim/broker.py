@@ -431,6 +431,8 @@ class SimBroker(Node):
         """The loop is about to write to the log. A thread that has something to do may do it just then."""
         if not (self._sync_is_due or self._checkpoint_is_due) or not path.startswith("commitlog/"):
             return None
+        if self.core.store.commitlog.turns.contents.locked():
+            return None  # the scrubber's thread writes, and whoever comes waits until it has ended
         if self._rng_of_threads.random() >= _INTERRUPTED:
             return None
         self.interrupted_writes += 1

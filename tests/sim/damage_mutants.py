@@ -20,6 +20,7 @@ from brokerd.store.log.layout import file_start
 from brokerd.store.log.retention import FileAge
 from brokerd.store.log.segment import Segment
 from brokerd.store.log.verified_reads import VerifiedReads
+from brokerd.store.queues import consume_queues
 from brokerd.store.queues.consume_queue import QueueFiles
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.scrub.inspection import Inspection, Inspector
@@ -38,6 +39,7 @@ from tests.unit.brokerd.repair import test_fetch, test_scrubber
 from tests.unit.brokerd.replication.roles import test_full_disks
 from tests.unit.brokerd.store import (
     test_commitlog,
+    test_consume_queues,
     test_housekeeping,
     test_queue_offsets,
     test_threads,
@@ -312,8 +314,8 @@ MUTANTS = (
         "W37",
         "A read of a consume queue does not look at what covers the units.",
         ((QueueFiles, "read_checked", QueueFiles.read),),
-        rotting(),
-        within=60,
+        scenario(test_scrubber.test_units_are_not_believed_that_do_not_pass_their_check, 18),
+        within=1,
     ),
     Mutant(
         "a rotten unit is the end",
@@ -322,6 +324,14 @@ MUTANTS = (
         ((ConsumeQueues, "_is_rotten", _never),),
         rotting(),
         within=60,
+    ),
+    Mutant(
+        "a lone rotten unit is the end",
+        "W37",
+        "A start takes a unit that is one bit off for what a crash left, when its check is gone and none follows.",
+        ((consume_queues, "_is_one_bit_off", _never),),
+        scenario(test_consume_queues.test_a_last_unit_with_one_wrong_bit_is_rot_also_when_its_check_is_gone, 1, 2),
+        within=1,
     ),
     Mutant(
         "a round without the index",

@@ -43,6 +43,11 @@ _PARTS_UNDER_LOCK = 256
 _PEEK_UNITS = 3276
 # How many units after the first one that the log does not bear out are looked at: more than a page of a disk holds.
 _ROT_UNITS = 256
+_ONE_BIT = (
+    0,
+    *(1 << bit for bit in range(63)),
+    -(1 << 63),
+)  # what may be wrong with an offset; 0: it is its size that is
 _PLACE = heads(Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET)[0].unpack_from
 _PLACE_END = Field.PHYSICAL_OFFSET.at + Field.PHYSICAL_OFFSET.size
 
@@ -465,9 +470,12 @@ class ConsumeQueues:
 
     def _is_rotten(self, queue: ConsumeQueue, low: int, end: int, commitlog: CommitLog, trusted: int) -> bool:
         """Whether the unit at `low`, which the log does not bear out, was changed on disk, and is not the queue's end: units
-        follow that the log does bear out, or the units there do not pass their check."""
+        follow that the log does bear out, the units there do not pass their check, or it is one bit away from being right, since
+        a power loss may take the check."""
         if low == end:
             return False
+        if _is_one_bit_off(queue, low, commitlog, trusted):
+            return True
         units = self._files.read(queue.directory, low, min(_ROT_UNITS, end - low))
         return self._files.fails_check(queue.directory, low) or any(
             commitlog.min_offset <= physical_offset < trusted
@@ -540,6 +548,23 @@ def _matches_log(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted
     if len(derived.entries) == 1 and derived.entries[0][:5] == expected:
         return True
     return _is_damaged_there(commitlog, physical_offset, size)
+
+
+def _is_one_bit_off(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:
+    """Whether the log has, before the trusted offset, the message of that number, and the unit would name it with another bit."""
+    physical_offset, size, _ = queue.unit(offset)
+    if size <= 0 and not physical_offset:
+        return False  # there is no unit
+    for changed in _ONE_BIT:
+        place = physical_offset ^ changed
+        if not commitlog.min_offset <= place < trusted:
+            continue
+        record = commitlog.record_at(place)
+        if record is not None and place + len(record) <= trusted:
+            entries = derive(record, place, commitlog.shape).entries
+            if len(entries) == 1 and entries[0][:4] == (queue.topic, queue.queue_id, offset, place):
+                return True
+    return False
 
 
 def _is_damaged_there(commitlog: CommitLog, physical_offset: int, size: int) -> bool:
