@@ -32,8 +32,9 @@ def due_elections(
         group = state.groups.get(name)
         if group is None:
             continue
-        successor = None if needs_election(group, table, now_ms) else successor_with_room(group, table, now_ms)
-        if successor is None and not needs_election(group, table, now_ms):
+        is_without = needs_election(group, table, now_ms)
+        successor = None if is_without else successor_with_room(group, table, now_ms)
+        if not is_without and successor is None:
             continue
         request = ElectMaster(
             group.cluster_name,
