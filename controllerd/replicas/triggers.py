@@ -36,9 +36,6 @@ def due_elections(
         is_headless = needs_election(group, table, now_ms)
         successor = None if is_headless else successor_with_room(group, table, now_ms)
         if not is_headless and successor is None:
-        is_without = needs_election(group, table, now_ms)
-        successor = None if is_without else successor_with_room(group, table, now_ms)
-        if not is_without and successor is None:
             continue
         request = ElectMaster(
             group.cluster_name,
