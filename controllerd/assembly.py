@@ -157,6 +157,7 @@ class Controller:
             await self._exporter.start()
         self._elections.scan()
         self._expire()
+        self._tasks.spawn(self._peers.greet(), "introduce this node to the others")
         driving = asyncio.get_running_loop().create_task(self._driver.run())
         try:
             await asyncio.shield(driving)

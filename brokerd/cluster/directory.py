@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Final
 
 from brokerd.cluster.routes import OwnGroup
@@ -52,6 +52,7 @@ class Directory:
         self._address = address
         self._grpc_address = grpc_address
         self._replicas: Mapping[int, tuple[str, str]] = {}  # broker id -> (address, gRPC address)
+        self._down: Set[str] = frozenset()  # gRPC addresses of those that are not alive
         self._tasks = TaskOwner("directory")
         self.view_listeners: list[Callable[[ClusterView], None]] = []
 
@@ -77,7 +78,9 @@ class Directory:
         addresses = {_MASTER_ROLE_ID: master[0]} if master[0] else {}
         addresses |= {broker_id: each[0] for broker_id, each in sorted(replicas.items()) if each[0] != master[0]}
         others = [each[1] for _, each in sorted(replicas.items()) if each[1] and each[1] != master[1]]
-        return OwnGroup(self._broker_name, addresses, [master[1], *others] if master[1] else others)
+        # the broker that asks and the one that it follows are known better here than by a view that may be seconds old
+        down = self._down - {master[1], self._grpc_address}
+        return OwnGroup(self._broker_name, addresses, [master[1], *others] if master[1] else others, down)
 
     def peers(self) -> list[str]:
         """The remoting addresses of the group's other brokers, the master's first."""
@@ -105,6 +108,7 @@ class Directory:
                     for each in group.replicas
                     if each.address is not None
                 }
+                self._down = {each.grpc_address for each in group.replicas if each.grpc_address and each.alive is False}
 
     async def _query_route(self, topic: str, answered: Callable[[Bytes | LogboomError], None]) -> None:
         try:

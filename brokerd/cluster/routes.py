@@ -7,7 +7,7 @@ they do not answer, the own group's part is the answer: a client that talks to t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +27,10 @@ _MAX_BROKERS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class BrokerRoute:
-    """One broker group in a topic's route. `grpc_addresses`: master first, then the replicas, as host:port."""
+    """One broker group in a topic's route. `grpc_addresses`: master first, then the replicas, as host:port.
+
+    `down`: those of them whose replica is not alive, as far as that is known here.
+    """
 
     broker_name: str
     addresses: Mapping[int, str]  # role id (0 = master) -> remoting address
@@ -36,15 +39,17 @@ class BrokerRoute:
     write_queue_nums: int
     perm: int
     message_type: str
+    down: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class OwnGroup:
-    """The addresses of this broker's group: role id (0 = master) -> remoting address; gRPC addresses master first."""
+    """The addresses of this broker's group: role id (0 = master) -> remoting address; `grpc_addresses` and `down` as above."""
 
     broker_name: str
     addresses: Mapping[int, str]
     grpc_addresses: Sequence[str]
+    down: Set[str] = frozenset()
 
 
 Routed = Callable[[Sequence[BrokerRoute] | RequestError], None]
@@ -123,6 +128,7 @@ def _own_route(own: OwnGroup, config: TopicConfig) -> BrokerRoute:
         config.write_queue_nums,
         config.perm,
         config.message_type,
+        own.down,
     )
 
 

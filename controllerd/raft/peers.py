@@ -7,7 +7,9 @@ it and says who it is. The answer says up to which level of formats that node re
 
 An introduction tells the lives of its node, too, and one in a new life is looked at: when somebody else answers at the node's own
 address, two processes have one identity, and the one that is not at home is refused for good. When the node does not remember the
-life in which it was met last (`acquaintances`), its directory is an older copy, and what it promised since is lost.
+life in which it was met last (`acquaintances`), its directory is an older copy, and what it promised since is lost. So that
+whoever is left can tell, a node introduces itself in each life to all members, and not only to whom it has something to say
+(`greet`).
 
 Loss is allowed (the core repeats), so nothing here waits: while a connection is being made at most `_QUEUE_MESSAGES` messages are
 kept, the oldest is dropped; a peer that does not read gets nothing more. Snapshots may be large: they go in pieces, the next one
@@ -29,6 +31,7 @@ from controllerd.raft.incarnations import incarnations, name_of, present
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, MessageKind
 from controllerd.raft.quorum import NodeId
+from controllerd.raft.standing import Standing, standing
 from remoting import codes
 from remoting.errors import ConnectionLost, InvalidParameter, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
@@ -42,6 +45,7 @@ log = logging.getLogger(__name__)
 _QUEUE_MESSAGES: Final = 64
 _CONNECT_TIMEOUT_MS: Final = 500
 _CHUNK_TIMEOUT_MS: Final = 5000
+_GREET_EVERY_S: Final = 1.0
 _FIRST_RETRY_MS: Final = 50
 _MAX_RETRY_MS: Final = 500
 _STABLE_S: Final = 2.0
@@ -112,6 +116,7 @@ class Peers:
         self._events = events
         self._owner = owner
         self._peers: dict[NodeId, _Peer] = {}
+        self._greeted: set[NodeId] = set()  # the members that took this node's introduction
         self._introduced: dict[RemotingConnection, _Introduced] = {}
 
     def handlers(self) -> dict[int, Handler]:
@@ -138,9 +143,17 @@ class Peers:
                 self._events.unreachable(message.to)
             return
         peer.queue.append(message)
-        if not peer.is_dialling:
-            peer.is_dialling = True
-            self._owner.spawn(self._dial(message.to, peer), f"connect to {message.to}")
+        self._dial_soon(message.to, peer)
+
+    async def greet(self) -> None:
+        """Introduce this node, as long as it runs, to each member of the group that has not taken its introduction yet."""
+        while True:
+            own = self._members.configuration
+            for node in own.members if own.cluster else ():
+                peer = self._peer(node)
+                if peer is not None and node not in self._greeted:
+                    self._dial_soon(node, peer)
+            await asyncio.sleep(_GREET_EVERY_S)
 
     def level(self, node: NodeId) -> int:
         """Up to which level of formats the member reads, as it said on the open connection to it; 0 without one."""
@@ -170,29 +183,32 @@ class Peers:
             peer = self._peers[node] = _Peer(address)
         return peer
 
+    def _dial_soon(self, node: NodeId, peer: _Peer) -> None:
+        if not peer.is_dialling:
+            peer.is_dialling = True
+            self._owner.spawn(self._dial(node, peer), f"connect to {node}")
+
     async def _dial(self, node: NodeId, peer: _Peer) -> None:
         loop = asyncio.get_running_loop()
         if peer.connection is not None and loop.time() - peer.connected_at > _STABLE_S:
             peer.retry_ms = 0
         try:
+            await asyncio.sleep(peer.retry_ms / 1000)
+            peer.retry_ms = min(max(2 * peer.retry_ms, _FIRST_RETRY_MS), _MAX_RETRY_MS)
+            try:
+                connection = await connect(peer.address, timeout_ms=_CONNECT_TIMEOUT_MS, identity=self._identity)
+                await self._introduce(node, peer, connection)
+            except LogboomError:  # a peer that refuses us counts like one that is not there
+                self._events.unreachable(node)
+                peer.queue.clear()
+                return
+            if self._peers.get(node) is not peer:
+                connection.close()  # it moved or left meanwhile
+                return
+            peer.connection = connection
+            peer.connected_at = loop.time()
             while peer.queue:
-                # A peer that refuses us counts like one that is not there.
-                await asyncio.sleep(peer.retry_ms / 1000)
-                peer.retry_ms = min(max(2 * peer.retry_ms, _FIRST_RETRY_MS), _MAX_RETRY_MS)
-                try:
-                    connection = await connect(peer.address, timeout_ms=_CONNECT_TIMEOUT_MS, identity=self._identity)
-                    await self._introduce(node, peer, connection)
-                except LogboomError:
-                    self._events.unreachable(node)
-                    peer.queue.clear()
-                    continue
-                if self._peers.get(node) is not peer:
-                    connection.close()  # it moved or left meanwhile
-                    return
-                peer.connection = connection
-                peer.connected_at = loop.time()
-                while peer.queue:
-                    _write(connection, peer.queue.popleft())
+                _write(connection, peer.queue.popleft())
         finally:
             peer.is_dialling = False
 
@@ -206,6 +222,8 @@ class Peers:
             raise
         if answer.code == codes.SUCCESS:
             peer.refusal = ""
+            if ext["cluster"]:
+                self._greeted.add(node)
             level = answer.ext.get("level", "")
             peer.level = int(level) if level.isdecimal() and len(level) <= _MAX_DIGITS else 0
             return
@@ -217,9 +235,9 @@ class Peers:
         if answer.ext.get("cluster") == ext["cluster"] != "":
             if answer.ext.get("removed") == "true":
                 self._events.removed()
-            elif answer.ext.get("copied") == "true":
+            elif answer.ext.get(Standing.COPIED.value) == "true":
                 self._events.copied(refusal)
-            elif answer.ext.get("older") == "true":
+            elif answer.ext.get(Standing.OLDER.value) == "true":
                 self._events.lost_log(refusal)
         raise RequestError(answer.code, refusal)
 
@@ -292,7 +310,10 @@ class Peers:
     def _refuse_former(self, connection: RemotingConnection, request: Command, node: NodeId) -> None:
         own = self._members.configuration
         if incarnations(own, name_of(node)):
-            how, remark = "older", f"{node} lost its log once, and came back as {present(own, name_of(node))}"
+            how, remark = (
+                Standing.OLDER.value,
+                f"{node} lost its log once, and came back as {present(own, name_of(node))}",
+            )
         else:
             how, remark = (
                 "removed",
@@ -305,18 +326,16 @@ class Peers:
         """Admit a node in a new life, unless it is another process, or an older one, than who has its name."""
         node, own = request.ext["node"], self._members.configuration
         at_home = await self._life_at_home(node)
-        known = self._members.acquaintances.life(node)
-        if at_home not in ("", lives[0]):
+        found = standing(lives, self._members.acquaintances.life(node), at_home)
+        if found is Standing.COPIED:
             remark = (
                 f"another process is controller {node} at {self._members.address(node)}: this one runs with a copy of its "
                 "directory"
             )
-            answer = {"copied": "true", "cluster": own.cluster}
-        elif known is not None and known not in lives:
+        elif found is Standing.OLDER:
             remark = (
                 f"the directory of controller {node} is older than what it promised: it is a copy that was put back"
             )
-            answer = {"older": "true", "cluster": own.cluster}
         else:
             await asyncio.to_thread(self._members.acquaintances.note, node, lives[0], {*own.members, *own.retired})
             if connection.is_open:
@@ -326,6 +345,7 @@ class Peers:
                     connection.respond_error(request, error)
             return
         log.error("%s; refused at %s", remark, connection.peer)
+        answer = {found.value: "true", "cluster": own.cluster}
         connection.respond(request, codes.CONTROLLER_INVALID_REQUEST, answer, remark=remark)
 
     async def _life_at_home(self, node: NodeId) -> str:

@@ -9,6 +9,7 @@ from controllerd.replicas.elect import is_incumbent
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected
 from controllerd.replicas.requests import ElectMaster, Observation, Trigger
+from controllerd.replicas.room import successor_with_room
 from controllerd.replicas.state import Group, ReplicasState
 
 
@@ -24,18 +25,25 @@ def due_elections(
     """The elections to propose now, over all groups or the named ones; only those that would change something.
 
     `at_ms` is the wall clock, for the record of an unclean election. A master that is merely silent is deposed in favour of a
-    successor, never in favour of nobody: should it live, it goes on.
+    successor, never in favour of nobody: should it live, it goes on. Who would be left alone in the set must be heard after the
+    others went.
     """
     due = []
     for name in state.groups if names is None else names:
         group = state.groups.get(name)
-        if group is None or not needs_election(group, table, now_ms):
+        if group is None:
+            continue
+        is_headless = needs_election(group, table, now_ms)
+        successor = None if is_headless else successor_with_room(group, table, now_ms)
+        if not is_headless and successor is None:
             continue
         request = ElectMaster(
             group.cluster_name,
             group.broker_name,
             Trigger.CONTROLLER,
             table.observe(group, now_ms),
+            successor,
+            designate=successor is not None,
             unclean=unclean,
             seen_master_epoch=group.master_epoch,
             last_known=table.last_words(group, now_ms) if unclean else (),
@@ -43,7 +51,13 @@ def due_elections(
             keeps_members=True,
         )
         records = decide(state, request).records
-        if records and (isinstance(records[0], MasterElected) or _is_gone(group, table, now_ms)):
+        if not records:
+            continue
+        if isinstance(records[0], MasterElected):
+            is_due = len(records) > 1 or not _is_in_doubt(group, records[0].broker_id, table, now_ms)
+        else:
+            is_due = _is_gone(group, table, now_ms)
+        if is_due:
             due.append(request)
     return due
 
@@ -64,6 +78,23 @@ def _is_gone(group: Group, table: HeartbeatTable, now_ms: int) -> bool:
         return True
     beat = table.get(group, group.master_broker_id)
     return table.is_dead(group, group.master_broker_id, now_ms) if beat is None else beat.is_closed
+
+
+def _is_in_doubt(group: Group, left_id: int, table: HeartbeatTable, now_ms: int) -> bool:
+    """Whether the only one who is left of the set was not heard since the others were heard last, or their connections closed.
+
+    What took them may have taken it, too; and should it not come back, its election would have shut the others out of the set.
+    """
+    left = table.get(group, left_id)
+    gone = [
+        table.get(group, each)
+        for each in group.sync_state_set
+        if each != left_id and not table.is_alive(group, each, now_ms)
+    ]
+    return left is not None and any(
+        each is not None and left.received_ms < (each.closed_ms if each.is_closed else each.received_ms)
+        for each in gone
+    )
 
 
 def observe_for_request(group: Group, table: HeartbeatTable, now_ms: int) -> tuple[Observation, ...]:

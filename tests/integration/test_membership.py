@@ -130,6 +130,17 @@ def caught_up(cluster: Cluster, name: str) -> bool:
     return bool(found and found["alive"] and found["behind"] is not None and found["behind"] < 50)
 
 
+async def hand_leadership(admin: AdminClient, name: str) -> dict[str, str]:
+    """The answer to the request to hand it over; repeated where a starved machine missed the target, and elected another one."""
+    for _ in range(4):
+        try:
+            return await blocking(admin.transfer_controller_leader, name)
+        except RequestError as refused:
+            if "was elected instead of" not in str(refused):
+                raise
+    return await blocking(admin.transfer_controller_leader, name)
+
+
 async def blocking(function: Any, *arguments: Any, **options: Any) -> Any:
     return await asyncio.to_thread(function, *arguments, **options)
 
@@ -176,7 +187,7 @@ async def test_a_controller_is_replaced_under_load(tmp_path: Path) -> None:
             assert load.gap() < ELECTION_S, "neither does removing one"
 
             # The new one leads, is killed, comes back.
-            moved = await blocking(admin.transfer_controller_leader, "n3")
+            moved = await hand_leadership(admin, "n3")
             assert (moved["controllerLeaderId"], moved["controllerLeaderAddress"]) == ("n3", address)
             acknowledged = len(load.acknowledged)
             await blocking(eventually, "n3 decides", lambda: len(load.acknowledged) > acknowledged + 20)
@@ -250,7 +261,7 @@ async def test_a_joining_controller_gets_a_snapshot(tmp_path: Path) -> None:
                 await blocking(cluster.admin.add_controller, "n1", address)
                 await blocking(eventually, "n1 catches up", lambda: caught_up(cluster, "n1"))
                 await blocking(cluster.admin.promote_controller, "n1")
-                moved = await blocking(cluster.admin.transfer_controller_leader, "n1")
+                moved = await hand_leadership(cluster.admin, "n1")
                 assert moved["controllerLeaderAddress"] == address
                 # A leader that is told to stop hands over first: nobody waits for an election.
                 acknowledged = len(load.acknowledged)

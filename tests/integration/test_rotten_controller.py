@@ -10,7 +10,7 @@ import pytest
 
 from remoting import exit_codes
 from remoting.client.blocking import AdminClient
-from tests.integration.test_membership import Load, blocking, member, under_load
+from tests.integration.test_membership import Load, blocking, hand_leadership, member, under_load
 from tests.support.cluster import Cluster, Process, eventually, free_ports
 
 pytestmark = pytest.mark.slow
@@ -79,7 +79,7 @@ async def test_damaged_controllers_come_back_under_load(tmp_path: Path) -> None:
                 victim = next(n for n in range(3) if n != leader)
                 await _damage_and_return(cluster, victim, damage, load)
             process = cluster.controllers[victim]
-            moved = await blocking(cluster.admin.transfer_controller_leader, f"n{victim}")
+            moved = await hand_leadership(cluster.admin, f"n{victim}")
             assert moved["controllerLeaderId"] == f"n{victim}"
             process.kill()
             acknowledged = len(load.acknowledged)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +23,9 @@ from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.processors.returns import Returns
 from controllerd.processors.serving import Serving
 from controllerd.processors.views import ViewsProcessor
+from controllerd.raft.acquaintances import Acquaintances
 from controllerd.raft.core import RaftCore
-from controllerd.raft.incarnations import name_of
+from controllerd.raft.incarnations import incarnations, name_of
 from controllerd.raft.leading import CoreSettings
 from controllerd.raft.log import LostLog
 from controllerd.raft.log_file import RaftLogFile, WriteRefused
@@ -31,7 +33,8 @@ from controllerd.raft.members import Members
 from controllerd.raft.membership import MemberChange
 from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Role
 from controllerd.raft.node import RaftNode
-from controllerd.raft.quorum import Configuration
+from controllerd.raft.quorum import Configuration, NodeId
+from controllerd.raft.standing import Standing, standing
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected, Record
@@ -160,6 +163,8 @@ class SimController(Node):
         self._under_way: set[str] = set()
         self._term = 0
         self._connections: dict[tuple[str, int], Connection] = {}
+        self._admitted: set[tuple[NodeId, str]] = set()
+        self._greeted: set[NodeId] = set()
         self.table = HeartbeatTable(**asdict(self.settings.liveness))
         self.machine = ControllerMachine({"replicas": self._recorded})
         try:
@@ -179,13 +184,14 @@ class SimController(Node):
         self.every(self.settings.raft.tick_ms, self.guarded(self._tick))
         self.every(self.settings.liveness.scan_ms, self.guarded(self._scan))
         self.every(_LOOK_MS, self.guarded(self._returns.look))
+        self.every(_LOOK_MS, self._greet)
 
     def _build(self) -> None:
         raft = self.settings.raft
         self.file = RaftLogFile(self.disk, raft.group, self.name, self.founders, self._draw)
         recovered = self.file.open()
         self.node_id = recovered.identity.node_id
-        self.members = Members(self.node_id, self.settings.peers)
+        self.members = Members(self.node_id, self.settings.peers, recovered.identity.lives, Acquaintances(self.disk))
         core = RaftCore(
             self.node_id,
             recovered.founders,
@@ -389,12 +395,45 @@ class SimController(Node):
             self.node.tick()
         self._carry_out_soon()
 
-    def receive(self, message: Message) -> None:
-        """A Raft message of another controller."""
+    def receive(self, peer: SimController, lives: Sequence[str], message: Message) -> None:
+        """A Raft message that another controller sent in the first of these lives."""
         if self.disk_error or self.is_waiting or message.to != self.node_id:
             return  # what it would answer could not be kept, or is for an incarnation that is no more
+        if not self._admits(peer, message.sender, lives):
+            return
         self.node.step(message)
         self._carry_out_soon()
+
+    def _admits(self, peer: SimController, node: NodeId, lives: Sequence[str]) -> bool:
+        """Whether it listens to the other one, as is settled where a connection begins."""
+        if (node, lives[0]) in self._admitted:
+            return True
+        at_home = peer.members.lives[0] if peer.is_running and peer.node_id == node else ""
+        acquaintances, configuration = self.members.acquaintances, self.node.core.configuration
+        found = standing(lives, acquaintances.life(node), at_home)
+        if node in configuration.retired and incarnations(configuration, name_of(node)):
+            found = Standing.OLDER
+        if found is Standing.ITSELF:
+            if acquaintances.life(node) != lives[0]:
+                acquaintances.note(node, lives[0], {*configuration.members, *configuration.retired})
+            self._admitted.add((node, lives[0]))
+        elif found is Standing.OLDER:
+            life, refusal = peer.life, f"{self.name} knows that it was in a later life"
+            self.network.reply(self, peer, lambda: peer.do(life, peer.guarded(lambda: _lost_log(refusal))))
+        return found is Standing.ITSELF
+
+    def _greet(self) -> None:
+        """Introduce this node to each member that has not taken its introduction yet."""
+        configuration, lives = self.node.core.configuration, self.members.lives
+        for node in configuration.members if configuration.cluster and not self.is_waiting else ():
+            if node not in self._greeted and node != self.node_id:
+                target = self._peers[name_of(node)]
+                self.network.send(self, target, target.guarded(partial(target.greeted, self, self.life, lives)))
+
+    def greeted(self, peer: SimController, life: int, lives: Sequence[str]) -> None:
+        """Another controller introduces itself, in a life of its process."""
+        if not self.is_waiting and self._admits(peer, peer.node_id, lives):
+            self.network.reply(self, peer, partial(peer.do, life, partial(peer._greeted.add, self.node_id)))
 
     def peer_lost(self, name: str) -> None:
         """Another controller closed its connections."""
@@ -452,10 +491,10 @@ class SimController(Node):
         self._carry_out()
 
     def _send(self, message: Message) -> None:
-        target = self._peers[name_of(message.to)]
+        target, lives = self._peers[name_of(message.to)], self.members.lives
 
         def arrive() -> None:
-            target.receive(message)
+            target.receive(self, lives, message)
             if message.kind is MessageKind.SNAPSHOT:  # its sender learns that the last piece was taken
                 life = self.life
                 self.network.send(target, self, lambda: self.do(life, self.guarded(delivered)))
@@ -516,3 +555,7 @@ class SimController(Node):
         for key in [key for key in self._connections if key[0] == broker.name]:
             connection = self._connections.pop(key)
             self.guarded(lambda connection=connection: self._heartbeats.connection_closed(connection))()  # type: ignore[arg-type, misc]
+
+
+def _lost_log(reason: str) -> None:
+    raise LostLog(reason)

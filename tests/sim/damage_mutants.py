@@ -26,12 +26,14 @@ from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.scrub.inspection import Inspection, Inspector
 from brokerd.store.start import log_recovery
 from brokerd.store.store import MessageStore
+from controllerd.raft.acquaintances import Acquaintances
 from remoting.checksum import crc32
 from remoting.disk import Bytes
 from remoting.record import checksum
 from remoting.record.fields import measure
 from remoting.record.layout import Field, heads
 from remoting.record.walk import Stop
+from tests.sim import test_raft_rot
 from tests.sim.mutants import Mutant, rotting, scenario
 from tests.unit.brokerd.repair import test_fetch, test_scrubber
 from tests.unit.brokerd.replication.roles import test_full_disks
@@ -337,6 +339,14 @@ MUTANTS = (
         "The scrubber leaves the index of keys alone.",
         ((Inspector, "_wrong_index", _nothing),),
         scenario(test_scrubber.test_a_flip_in_an_item_of_the_index_has_it_made_again, 3),
+        within=1,
+    ),
+    Mutant(
+        "lives are forgotten",
+        "W38",
+        "Nobody remembers in which life a controller was met.",
+        ((Acquaintances, "life", _nothing),),
+        scenario(test_raft_rot.test_a_decided_entry_outlives_the_controller_that_forgot_it, 0, test_raft_rot.put_back),
         within=1,
     ),
 )

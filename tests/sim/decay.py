@@ -1,20 +1,24 @@
-"""Rot like any other fault: bits flip in any file of one broker and of one controller, at any time, and nobody is told.
+"""Rot like any other fault: bits flip in any file of one broker and of one controller, at any time, and nobody is told; and the
+controller's whole directory is put back as it was before its last start.
 
 The others have whole copies, so nothing may be lost and nothing that is damaged may be served. The group goes on without the
 damaged broker when the others have everything, no other broker takes the damage over, and no consumer sees it. What is damaged of
 the log, and of what is derived from it, is mended in place as soon as the others are there; a start may refuse for good only when
 files are damaged that nobody else has a copy of: who the broker is, and which epochs its log has.
 
-Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy.
+Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy. A copy is
+put back only when both others know in which life the controller was since: who met nobody in it is not found out (W38).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.store.log.layout import file_name, file_start
+from remoting.record.layout import FILLER_BYTES, MAGIC_BLANK
 from tests.sim.broker import SimBroker
 from tests.sim.controller import SimController
 from tests.support.disks import FaultyDisk, MemoryFile
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
 LOG = "commitlog"
 # What others have as well, or follows from it; and what is no more than a hint.
 MENDABLE = frozenset({LOG, "consumequeue", "index", "index.checkpoint", "checkpoint", "scrub", "abort"})
+_BLANK = MAGIC_BLANK.to_bytes(4)
 _NEAR_THE_END = 2000  # bytes that were written last
+_PUT_BACK = 0.3  # of what strikes the controller
 
 
 class Flip(NamedTuple):
@@ -44,6 +50,7 @@ class Decay:
         self._broker = broker
         self._controller = controller
         self._damaged: dict[SimBroker | SimController, set[str]] = {}  # and the kinds of files that were
+        self._copied: tuple[int, dict[str, MemoryFile]] | None = None  # the controller's files, and its life then
         self.flips: list[Flip] = []  # in the log
 
     def is_damaged(self, node: SimBroker | SimController) -> bool:
@@ -70,6 +77,8 @@ class Decay:
     def strike(self, rng: Random) -> str | None:
         """Flip a bit somewhere; what was done, None when there was nothing that may be damaged."""
         node: SimBroker | SimController = self._broker if rng.random() < 0.75 else self._controller
+        if node is self._controller and rng.random() < _PUT_BACK:
+            return self._copy() if self._copied is None else self._put_back(*self._copied)
         # First what kind of file; of a broker's the log as often as all others.
         kinds = sorted({_kind(path) for path in node.disk.files})
         if not kinds:
@@ -84,13 +93,41 @@ class Decay:
         files = [path for path in files if self._broker.disk.files[path].platter.held]
         return self._strike(self._broker, files[-1], rng, near_the_end=True) if files else None
 
+    def _copy(self) -> str | None:
+        controller = self._controller
+        if not controller.is_up or not controller.node.core.configuration.cluster:
+            return None
+        self._copied = controller.life, copy.deepcopy(controller.disk.files)
+        return f"{controller.name}'s directory is copied"
+
+    def _put_back(self, life: int, copied: dict[str, MemoryFile]) -> str | None:
+        controller = self._controller
+        if not controller.is_up or controller.life == life or not self._is_known(controller):
+            return None
+        self._copied = None
+        controller.kill()
+        controller.disk.files.clear()
+        controller.disk.files.update(copied)
+        self._damaged.setdefault(controller, set()).add("copy")
+        controller.start()
+        return f"an older copy of {controller.name}'s directory is put back"
+
+    def _is_known(self, controller: SimController) -> bool:
+        """Whether all other members know it in the life it is in."""
+        members = controller.node.core.configuration.members
+        others = [each for each in self._cluster.controllers if each is not controller and each.node_id in members]
+        return len(others) == len(members) - 1 and all(
+            each.is_up and each.members.acquaintances.life(controller.node_id) == controller.members.lives[0]
+            for each in others
+        )
+
     def _strike(self, node: SimBroker | SimController, path: str, rng: Random, *, near_the_end: bool) -> str | None:
         file = node.disk.files[path]
         size = len(file.platter.held)
         first = max(0, size - _NEAR_THE_END) if near_the_end else 0
         places = [n for n in (rng.randrange(first, max(first + 1, size)) for _ in range(8)) if _is_durable(file, n)]
         if _kind(path) == LOG:
-            places = [n for n in places if self._has_copy(path, n)]
+            places = [n for n in places if self._has_copy(path, n) and not _is_blank(file, n)]
         if not places:
             return None
         bit = rng.randrange(8)
@@ -147,6 +184,13 @@ def _kind(path: str) -> str:
 def _start_of(path: str) -> int:
     """Of a file of the log: where in the log it begins."""
     return int(path.removeprefix(f"{LOG}/"))
+
+
+def _is_blank(file: MemoryFile, position: int) -> bool:
+    """Whether the byte is behind a filler's head, where nobody looks."""
+    held = file.platter.held
+    head = held.rfind(_BLANK) - (FILLER_BYTES - len(_BLANK))
+    return head >= 0 and head + FILLER_BYTES <= position < head + int.from_bytes(held[head : head + 4])
 
 
 def _is_durable(file: MemoryFile, position: int) -> bool:

@@ -31,6 +31,8 @@ _MAX_ADDRESSES: Final = 16
 # Clients that try the addresses of one `Endpoints` in turn, as their header names them. Node.js ("HTTP") makes one name of all
 # addresses, which its library cannot resolve; C# ("DOTNET") takes the first alone.
 _TRY_SEVERAL: Final = frozenset({"JAVA", "GO", "GOLANG", "PYTHON", "CPP", "RUST"})
+# Clients that do not start before they reached every address of their route, and look at it again twice a minute.
+_REACH_ALL: Final = frozenset({"DOTNET"})
 
 
 def query_route(routes: Routes) -> Handler:
@@ -40,8 +42,9 @@ def query_route(routes: Routes) -> Handler:
         def answer(found: Sequence[BrokerRoute]) -> None:
             response = service.QueryRouteResponse()
             several = _tries_several(call)
+            living = header(call, LANGUAGE) in _REACH_ALL
             for route in found:
-                for broker in [route] if several else _one_address_each(route):
+                for broker in [route] if several else _one_address_each(route, living=living):
                     response.message_queues.extend(message_queues(broker, request.topic))
             if not response.message_queues:
                 raise Refusal(Code.TOPIC_NOT_FOUND, f"no broker that has topic {topic} can be reached over gRPC")
@@ -88,15 +91,16 @@ def _tries_several(call: Call) -> bool:
     return language in _TRY_SEVERAL and not looks_for_name
 
 
-def _one_address_each(route: BrokerRoute) -> list[BrokerRoute]:
+def _one_address_each(route: BrokerRoute, *, living: bool = False) -> list[BrokerRoute]:
     """The group as so many brokers as it has addresses, for clients that take one address of a broker.
 
     All of them send to another broker when one fails, and some never look at a route again. The master has all queues; a
     replica, which forwards to the master, stands there with one, as the broker chooses the queue itself. A name belongs to an
-    address for good, as some clients look for nothing else when they compare.
+    address for good, as some clients look for nothing else when they compare. `living` leaves out what is down.
     """
     brokers: list[BrokerRoute] = []
-    for address in route.grpc_addresses[:_MAX_ADDRESSES]:
+    addresses = [each for each in route.grpc_addresses if not (living and each in route.down)]
+    for address in addresses[:_MAX_ADDRESSES]:
         most = 1 if brokers else max(route.read_queue_nums, route.write_queue_nums)
         brokers.append(
             replace(

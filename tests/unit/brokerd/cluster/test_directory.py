@@ -27,9 +27,13 @@ class Controllers:
 
     def __init__(self) -> None:
         self.replicas = [1]
+        self.dead: set[int] = set()
 
     async def call(self, address: str, code: int, ext: Mapping[str, str] | None, *, timeout_ms: int) -> Command:
-        replicas = tuple(ReplicaView(broker_id=n, address=f"r{n}:1", grpc_address=f"g{n}:1") for n in self.replicas)
+        replicas = tuple(
+            ReplicaView(broker_id=n, address=f"r{n}:1", grpc_address=f"g{n}:1", alive=n not in self.dead)
+            for n in self.replicas
+        )
         group = GroupView(cluster_name="c", broker_name="broker-a", replicas=replicas)
         return Command(0, body=encode(ClusterView(groups=(group,))))
 
@@ -50,5 +54,25 @@ async def test_members_that_register_after_this_broker_are_told_to_clients_befor
                 await asyncio.sleep(0.01)
         assert directory.own_group().grpc_addresses == ["g1:1", "g2:1", "g3:1"]
         assert directory.peers() == ["r2:1", "r3:1"]
+    finally:
+        await directory.close()
+
+
+async def test_a_replica_that_died_keeps_its_address_and_is_said_to_be_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.cluster.directory._FIRST_REFRESH_S", 0.01)
+    controllers = Controllers()
+    controllers.replicas = [1, 2, 3]
+    controllers.dead = {1, 2, 3}  # who asks is not down, and its master is followed elsewhere
+    member = Member(is_master=False, master_address="r3:1", master_grpc_address="g3:1")
+    directory = Directory(controllers, ["c:1"], member, "broker-a", "r1:1", "g1:1")  # type: ignore[arg-type]
+    directory.start()
+    try:
+        async with asyncio.timeout(60):
+            while directory.own_group().down != {"g2:1"}:
+                await asyncio.sleep(0.01)
+            assert directory.own_group().grpc_addresses == ["g3:1", "g1:1", "g2:1"]
+            controllers.dead = set()
+            while directory.own_group().down:
+                await asyncio.sleep(0.01)
     finally:
         await directory.close()

@@ -78,6 +78,7 @@ class FakeBroker:
 
     def __init__(self, grpc_addresses: Callable[[], Sequence[str]] = lambda: ["127.0.0.1:1"]) -> None:
         self.grpc_addresses = grpc_addresses
+        self.down: frozenset[str] = frozenset()
         self.topic_table: dict[str, TopicConfig] = {}
         self.group_table: dict[str, GroupConfig] = {}
         self.offsets: dict[tuple[str, str, int], int] = {}
@@ -285,6 +286,7 @@ class FakeBroker:
                     config.write_queue_nums,
                     config.perm,
                     config.message_type,
+                    self.down,
                 )
             ]
         )

@@ -498,6 +498,18 @@ def test_a_flood_of_frames_that_mean_nothing_ends_the_connection(frame) -> None:
     assert client.fault() == ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_requests_that_end_in_an_empty_frame_are_no_flood() -> None:
+    """So .NET ends each of them, however many it sends in a second."""
+    client = Client()
+    for stream_id in range(1, 40001, 2):
+        client.send(
+            client.headers(stream_id) + client.data(stream_id, b"body", end=False) + client.data(stream_id, b"")
+        )
+        client.answer(stream_id)
+        client.output()
+    assert client.fault() is None
+
+
 def test_pings_at_the_rate_of_real_clients_never_end_it() -> None:
     client = Client()
     for _ in range(5000):

@@ -95,6 +95,17 @@ def test_any_other_client_gets_one_address_at_a_time(bench, headers) -> None:
     assert route.status.code == Code.TOPIC_NOT_FOUND
 
 
+def test_csharp_is_not_told_of_a_replica_that_is_down(bench) -> None:
+    """It does not start before it reached every address of its route; other clients go to one that is back by then."""
+    bench.broker.grpc_addresses = lambda: ["127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:8083"]
+    bench.broker.down = frozenset({"127.0.0.1:8082"})
+    queues, assigned = told_to(bench, {"x-mq-language": "DOTNET"})
+    assert {ports for _, _, ports in queues} == {(8081,), (8083,)}
+    assert assigned == {(8081,)}
+    assert {ports for _, _, ports in told_to(bench, {"x-mq-language": "HTTP"})[0]} == {(8081,), (8082,), (8083,)}
+    assert told_to(bench, {"x-mq-language": "JAVA"})[1] == {(8081, 8082, 8083)}
+
+
 def test_clients_that_begin_with_tls_and_do_not_look_for_names_keep_their_addresses(bench) -> None:
     assert told_to(bench, {"x-mq-language": "JAVA", ":scheme": "https"})[1] == {(8081, 8082)}
     assert told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "http"})[1] == {(8081, 8082)}

@@ -337,7 +337,7 @@ def test_a_failed_write_is_made_again_by_the_next() -> None:
 def recovered(disk: MemoryDisk, trusted: int | None = None, *, clean: bool = False) -> tuple[ConsumeQueues, bool]:
     commitlog = CommitLog(disk, SETTINGS)
     queues = ConsumeQueues(disk, SETTINGS)
-    return queues, queues.recover(commitlog, commitlog.end_offset if trusted is None else trusted, clean=clean)
+    return queues, queues.recover(commitlog, commitlog.end_offset if trusted is None else trusted, {}, clean=clean)
 
 
 def stored(count: int) -> tuple[MemoryDisk, list[Unit]]:

@@ -72,7 +72,7 @@ async def test_a_master_of_the_original_is_switched_as_there(tmp_path: Path) -> 
 async def test_a_group_that_moved_on_meanwhile_is_left_alone(tmp_path: Path) -> None:
     async def moves_on(connection: RemotingConnection, request: Command) -> None:
         one.brokers[0].abort()
-        await one.until(lambda group: group["masterEpoch"] > 1)
+        await one.until(lambda group: group["masterEpoch"] > 1, beating=(one.brokers[1], 2, {}))
         connection.respond(request)
 
     def handle(connection: RemotingConnection, requests: object) -> None:

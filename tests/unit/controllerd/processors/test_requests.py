@@ -198,7 +198,7 @@ async def test_designation_goes_to_live_members_only(one: Single) -> None:
 async def test_a_closed_connection_and_a_silent_master_are_replaced_without_anybody_asking(one: Single) -> None:
     await group_of_two(one)
     one.brokers[0].abort()
-    await one.until(lambda group: group["masterBrokerId"] == 2)
+    await one.until(lambda group: group["masterBrokerId"] == 2, beating=(one.brokers[1], 2, {}))
     assert (await one.view())["metrics"]["masters_elected"] == 2
     await one.beat(one.brokers[1], 2, heartbeatTimeoutMills=300, heartbeatIntervalMills=50, incarnation=1)
     back = await one.live(1, incarnation=2)
@@ -252,7 +252,7 @@ async def test_elections_are_told_with_their_cause(one: Single) -> None:
     assert (await one.elect(2, designateElect="true")).code == codes.SUCCESS
     assert set((await one.group())["syncStateSet"]) == {1, 2}, "who lives stays in the set"
     one.brokers[1].abort()
-    await one.until(lambda group: group["masterBrokerId"] == 1)
+    await one.until(lambda group: group["masterBrokerId"] == 1, beating=(one.brokers[0], 1, {}))
     found = await one.group()
     assert [(each["brokerId"], each.get("previousId"), each["cause"]) for each in found["elections"]] == [
         (1, None, "first-master"),

@@ -19,7 +19,7 @@ from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
 from remoting import codes
 from remoting.errors import ProtocolError
-from remoting.transport.client import connect
+from remoting.transport.client import connect, split_address
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import Place, RemotingServer
 from remoting.transport.tasks import TaskOwner
@@ -356,6 +356,25 @@ async def test_an_older_copy_is_found_out_by_members_that_were_all_started_again
         in_life(one, "f", "e", "d", "c").peers.send(message(3))
         await until("the message of one that is not", lambda: other.received)
         assert [each.term for each in other.received] == [3]
+
+
+async def test_a_node_is_known_in_its_new_life_also_by_who_gets_no_message_of_it() -> None:
+    """The leader alone would know it, and when that is gone nobody would find an older copy out."""
+    async with two_nodes(configuration=FOUNDED, configuration_of_other=FOUNDED) as (one, other):
+        other_address = other.address
+        await other.server.close()
+        one = in_life(one, "b", "a")
+        one.owner.spawn(one.peers.greet(), "introduce it")
+        await until("a try", lambda: one.unreachable)
+        other.server = RemotingServer(Place(*split_address(other_address)), other.handlers, closed=other._closed)  # type: ignore[arg-type]
+        await other.server.start()
+        await until("the introduction", lambda: one.peers._greeted)
+        assert other.members.acquaintances.life("n0") == "b"
+        one.peers.close()
+        await until("the connection closed", lambda: not other.server.connections)
+        in_life(one, "c", "a").peers.send(message(1))
+        await until("the refusal", lambda: one.lost_logs)
+        assert other.received == []
 
 
 @pytest.mark.parametrize(("cluster", "has_log", "votes"), [("c1", False, False), ("c1", True, True), ("", False, True)])

@@ -102,6 +102,35 @@ def test_the_scanner_keeps_members() -> None:
     assert group_of(machine).sync_state_set == (2, 3)
 
 
+def test_who_would_be_left_alone_has_to_be_heard_after_the_others_went() -> None:
+    """A loss of power that takes all closes the connections of some: the last one is dead as well, and nobody knows."""
+    machine, table = group_of_three(), make_table()
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=100), 10_000)
+    table.connection_closed(1, 10_010)
+    table.connection_closed(3, 10_010)
+    assert due_elections(machine.state, table, 10_011, unclean=False) == []
+    assert due_elections(machine.state, table, 10_200, unclean=False) == []
+    table.heartbeat(beat(2, 2, epoch=1, max_offset=100), 10_240)
+    [command] = due_elections(machine.state, table, 10_240, unclean=False)
+    run(machine, command)
+    assert (group_of(machine).master_broker_id, group_of(machine).sync_state_set) == (2, (2,))
+
+
+def test_when_all_went_at_once_whoever_comes_back_leads() -> None:
+    machine, table = group_of_three(), make_table()
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=100), 10_000)
+    table.connection_closed(1, 10_010)
+    table.connection_closed(3, 10_010)
+    assert due_elections(machine.state, table, 10_020, unclean=False) == []
+    for now_ms in range(20_000, 24_000, 250):
+        table.heartbeat(beat(3, 5, epoch=1, max_offset=100, incarnation=8), now_ms)
+    [command] = due_elections(machine.state, table, 24_000, unclean=False)
+    run(machine, command)
+    assert (group_of(machine).master_broker_id, group_of(machine).sync_state_set) == (3, (3,))
+
+
 # Suspects
 
 
@@ -186,3 +215,14 @@ def test_learners_are_no_majority() -> None:
     group = dead_master()
     assert freshest_of_the_suspect(group, {each.broker_id: each for each in [suspect(1, 5), suspect(2, 6)]}) == 2
     assert freshest_of_the_suspect(group, {}) is None
+
+
+def test_the_first_master_of_a_group_does_not_lack_what_was_confirmed() -> None:
+    """A directory that was brought along, or controllers that lost everything: the log may be older than the group."""
+    machine = Machine()
+    run(machine, apply_id(1))
+    reply = run(machine, elect(suspect(1, 500, confirmed=900)))
+    assert group_of(machine).master_broker_id is None
+    assert "was confirmed up to 900" in str(reply.remark)
+    run(machine, elect(suspect(1, 500, confirmed=400)))
+    assert group_of(machine).master_broker_id == 1
