@@ -386,10 +386,23 @@ class ConsumeQueues:
                 return False
         known = {} if ends is None else {(each.topic, each.queue_id): each for each in ends.queues}
         for key, queue in self.table.items():
-            if queue.max_offset <= latest.get(key, -1) or _ended_later(queue, known.get(key), commitlog):
+            if self._lacks_end(queue, latest.get(key, -1), known.get(key), commitlog):
                 log.error("the newest files of consume queue %s/%s are missing, so all queues are made again", *key)
                 return False
         return True
+
+    def _lacks_end(
+        self, queue: ConsumeQueue, latest: int, before: queue_ends.QueueEnd | None, commitlog: CommitLog
+    ) -> bool:
+        """Whether the queue ends before its message `latest`, or had more units at the last clean end, of records that the log
+        still has."""
+        if queue.max_offset <= latest:
+            return True
+        if before is None or before.max_offset <= queue.max_offset:
+            return False
+        record = commitlog.record_at(before.last_physical)
+        entries = derive(record, before.last_physical, commitlog.shape).entries if record is not None else []
+        return [entry[:3] for entry in entries] == [(queue.topic, queue.queue_id, before.max_offset - 1)]
 
     def _directories(self) -> Iterator[tuple[str, str]]:
         """(topic, queue id) as the directories are named."""
@@ -516,17 +529,6 @@ def _lacks_begin(queue: ConsumeQueue, low: int, commitlog: CommitLog) -> bool:
         for derived in derive_range(commitlog.read, commitlog.min_offset, place, commitlog.shape, _CHUNK_BYTES)
         for entry in derived.entries
     )
-
-
-def _ended_later(queue: ConsumeQueue, before: queue_ends.QueueEnd | None, commitlog: CommitLog) -> bool:
-    """Whether the queue had more units at the last clean end, of records that the log still has."""
-    if before is None or before.max_offset <= queue.max_offset:
-        return False
-    record = commitlog.record_at(before.last_physical)
-    if record is None:
-        return False
-    entries = derive(record, before.last_physical, commitlog.shape).entries
-    return [entry[:3] for entry in entries] == [(queue.topic, queue.queue_id, before.max_offset - 1)]
 
 
 def _holds_bytes(units: bytes) -> bool:
