@@ -9,7 +9,7 @@ import sys
 
 import uvloop
 
-from brokerd.assembly import Broker
+from brokerd.assembly import Broker, choose_native
 from brokerd.composition.mending import mend_directory, start_mended
 from brokerd.composition.settings import BrokerSettings, parse
 from brokerd.loop import tuning
@@ -30,8 +30,9 @@ async def serve(settings: BrokerSettings) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    native = choose_native(settings)
     broker = await start_mended(
-        lambda ask_first: Broker(settings, ask_first=ask_first), lambda met: mend_directory(settings, met)
+        lambda ask_first: Broker(settings, native, ask_first=ask_first), lambda met: mend_directory(settings, met)
     )
     tuning.settle()
     await broker.start()

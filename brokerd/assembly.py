@@ -24,6 +24,7 @@ from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
@@ -73,16 +74,20 @@ log = logging.getLogger(__name__)
 _BACKGROUND_FLUSH_MS = 200
 
 
+def choose_native(settings: BrokerSettings) -> library.Choice:
+    """Where the broker's loops over messages are to run. Builds the library if need be. Raises SettingsError."""
+    return library.choose(settings.kernel.mode, [reads_agree, send_agrees])
+
+
 class Broker:
     """One broker process. Make it on the loop, `start`, wait for `failed`, `stop`."""
 
-    def __init__(self, settings: BrokerSettings, *, ask_first: bool = False) -> None:
-        """Recover the store; blocks while it does. Raises SettingsError, or CorruptedFile, which leaves the directory to who can
-        mend it; with `ask_first` also of a suspect log."""
+    def __init__(self, settings: BrokerSettings, native: library.Choice, *, ask_first: bool = False) -> None:
+        """Recover the store; blocks while it does. Loops over messages run as `native` says. Raises SettingsError, or
+        CorruptedFile, which leaves the directory to who can mend it; with `ask_first` also of a suspect log."""
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
-        native = library.choose(settings.kernel.mode, [reads_agree, send_agrees])
         self._disk = LocalDisk(settings.data)
         try:
             self._live = LiveSettings(settings, self._disk)
@@ -127,7 +132,16 @@ class Broker:
         try:
             self.replica = replica = Replica(
                 self._live.replication.value,
-                Surroundings(names, settings.controllers, self._disk, self._topics, secrets, identity=dialler, tls=tls),
+                Surroundings(
+                    names,
+                    settings.controllers,
+                    self._disk,
+                    self._topics,
+                    secrets,
+                    identity=dialler,
+                    tls=tls,
+                    has_room=RoomReport(store, steady_ms).has_room,
+                ),
                 replicated_log,
                 confirm_offset=store.confirm_offset,
                 tail=Tail(

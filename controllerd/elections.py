@@ -69,16 +69,20 @@ class Elections:
         for request in due:
             if request.broker_name not in self._under_way:
                 self._under_way.add(request.broker_name)
-                log.info("%s needs a master: %s", request.broker_name, self._reason(request.broker_name))
+                log.info(
+                    "%s needs a master: %s", request.broker_name, self._reason(request.broker_name, request.broker_id)
+                )
                 self._owner.spawn(self._elect(request, time.monotonic()), f"election for {request.broker_name}")
 
-    def _reason(self, broker_name: str) -> str:
+    def _reason(self, broker_name: str, successor: int | None) -> str:
         group = self._groups.decided().groups[broker_name]
         master_id, now_ms = group.master_broker_id, self._groups.now_ms()
         if master_id is None:
             return "it has none, and a replica that may lead is there"
         if self._groups.table.is_dead(group, master_id, now_ms):
             return f"broker {master_id} is dead ({self._groups.table.why_dead(group, master_id, now_ms)})"
+        if successor is not None:
+            return f"the disk of broker {master_id} takes no message, that of broker {successor} does"
         return f"broker {master_id} restarted"
 
     async def _elect(self, request: ElectMaster, found_s: float) -> None:

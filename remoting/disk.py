@@ -14,6 +14,7 @@ Calls block; a shell runs `sync` in a helper thread. Two threads may use one seg
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remoting.errors import SettingsError, StorageError
+from remoting.reserve import Reserve, open_private
 
 Bytes = bytes | bytearray | memoryview
 
@@ -78,16 +80,8 @@ class FileSegment(Protocol):
         """Release the file; later calls on the segment are programming errors."""
 
 
-class Disk(Protocol):
-    """A directory tree that belongs to one process. Paths are relative, with `/` between names."""
-
-    def names(self, directory: str) -> list[str]:
-        """The sorted names in a directory; empty when it does not exist."""
-
-    def exists(self, path: str) -> bool: ...
-
-    def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> FileSegment:
-        """Open a file for reading and writing; with `create` make it (and its directories) with that many zero bytes."""
+class SmallFiles(Protocol):
+    """The part of a `Disk` that small files need which are replaced as a whole."""
 
     def remove(self, path: str) -> None:
         """Remove a file, or an empty or full directory; nothing happens when it is not there."""
@@ -97,6 +91,18 @@ class Disk(Protocol):
 
     def replace_bytes(self, path: str, content: bytes) -> None:
         """Put a small file in place atomically and durably: after a crash it is either the old or the new one, whole."""
+
+
+class Disk(SmallFiles, Protocol):
+    """A directory tree that belongs to one process. Paths are relative, with `/` between names."""
+
+    def names(self, directory: str) -> list[str]:
+        """The sorted names in a directory; empty when it does not exist."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> FileSegment:
+        """Open a file for reading and writing; with `create` make it (and its directories) with that many zero bytes."""
 
     def modified_ms(self, path: str) -> int | None:
         """When a file was last written, by this machine's clock of that moment; None when it is not there, or nobody noted it."""
@@ -205,6 +211,7 @@ class LocalDisk:
             raise SettingsError(
                 f"{root} is in use by another running process; stop it or choose another directory"
             ) from error
+        self._reserve = Reserve(root)
 
     def close(self) -> None:
         """Give the directory free; segments must be closed before."""
@@ -267,16 +274,24 @@ class LocalDisk:
         temporary = target.with_name(target.name + ".new")
         try:
             self._make_directories(target.parent)
-            with open(temporary, "wb", opener=_open_private) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            self._write_small(temporary, content)
             os.replace(temporary, target)
             _sync_directory(target.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise StorageError(f"cannot replace {target}: {error.strerror}") from error
+        self._reserve.refill()
+
+    def _write_small(self, path: Path, content: bytes) -> None:
+        try:
+            with open(path, "wb", opener=open_private) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._reserve.write(path, content):
+                raise
 
     def modified_ms(self, path: str) -> int | None:
         try:
@@ -296,11 +311,6 @@ class LocalDisk:
         self._make_directories(directory.parent)
         directory.mkdir(exist_ok=True)
         _sync_directory(directory.parent)
-
-
-def _open_private(path: str, flags: int) -> int:
-    """A file that only its owner may read."""
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def _sync_directory(directory: Path) -> None:

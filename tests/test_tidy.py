@@ -36,7 +36,7 @@ MAY_IMPORT = {
 # REST and changes, link to one another.
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names", "torn_write"],
+        ["checksum", "codes", "exit_codes", "exposition", "invariants", "java_hash", "names", "reserve", "torn_write"],
         ["sealed_text"],
         ["errors", "message_groups"],
         ["disk", "sealed_text", "settings"],
@@ -82,7 +82,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["housekeeping"],
     ],
     "brokerd/replication": [
-        ["log", "rocketmq_peers"],
+        ["kept_files", "log", "rocketmq_peers"],
         ["epochs", "settings"],
         ["wire"],
         ["required_set"],

@@ -78,6 +78,8 @@ class Journal:
         self._snapshot_wanted = False
         self._appending = False
         self._before_append = before_append
+        self._looked_to = 0  # up to which unit the last whole snapshot was looked for
+        self._last_snapshot = -1  # where it begins
 
     @property
     def applied_offset(self) -> int:
@@ -159,6 +161,8 @@ class Journal:
     def truncated(self, end_offset: int) -> None:
         """The log ends at `end_offset` now, and the consume queues with it."""
         _, high = self._log.queue_range(self.topic, 0)
+        if high < self._looked_to:
+            self._looked_to, self._last_snapshot = 0, -1
         if end_offset < self.applied_offset or high < self._position.next_unit:
             self.rebuild()
 
@@ -176,8 +180,12 @@ class Journal:
         low, high = self._log.queue_range(self.topic, 0)
         if low == high:
             return None
-        found = find_snapshot(self._log, self.topic, low, high)
-        first = found[0] if found is not None else low
+        if high > self._looked_to:
+            found = find_snapshot(self._log, self.topic, low, high, self._looked_to)
+            self._looked_to = high
+            if found is not None:
+                self._last_snapshot = found.first
+        first = max(low, self._last_snapshot)
         return self._log.read_units(self.topic, 0, first, 1)[0][0]
 
     # ---- inside

@@ -17,7 +17,8 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.store.unit import Unit
 from remoting.errors import CorruptedFile
 from remoting.java_hash import java_hash
-from remoting.record.codec import decode_record
+from remoting.record.fields import body_and_properties_of, physical_offset_of, topic_of
+from remoting.record.properties import decode_properties
 
 SNAPSHOT: Final = "snapshot"
 VERSION: Final = 1
@@ -50,21 +51,22 @@ class LogRecord(NamedTuple):
 
 def decode_log_record(encoded: bytes) -> LogRecord:
     """Raises CorruptedFile when it is not one of ours, or is of a layout that only a newer version knows."""
-    record = decode_record(encoded)
-    kind = record.property_map().get("TAGS", "")
+    encoded_body, properties = body_and_properties_of(encoded)
+    physical_offset = physical_offset_of(encoded)
     try:
-        body = orjson.loads(record.body)
+        body = orjson.loads(encoded_body)
         version = body["v"]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptedFile(
-            f"the record at {record.physical_offset} of {record.topic} is not readable: {error}"
+            f"the record at {physical_offset} of {topic_of(encoded)} is not readable: {error}"
         ) from error
     if version != VERSION:
         raise CorruptedFile(
-            f"the record at {record.physical_offset} of {record.topic} has layout {version}, this version of the broker "
+            f"the record at {physical_offset} of {topic_of(encoded)} has layout {version}, this version of the broker "
             f"knows {VERSION}; start the version that wrote it"
         )
-    return LogRecord(kind, body, record.physical_offset + record.size)
+    kind = decode_properties(properties).get("TAGS", "")
+    return LogRecord(kind, body, physical_offset + len(encoded))
 
 
 class Snapshot(NamedTuple):
@@ -148,18 +150,20 @@ def apply_units(log: RecordLog, table: Table, units: Sequence[Unit], applied_off
     return applied_offset
 
 
-def find_snapshot(log: RecordLog, topic: str, low: int, high: int) -> Snapshot | None:
-    """The last whole snapshot in [low, high)."""
-    return _last_whole(log, partial(log.read_units, topic, 0), low, high)
+def find_snapshot(log: RecordLog, topic: str, low: int, high: int, looked_to: int = 0) -> Snapshot | None:
+    """The last whole snapshot in [low, high) that ends behind `looked_to`."""
+    return _last_whole(log, partial(log.read_units, topic, 0), low, high, looked_to)
 
 
 def _last_whole(
-    log: RecordLog, read_units: Callable[[int, int], Sequence[Unit]], low: int, high: int
+    log: RecordLog, read_units: Callable[[int, int], Sequence[Unit]], low: int, high: int, looked_to: int = 0
 ) -> Snapshot | None:
-    """The last whole snapshot among the units [low, high), which `read_units(start, count)` reads."""
+    """The last whole snapshot among the units [low, high), which `read_units(start, count)` reads; its last part is not before
+    `looked_to`."""
     end = high
-    while end > low:
-        start = max(low, end - _CHUNK)
+    least = max(low, looked_to)
+    while end > least:
+        start = max(least, end - _CHUNK)
         units = read_units(start, end - start)
         for index in range(len(units) - 1, -1, -1):
             if units[index][2] != _SNAPSHOT_CODE:

@@ -21,7 +21,7 @@ from remoting.errors import SettingsError
 
 log = logging.getLogger(__name__)
 
-ABI: Final = 1  # native.h has the same number
+ABI: Final = 2  # native.h has the same number
 
 
 class Library:
@@ -48,13 +48,17 @@ Check = Callable[[Library], bool]
 
 
 def crc_agrees(library: Library) -> bool:
-    """Whether the library's checksums are those of `remoting.checksum`, at several lengths and places."""
+    """Whether the library's checksums are those of `remoting.checksum`, at several lengths and places, also of joined pieces."""
+    joined = library.function(
+        "native_crc32_joined", ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_size_t, ctypes.c_int32
+    )
     native = library.function(
         "native_crc32", ctypes.c_uint32, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int32
     )
     data = bytes(number * number % 251 for number in range(300))
     return all(
         native(before, data[start:end], end - start, plainly) == crc32(data[start:end], before)
+        and joined(before, crc32(data[start:end]), end - start, plainly) == crc32(data[start:end], before)
         for start in (0, 1, 7)
         for end in (7, 15, 63, 64, 80, 127, 128, 209, 300)
         for before in (0, 0x80000001)

@@ -17,12 +17,17 @@
 #include <stdint.h>
 #include <string.h>
 
-#define NATIVE_ABI 1 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
+#define NATIVE_ABI 2 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
 
 #define EXPORT __attribute__((visibility("default")))
 
 /* The CRC-32 of zlib, continued from that of what came before; 0 begins. (crc.c) */
 uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length);
+
+/* What a CRC-32 adds, by XOR, to that of `length` bytes behind, less than 16 MiB. So the CRC of two pieces is the first one's, moved
+ * by the second one's length, XOR the second one's. And when four bytes become others than zeros, the CRC changes by XOR with the
+ * little-endian number that they are, moved by the length from where they begin to the end. (crc.c) */
+uint32_t crc32_moved(uint32_t crc, size_t length);
 
 /* Numbers as the protocol and the log write them: big-endian, at any address. The caller has checked that they are there. */
 
@@ -33,6 +38,10 @@ static inline uint32_t get32(const uint8_t *at) {
 }
 
 static inline uint64_t get64(const uint8_t *at) { return (uint64_t)get32(at) << 32 | get32(at + 4); }
+
+static inline uint32_t get32_little(const uint8_t *at) {
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
 
 static inline void put16(uint8_t *at, uint16_t value) {
     at[0] = (uint8_t)(value >> 8);

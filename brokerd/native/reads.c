@@ -1,5 +1,5 @@
-/* Whole records that are about to be given out: whether they are what was stored. brokerd/store/log/record_checks.py is the twin;
- * the layout is that of remoting/record/layout.py, the checksums those of remoting/record/checksum.py.
+/* Whole records that are about to be given out, or were received: whether they are what was stored. Their twin is in
+ * brokerd/store/log/record_checks.py; the layout is that of remoting/record/layout.py, the checksums those of remoting/record/checksum.py.
  *
  * Bounds: a record is looked at when all its bytes are in the content and there are enough for a head; from then on its end
  * travels with it. Lengths in it are added up in 64 bits and compared with that end before anything is read behind them.
@@ -63,6 +63,18 @@ EXPORT int64_t native_first_bad(const uint8_t *content, int64_t length, const ui
         const uint8_t *record = content + at;
         if (get32(record) != (uint32_t)size || get64(record + 28) != get64(units) || !is_intact(record, size)) return n;
         at += size;
+    }
+    return count;
+}
+
+/* The number of the first of the whole records, `count` of them, that is not what was stored; `count` when all are good. `begins` says
+ * where in the content they begin. */
+EXPORT int64_t native_first_damaged(const uint8_t *content, int64_t length, const int64_t *begins, int64_t count) {
+    for (int64_t n = 0; n < count; n++) {
+        if (begins[n] < 0 || begins[n] > length - LEAST_BYTES) return n;
+        const uint8_t *record = content + begins[n];
+        int64_t size = (int32_t)get32(record);
+        if (size < LEAST_BYTES || size > length - begins[n] || !is_intact(record, size)) return n;
     }
     return count;
 }

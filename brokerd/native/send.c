@@ -504,16 +504,19 @@ static uint8_t *put_text(uint8_t *at, const void *text, size_t length) {
     return at + length;
 }
 
-/* Write a record of that size to `at`, which has room for it. */
+/* Write a record of that size to `at`, which has room for it.
+ *
+ * The body comes last and is read once for both checksums. What is around it adds up while the processor waits for its sum, after
+ * which the checksum of the whole needs little more. */
 static void put_record(const struct call *call, const struct send *send, const struct message *message, uint8_t *at,
                        size_t size, int64_t queue_offset) {
-    uint8_t *begin = at;
+    uint8_t *begin = at, *body = at + RECORD_HEAD_BYTES, *behind = body + message->body.length;
     const struct target *target = send->target;
-    int is_batch = IS(send->fields[IS_BATCH], "true");
-    size_t added = STAMP_BYTES + (call->request->seals ? TAIL_BYTES : 0);
+    int is_batch = IS(send->fields[IS_BATCH], "true"), seals = call->request->seals != 0;
+    uint32_t checksum = 0;
     put32(at, (uint32_t)size);
     put32(at + 4, RECORD_MAGIC_V1);
-    put32(at + 8, crc32_of(0, message->body.at, message->body.length) & CRC_MASK);
+    put32(at + RECORD_BODY_CRC_AT, 0);
     put32(at + 12, (uint32_t)send->queue_id);
     put32(at + 16, (uint32_t)message->flag);
     put64(at + 20, (uint64_t)queue_offset);
@@ -526,13 +529,24 @@ static void put_record(const struct call *call, const struct send *send, const s
     put32(at + 72, (uint32_t)send->reconsume_times);
     put64(at + 76, 0);
     put32(at + 84, (uint32_t)message->body.length);
-    at = put_text(at + RECORD_HEAD_BYTES, message->body.at, message->body.length);
+    at = behind;
     *at++ = target->name_length;
     at = put_text(at, target->name, target->name_length);
-    put16(at, (uint16_t)(message->properties.length + added));
+    put16(at, (uint16_t)(message->properties.length + STAMP_BYTES + (seals ? TAIL_BYTES : 0)));
     at = put_text(at + 2, message->properties.at, message->properties.length);
     at = put_text(at, STAMP, STAMP_BYTES);
-    if (call->request->seals) put_tail(at, crc32_of(0, begin, (size_t)(at - begin)));
+    if (seals) {
+        checksum = crc32_moved(crc32_of(0, begin, RECORD_HEAD_BYTES), (size_t)(at - body));
+        checksum ^= crc32_of(0, behind, (size_t)(at - behind));
+    }
+    memcpy(body, message->body.at, message->body.length);
+    uint32_t sum = crc32_of(0, message->body.at, message->body.length);
+    uint8_t *field = begin + RECORD_BODY_CRC_AT;
+    put32(field, sum & CRC_MASK);
+    if (seals) {
+        checksum ^= crc32_moved(sum, (size_t)(at - behind)) ^ crc32_moved(get32_little(field), (size_t)(at - field));
+        put_tail(at, checksum);
+    }
 }
 
 /* Count a record of the queue, in the frame's last unit if it continues that. 0 when there is no room. */

@@ -76,7 +76,7 @@ class PopLedger:
             or batch.first != handle.start_offset
             or batch.invisible_time_ms != handle.invisible_time_ms
             or handle.revive_queue_id != (ORDERED_REVIVE_QUEUE_ID if batch.ordered else NORMAL_REVIVE_QUEUE_ID)
-            or batch.due_ms <= now_ms
+            or batch.is_over(now_ms)
         ):
             return None
         return batch

@@ -60,6 +60,11 @@ class Batch:
     def shape(self) -> Shape:
         return self.count if self.distances is None else self.distances
 
+    def is_over(self, now_ms: int) -> bool:
+        """Whether the consumer had its time. A lease that is due has not ended: it is renewed by a timer, which may be late, and
+        whoever was told meanwhile that it is over would give up what stays its own."""
+        return self.due_ms <= now_ms and not (self.client_id and now_ms < self.lease_end_ms)
+
     def offset_at(self, place: int) -> int:
         return self.first + (place if self.distances is None else self.distances[place])
 

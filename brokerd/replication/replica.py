@@ -35,6 +35,7 @@ from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.epochs.log_lineage import LogLineage
 from brokerd.replication.facts import ReplicaFacts, driver_facts
+from brokerd.replication.kept_files import KeptFiles
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.requests import ReplicationRequests
 from brokerd.replication.required_set.quorum import weaknesses
@@ -47,6 +48,7 @@ from brokerd.replication.sockets.listener import listen
 from brokerd.replication.wire.proof import NONCE_BYTES, Credentials
 from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
+from remoting.errors import CorruptedFile
 from remoting.invariants import what_broke
 from remoting.transport.client import NOBODY, Identity
 from remoting.transport.connection import Handler
@@ -55,6 +57,7 @@ from remoting.transport.tls import TlsServer
 log = logging.getLogger(__name__)
 
 TICK_MS = 50
+_MEND_MS = 10_000  # how often the small files are looked at
 _DRAIN_S = 0.5
 
 
@@ -68,7 +71,7 @@ class Surroundings:
 
     `disk` is the broker's data directory; `topics` the present table, for the name servers; `secrets` what brokers of one cluster
     know one another by: this one proves itself with the first, and believes all; with none it stays alone. It dials with
-    `identity`, and answers replicas under `tls`.
+    `identity`, and answers replicas under `tls`. `has_room` tells whether the disk takes messages (None: nobody knows).
     """
 
     names: BrokerNames
@@ -79,6 +82,7 @@ class Surroundings:
     wall_ms: Callable[[], int] = _wall_ms
     identity: Identity = NOBODY
     tls: TlsServer | None = None
+    has_room: Callable[[], bool] | None = None
 
 
 def _nobody_asks() -> None:
@@ -117,14 +121,16 @@ class Replica:
         self._loop = asyncio.get_running_loop()
         self._settings = settings
         self._tls = around.tls
-        incarnation = next_incarnation(around.disk)
+        self._kept = kept = KeptFiles(around.disk)
+        self._mend_at_ms = self._now_ms() + _MEND_MS
+        incarnation = next_incarnation(kept)
         around = replace(around, names=replace(around.names, incarnation=incarnation))
         wishes = Wishes()
 
         def make_driver(hub: Hub) -> ReplicationDriver:
             return ReplicationDriver(
                 settings,
-                Seams(replicated_log, EpochFile(around.disk), hub, wishes),
+                Seams(replicated_log, EpochFile(kept), hub, wishes),
                 _credentials(around, incarnation),
                 confirm_offset=confirm_offset,
                 now_ms=self._now_ms(),
@@ -139,15 +145,28 @@ class Replica:
                 around.names,
                 around.controllers,
                 driver,
-                LogLineage(around.disk),
+                LogLineage(kept),
                 driver.machine.highest_epoch,
             )
-            tail.judged()  # nobody is elected: the master's log is the right one, whatever it lacks
+            if settings.broker_id == 0 and tail.confirmed > replicated_log.end_offset:
+                raise CorruptedFile(
+                    f"this master's log ends at {replicated_log.end_offset}, and was confirmed up to {tail.confirmed}; nobody "
+                    "else is elected: make a replica that has everything the master; or, when no other copy exists, "
+                    "start once with --set store.truncate_damaged_log=true"
+                )
+            tail.judged()  # the master's log is the right one
         else:
-            files = IdentityFiles(around.disk, around.names.cluster, around.names.broker_name)
+            files = IdentityFiles(kept, around.names.cluster, around.names.broker_name)
             registration = Registration(files, around.names.address, around.wall_ms())
             speaker = Speaker(
-                around.names, registration, incarnation, driver.machine, tail.kept, tail.confirmed, [tail.judged]
+                around.names,
+                registration,
+                incarnation,
+                driver.machine,
+                tail.kept,
+                tail.confirmed,
+                [tail.judged],
+                around.has_room,
             )
             self._session = ControllerSession(settings, speaker, around.controllers, driver, self._now_ms())
         self._stood_in = False  # what the name servers last heard
@@ -339,6 +358,9 @@ class Replica:
             self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
 
     def _tick_parts(self, now_ms: int) -> None:
+        if now_ms >= self._mend_at_ms:
+            self._mend_at_ms = now_ms + _MEND_MS
+            self._kept.mend()
         self._driver.tick(now_ms, TICK_MS)
         if not self._settings.classic_master:
             self._link.step()

@@ -20,12 +20,13 @@ from brokerd.store.log.retention import (
     claims_the_future,
     decide_retention,
     describe_doubt,
+    is_full,
     refusal_text,
 )
 from brokerd.store.queues.consume_queue import DIRECTORY
 from brokerd.store.settings import RetentionSettings, StoreSettings
 from brokerd.store.store import MessageStore
-from remoting.disk import Disk
+from remoting.disk import Disk, DiskUsage
 from remoting.errors import StorageError
 from remoting.settings import Live
 
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_LOOK_MS = 1000  # how often the disk is asked how full it is
 _FUTURE_TIMES = "store times of the log lie in the future: retention takes the ages of such files from the file system"
 
 
@@ -90,7 +92,7 @@ class Housekeeper:
 
     async def remove_old_files(self) -> None:
         """One round of retention."""
-        usage = await self._in_thread(self._disk.usage)
+        usage = await self._usage()
         now_ms = self._now_ms()
         ages = await self._believed_ages(now_ms)
         store, retention = self._store, self._retention.value
@@ -140,13 +142,21 @@ class Housekeeper:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
+    async def _usage(self) -> DiskUsage:
+        return await self._in_thread(self._disk.usage)
+
     async def _wait_for_disk_check(self) -> None:
-        """A full disk is looked at soon, and then often: sends are refused meanwhile."""
-        if not self._store.is_full:
-            self._room_changed.clear()
+        """A disk that becomes full is found soon, on a replica, too; one that is full is looked at often: sends are refused."""
+        left_ms = self._retention.value.interval_ms
+        self._room_changed.clear()
+        while not self._store.is_full and left_ms > 0:
+            wait_ms = min(left_ms, _LOOK_MS)
+            left_ms -= wait_ms
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._retention.value.interval_ms / 1000):
+                async with asyncio.timeout(wait_ms / 1000):
                     await self._room_changed.wait()
+            if self._room_changed.is_set() or is_full(await self._usage(), False, self._retention.value):
+                break
         if self._store.is_full:
             await asyncio.sleep(self._retention.value.full_interval_ms / 1000)
 
@@ -154,8 +164,8 @@ class Housekeeper:
         self, step: Callable[[], Coroutine[None, None, None]], pause: Callable[[], Coroutine[None, None, None]]
     ) -> None:
         while True:
-            await pause()
             try:
+                await pause()
                 await step()
             except StorageError as error:
                 if not error.is_out_of_space:

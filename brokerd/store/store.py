@@ -133,12 +133,12 @@ class MessageStore(StoreReads):
         end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
         self._remember(found)
         start = decisions.decide_queues_start(known, self.commitlog.min_offset, end)
-        if known is None or not self._recover_queues(start, clean=clean):
+        if known is None or not self._recover_queues(start, found.latest, clean=clean):
             self.lost_ends = self.queues.expired_ends(self.commitlog, end)
             self.queues.clear()
             start = self.commitlog.min_offset
         self.dispatcher.restart(start)
-        confirm_offset = decisions.decide_confirm_offset(known, start, end)
+        confirm_offset = decisions.decide_confirm_offset(known, start, end, marked=found.confirmed)
         for follower in self.followers:
             follower.load(known=known is not None, clean=clean)
         self.durable.begin(flushed=end, queues=start, confirm=confirm_offset, checked_from=found.checked_from)
@@ -159,8 +159,8 @@ class MessageStore(StoreReads):
         """A suspicion is durable before anything else is changed; one of an earlier start lasts until it is settled."""
         self.suspicion = self._suspicion_file.load(found.end)
         if found.suspicion is not None:
-            self.suspicion = found.suspicion
-            self._suspicion_file.save(found.suspicion)
+            self.suspicion = found.suspicion.and_earlier(self.suspicion)
+            self._suspicion_file.save(self.suspicion)
         elif self.suspicion is not None and self._settings.truncate_damaged_log:
             self.gave_up_durable = True
             self.suspicion = None
@@ -218,8 +218,8 @@ class MessageStore(StoreReads):
             follower.close()
         self.durable.close()
 
-    def _recover_queues(self, start: int, *, clean: bool) -> bool:
-        if not self.queues.recover(self.commitlog, start, clean=clean):
+    def _recover_queues(self, start: int, latest: Mapping[QueueKey, int], *, clean: bool) -> bool:
+        if not self.queues.recover(self.commitlog, start, latest, clean=clean):
             return False
         # Without a single queue somebody removed the files, to have them made again.
         return bool(self.queues.table) or start == self.commitlog.min_offset
@@ -360,6 +360,10 @@ class MessageStore(StoreReads):
             end = self.commitlog.append_replicated(physical_offset, data)
         except DamagedRecord:
             self.truncate(self.commitlog.complete_offset)
+            raise
+        except StorageError as error:
+            if error.is_out_of_space:
+                self.set_full(True)
             raise
         if self.dispatch_offset < self.commitlog.min_offset:  # an empty log began at its master's first file
             self.dispatcher.restart(self.commitlog.min_offset)

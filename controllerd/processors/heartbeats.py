@@ -7,6 +7,7 @@ which the table tells a broker's present connection from an earlier one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from controllerd.elections import Elections
 from controllerd.metrics import Counters
@@ -18,6 +19,8 @@ from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
+
+_SAID: Final = {"true": True, "false": False}
 
 
 class HeartbeatProcessor:
@@ -81,4 +84,5 @@ class HeartbeatProcessor:
             fields.flag(request, "learner"),
             request.ext.get("tailKept") == "false",
             lost_confirmed=fields.number(request, "lostConfirmedOffset", -1),
+            has_room=_SAID.get(request.ext.get("hasRoom", "")),
         )

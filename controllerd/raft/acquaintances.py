@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import threading
-import zlib
 from collections.abc import Collection
 from typing import Final
 
 import orjson
 
+from controllerd.raft import checked_json
 from controllerd.raft.identity import DIRECTORY
 from controllerd.raft.quorum import NodeId
 from remoting.disk import Disk
@@ -46,23 +46,16 @@ class Acquaintances:
             if self._disk is None:
                 return
             try:
-                self._disk.replace_bytes(PATH, _encoded(self._lives))
+                self._disk.replace_bytes(PATH, checked_json.encode({"met": self._lives}, self._lives))
             except StorageError as error:
                 log.warning("who was met is forgotten at the next start: %s", error)
-
-
-def _encoded(lives: dict[NodeId, str]) -> bytes:
-    return orjson.dumps({"met": lives, "check": _check(lives)}, option=orjson.OPT_SORT_KEYS)
-
-
-def _check(lives: dict[NodeId, str]) -> int:
-    return zlib.crc32(orjson.dumps(lives, option=orjson.OPT_SORT_KEYS))
 
 
 def _decoded(content: bytes | None) -> dict[NodeId, str]:
     try:
         told = orjson.loads(content or b"{}")
-        if isinstance(told, dict) and isinstance(lives := told.get("met"), dict) and told.get("check") == _check(lives):
+        lives = told.get("met") if isinstance(told, dict) else None
+        if isinstance(lives, dict) and told.get(checked_json.CHECK) == checked_json.check_of(lives):
             return {node: str(life) for node, life in lives.items()}
     except ValueError:
         pass

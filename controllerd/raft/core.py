@@ -188,6 +188,9 @@ class RaftCore:
 
     @property
     def soft_state(self) -> SoftState:
+        known = self._outbox.reported  # mostly still what is so: this is asked for after everything that happens
+        if known.role is self.role and known.leader == self.leader and known.term == self.term:
+            return known
         return SoftState(self.role, self.leader, self.term)
 
     @property

@@ -15,12 +15,12 @@ that has begun. Only `log_file` uses this.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 import orjson
 
+from controllerd.raft import checked_json
 from controllerd.raft.incarnations import node_id
 from controllerd.raft.quorum import NodeId
 from remoting.disk import Disk
@@ -69,23 +69,20 @@ def read(disk: Disk) -> Identity | None:
         fields = orjson.loads(content)
         if set(fields) == _FORMER_FIELDS:
             return _checked(Identity(fields["group"], fields["node"], tuple(fields["voters"]), begun=True))
-        check = fields.pop("check")
+        check = fields.pop(checked_json.CHECK)
         lists = {name: tuple(fields[name]) for name in _LISTS}
         identity = _checked(Identity(**{**fields, **lists}))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptedFile(f"{PATH} is damaged: {error}") from error
-    if check != _check(identity):
+    if check != checked_json.check_of(asdict(identity)):
         raise CorruptedFile(f"{PATH} does not match its checksum")
     return identity
 
 
 def write(disk: Disk, identity: Identity) -> None:
     """Put it in place. Raises StorageError."""
-    disk.replace_bytes(PATH, orjson.dumps({**asdict(identity), "check": _check(identity)}))
-
-
-def _check(identity: Identity) -> int:
-    return zlib.crc32(orjson.dumps(asdict(identity), option=orjson.OPT_SORT_KEYS))
+    fields = asdict(identity)
+    disk.replace_bytes(PATH, checked_json.encode(fields, fields))
 
 
 def _checked(identity: Identity) -> Identity:

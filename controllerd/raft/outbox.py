@@ -20,7 +20,7 @@ class Outbox:
         self.persisted_commit = hard_state.commit
         self._send_now: list[Message] = []
         self._reads: list[ReadState] = []
-        self._reported = reported
+        self.reported = reported
         self._outstanding: Ready | None = None
         self._own_messages: list[Message] = []
 
@@ -42,7 +42,7 @@ class Outbox:
             or self.send_after_persist
             or self._reads
             or self._log.has_next_committed()
-            or self._reported != soft_state
+            or (self.reported is not soft_state and self.reported != soft_state)
         )
 
     def ready(self, soft_state: SoftState, hard_state: HardState | None, max_apply_bytes: int) -> Ready:
@@ -61,7 +61,7 @@ class Outbox:
         self._send_now = []
         self.send_after_persist = []
         self._reads = []
-        self._reported = soft_state
+        self.reported = soft_state
         self._outstanding = ready
         return ready
 

@@ -226,7 +226,7 @@ def _nobody(group: Group, request: ElectMaster) -> Decided:
     if request.designate:
         reasons = [each for each in reasons if each.broker_id == request.broker_id]
     remark = "; ".join(f"broker {each.broker_id}: {each.reason}" for each in reasons)
-    if request.trigger is not Trigger.CONTROLLER:
+    if request.trigger is not Trigger.CONTROLLER or request.designate:
         if not reasons:
             remark = f"broker {request.broker_id} is not registered"
         return refused(codes.CONTROLLER_ELECT_MASTER_FAILED, f"nobody can be elected: {remark}")

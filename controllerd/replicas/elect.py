@@ -130,7 +130,7 @@ def is_incumbent(group: Group, live: dict[int, Observation]) -> bool:
 def is_clean(group: Group, observation: Observation) -> bool:
     """Whether a live replica holds every acknowledged message, as far as that can be known."""
     if not group.had_master:
-        return True
+        return observation.lost_confirmed <= observation.max_offset
     if observation.broker_id not in group.sync_state_set:
         return False
     if not observation.lost_tail:
@@ -153,7 +153,7 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
         return False, "two processes claim its id: stop the one that runs on a copy of the data directory"
     if live[broker_id].is_learner:
         return False, "a learner: it copies, but never leads"
-    if not group.had_master:
+    if not group.had_master and is_clean(group, live[broker_id]):
         return True, "alive, and the group never had a master"
     lost_tail = live[broker_id].lost_tail
     if is_clean(group, live[broker_id]):
@@ -176,7 +176,7 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
 
 
 def _why_not_clean(group: Group, observation: Observation) -> str:
-    if observation.broker_id not in group.sync_state_set:
+    if group.had_master and observation.broker_id not in group.sync_state_set:
         return "lost the end of its log when it restarted" if observation.lost_tail else "not in the sync-state set"
     ends = f"lost the end of its log when it restarted, which ends at {observation.max_offset} now"
     if observation.lost_confirmed > observation.max_offset:

@@ -63,7 +63,8 @@ class Heartbeat:
 
     `lost_tail`: it restarted without everything that it had acknowledged. `held` is the (epoch, offset) up to which the life
     before this one was known to have it, while this one has less. `lost_confirmed`: how far what it lost says that the log was
-    confirmed (-1: it says nothing).
+    confirmed (-1: it says nothing). `has_room`: its disk takes messages (None: it does not say), as it has said since
+    `room_since_ms`.
     """
 
     cluster_name: str
@@ -82,6 +83,8 @@ class Heartbeat:
     lost_tail: bool = False
     held: tuple[int, int] = (-1, -1)
     lost_confirmed: int = -1
+    has_room: bool | None = None
+    room_since_ms: int = 0
     received_ms: int = 0
     since_ms: int = 0  # when this incarnation was heard first
     is_closed: bool = False
@@ -146,7 +149,10 @@ class HeartbeatTable:
         timeout_ms = min(max(beat.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
         is_same_life = known is not None and known.incarnation == beat.incarnation
         since_ms = known.since_ms if known is not None and is_same_life else now_ms
+        goes_on = known is not None and is_same_life and known.has_room is beat.has_room
+        room_since_ms = known.room_since_ms if known is not None and goes_on else now_ms
         taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, since_ms=since_ms, is_closed=False)
+        taken = replace(taken, room_since_ms=room_since_ms)
         if beat.incarnation == 0 and known is not None:
             taken = _monotone(taken, known)
         elif known is not None:

@@ -79,11 +79,13 @@ def grounds_of(group: Group, table: HeartbeatTable, request: Request, now_ms: in
     return Grounds(master_id, group.master_epoch, cause, unheard_ms)
 
 
-def _cause(group: Group, table: HeartbeatTable, request: Request, now_ms: int) -> Cause:
-    if isinstance(request, ElectMaster) and request.trigger is Trigger.ADMIN:
-        return Cause.ASKED
+def _cause(group: Group, table: HeartbeatTable, request: ElectMaster | RegisterBroker, now_ms: int) -> Cause:
     if isinstance(request, RegisterBroker):
         return Cause.LOST_TAIL
+    if request.trigger is Trigger.ADMIN:
+        return Cause.ASKED
+    if request.trigger is Trigger.CONTROLLER and request.designate:
+        return Cause.NO_ROOM
     if not group.had_master:
         return Cause.FIRST_MASTER
     if group.master_broker_id is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 import orjson
@@ -106,6 +106,10 @@ class Group:
         return None if self.master_broker_id is None else self.replicas[self.master_broker_id]
 
 
+_GROUP_FIELDS: Final = fields(Group)
+_REPLICA_FIELDS: Final = fields(Replica)
+
+
 @dataclass(frozen=True, slots=True)
 class Retired:
     """What must not be used again by a later group of the same name."""
@@ -133,13 +137,22 @@ class ReplicasState:
 
 def encode_state(state: ReplicasState) -> bytes:
     """The state in one canonical form: equal states give equal bytes."""
-    groups = [
-        {**asdict(group), "replicas": [asdict(group.replicas[broker_id]) for broker_id in sorted(group.replicas)]}
-        for _, group in sorted(state.groups.items())
-    ]
+    groups = [_fields_of_group(group) for _, group in sorted(state.groups.items())]
     retired = {name: asdict(floor) for name, floor in state.retired.items()}
     content = {"format": _FORMAT, "groups": groups, "retired": retired}
     return zlib.compress(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+
+
+def _fields_of_group(group: Group) -> dict[str, Any]:
+    # Not all of it with `asdict`, which copies the replicas one by one, whoever needs them as they are.
+    told = {each.name: getattr(group, each.name) for each in _GROUP_FIELDS}
+    told["unclean_elections"] = [asdict(each) for each in group.unclean_elections]
+    told["replicas"] = [_fields_of_replica(replica) for _, replica in sorted(group.replicas.items())]
+    return told
+
+
+def _fields_of_replica(replica: Replica) -> dict[str, Any]:
+    return {each.name: getattr(replica, each.name) for each in _REPLICA_FIELDS}
 
 
 def decode_state(content: bytes) -> ReplicasState:

@@ -9,6 +9,7 @@ from controllerd.replicas.elect import is_incumbent
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected
 from controllerd.replicas.requests import ElectMaster, Observation, Trigger
+from controllerd.replicas.room import successor_with_room
 from controllerd.replicas.state import Group, ReplicasState
 
 
@@ -30,13 +31,19 @@ def due_elections(
     due = []
     for name in state.groups if names is None else names:
         group = state.groups.get(name)
-        if group is None or not needs_election(group, table, now_ms):
+        if group is None:
+            continue
+        is_headless = needs_election(group, table, now_ms)
+        successor = None if is_headless else successor_with_room(group, table, now_ms)
+        if not is_headless and successor is None:
             continue
         request = ElectMaster(
             group.cluster_name,
             group.broker_name,
             Trigger.CONTROLLER,
             table.observe(group, now_ms),
+            successor,
+            designate=successor is not None,
             unclean=unclean,
             seen_master_epoch=group.master_epoch,
             last_known=table.last_words(group, now_ms) if unclean else (),

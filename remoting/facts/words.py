@@ -86,7 +86,7 @@ class Cause(StrEnum):
 
     Connection closed, heartbeats stopped, never heard by the leader: of a broker that is gone. Restarted, lost tail: it came back
     as another process, or without the end of its log. Asked: by a person. First master: the group never had one. Candidate came:
-    it had none, and now there is one that may lead.
+    it had none, and now there is one that may lead. No room: its disk took no message, and another one's did.
     """
 
     CLOSED = "connection-closed"
@@ -97,6 +97,7 @@ class Cause(StrEnum):
     ASKED = "asked"
     FIRST_MASTER = "first-master"
     CANDIDATE_CAME = "candidate-came"
+    NO_ROOM = "no-room"
     UNKNOWN = "unknown"
 
     @classmethod

@@ -24,6 +24,7 @@ NAME: Final = "__CRC32#"
 BEGIN: Final = NAME.encode() + b"\x01"
 SEPARATOR: Final = b"\x02"
 _BEGIN_BYTES: Final = len(BEGIN)
+DIGITS: Final = TAIL_BYTES - _BEGIN_BYTES - len(SEPARATOR)
 _LEAST_LIKE: Final = 5  # bytes of the begin of a tail
 _MASK: Final = 0x7FFFFFFF
 # Written backwards, as the digits stand: one formatting makes all digits of many tails, and one turn puts them right.

@@ -67,6 +67,12 @@ def properties_of(record: Bytes) -> bytes:
     return bytes(record[_places(record)[3] + LENGTH_BYTES :])
 
 
+def body_and_properties_of(record: Bytes) -> tuple[bytes, bytes]:
+    """The body and the property string. Raises ProtocolError when the record's lengths contradict each other."""
+    body_at, body_end, _, topic_end = _places(record)
+    return bytes(record[body_at:body_end]), bytes(record[topic_end + LENGTH_BYTES :])
+
+
 def topic_of(record: Bytes) -> str:
     """The topic. Raises ProtocolError when the record's lengths contradict each other."""
     _, _, start, end = _places(record)

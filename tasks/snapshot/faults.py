@@ -30,6 +30,7 @@ _SAID: Final = {
     Cause.NEVER_HEARD: "the leading controller never heard it",
     Cause.RESTARTED: "it restarted",
     Cause.LOST_TAIL: "it restarted without the end of its log",
+    Cause.NO_ROOM: "its disk took no message, and another one's did",
 }
 
 

@@ -28,6 +28,7 @@ _PAUSE_S: Final = 0.4
 _CHANGES_BETWEEN_READS: Final = 8
 _FILES_BEHIND: Final = 4
 _BEHIND_LIMIT_S: Final = 60.0
+_GIVE_WAY_LIMIT_S: Final = 10.0
 _ROLL_LIMIT_S: Final = 60.0
 _END_LIMIT_S: Final = 30.0
 _DECIDED_LIMIT_S: Final = 30.0
@@ -226,8 +227,8 @@ def fail_what_only_a_replica_reads(stage: Stage, name: str) -> None:
 
 
 def refuse_the_next_file(stage: Stage, name: str) -> None:
-    """D6. The master's log comes to the end of a file, and there is no room for the next one; another one is elected. When there
-    is room again, the first one is."""
+    """D6. The master's log comes to the end of a file, and there is no room for the next one: it gives way by itself. When
+    there is room again, it is elected again."""
     roles = stage.roles()
     faults = plan.no_room_for_the_next_file(stage.rng, roles)
     starved = roles.master
@@ -241,14 +242,10 @@ def refuse_the_next_file(stage: Stage, name: str) -> None:
         rolled = comes_true(is_at_the_end, _ROLL_LIMIT_S)
         end = state_of(stage, starved)["endOffset"]
         window.note(f"{starved}'s log ends where a file does, at {end}", rolled)
-        stage.hold(stage.fault_s / 2)
-        if stage.cluster.master_name() == starved:
-            elect(stage, stage.rng.choice(roles.replicas))
-        else:
-            stage.mark(f"{stage.cluster.master_name()} was elected already")
+        gave_way = comes_true(lambda: stage.cluster.master_name() != starved, _GIVE_WAY_LIMIT_S)
         successor = stage.cluster.master_name()
-        window.note(f"{successor} leads while {starved} has no room", successor != starved)
-        stage.hold(stage.fault_s / 2)
+        window.note(f"{successor} leads, as {starved} has no room", gave_way)
+        stage.hold(stage.fault_s)
         injection.verify()
     stage.measure(window, None, roles)
     injection.heal()

@@ -342,9 +342,11 @@ class SimBroker(Node):
         self.after_event()
 
     def after_event(self) -> None:
-        if not self.is_up:
-            return
-        self.session.tick(self.monotonic_ms(), self.wall_ms())
+        if self.is_up:
+            self._look_at_session(self.monotonic_ms())
+
+    def _look_at_session(self, now_ms: int) -> None:
+        self.session.tick(now_ms, self.wall_ms())
         for request in self.session.take_requests():
             self._send_request(request)
 
@@ -429,6 +431,8 @@ class SimBroker(Node):
         """The loop is about to write to the log. A thread that has something to do may do it just then."""
         if not (self._sync_is_due or self._checkpoint_is_due) or not path.startswith("commitlog/"):
             return None
+        if self.core.store.commitlog.turns.contents.locked():
+            return None  # the scrubber's thread writes, and whoever comes waits until it has ended
         if self._rng_of_threads.random() >= _INTERRUPTED:
             return None
         self.interrupted_writes += 1
@@ -590,6 +594,7 @@ class SimBroker(Node):
         """Bytes of the other side."""
         if connection not in self._links:
             return
-        self.driver.received(connection, data, self.monotonic_ms())
-        self.driver.pump(connection, self.monotonic_ms())
-        self.after_event()
+        now_ms = self.monotonic_ms()
+        self.driver.received(connection, data, now_ms)
+        if self.is_up:
+            self._look_at_session(now_ms)

@@ -12,20 +12,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from brokerd.metadata.tables import MetadataTables
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
-from brokerd.store.log.derive import derive_range
 from brokerd.store.log.layout import file_name, file_start
 from brokerd.store.put_status import PutStatus
 from brokerd.transactions.decide import Outcome
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState
 from controllerd.state.machine import ControllerMachine
-from remoting.record.codec import body_is_intact, decode_record
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC
 from tests.sim.delays import check_delays
 from tests.sim.poppers import POP_GROUP
+from tests.sim.records import look_at, units_of
 from tests.sim.transactors import TRANSACTION_TOPIC
 
 if TYPE_CHECKING:
@@ -207,16 +207,9 @@ def check_broker_alone(cluster: Cluster, broker: SimBroker) -> None:
     store = broker.core.store
     log = store.commitlog
     require(store.dispatch_offset == log.end_offset, f"{broker.name} did not dispatch its whole log")
-    expected: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for derived in derive_range(log.read, log.min_offset, log.end_offset, log.shape.checked(), 1 << 16):
-        require(derived.stop.name != "DAMAGED", f"the log of {broker.name} is damaged at {derived.end_offset}")
-        for topic, queue_id, queue_offset, physical_offset, size, _, _, count in derived.entries:
-            units = expected.setdefault((topic, queue_id), [])
-            if queue_offset == 0:
-                units.clear()  # the topic was deleted before
-            if queue_offset != len(units):
-                cluster.world.broken(f"{broker.name}: {topic}/{queue_id} has {queue_offset} after {len(units) - 1}")
-            units += [(physical_offset + n * size, size) for n in range(count)]
+    expected, damaged_at, gap = units_of(read_log(broker), log.min_offset, log.shape)
+    require(damaged_at is None, f"the log of {broker.name} is damaged at {damaged_at}")
+    require(not gap, f"{broker.name}: {gap}")
     gone = {name for name in cluster.history.topics if broker.core.metadata.topic(name) is None}
     for (topic, queue_id), units in expected.items():
         found = [unit[:2] for unit in store.read_units(topic, queue_id, 0, len(units) + 10)]
@@ -362,13 +355,19 @@ def _check_offsets(cluster: Cluster, broker: SimBroker) -> None:
         )
 
 
+def _epochs(broker: SimBroker) -> list[EpochEntry]:
+    """Those that the log has bytes of: one that begins at its end is known to who just became master, and soon to others."""
+    end_offset = broker.core.store.commitlog.end_offset
+    return [each for each in broker.driver.machine.epochs.entries if each.start_offset < end_offset]
+
+
 def _check_replicas(cluster: Cluster) -> None:
     """All replicas have the same log, the same epochs and the same tables."""
     require = cluster.world.require
     first, *others = cluster.brokers
     for other in others:
         require(read_log(first) == read_log(other), f"the logs of {first.name} and {other.name} differ")
-        entries = first.driver.machine.epochs.entries, other.driver.machine.epochs.entries
+        entries = _epochs(first), _epochs(other)
         require(entries[0] == entries[1], f"the epochs of {first.name} and {other.name} differ: {entries}")
         rows = [sorted(map(repr, each.core.metadata.tables.snapshot_rows())) for each in (first, other)]
         require(rows[0] == rows[1], f"the tables of {first.name} and {other.name} differ: {rows}")
@@ -424,14 +423,14 @@ def read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -
         records = store.read_messages(topic, queue_id, len(bodies), 1000, 1 << 30).records
         cluster.world.require(bool(records), f"{topic}/{queue_id} of {broker.name} ends early")
         for encoded in records:
-            record = decode_record(encoded)
-            if not body_is_intact(record):
+            record, is_intact = look_at(encoded)
+            if not is_intact:
                 cluster.world.broken(f"{topic}/{queue_id} of {broker.name} holds a damaged message")
             if record.queue_offset != len(bodies):
                 cluster.world.broken(
                     f"{topic}/{queue_id} of {broker.name} has offset {record.queue_offset} at {len(bodies)}"
                 )
-            bodies.append(bytes(record.body))
+            bodies.append(record.body)
     return bodies
 
 

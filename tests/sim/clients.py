@@ -13,9 +13,9 @@ from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import ProtocolError, RequestError
-from remoting.record.codec import body_is_intact, decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
+from tests.sim.records import look_at
 from tests.sim.world import Node, World
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Puller(Client):
 
     def _see(self, broker: SimBroker, offset: int, encoded: bytes) -> None:
         try:
-            record = decode_record(encoded)
+            record, is_intact = look_at(encoded)
         except ProtocolError as error:
             # A flipped length of the topic or the properties, which no checksum covers: the consumer sees it.
             self.world.require(
@@ -199,7 +199,7 @@ class Puller(Client):
         wanted, broken = _key_of(record.body), self.world.broken
         if not (self.cluster.may_serve_damage(broker) or record.property_map().get("KEYS") == wanted):
             broken(f"{broker.name} served {record.body[:20]!r} with other properties than it was sent with")
-        if not body_is_intact(record):
+        if not is_intact:
             broken(f"{broker.name} served a damaged message to a pull")
         if record.queue_offset != offset:
             broken(f"{broker.name} gave offset {record.queue_offset} for {offset}")

@@ -35,6 +35,10 @@ from controllerd.replicas.state import ReplicasState
 from controllerd.state.machine import ControllerMachine
 from tests.sim.mutants import Mutant, full, rotting, scenario
 from tests.support.disks import MemorySegment
+from tests.unit.brokerd.delay import test_delivery
+from tests.unit.brokerd.pop import test_masters
+from tests.unit.brokerd.store import test_recovery
+from tests.unit.controllerd.replicas import test_lost_tail
 from tests.unit.controllerd.state import test_tail
 
 
@@ -147,6 +151,10 @@ def _next_place(self: Batch, offset: int) -> int:
     return _place_of(self, offset + 1)
 
 
+def _when_due(self: Batch, now_ms: int) -> bool:
+    return self.due_ms <= now_ms
+
+
 _end_transaction = TransactionService._end
 
 
@@ -191,6 +199,7 @@ MUTANTS = (
         (),
         full("power", settings=ReplicationSettings(ack_after="append")),
         within=60,
+        first=9,
         is_quick=False,
     ),
     Mutant(
@@ -216,7 +225,7 @@ MUTANTS = (
         ((Journal, "when_acknowledged", _at_once),),
         full("processes"),
         within=60,
-        first=3,
+        first=8,
     ),
     Mutant(
         "an id again",
@@ -265,8 +274,8 @@ MUTANTS = (
         "W14",
         "A start takes for durable what can be read.",
         ((CommitLog, "write_again", _nothing),),
-        full("disk"),
-        within=60,
+        scenario(test_recovery.test_what_a_failed_sync_left_readable_is_durable_before_it_counts),
+        within=1,
     ),
     Mutant(
         "transactions forgotten",
@@ -275,7 +284,7 @@ MUTANTS = (
         ((OpenTransactions, "done_before", property(lambda table: table.next_offset)),),
         full("processes"),
         within=40,
-        first=1,
+        first=2,
     ),
     Mutant(
         "ends twice",
@@ -292,6 +301,7 @@ MUTANTS = (
         ((WaitingLevel, "release_ms", _by_the_wall_clock),),
         full("processes"),
         within=30,
+        first=1,
         is_quick=False,
     ),
     Mutant(
@@ -299,9 +309,8 @@ MUTANTS = (
         "delay",
         "How far a delay level is delivered is in the log before the messages are.",
         ((Deliverer, "_append", _progress_first),),
-        full("power"),
-        within=60,
-        is_quick=False,
+        scenario(test_delivery.test_wherever_the_log_of_a_delivery_is_cut_the_next_master_delivers_what_is_missing),
+        within=1,
     ),
     Mutant(
         "deleted queues come back",
@@ -310,16 +319,24 @@ MUTANTS = (
         ((DeletedTopics, "_remove_stale_queues", _nothing),),
         full("machines"),
         within=60,
+        first=5,
         is_quick=False,
     ),
     Mutant(
         "a lost tail is not told",
         "W15",
-        "A broker that acknowledges from memory starts without what it had, and nobody is told nor finds it out.",
-        ((StoreReplicatedLog, "keeps_tail", _keeps_tail), (heartbeats, "_compared", _whatever_it_had)),
-        full("memory", settings=ReplicationSettings(ack_after="append"), fault_ms=4500),
-        within=60,
-        is_quick=False,
+        "A broker that acknowledges from memory starts without what it had, and tells nobody.",
+        ((StoreReplicatedLog, "keeps_tail", _keeps_tail),),
+        scenario(test_recovery.test_who_acknowledges_from_memory_says_after_a_power_loss_that_its_tail_may_be_gone),
+        within=1,
+    ),
+    Mutant(
+        "a lost tail is not found out",
+        "W15",
+        "The controllers do not compare what a broker has with what it said that it had.",
+        ((heartbeats, "_compared", _whatever_it_had),),
+        scenario(test_lost_tail.test_a_disk_that_lied_is_found_out_by_what_was_confirmed),
+        within=1,
     ),
     Mutant(
         "numbers given again",
@@ -328,6 +345,7 @@ MUTANTS = (
         ((MessageStore, "_take_queue_offsets", _only_what_is_dispatched),),
         full("processes"),
         within=40,
+        first=2,
     ),
     Mutant(
         "unconfirmed records unknown",
@@ -336,7 +354,7 @@ MUTANTS = (
         ((MetadataService, "catch_up", _nothing),),
         full("processes"),
         within=60,
-        first=1,
+        first=3,
     ),
     Mutant(
         "tables not cut",
@@ -345,6 +363,7 @@ MUTANTS = (
         ((MetadataService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("network"),
         within=60,
+        first=6,
         is_quick=False,
     ),
     Mutant(
@@ -354,6 +373,7 @@ MUTANTS = (
         ((DurablePositions, "truncate", _cut_the_log_alone),),
         rotting(),
         within=100,
+        first=30,
     ),
     Mutant(
         "tables not rebuilt",
@@ -362,6 +382,7 @@ MUTANTS = (
         ((PopService, "truncated", _nothing), (BrokerCore, "_end_leading", _end_without_reading_again)),
         full("processes"),
         within=40,
+        first=6,
         is_quick=False,
     ),
     Mutant(
@@ -371,7 +392,7 @@ MUTANTS = (
         ((MessageStore, "held_offset", _without_holders),),
         full("disk"),
         within=60,
-        first=2,
+        first=3,
     ),
     Mutant(
         "pop: acks answered at once",
@@ -391,12 +412,21 @@ MUTANTS = (
         first=2,
     ),
     Mutant(
+        "pop: a lease ends by the clock",
+        "leases",
+        "A lease that is due is over for who acks, although it is about to be renewed.",
+        ((Batch, "is_over", _when_due),),
+        scenario(test_masters.test_a_lease_whose_renewal_is_late_is_one),
+        within=1,
+    ),
+    Mutant(
         "pop: a timer is lost",
         "POP",
         "A batch that cannot be brought back at once is never looked at again.",
         ((PopLedger, "defer", _nothing),),
         full("processes"),
         within=60,
+        first=9,
         is_quick=False,
     ),
     Mutant(
@@ -414,6 +444,7 @@ MUTANTS = (
         ((TransactionService, "_end", _commit_all),),
         full("calm"),
         within=10,
+        first=2,
     ),
     Mutant(
         "open ones are forgotten",
@@ -422,6 +453,7 @@ MUTANTS = (
         ((TransactionTopics, "rebuild", _begin_at_the_end),),
         full("processes"),
         within=40,
+        first=2,
     ),
     Mutant(
         "delivered early",

@@ -20,7 +20,8 @@ from brokerd.store.log.layout import file_start
 from brokerd.store.log.retention import FileAge
 from brokerd.store.log.segment import Segment
 from brokerd.store.log.verified_reads import VerifiedReads
-from brokerd.store.queues.consume_queue import QueueFiles
+from brokerd.store.queues import consume_queues
+from brokerd.store.queues.consume_queue import ConsumeQueue, QueueFiles
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.scrub.inspection import Inspection, Inspector
 from brokerd.store.start import log_recovery
@@ -38,8 +39,10 @@ from tests.unit.brokerd.repair import test_fetch, test_scrubber
 from tests.unit.brokerd.replication.roles import test_full_disks
 from tests.unit.brokerd.store import (
     test_commitlog,
+    test_consume_queues,
     test_housekeeping,
     test_queue_offsets,
+    test_rotten_units,
     test_threads,
 )
 
@@ -52,6 +55,10 @@ def _nothing(*_: Any) -> None:
 
 def _never(*_: Any) -> bool:
     return False
+
+
+def _always(*_: Any) -> bool:
+    return True
 
 
 def _always(*_: Any) -> bool:
@@ -312,16 +319,32 @@ MUTANTS = (
         "W37",
         "A read of a consume queue does not look at what covers the units.",
         ((QueueFiles, "read_checked", QueueFiles.read),),
-        rotting(),
-        within=60,
+        scenario(test_scrubber.test_units_are_not_believed_that_do_not_pass_their_check, 19),
+        within=1,
+    ),
+    Mutant(
+        "a search believes units",
+        "W37",
+        "The first message that is left in the log is searched for among units as they are.",
+        ((ConsumeQueue, "_is_credible", _always),),
+        scenario(test_rotten_units.test_a_queue_does_not_begin_behind_a_unit_that_rots, 25),
+        within=1,
     ),
     Mutant(
         "a rotten unit is the end",
         "W37",
         "A start takes the first unit that the log does not bear out for the queue's end.",
-        ((ConsumeQueues, "_is_rotten", _never),),
+        ((ConsumeQueues, "_is_rotten", _never), (ConsumeQueues, "_lacks_end", _never)),
         rotting(),
         within=60,
+    ),
+    Mutant(
+        "a lone rotten unit is the end",
+        "W37",
+        "A start takes a unit that is one bit off for what a crash left, when its check is gone and none follows.",
+        ((consume_queues, "_is_one_bit_off", _never),),
+        scenario(test_consume_queues.test_a_last_unit_with_one_wrong_bit_is_rot_also_when_its_check_is_gone, 1, 2),
+        within=1,
     ),
     Mutant(
         "a round without the index",

@@ -18,6 +18,7 @@ from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
 from tests.sim.clients import SURE_TIMEOUT_MS, Client, Reply, was_refused
+from tests.sim.records import look_at
 from tests.sim.world import World
 
 if TYPE_CHECKING:
@@ -142,9 +143,9 @@ def watch(broker: SimBroker) -> None:
             if arrival.topic == DELAYED_TOPIC and not cluster.injector.clocks_were_set:
                 first = arrival.max_offset - len(arrival.tags_codes)
                 for encoded in broker.core.store.read_messages(DELAYED_TOPIC, 0, first, 1000, 1 << 30).records:
-                    look_at(decode_record(encoded))
+                    hear_of(look_at(encoded).record)
 
-    def look_at(record: Record) -> None:
+    def hear_of(record: Record) -> None:
         level, began_ms = history.delayed[record.body]
         by = next(each for each in cluster.offered if each.store_host == record.store_host)
         waited_ms = world.now_ms - began_ms
@@ -214,5 +215,6 @@ def _records(broker: SimBroker, topic: str, queue_id: int = 0) -> list[Record]:
     store = broker.core.store
     found: list[Record] = []
     while len(found) < store.max_offset(topic, queue_id):
-        found += map(decode_record, store.read_messages(topic, queue_id, len(found), 1000, 1 << 30).records)
+        records = store.read_messages(topic, queue_id, len(found), 1000, 1 << 30).records
+        found += [look_at(each).record for each in records]
     return found

@@ -223,6 +223,17 @@ def _decide_without_minimum(settings: ReplicationSettings, members: int, near: i
     return decide(settings, members, near)._replace(refused=False)
 
 
+def _keep_settings(self: Mastership, settings: ReplicationSettings) -> None:
+    """A master goes on by the settings that it began with."""
+
+
+def _tell_the_role_alone(self: RoleMachine, settings: ReplicationSettings) -> None:
+    """Settings that change are those of the present role, and the next one has the former ones."""
+    role = self.mastership or self.followership
+    if role is not None:
+        role.reconfigure(settings)
+
+
 def _refused_for_nothing(self: SyncState, token: int, code: int, now_ms: int) -> None:
     """W23: a replica for whose sake a change was rejected stays required."""
     proposal = self._answered(token)
@@ -427,6 +438,22 @@ MUTANTS = (
         _says(_decide_without_minimum),
         ((mastership_rules, "decide", _decide_without_minimum),),
         light(settings=ReplicationSettings(min_in_sync_replicas=2)),
+    ),
+    Mutant(
+        "settings are not taken",
+        "live settings",
+        _says(_keep_settings),
+        ((Mastership, "reconfigure", _keep_settings),),
+        light(weights={"reconfigure": 3}),
+        within=40,
+    ),
+    Mutant(
+        "settings go with a role",
+        "live settings",
+        _says(_tell_the_role_alone),
+        ((RoleMachine, "reconfigure", _tell_the_role_alone),),
+        light(weights={"reconfigure": 3}),
+        within=60,
     ),
     Mutant(
         "the rejected stay required",

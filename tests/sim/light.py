@@ -12,6 +12,7 @@ The checks do the same as `check_safety` of the unit tests, but look only at wha
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from random import Random
 
 from brokerd.replication.epochs.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE, EpochFile
@@ -27,10 +28,11 @@ from tests.unit.brokerd.replication.schedules import WEIGHTS, Story
 
 STEPS = 80
 HEALS = 10  # one story of so many is told to the end
-ROTS = 5  # in one story of so many the files of epochs rot
+ROTS = 5  # in one story of so many the files of epochs rot, and in another one settings change
+_LIVE = {"reconfigure": 3.0}
 _ROT = {"rot": 3.0, "crash": 2.5, "start": 8.0}
 LIGHT_CHANGES = ("master", "replica", "fenced", "set")
-LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master", "rot")
+LIGHT_FAULTS = ("crash", "power_lost", "cut", "lose_answer", "abandon", "lose_master", "rot", "reconfigure")
 _NEAR_EVENTS = 8.0
 
 
@@ -75,6 +77,7 @@ class Watch:
                 mastership = machine.mastership
                 state += (machine.confirm_offset, machine.log.end_offset, machine.master_epoch)
                 state.append(mastership.sync.required if mastership is not None else None)
+                state.append(node.settings)
         return state
 
     def _note_cuts(self) -> bool:
@@ -94,10 +97,10 @@ class Watch:
 
     def _look_at_required_sets(self) -> None:
         controller = self._group.controller
-        least = self._group.settings.min_in_sync_replicas
         for node in self._nodes:
             if not node.alive:
                 continue
+            least = node.settings.min_in_sync_replicas
             machine = node.machine
             assert machine.confirm_offset <= machine.log.end_offset == node.log.end_offset
             mastership = machine.mastership
@@ -207,9 +210,9 @@ class LightStory(Story):
         ends_without_one: bool = False,
         without: frozenset[int] = frozenset(),
     ) -> None:
-        """`weights` makes some events likelier or rarer than they are; without it the seed says whether files rot.
-        `ends_without_one`: one broker stays dead in the end, and the others must be able to do without it. The events `without`
-        are left out; the others make the same choices then."""
+        """`weights` makes some events likelier or rarer than they are; without it the seed says whether files rot, or settings
+        change. `ends_without_one`: one broker stays dead in the end, and the others must be able to do without it. The events
+        `without` are left out; the others make the same choices then."""
         size = 3 if Random(seed).random() < 0.8 else Random(seed).choice((2, 4))
         super().__init__(seed, size=size, settings=settings, steps=steps, learners=learners & {*range(1, size + 1)})
         self.seed = seed
@@ -224,7 +227,7 @@ class LightStory(Story):
         self._without = without
         self._roles = [0] * size  # how many role changes of each broker were noted
         if weights is None:
-            weights = _ROT if seed % ROTS == ROTS - 1 else {}
+            weights = {ROTS - 1: _ROT, ROTS - 2: _LIVE}.get(seed % ROTS, {})
         self._weights = {**WEIGHTS, **weights}
         self._views = [self.group.controller.view()]  # the last of each epoch
 
@@ -267,6 +270,7 @@ class LightStory(Story):
             self._finish_without_one()
         elif self.heals:
             self.trace.append("everything is healed")
+            self._take_settings_back()
             self.finish()
             self.did["healed"] += 1
 
@@ -307,6 +311,33 @@ class LightStory(Story):
             image.held[position] ^= 1 << bit
         return True
 
+    def reconfigure(self) -> bool:
+        """An administrator changes what may be changed while brokers run, on one of them: how many copies a message must have at
+        least, how long is waited for them, and how long for a replica that does not keep up. One that is down starts with it."""
+        node = self.rng.choice(list(self.group.nodes.values()))
+        self._reconfigure(
+            node,
+            replace(
+                node.settings,
+                min_in_sync_replicas=self.rng.choice((1, 2, 3)),
+                ack_timeout_ms=self.rng.choice((300, 3000)),
+                not_caught_up_ms=self.rng.choice((500, 3000)),
+            ),
+        )
+        return True
+
+    def _take_settings_back(self) -> None:
+        first = self.group.settings
+        for node in self.group.nodes.values():
+            own = replace(first, learner=node.settings.learner)
+            if node.settings != own:
+                self._reconfigure(node, own)
+
+    def _reconfigure(self, node: Node, settings: ReplicationSettings) -> None:
+        node.settings = settings
+        if node.alive:
+            node.driver.reconfigure(settings, self.group.now_ms)
+
     def start(self) -> bool:
         """A broker starts. One that finds its files damaged refuses; it begins anew when the group does not count on it."""
         nodes = [node for node in self.group.nodes.values() if not node.alive]
@@ -331,6 +362,7 @@ class LightStory(Story):
         group = self.group
         dead = self.rng.choice([node for node in group.nodes.values() if group.controller.members != {node.broker_id}])
         self.trace.append(f"everything but b{dead.broker_id} is healed")
+        self._take_settings_back()
         if dead.alive:
             group.crash(dead)
         for node in group.nodes.values():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from remoting.errors import ProtocolError
-from remoting.record.codec import body_is_intact, decode_record
 from tests.sim.clients import TOPIC, Client, Reply
+from tests.sim.records import look_at
 from tests.sim.world import World
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ class Popper(Client):
 
     def _take(self, message: PoppedMessage, asked_ms: float) -> None:
         try:
-            record = decode_record(message.record)
+            record, is_intact = look_at(message.record)
         except ProtocolError as error:
             may = self.cluster.may_serve_damage(self.broker)
             self.world.require(may, f"{self.broker.name} gave what is no message: {error}")
             self.history.count("pop", "damage detected")
             return
-        self.world.require(body_is_intact(record), f"{self.broker.name} delivered a damaged message to a pop")
+        self.world.require(is_intact, f"{self.broker.name} delivered a damaged message to a pop")
         body = record.body
         known = body in self.history.attempts
         self.world.require(known, f"{self.broker.name} delivered {body[:20]!r} to a pop, which nobody sent")

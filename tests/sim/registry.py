@@ -22,11 +22,17 @@ CANNOT_BE_CLOSED: Final = frozenset({"W20", "W22"})
 
 
 class Sought(NamedTuple):
-    """How the search for one mutant ended: the seed and the promise, or None; and what it cost."""
+    """How the search for one mutant ended: the seed and the promise, or None; what that story breaks without the mutant, which
+    is then not found; and what the search cost."""
 
     name: str
     found: tuple[int, str] | None
+    breaks_anyhow: str
     cpu_s: float
+
+    @property
+    def is_found(self) -> bool:
+        return self.found is not None and not self.breaks_anyhow
 
 
 def _all_mutants() -> Iterator[Mutant]:
@@ -49,7 +55,7 @@ def find_all(names: Sequence[str] = ()) -> int:
         searches = [pool.submit(_seek, each.name) for each in sorted(chosen, key=lambda each: each.is_quick)]
         for search in as_completed(searches):
             sought = search.result()
-            found += sought.found is not None
+            found += sought.is_found
             _print(sought)
     print(f"{found} of {len(chosen)} mutants found")
     return len(chosen) - found
@@ -61,7 +67,8 @@ def _seek(name: str) -> Sought:
     (mutant,) = (each for each in MUTANTS if each.name == name)
     began = time.process_time()
     found = mutant.find()
-    return Sought(name, found, time.process_time() - began)
+    took_s = time.process_time() - began
+    return Sought(name, found, mutant.breaks_anyhow(found[0]) if found is not None else "", took_s)
 
 
 def _print(sought: Sought) -> None:
@@ -70,4 +77,6 @@ def _print(sought: Sought) -> None:
     if sought.found is not None:
         seed, promise = sought.found
         outcome = f"seed {seed}: {promise}"
+    if sought.breaks_anyhow:
+        outcome = f"NOT FOUND by this story, which breaks a promise without it: {sought.breaks_anyhow}"
     print(f"{mutant.window:4} {mutant.name:34} {sought.cpu_s:6.1f} s  {outcome[:200]}", flush=True)

@@ -195,9 +195,10 @@ class RotStory:
         if common is None:
             copy.store.reset(0)
             copy.epochs.replace(())
-        elif common < log.end_offset:
-            copy.store.truncate(common)
-            copy.epochs.cut(common)
+        else:
+            if common < log.end_offset:
+                copy.store.truncate(common)
+            copy.epochs.cut(common)  # also an epoch that begins there and never got a byte
         EpochFile(copy.disk).save_entries(tuple(copy.epochs.entries))
         copy.is_reconciled = True
         return True

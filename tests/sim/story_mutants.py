@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from brokerd.metadata.consumer_rules import ConsumerRules
 from brokerd.pop import finishing
 from brokerd.pop.requests import AckStatus
 from brokerd.pop.service import PopService
@@ -43,6 +44,10 @@ def _whoever_has_the_id(self: HeartbeatTable, group: Group, broker_id: int) -> H
 
 def _nothing_is_reset(self: PopService, group: str, topic: str, queue_id: int, offset: int) -> None:
     """A group that pops is told that its offset was reset, and pops go on where they were."""
+
+
+def _nothing_is_pending(self: ConsumerRules, group: str, topic: str, queue_id: int) -> int | None:
+    return None
 
 
 def _nothing_was_before(self: StoreReads, topic: str, queue_id: int, timestamp_ms: int) -> int:
@@ -129,6 +134,15 @@ MUTANTS = (
         is_quick=False,
     ),
     Mutant(
+        "pulls go on after a reset",
+        "offset resets",
+        "A group that pulls is not told that its offset was reset.",
+        ((ConsumerRules, "pending_reset", _nothing_is_pending),),
+        full("calm", ingredients=("offset resets",)),
+        within=4,
+        is_quick=False,
+    ),
+    Mutant(
         "resets by time go to the end",
         "offset resets",
         _says(_nothing_was_before),
@@ -153,6 +167,7 @@ MUTANTS = (
         ((Forwarder, "_answered", _tell_what_is_hoped),),
         full("processes", ingredients=("gRPC through replicas",)),
         within=10,
+        first=1,
         is_quick=False,
     ),
     Mutant(
@@ -162,6 +177,7 @@ MUTANTS = (
         ((forward, "REPEATABLE", forward.REPEATABLE | {"SendMessage"}),),
         full("processes", ingredients=("gRPC through replicas",)),
         within=20,
+        first=12,
         is_quick=False,
     ),
     Mutant(
@@ -171,6 +187,7 @@ MUTANTS = (
         ((Mastership, "next_transfer", _across_epochs),),
         full("processes", ingredients=("replica of the original",)),
         within=10,
+        first=2,
         is_quick=False,
     ),
     Mutant(

@@ -16,7 +16,7 @@ _DONE = {
     "fixed roles": ("send to either group", "broker-f"),
     "gRPC through replicas": ("gRPC send through a replica", "ok"),
     "lease holders that die": ("lease holder", "dies"),
-    "offset resets": ("reset", "looked at"),
+    "offset resets": ("reset-pulls", "looked at"),
     "replica of the original": ("copy of the original", "bytes"),
     "second group": ("send to either group", "broker-b"),
 }

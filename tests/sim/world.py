@@ -9,19 +9,18 @@ on. `trace` keeps the story for people; `fingerprint` covers every event, so two
 from __future__ import annotations
 
 import gc
-import heapq
 import itertools
-import struct
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, NoReturn
 
 Action = Callable[[], None]
 
-_EVENT = struct.Struct(">dq")
 _EPOCH_MS = 1_700_000_000_000
 _SELDOM = 1 << 62
 _MUCH_LOSS = 0.1
@@ -41,11 +40,21 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.now_ms = 0.0
-        self.steps = 0
-        self.fingerprint = 0
         self.trace: list[str] = []
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = itertools.count()
+        self._times_ms = array("d")  # of all events so far, and their numbers: what the fingerprint is made of
+        self._numbers = array("q")
+
+    @property
+    def steps(self) -> int:
+        """How many events there were."""
+        return len(self._times_ms)
+
+    @property
+    def fingerprint(self) -> int:
+        """Of the order and the times of all events so far."""
+        return zlib.crc32(self._numbers.tobytes(), zlib.crc32(self._times_ms.tobytes()))
 
     def random(self, name: str) -> Random:
         """A generator of its own for whoever makes choices."""
@@ -53,7 +62,7 @@ class World:
 
     def after(self, delay_ms: float, action: Callable[..., None], *args: Any) -> None:
         """Do something later."""
-        heapq.heappush(self._queue, (self.now_ms + delay_ms, next(self._count), action, args))
+        heappush(self._queue, (self.now_ms + delay_ms, next(self._count), action, args))
 
     def run(self, duration_ms: float) -> None:
         """Let time pass."""
@@ -73,7 +82,7 @@ class World:
     def _run_until(self, condition: Callable[[], bool], limit_ms: float, every: int) -> bool:
         end = self.now_ms + limit_ms
         queue = self._queue
-        pack, crc, pop = _EVENT.pack, zlib.crc32, heapq.heappop
+        pop, note_time, note_number = heappop, self._times_ms.append, self._numbers.append
         countdown = 1
         while True:
             countdown -= 1
@@ -84,9 +93,10 @@ class World:
             if not queue or queue[0][0] > end:
                 self.now_ms = end
                 return condition()
-            self.now_ms, number, action, args = pop(queue)
-            self.steps += 1
-            self.fingerprint = crc(pack(self.now_ms, number), self.fingerprint)
+            now_ms, number, action, args = pop(queue)
+            self.now_ms = now_ms
+            note_time(now_ms)
+            note_number(number)
             action(*args)
 
     def note(self, text: str) -> None:
@@ -251,7 +261,7 @@ class Network:
         self.loss = self.reply_loss = self.doubling = 0.0
         held, self._held = self._held, []
         for source, target, life, action in held:
-            self._deliver(source, target, life, action)
+            self.stream(source, target, life, action)
 
     def is_cut(self, a: str, b: str) -> bool:
         return (a, b) in self._cut
@@ -269,15 +279,13 @@ class Network:
 
     def send(self, source: Node, target: Node, action: Action, *, may_double: bool = False) -> None:
         """A message that may be lost; it arrives after a delay, in the target's present life."""
-        if (source.name, target.name) in self._cut or (self.loss and self._rng.random() < self.loss):
+        if (self._cut and (source.name, target.name) in self._cut) or (self.loss and self._rng.random() < self.loss):
             self.counters["message lost"] += 1
             return
-        copies = 1
         if may_double and self.doubling and self._rng.random() < self.doubling:
             self.counters["message doubled"] += 1
-            copies = 2
-        for _ in range(copies):
             self.world.after(self.delay_ms(source, target), self._arrive, source, target, target.life, action)
+        self.world.after(self.delay_ms(source, target), self._arrive, source, target, target.life, action)
 
     def _arrive(self, source: Node, target: Node, life: int, action: Action) -> None:
         if self._cut and (source.name, target.name) in self._cut:
@@ -286,14 +294,10 @@ class Network:
         self.counters["message delivered"] += 1
         target.do(life, action)
 
-    def stream(self, source: Node, target: Node, life: int, action: Action) -> None:
-        """A part of an ordered stream: it waits while the link is cut. The caller keeps the order."""
-        self._deliver(source, target, life, action)
-
     def delay_ms(self, source: Node, target: Node) -> float:
         """Mostly a fraction of a millisecond, sometimes much longer."""
-        rng = self._rng
-        delay = rng.uniform(0.05, 0.5) if rng.random() < 0.95 else rng.uniform(0.5, 40)
+        random = self._rng.random
+        delay = 0.05 + 0.45 * random() if random() < 0.95 else 0.5 + 39.5 * random()
         return delay + self._slow_ms.get((source.name, target.name), 0.0) if self._slow_ms else delay
 
     def stream_delay_ms(self, source: Node, target: Node) -> float:
@@ -307,8 +311,9 @@ class Network:
         """Where a part of a stream is torn into two; 0 = it arrives whole."""
         return self._rng.randrange(1, length) if length > 1 and self._rng.random() < 0.3 else 0
 
-    def _deliver(self, source: Node, target: Node, life: int, action: Action) -> None:
-        if self.is_cut(source.name, target.name):
+    def stream(self, source: Node, target: Node, life: int, action: Action) -> None:
+        """A part of an ordered stream: it waits while the link is cut. The caller keeps the order."""
+        if self._cut and (source.name, target.name) in self._cut:
             self._held.append((source, target, life, action))
             return
         self.counters["stream part delivered"] += 1
@@ -355,7 +360,7 @@ class Stream:
         if cut:
             self._waiting.append(data[cut:])
             data = data[:cut]
-        self.waiting_bytes = sum(map(len, self._waiting))
+        self.waiting_bytes -= len(data)
         if self._target.life == self._life and self._target.is_up:
             self._network.stream(self._source, self._target, self._life, partial(self._deliver, data))
 

@@ -135,7 +135,8 @@ class MemorySegment:
 
     def read(self, position: int, length: int) -> bytes:
         self._check()
-        self._disk.check_readable(self._path, position, length)
+        if self._disk.bad_pages:
+            self._disk.check_readable(self._path, position, length)
         return self._file.seen.read(position, length)
 
     def map(self) -> MemoryView:
@@ -154,9 +155,11 @@ class MemorySegment:
         self._open = False
 
     def _check(self) -> None:
+        disk = self._disk
         assert self._open, f"{self._path} was closed"
-        assert self._generation == self._disk.generation, f"{self._path} was opened before the last crash"
-        self._disk.check_power()
+        assert self._generation == disk.generation, f"{self._path} was opened before the last crash"
+        if disk.is_off:
+            disk.check_power()
 
 
 class MemoryView:
@@ -184,7 +187,9 @@ class MemoryDisk:
     def __init__(self, *, capacity_bytes: int = _ENDLESS_BYTES) -> None:
         self.capacity_bytes = capacity_bytes
         self.counters = Counters()
-        self.wall_ms: Callable[[], int | None] = lambda: None  # the machine's clock, if it has one
+        self.wall_ms: Callable[[], int | None] | None = None  # the machine's clock, if it has one
+        self.is_off = False  # without power
+        self.bad_pages: set[tuple[str, int]] = set()
         self.generation = 0
         self.files: dict[str, MemoryFile] = {}
         self._directories: set[str] = {""}
@@ -240,7 +245,7 @@ class MemoryDisk:
                 file = MemoryFile(SparseBytes(), SparseBytes())
                 file.seen.write(0, content)
                 file.platter.write(0, content)
-                file.modified_ms = self.wall_ms()
+                self._stamp(file)
                 self.files[path] = file
 
     def modified_ms(self, path: str) -> int | None:
@@ -283,12 +288,16 @@ class MemoryDisk:
             self.counters.writes += 1
             file.seen.write(position, content)
             file.unsynced.append((position, content))
-            file.modified_ms = self.wall_ms()
+            self._stamp(file)
 
     def resize_file(self, file: MemoryFile, size: int) -> None:
         with self._lock:
             file.seen.resize(size)
             file.unsynced.append(size)
+            self._stamp(file)
+
+    def _stamp(self, file: MemoryFile) -> None:
+        if self.wall_ms is not None:
             file.modified_ms = self.wall_ms()
 
     def sync_file(self, path: str, file: MemoryFile) -> None:
@@ -341,12 +350,10 @@ class FaultyDisk(MemoryDisk):
     def __init__(self, rng: Random, *, capacity_bytes: int = _ENDLESS_BYTES) -> None:
         super().__init__(capacity_bytes=capacity_bytes)
         self._rng = rng
-        self._power = True
         self._lose_power_in: int | None = None
         self._fail_sync_in: int | None = None
         self._fail_write_in: int | None = None
         self.in_the_middle: Callable[[str], Callable[[], None] | None] | None = None
-        self.bad_pages: set[tuple[str, int]] = set()
 
     # -- orders ------------------------------------------------------------------------------------------------------------
 
@@ -403,7 +410,7 @@ class FaultyDisk(MemoryDisk):
             raise _refused("read", path, errno.EIO)
 
     def check_power(self) -> None:
-        if not self._power:
+        if self.is_off:
             raise PowerLost("the power is off")
 
     def reach_sync_point(self, what: str) -> tuple[bool, bool]:
@@ -412,7 +419,7 @@ class FaultyDisk(MemoryDisk):
         if self._lose_power_in != 0:
             return True, False
         self._lose_power_in = None
-        self._power = False
+        self.is_off = True
         self.counters.power_losses += 1
         return self._rng.random() < 0.5, True
 
@@ -488,7 +495,7 @@ class FaultyDisk(MemoryDisk):
 
     def _come_back(self) -> None:
         self.generation += 1
-        self._power = True
+        self.is_off = False
 
 
 def _pages(position: int, length: int) -> range:

@@ -33,6 +33,9 @@ name server. Clients are asked by brokers.
 actions, one of which must be allowed. A field that is absent demands nothing; when all are, the demand is on the Cluster. Retry
 and dead-letter topics belong to their Group.
 
+**Fields of our own.** A broker's heartbeat (904) says `hasRoom`, `true` or `false`: whether its disk takes messages. Who does not
+say it is left alone.
+
 | code | name | who answers | what it needs |
 |---|---|---|---|
 """

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.test import Client
+from django.utils.html import escape
 
 from remoting.errors import ConnectionLost
+from tests.web import fakes
 from tests.web.fakes import FakeCluster, RecordingQueue
 from webapp.audit.models import AuditEntry
 
@@ -78,3 +82,48 @@ def test_the_dialog_says_what_it_means_and_is_for_those_who_may(operator: Client
     sent = operator.post("/transactions/decide", {"group": "broker-a", "offset": "7", "decision": "rollback"})
     assert sent.status_code == 302
     assert len(RecordingQueue.sent) == 1
+
+
+HOSTILE = [
+    '"><script>alert(1)</script>',
+    "' onmouseover='alert(1)",
+    "\u202egnitirw morf tfel",
+    "\U0001f9e8" * 90,
+    "x" * 90,
+    "{{ 7 }}{% now %}",
+    "a\tb\r\nSet-Cookie: c=d",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_that_clients_have_chosen_are_shown_as_text(
+    operator: Client, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Keys, groups and topics of a half message are its producer's words, whoever that is."""
+    hostile = replace(fakes.GIVEN_UP[0], key=name, producer_group=name, topic=name)
+    monkeypatch.setattr(fakes, "GIVEN_UP", (hostile,))
+    dialog = "/transactions/decide?group=broker-a&offset=7&decision=commit"
+    for address in ("/transactions/", dialog):
+        text = operator.get(address).content.decode()
+        assert escape(name)[:40] in text
+        assert "<script>alert" not in text
+        assert "onmouseover='" not in text
+        assert "{{ 7 }}" not in name or "{{ 7 }}" in text, "it is no template"
+    assert operator.get(f"{LIST}?group=broker-a").json()["items"][0]["key"] == name
+
+
+def test_nobody_ends_one_without_the_right_or_in_the_name_of_another(
+    client: Client, viewer: Client, operator: Client
+) -> None:
+    for sender, status in ((client, 401), (viewer, 403)):
+        assert sender.post(LIST, DECISION, content_type="application/json").status_code == status
+    assert client.get(f"{LIST}?group=broker-a").status_code == 401
+    assert client.post("/transactions/decide", {**DECISION}).status_code in (302, 401)
+    assert viewer.post("/transactions/decide", {**DECISION}).status_code == 403
+    forged = operator.post(LIST, {**DECISION, "decided_by": "ann"}, content_type="application/json")
+    assert forged.json()["parameters"]["decided_by"] == "operator"
+    RecordingQueue.sent.clear()
+    raw = {"kind": "transaction.decide", "parameters": DECISION}
+    for address in ("/api/v1/operations", "/api/v1/operations/"):
+        assert viewer.post(address, raw, content_type="application/json").status_code in (403, 404, 405)
+    assert not RecordingQueue.sent

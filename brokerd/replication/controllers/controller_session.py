@@ -173,17 +173,17 @@ class ControllerSession(Session):
             fields = self._speaker.alteration_fields(master_epoch, wall_ms)
             body = orjson.dumps({"syncStateSet": sorted(proposal.members), "syncStateSetEpoch": proposal.base_epoch})
             self._send(leader, codes.CONTROLLER_ALTER_SYNC_STATE_SET, fields, body)
-        elif Ask.ELECTION in self._asked and now_ms >= self._elect_at_ms:
+        elif self._asked and Ask.ELECTION in self._asked and now_ms >= self._elect_at_ms:
             self._asked.remove(Ask.ELECTION)
             self._elect_at_ms = now_ms + _ELECTION_RETRY_MS
             self._heartbeat(leader)
             self._send(leader, codes.CONTROLLER_ELECT_MASTER, self._speaker.election_fields(wall_ms))
-        elif now_ms >= self._poll_at_ms or (Ask.SYNC in self._asked and now_ms >= self._sync_at_ms):
+        elif now_ms >= self._poll_at_ms or (now_ms >= self._sync_at_ms and self._asked and Ask.SYNC in self._asked):
             self._asked.discard(Ask.SYNC)
             self._sync_at_ms = now_ms + _SYNC_RETRY_MS
             self._poll_at_ms = now_ms + self._settings.controller_poll_ms
             self._send(leader, codes.CONTROLLER_GET_REPLICA_INFO, {"brokerName": self._names.broker_name})
-        elif Ask.MEMBERS in self._asked or now_ms >= self._members_at_ms:
+        elif (self._asked and Ask.MEMBERS in self._asked) or now_ms >= self._members_at_ms:
             self._asked.discard(Ask.MEMBERS)
             self._members_at_ms = now_ms + _MEMBERS_POLL_MS
             body = orjson.dumps([self._names.broker_name])

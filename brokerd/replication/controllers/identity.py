@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from remoting.disk import Disk
+from brokerd.replication.kept_files import damaged
+from remoting.disk import SmallFiles
 from remoting.errors import CorruptedFile, SettingsError
 from remoting.sealed_text import seal, unseal
 
@@ -53,7 +54,7 @@ class Choice:
 class IdentityFiles:
     """The two files in the root of a broker's data directory."""
 
-    def __init__(self, disk: Disk, cluster: str, broker_name: str) -> None:
+    def __init__(self, disk: SmallFiles, cluster: str, broker_name: str) -> None:
         for name in (cluster, broker_name):
             if not name or "#" in name or "\n" in name:
                 raise SettingsError(f"the name {name!r} is not usable: it must not be empty and not contain '#'")
@@ -102,9 +103,7 @@ class IdentityFiles:
         text = unseal(content, "#", path).text
         fields = text.split("#", count - 1)
         if len(fields) != count:
-            raise CorruptedFile(
-                f"{path} has {len(fields)} of {count} fields; restore it, or remove it to get a new broker id"
-            )
+            raise damaged(path, f"it has {len(fields)} of {count} fields")
         if fields[:2] != [self._cluster, self._broker_name]:
             raise SettingsError(
                 f"this data directory belongs to broker {fields[1]} of cluster {fields[0]}; "
@@ -115,11 +114,11 @@ class IdentityFiles:
 
 def _broker_id(path: str, text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise CorruptedFile(f"{path}: {text[:40]!r} is not a broker id")
+        raise damaged(path, f"{text[:40]!r} is not a broker id")
     return int(text)
 
 
-def next_incarnation(disk: Disk, chance: Callable[[int], int] = secrets.randbits) -> int:
+def next_incarnation(disk: SmallFiles, chance: Callable[[int], int] = secrets.randbits) -> int:
     """A number that tells this start from all others, also from those of a process that runs on a copy of the directory.
 
     Its upper bits count the starts: what an earlier life said counts for less. Its lower bits are drawn (`chance` gives so many

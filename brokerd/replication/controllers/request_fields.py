@@ -16,7 +16,7 @@ class Speaker:
 
     `incarnation` differs from start to start; `tail_kept` is false when recovery may have left less than was acknowledged, and
     `lost_confirmed` is then how far the log was known to be confirmed (-1: nothing says so). `judged_listeners` hear when the
-    controllers have decided without that log.
+    controllers have decided without that log. `has_room` tells whether the disk takes messages (None: nobody asks it).
     """
 
     names: BrokerNames
@@ -26,6 +26,7 @@ class Speaker:
     tail_kept: bool = True
     lost_confirmed: int = -1
     judged_listeners: list[Callable[[], None]] = field(default_factory=list)
+    has_room: Callable[[], bool] | None = None
 
     @property
     def lacks_confirmed(self) -> bool:
@@ -69,6 +70,7 @@ class Speaker:
 
     def heartbeat_fields(self) -> dict[str, str]:
         machine, settings = self.machine, self.machine.settings
+        room = {} if self.has_room is None else {"hasRoom": "true" if self.has_room() else "false"}
         return self._group_and_id() | {
             "brokerAddr": self.names.address,
             "epoch": str(machine.epochs.last_epoch),
@@ -77,6 +79,7 @@ class Speaker:
             "heartbeatIntervalMills": str(settings.controller_heartbeat_ms),
             "heartbeatTimeoutMills": str(settings.controller_heartbeat_timeout_ms),
             "electionPriority": str(settings.election_priority),
+            **room,
             **self._own(),
         }
 

@@ -8,8 +8,9 @@ replaced atomically and durably. Whoever calls `save_*` may act on the new value
 from __future__ import annotations
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList, decode_epochs, encode_epochs
+from brokerd.replication.kept_files import damaged
 from remoting.checksum import crc32
-from remoting.disk import Disk
+from remoting.disk import SmallFiles
 from remoting.errors import CorruptedFile
 from remoting.invariants import monotonic
 
@@ -21,7 +22,7 @@ _BACKUP_FILE = EPOCH_FILE + ".bak"
 class EpochFile:
     """The two files in the root of a broker's store."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: SmallFiles) -> None:
         self._disk = disk
         self._master_epoch = 0
 
@@ -47,9 +48,9 @@ class EpochFile:
         try:
             if content:
                 return decode_epochs(content, EPOCH_FILE)
-        except CorruptedFile:
+        except CorruptedFile as error:
             if not backup:
-                raise
+                raise damaged(EPOCH_FILE, str(error).removeprefix(f"{EPOCH_FILE}: ")) from error
         return decode_epochs(backup, _BACKUP_FILE) if backup else []
 
     def _load_master_epoch(self) -> int:
@@ -58,5 +59,5 @@ class EpochFile:
             return 0
         digits, _, checksum = content.strip().partition(b" ")
         if not digits.isdigit() or checksum != str(crc32(digits)).encode("ascii"):
-            raise CorruptedFile(f"{MASTER_EPOCH_FILE}: bad checksum; restore it, or let this replica start empty")
+            raise damaged(MASTER_EPOCH_FILE, "it does not fit its checksum")
         return int(digits)

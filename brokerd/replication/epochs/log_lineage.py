@@ -6,7 +6,7 @@ import re
 import secrets
 from typing import Final
 
-from remoting.disk import Disk
+from remoting.disk import SmallFiles
 from remoting.errors import CorruptedFile, ProtocolError
 from remoting.sealed_text import seal, unseal
 
@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{32}")
 class LogLineage:
     """The file in the root of a broker's data directory."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: SmallFiles) -> None:
         self._disk = disk
 
     def load(self, *, draw: bool) -> str:

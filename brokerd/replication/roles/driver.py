@@ -371,12 +371,15 @@ class ReplicationDriver:
                 while machine.has_effects:
                     for effect in machine.take_effects():
                         self._carry_out(effect, now_ms)
-                self._tell_confirmed()
+                confirm_offset = machine.confirm_offset
+                if confirm_offset != self._confirm_told:
+                    self._tell_confirmed(confirm_offset)
                 mastership = machine.mastership
                 completed = mastership is not None and self.acks.acknowledge(mastership.acknowledged_offset)
                 if not completed and not machine.has_effects:
                     break
-            self._tell_seals()
+            if mastership is not None:
+                self._tell_seals()
             if self._hand_over is not None:
                 self._look_at_hand_over(self._hand_over, now_ms)
         except LogRefusedError as error:
@@ -397,15 +400,13 @@ class ReplicationDriver:
             )
             self._log.seal_records(self._seals)
 
-    def _tell_confirmed(self) -> None:
+    def _tell_confirmed(self, confirm_offset: int) -> None:
         """Before anybody is told that a message is safe, consumers can see it."""
-        confirm_offset = self.machine.confirm_offset
-        if confirm_offset != self._confirm_told:
-            rose = confirm_offset > self._confirm_told
-            self._confirm_told = confirm_offset
-            if rose:
-                for listener in self.confirm_listeners:
-                    listener(confirm_offset)
+        rose = confirm_offset > self._confirm_told
+        self._confirm_told = confirm_offset
+        if rose:
+            for listener in self.confirm_listeners:
+                listener(confirm_offset)
 
     def _refused(self, error: LogRefusedError, now_ms: int) -> None:
         """The log did not take what a master sent, and the effects behind that were not carried out: go on from what is

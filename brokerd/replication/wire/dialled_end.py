@@ -105,7 +105,8 @@ class DialledEnd:
             header, body = self._label(header, body)
         frames.append(Piece(header, body))
         self._missing -= len(body)
-        self._header = header._replace(offset=header.offset + len(body))
+        if self._missing:
+            self._header = header._replace(offset=header.offset + len(body))
         return len(body)
 
     def _take(self, view: memoryview, position: int, frames: list[FromMaster]) -> int:

@@ -1,8 +1,8 @@
 """From log bytes to what the index holds of them: the keys of each message, hashed (pure).
 
 A message is found by its unique key (UNIQ_KEY) and by each word of its KEYS, under its topic. Rolled-back transaction records
-are not found. Messages of one producer mostly differ in their unique key alone, so what the last message's properties looked
-like is tried first, and for many messages at once where records of its size follow (`runs.py`).
+are not found. Messages of one producer mostly differ in their unique key alone, and their records in their checksums, so what the
+last message's properties looked like is tried first, and for many messages at once where records of its size follow (`runs.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from brokerd.store.index.hashing import KeyHasher
-from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, take_run
+from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, likeness_of, take_run
 from remoting.record.fields import measure
 from remoting.record.layout import (
     HEAD_BYTES,
@@ -90,7 +90,10 @@ def has_key(properties: bytes, key: str) -> bool:
 
 def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: WalkMemory) -> Postings:
     """Walk the records in `data`, the log bytes that start at the record boundary `physical_offset` of a file of that size."""
-    found = Postings([], [], [], physical_offset, Stop.END, 0)
+    hashes: list[int] = []
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    found = Postings(hashes, offsets, timestamps, physical_offset, Stop.END, 0)
     position = memory.try_at = 0
     while True:
         position = _take_alike(data, position, physical_offset, found, memory)
@@ -100,7 +103,7 @@ def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: W
         if stop is None and is_record and not _take_any(data, position, size, offset, found, memory):
             stop, size = Stop.DAMAGED, 0
         if stop is not None:
-            return found._replace(end_offset=offset, stop=stop, needs=size)
+            return Postings(hashes, offsets, timestamps, offset, stop, size)
         position += size
 
 
@@ -109,11 +112,11 @@ def _take_alike(data: bytes, position: int, physical_offset: int, found: Posting
     like = memory.like
     if like is None:
         return position
-    topic, before, key_length, behind = like
+    topic, before, key_length, behind, digits, close = like
     hashes, offsets, timestamps, *_ = found
     hashed = memory.hasher.of_topic(topic)
     before_length, behind_length = len(before), len(behind)
-    key_and_behind = key_length + behind_length
+    from_key = like.length_from_key()
     length = len(data)
     last_head = length - HEAD_BYTES
     while position <= last_head:
@@ -124,7 +127,9 @@ def _take_alike(data: bytes, position: int, physical_offset: int, found: Posting
                 continue
         size, magic, found_offset, sys_flag, timestamp, body_length = _HEAD_V4(data, position)
         end = position + size
-        key_at, key_end = end - key_and_behind, end - behind_length
+        key_at = end - from_key
+        key_end = key_at + key_length
+        digits_at = key_end + behind_length
         topic_at = key_at - before_length
         if (
             magic != MAGIC_V1
@@ -133,7 +138,9 @@ def _take_alike(data: bytes, position: int, physical_offset: int, found: Posting
             or topic_at - body_length != position + HEAD_BYTES
             or sys_flag & NOT_PLAIN
             or data[topic_at:key_at] != before
-            or data[key_end:end] != behind
+            or data[key_end:digits_at] != behind
+            or (digits and not data[digits_at : digits_at + digits].isdigit())
+            or data[digits_at + digits : end] != close
             or not (key := data[key_at:key_end]).isalnum()
         ):
             break
@@ -190,7 +197,7 @@ def _take_any(data: bytes, at: int, size: int, offset: int, found: Postings, mem
     if is_plain and len(keys) == 1 and (place := _only_place_of(properties, keys[0])):
         key_at = properties_at + place
         key_end = key_at + len(keys[0])
-        memory.like = Likeness(topic, data[body_end:key_at], len(keys[0]), data[key_end:end])
+        memory.like = likeness_of(topic, data[body_end:key_at], len(keys[0]), data[key_end:end])
     return True
 
 

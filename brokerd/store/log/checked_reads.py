@@ -45,7 +45,8 @@ class RecordReads:
         self._known = array("I", bytes(4 * _KNOWN_READS)) if library is None else None
 
     def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
-        """The records that the units name, as `joined` reads them; those that are gone from the log's begin are left out."""
+        """The records that the units name, as `joined` reads them; those that are gone from the log's begin are left out. A place
+        that the log never had, or that is gone though one before it is there, is not what was stored."""
         content = self.joined(units, encoded, total)
         if content is None:
             return self._one_by_one(units)
@@ -55,13 +56,16 @@ class RecordReads:
         return [content[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
     def _one_by_one(self, units: Sequence[Unit]) -> list[bytes]:
-        records = []
+        records: list[bytes] = []
+        begin = next(iter(self._segments), 0)
         for unit in units:
             offset, size, _ = unit
             if offset - offset % self._segment_bytes in self._segments:
                 record = self._read(offset, size)
                 self._check(record, (unit,), b"")
                 records.append(record)
+            elif records or not 0 <= offset < begin:
+                raise _damaged(offset, size)
         return records
 
     def joined(self, units: Sequence[Unit], encoded: bytes, total: int) -> bytes | None:

@@ -25,7 +25,7 @@ from brokerd.native.library import Library
 from brokerd.store.log.bad_sectors import PAGE_BYTES, is_unreadable, read_around, write_over
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
-from brokerd.store.log.derive import RecordShape, ends_of, intact_record_at
+from brokerd.store.log.derive import RecordShape, first_damaged_of, intact_record_at
 from brokerd.store.log.file_turns import FileTurns
 from brokerd.store.log.layout import (
     check_file_starts,
@@ -33,11 +33,12 @@ from brokerd.store.log.layout import (
     file_start,
     parse_file_name,
 )
+from brokerd.store.log.record_checks import first_damaged_in_c
 from brokerd.store.log.segment import Segment
 from brokerd.store.settings import StoreSettings
 from remoting.disk import Bytes, Disk
 from remoting.errors import CorruptedFile, DamagedRange, DamagedRecord, ProtocolError, SettingsError, StorageError
-from remoting.record.checksum import first_damaged, is_intact
+from remoting.record.checksum import is_intact
 from remoting.record.codec import encode_filler
 from remoting.record.fields import STORE_TIMESTAMP_END, store_timestamp_of
 from remoting.record.layout import BORDER, FILLER_BYTES
@@ -67,14 +68,15 @@ class CommitLog:
         self, disk: Disk, settings: StoreSettings, *, is_ours: bool = True, library: Library | None = None
     ) -> None:
         """Open the files that are there; in a log that is not ours, none was left unfinished. The end is provisional (that of the
-        last file) until `recovered` said where it is. With the library, reads are checked in C.
+        last file) until `recovered` said where it is. With the library, records are checked in C.
 
         Raises CorruptedFile or SettingsError when the files are not a log of this file size.
         """
         self._disk = disk
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
-        self.shape = RecordShape(self._size, self._max_record_bytes)
+        find_damaged = first_damaged_of if library is None else first_damaged_in_c(library)
+        self.shape = RecordShape(self._size, self._max_record_bytes, first_damaged_of=find_damaged)
         self._segments: dict[int, Segment] = {}
         self.reads = RecordReads(self._segments, self._size, self.read, library)
         self._current: Segment | None = None
@@ -182,7 +184,7 @@ class CommitLog:
             begun = self.read(fed.first.start, self.end_offset - fed.first.start)
             if not is_intact(b"".join((begun, part[: fed.first.stop - self.end_offset]))):
                 raise DamagedRecord(DamagedRange(fed.first.start, len(fed.first)))
-        damaged = first_damaged(part, fed.others, ends_of(part, fed.others))
+        damaged = self.shape.first_damaged_of(part, fed.others)
         if damaged is not None:
             raise DamagedRecord(DamagedRange(self.end_offset + damaged, BORDER.unpack_from(part, damaged)[0]))
 

@@ -1,22 +1,26 @@
-"""Whole records that are about to be given out: which of them is the first that is not what was stored.
+"""Whole records that are about to be given out, or were received: which of them is the first that is not what was stored.
 
-A check is made of each: size, place, and the checksum over the record, or over its body if it has no other. It runs in C where
-the broker has its library (`native/reads.c`); the Python here says what is right.
+A check is made of each: the checksum over the record, or over its body if it has no other, and where units name records, their
+size and place. It runs in C where the broker has its library (`native/reads.c`); Python says what is right: `first_bad` here and
+`derive.first_damaged_of`.
 """
 
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
 from typing import Final
 
 from brokerd.native.library import Library
+from brokerd.store.log.derive import first_damaged_of
 from brokerd.store.unit import UNIT, Unit
+from remoting.disk import Bytes
 from remoting.record.checksum import first_damaged, reserve, seal
 from remoting.record.codec import encode_record
 from remoting.record.hosts import pack_host
-from remoting.record.layout import RECORD_OVERHEAD_BYTES, Field, heads
+from remoting.record.layout import BORDER, RECORD_OVERHEAD_BYTES, Field, heads
 
 # Of the content, which is records one behind the other, the units that name them, and these as their queue has them, or nothing:
 # the number of the first that is bad.
@@ -56,10 +60,25 @@ def first_bad_in_c(library: Library) -> FirstBad:
     return find
 
 
+def first_damaged_in_c(library: Library) -> Callable[[Bytes, Sequence[int]], int | None]:
+    """`derive.first_damaged_of` by the library."""
+    call = library.function(
+        "native_first_damaged", ctypes.c_int64, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+    )
+
+    def find(data: Bytes, records: Sequence[int]) -> int | None:
+        content = data if isinstance(data, bytes) else bytes(data)
+        begins = array("q", records)
+        found: int = call(content, len(content), begins.buffer_info()[0], len(begins))
+        return records[found] if found < len(begins) else None
+
+    return find
+
+
 def reads_agree(library: Library) -> bool:
     """Whether the library finds what Python finds: nothing in intact records, and each byte of them that changes, alone and with
     the last one."""
-    find = first_bad_in_c(library)
+    find, find_damaged = first_bad_in_c(library), first_damaged_in_c(library)
     for record in _examples():
         units = ((0, len(record), 0),)
         for at in range(len(record)):
@@ -67,7 +86,9 @@ def reads_agree(library: Library) -> bool:
             for changed in (once, once[:-1] + b"x"):
                 if find(changed, units, b"") != first_bad(changed, units, b""):
                     return False
-        if find(record * 2, units * 2, b"") is not None:
+                if at >= BORDER.size and find_damaged(changed, (0,)) != first_damaged_of(changed, (0,)):
+                    return False  # where it is a whole record, as its size says
+        if find(record * 2, units * 2, b"") is not None or find_damaged(record * 2, (0, len(record))) is not None:
             return False
     return True
 

@@ -54,9 +54,13 @@ def decide_retention(
     removable = 0
     while removable < len(files) - 1 and files[removable].end <= held_offset:
         removable += 1
-    full = percent > (settings.force_percent if refusing else settings.refuse_percent)
-    refuse = full and not roomy
-    return RetentionDecision(min(wanted, removable, settings.files_per_round), refuse)
+    return RetentionDecision(min(wanted, removable, settings.files_per_round), is_full(usage, refusing, settings))
+
+
+def is_full(usage: DiskUsage, refusing: bool, settings: RetentionSettings) -> bool:
+    """Whether appends are refused from now on; `refusing`: they are already."""
+    full = used_percent(usage) > (settings.force_percent if refusing else settings.refuse_percent)
+    return full and not 0 < settings.enough_free_bytes <= usage.free_bytes
 
 
 def claims_the_future(files: Sequence[FileAge], now_ms: int) -> bool:

@@ -8,11 +8,10 @@ replicas that ask for it one behind the other. What follows a filler's head is n
 from __future__ import annotations
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import ends_of
 from brokerd.store.log.layout import file_start
 from remoting.errors import CorruptedFile, DamagedRange
-from remoting.record.checksum import first_damaged, is_intact
-from remoting.record.layout import MAGIC_BLANK, Field
+from remoting.record.checksum import is_intact
+from remoting.record.layout import BORDER, MAGIC_BLANK, Field
 from remoting.record.walk import START_BYTES, Stop, describe_damage, find_marks, look, walk
 
 _BLANK_MARK = MAGIC_BLANK.to_bytes(4, "big")
@@ -52,10 +51,9 @@ class VerifiedReads:
         log, shape = self._log, self._log.shape
         data = log.read(begin, max(length, START_BYTES))
         records, end, stop, needs = walk(data, 0, begin, shape.file_size, shape.max_record_bytes)
-        ends = ends_of(data, records)
-        damaged = first_damaged(data, records, ends)
+        damaged = shape.first_damaged_of(data, records)
         if damaged == 0:
-            raise _damaged(begin, ends[0])
+            raise _damaged(begin, BORDER.unpack_from(data)[0])
         if damaged is not None:
             return data[:damaged]
         if self._is_filler(data, end, begin + end):

@@ -22,6 +22,7 @@ from remoting.disk import Disk, FileSegment
 from remoting.errors import CorruptedFile
 from remoting.invariants import monotonic
 
+_NEIGHBOURS = 3  # units on either side that say whether one between them may be right
 DIRECTORY = "consumequeue"
 CHECKS_DIRECTORY = "queueChecks"
 
@@ -152,21 +153,26 @@ class QueueFiles:
             if file * self.file_units > first:
                 self.remove_file(directory, file)
             elif first < (file + 1) * self.file_units:
-                position = (first - file * self.file_units) * UNIT_BYTES
+                inside = first - file * self.file_units
                 with closing(self._disk.open(self.path(directory, file))) as handle:
-                    handle.truncate(position)
+                    block = inside // BLOCK_UNITS * BLOCK_UNITS
+                    units = handle.read(block * UNIT_BYTES, BLOCK_UNITS * UNIT_BYTES)
+                    handle.truncate(inside * UNIT_BYTES)
                     handle.truncate(self.file_bytes)
                     if sync:
                         handle.sync()
-                self._uncover(directory, file, first - file * self.file_units, sync=sync)
+                self._uncover(directory, file, inside, units, sync=sync)
 
-    def _uncover(self, directory: str, file: int, first: int, *, sync: bool) -> None:
-        """Nothing is known any more of the blocks from the one on that holds the unit."""
+    def _uncover(self, directory: str, file: int, first: int, units: bytes, *, sync: bool) -> None:
+        """Nothing is known any more of units from this one on; `units` are those that its block had."""
         path = self.path(checks_of(directory), file)
         if self._disk.exists(path):
             with closing(self._disk.open(path)) as handle:
-                handle.truncate(first // BLOCK_UNITS * ENTRY_BYTES)
+                place = first // BLOCK_UNITS * ENTRY_BYTES
+                (before,) = unit_checks.decode(handle.read(place, ENTRY_BYTES).ljust(ENTRY_BYTES, b"\0"))
+                handle.truncate(place)
                 handle.truncate(unit_checks.file_bytes(self.file_units))
+                handle.write(place, (unit_checks.encode([unit_checks.shortened(before, units, first % BLOCK_UNITS)]),))
                 if sync:
                     handle.sync()
 
@@ -302,17 +308,50 @@ class ConsumeQueue:
             if self.last_physical < log_min_offset:
                 self._min_offset = self.max_offset
             else:
-                self._min_offset = self.first_where(
-                    lambda unit: unit[1] != BLANK_SIZE and unit[0] >= log_min_offset,
-                    max(self._min_offset, self.first_offset),
-                    self.max_offset,
-                )
+                self._min_offset = self.first_behind(log_min_offset, max(self._min_offset, self.first_offset))
             self._min_checked = log_min_offset
         return self._min_offset
 
+    def first_behind(self, physical_offset: int, low: int) -> int:
+        """The first unit from `low` on whose record is at or behind the offset. One that was changed on disk counts as such,
+        unless a later one, which is as it was written, is not: then none before it is."""
+
+        def is_behind(unit: Unit) -> bool:
+            return unit[1] != BLANK_SIZE and unit[0] >= physical_offset
+
+        found = self.first_where(is_behind, low, self.max_offset)
+        while found < self.max_offset and not self._is_credible(found, self.unit(found)):
+            later = self.first_where(is_behind, found + 1, self.max_offset)
+            if later == found + 1:
+                break
+            found = later
+        return found
+
     def first_where(self, is_behind: Callable[[Unit], bool], low: int, high: int) -> int:
-        """The first unit in `[low, high)` that satisfies a condition which, once true, stays true; `high` without one."""
-        return bisect_left(range(high), True, low, key=lambda offset: is_behind(self.unit(offset)))
+        """The first unit in `[low, high)` that satisfies a condition which, once true, stays true; `high` without one. A unit
+        that is not what was written counts as if it did, so that nothing before it is passed over."""
+
+        def decides(offset: int) -> bool:
+            unit = self.unit(offset)
+            return is_behind(unit) or not self._is_credible(offset, unit)
+
+        return bisect_left(range(high), True, low, key=decides)
+
+    def _is_credible(self, offset: int, unit: Unit) -> bool:
+        """Whether the unit names a place that there may be, in order with most of those around it: later messages of a queue are
+        later in the log."""
+        if unit[1] == BLANK_SIZE:
+            return True
+        if unit[1] <= 0 or not 0 <= unit[0] <= self.last_physical:
+            return False
+        begin = max(self.first_offset, offset - _NEIGHBOURS)
+        around = enumerate(self.units(begin, offset + _NEIGHBOURS + 1 - begin), begin)
+        in_order = [
+            (other < offset) == (physical_offset < unit[0])
+            for other, (physical_offset, size, _) in around
+            if other != offset and size != BLANK_SIZE
+        ]
+        return 2 * sum(in_order) > len(in_order) or not in_order
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 

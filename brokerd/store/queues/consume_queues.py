@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import Entry, derive, intact_record_at
+from brokerd.store.log.derive import Entry, derive, derive_range, intact_record_at
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
 from brokerd.store.queues.queue_offsets import QueueKey
@@ -36,12 +36,18 @@ log = logging.getLogger(__name__)
 _WARM_UNITS = 1024
 _MAX_NAME_BYTES = 255
 _ONE_BY_ONE = 64
+_CHUNK_BYTES = 1 << 20
 _WRITERS = 32
 _PARTS_UNDER_LOCK = 256
 # How far behind the known units leftovers of a crash are looked for.
 _PEEK_UNITS = 3276
 # How many units after the first one that the log does not bear out are looked at: more than a page of a disk holds.
 _ROT_UNITS = 256
+_ONE_BIT = (
+    0,
+    *(1 << bit for bit in range(63)),
+    -(1 << 63),
+)  # what may be wrong with an offset; 0: it is its size that is
 _PLACE = heads(Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET)[0].unpack_from
 _PLACE_END = Field.PHYSICAL_OFFSET.at + Field.PHYSICAL_OFFSET.size
 
@@ -215,7 +221,7 @@ class ConsumeQueues:
         """Drop every unit whose record is at or behind the offset."""
         for queue in self.table.values():
             if queue.last_physical >= physical_offset:
-                self._cut(queue, first_behind(queue, physical_offset))
+                self._cut(queue, queue.first_behind(physical_offset, queue.first_offset))
 
     def delete(self, topic: str, before: int) -> list[QueueKey]:
         """Forget the queues of a topic that was deleted at a position of the log; returns their keys.
@@ -353,8 +359,11 @@ class ConsumeQueues:
 
     # -- finding them at start ---------------------------------------------------------------------------------------------
 
-    def recover(self, commitlog: CommitLog, trusted_offset: int, *, clean: bool) -> bool:
+    def recover(
+        self, commitlog: CommitLog, trusted_offset: int, latest: Mapping[QueueKey, int], *, clean: bool
+    ) -> bool:
         """Take over the files: of every queue the units for records before `trusted_offset`, which are known to be durable.
+        `latest`: the offsets that the last of these records have in their queues, as far as somebody looked.
 
         After an unclean end everything behind them is blanked out. Returns False when the files contradict each other; the
         caller then rebuilds all queues from the log.
@@ -375,7 +384,25 @@ class ConsumeQueues:
             if not self._recover_queue(topic, int(name), commitlog, trusted_offset, clean):
                 log.error("the files of consume queue %s/%s do not fit together", topic, name)
                 return False
+        known = {} if ends is None else {(each.topic, each.queue_id): each for each in ends.queues}
+        for key, queue in self.table.items():
+            if self._lacks_end(queue, latest.get(key, -1), known.get(key), commitlog):
+                log.error("the newest files of consume queue %s/%s are missing, so all queues are made again", *key)
+                return False
         return True
+
+    def _lacks_end(
+        self, queue: ConsumeQueue, latest: int, before: queue_ends.QueueEnd | None, commitlog: CommitLog
+    ) -> bool:
+        """Whether the queue ends before its message `latest`, or had more units at the last clean end, of records that the log
+        still has."""
+        if queue.max_offset <= latest:
+            return True
+        if before is None or before.max_offset <= queue.max_offset:
+            return False
+        record = commitlog.record_at(before.last_physical)
+        entries = derive(record, before.last_physical, commitlog.shape).entries if record is not None else []
+        return [entry[:3] for entry in entries] == [(queue.topic, queue.queue_id, before.max_offset - 1)]
 
     def _directories(self) -> Iterator[tuple[str, str]]:
         """(topic, queue id) as the directories are named."""
@@ -432,7 +459,7 @@ class ConsumeQueues:
         if not self._files.files_are_contiguous(queue.directory):
             return False
         first, low, end = self._find_confirmed_end(queue, commitlog, trusted)
-        if self._is_rotten(queue, low, end, commitlog, trusted):
+        if self._is_rotten(queue, low, end, commitlog, trusted) or _lacks_begin(queue, low, commitlog):
             return False
         if low == first:
             self._files.forget(queue.directory)
@@ -456,9 +483,12 @@ class ConsumeQueues:
 
     def _is_rotten(self, queue: ConsumeQueue, low: int, end: int, commitlog: CommitLog, trusted: int) -> bool:
         """Whether the unit at `low`, which the log does not bear out, was changed on disk, and is not the queue's end: units
-        follow that the log does bear out, or the units there do not pass their check."""
+        follow that the log does bear out, the units there do not pass their check, or it is one bit away from being right, since
+        a power loss may take the check."""
         if low == end:
             return False
+        if _is_one_bit_off(queue, low, commitlog, trusted):
+            return True
         units = self._files.read(queue.directory, low, min(_ROT_UNITS, end - low))
         return self._files.fails_check(queue.directory, low) or any(
             commitlog.min_offset <= physical_offset < trusted
@@ -486,10 +516,18 @@ def is_directory_name(name: str) -> bool:
     return len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
 
 
-def first_behind(queue: ConsumeQueue, physical_offset: int) -> int:
-    """The first unit whose record is at or behind the offset."""
-    return queue.first_where(
-        lambda unit: unit[1] != BLANK_SIZE and unit[0] >= physical_offset, queue.first_offset, queue.max_offset
+def _lacks_begin(queue: ConsumeQueue, low: int, commitlog: CommitLog) -> bool:
+    """Whether files with earlier units of the queue, whose units before `low` are right, were removed, and not by retention: that
+    leaves the file with the first message that is in the log, so hardly ever is there one before it to look for."""
+    if not 0 < queue.first_offset < low:
+        return False
+    place, size, _ = queue.unit(queue.first_offset)
+    if size == BLANK_SIZE:
+        return False
+    return any(
+        entry[:2] == (queue.topic, queue.queue_id) and entry[2] < queue.first_offset
+        for derived in derive_range(commitlog.read, commitlog.min_offset, place, commitlog.shape, _CHUNK_BYTES)
+        for entry in derived.entries
     )
 
 
@@ -512,6 +550,23 @@ def _matches_log(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted
     if len(derived.entries) == 1 and derived.entries[0][:5] == expected:
         return True
     return _is_damaged_there(commitlog, physical_offset, size)
+
+
+def _is_one_bit_off(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:
+    """Whether the log has, before the trusted offset, the message of that number, and the unit would name it with another bit."""
+    physical_offset, size, _ = queue.unit(offset)
+    if size <= 0 and not physical_offset:
+        return False  # there is no unit
+    for changed in _ONE_BIT:
+        place = physical_offset ^ changed
+        if not commitlog.min_offset <= place < trusted:
+            continue
+        record = commitlog.record_at(place)
+        if record is not None and place + len(record) <= trusted:
+            entries = derive(record, place, commitlog.shape).entries
+            if len(entries) == 1 and entries[0][:4] == (queue.topic, queue.queue_id, offset, place):
+                return True
+    return False
 
 
 def _is_damaged_there(commitlog: CommitLog, physical_offset: int, size: int) -> bool:

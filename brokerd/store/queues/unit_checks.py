@@ -59,6 +59,14 @@ def extended(before: Check, first: int, units: bytes) -> list[Check]:
     return checks
 
 
+def shortened(before: Check, units: bytes, kept: int) -> Check:
+    """The check of a block of which the first `kept` units stay; `units` are those that it had, covered by `before`."""
+    if before.covered <= kept:
+        return before
+    is_right = before.covered <= BLOCK_UNITS and crc32(units[: before.covered * UNIT_BYTES]) == before.crc
+    return Check(kept, crc32(units[: kept * UNIT_BYTES])) if is_right and kept else NOT_KNOWN
+
+
 def failing(checks: list[Check], units: bytes) -> Iterator[int]:
     """Which of the blocks, whose units these are, are not what was covered."""
     for number, (covered, crc) in enumerate(checks):

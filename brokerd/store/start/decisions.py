@@ -6,7 +6,8 @@ acknowledged are lost here, and continuing would make that loss the truth: the s
 
 Behind that position it may be either, since the page is written without a sync and may be far behind after a loss of power. It is
 a crash when bytes are missing (`lacks_bytes`) and nothing intact follows: then the log simply ends there. Otherwise it is
-suspect, which is told to the controllers, and costs nothing while another copy lives.
+suspect, which is told to the controllers, and costs nothing while another copy lives. So is a log that has a hole when the
+checkpoint itself is lost.
 """
 
 from __future__ import annotations
@@ -46,28 +47,22 @@ def decide_queues_start(known: Positions | None, min_offset: int, end: int) -> i
     return max(min_offset, min(known.queues_offset, end))
 
 
-def decide_confirm_offset(known: Positions | None, min_offset: int, end: int) -> int:
-    """How far the log was known to be on enough replicas: what may be shown to consumers before anybody says more."""
-    return min_offset if known is None else max(min_offset, min(known.confirm_offset, end))
+def decide_confirm_offset(known: Positions | None, min_offset: int, end: int, *, marked: int = -1) -> int:
+    """How far the log was known to be on enough replicas: what may be shown to consumers before anybody says more. Without a
+    checkpoint it is what the log itself says, `marked`: with less a broker would know no topics and groups until it has heard
+    from a master, and tell those who ask that there are none."""
+    return max(min_offset, min(marked if known is None else known.confirm_offset, end))
 
 
-def judge_end(end: int, known: Positions | None, later_record: int | None) -> None:
-    """Raise CorruptedFile when the log cannot rightly end at `end`, the end of its last whole record.
-
-    `later_record` is where a record was found behind it; it matters only when nothing is known about durability.
-    """
+def judge_end(end: int, known: Positions | None) -> None:
+    """Raise CorruptedFile when the log cannot rightly end at `end`, the end of its last whole record."""
     if known is not None and end < known.flushed_offset:
-        _refuse(end, f"although everything before {known.flushed_offset} had been durable")
-    if known is None and later_record is not None:
-        _refuse(end, f"but a whole record follows at {later_record}")
-
-
-def _refuse(end: int, why: str) -> None:
-    raise CorruptedFile(
-        f"the commitlog is damaged: no valid record starts at offset {end}, {why}. Restore the file from a copy; or move this "
-        "broker's data directory away, so that it copies the log from its master; or, when no other copy exists, start once "
-        f"with --set store.truncate_damaged_log=true to give up everything from offset {end} on"
-    )
+        raise CorruptedFile(
+            f"the commitlog is damaged: no valid record starts at offset {end}, although everything before "
+            f"{known.flushed_offset} had been durable. Restore the file from a copy; or move this broker's data directory away, "
+            "so that it copies the log from its master; or, when no other copy exists, start once with "
+            f"--set store.truncate_damaged_log=true to give up everything from offset {end} on"
+        )
 
 
 def lacks_bytes(read: Read, offset: int, shape: RecordShape) -> bool:

@@ -39,6 +39,13 @@ class SuspectEnd:
     until: int
     confirmed: int = -1
 
+    def and_earlier(self, earlier: SuspectEnd | None) -> SuspectEnd:
+        """With what an earlier start knew, which nobody has judged since; its checkpoint may have been another one."""
+        if earlier is None:
+            return self
+        confirmed = max(self.confirmed, earlier.confirmed)
+        return SuspectEnd(self.start, max(self.until, earlier.until), confirmed if confirmed > self.start else -1)
+
     @property
     def sentence(self) -> str:
         """For a person."""

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.assembly import Broker
 from brokerd.composition.settings import parse
+from brokerd.native import library
 from brokerd.replication.epochs.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE
 from remoting.disk import LocalDisk
 from remoting.errors import CorruptedFile
@@ -21,5 +22,5 @@ async def test_a_directory_with_a_rotten_file_is_left_to_who_can_mend_it(tmp_pat
     settings = parse(["--data", str(data), "--controllers", "127.0.0.1:9876"])
     for _ in range(2):
         with pytest.raises(CorruptedFile, match=name):
-            Broker(settings, ask_first=True)
+            Broker(settings, library.Choice(None), ask_first=True)
     LocalDisk(data).close()

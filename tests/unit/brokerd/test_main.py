@@ -10,13 +10,14 @@ import pytest
 
 from brokerd import __main__ as main
 from remoting import exit_codes
+from remoting.errors import CorruptedFile
 
 
 async def test_a_broker_that_fails_ends_with_a_code_and_the_reason_as_its_last_words(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing:
-        def __init__(self, settings: Any, *, ask_first: bool) -> None:
+        def __init__(self, settings: Any, native: Any, *, ask_first: bool) -> None:
             self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def start(self) -> None:
@@ -26,8 +27,37 @@ async def test_a_broker_that_fails_ends_with_a_code_and_the_reason_as_its_last_w
             logging.getLogger("brokerd").info("what is said while it stops")
 
     monkeypatch.setattr(main, "Broker", Failing)
+    monkeypatch.setattr(main, "choose_native", lambda settings: None)
     monkeypatch.setattr(main.tuning, "settle", lambda: None)
     with caplog.at_level(logging.INFO):
         assert await main.serve(Any) == exit_codes.FAILED
     assert caplog.records[-1].levelno == logging.CRITICAL
     assert caplog.messages[-1] == "stopped: replication broke: AssertionError in RoleMachine.log_settled"
+
+
+async def test_a_start_that_is_mended_loads_the_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[Any] = []
+    started: list[Any] = []
+
+    class Rotten:
+        def __init__(self, settings: Any, native: Any, *, ask_first: bool) -> None:
+            started.append(native)
+            if len(started) < 3:
+                raise CorruptedFile("a record rotted")
+            self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def start(self) -> None:
+            self.failed.set_result("enough")
+
+        async def stop(self) -> None: ...
+
+    async def mend(settings: Any, met: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(main, "Broker", Rotten)
+    monkeypatch.setattr(main, "mend_directory", mend)
+    monkeypatch.setattr(main, "choose_native", lambda settings: chosen.append(settings) or "native")
+    monkeypatch.setattr(main.tuning, "settle", lambda: None)
+    await main.serve(Any)
+    assert started == ["native"] * 3
+    assert len(chosen) == 1

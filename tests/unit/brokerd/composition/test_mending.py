@@ -21,6 +21,7 @@ from tests.unit.brokerd.repair.peers import Peers, copy_log, serving
 from tests.unit.brokerd.store.stores import (
     SEGMENT_BYTES,
     SETTINGS,
+    bodies,
     dispatch_all,
     draft,
     log_bytes,
@@ -150,6 +151,25 @@ async def test_a_file_that_is_short_or_missing_is_made_whole(present: int | None
     mended = await case.mend({"peer": case.serving()})
     assert mended or present == SEGMENT_BYTES - 1, "behind a filler nothing has to be asked for"
     assert log_bytes(case.start()) == case.log
+
+
+async def test_files_that_were_taken_for_one_another_are_made_whole() -> None:
+    """Nothing in them says where what is damaged ends; that the log goes on behind them does."""
+    case = Case(proven=True)
+    assert len(case.log) > 2 * SEGMENT_BYTES
+    first, second = (case.disk.open(f"commitlog/{number * SEGMENT_BYTES:020d}") for number in (0, 1))
+    contents = [file.read(0, SEGMENT_BYTES) for file in (first, second)]
+    first.write(0, (contents[1],))
+    second.write(0, (contents[0],))
+    for file in (first, second):
+        file.sync()
+    with pytest.raises(CorruptedFile):
+        case.start()
+    assert await case.mend({"peer": case.serving()})
+    store = case.start()
+    dispatch_all(store)
+    assert store.commitlog.end_offset == len(case.log)
+    assert bodies(store) == [b"first", *(b"acked-%d" % n + b"." * 150 for n in range(30))]
 
 
 async def test_a_short_file_that_nobody_has_stays_as_it_is() -> None:

@@ -236,6 +236,32 @@ def test_a_cut_of_the_log_takes_back_what_was_delivered_with_its_record() -> Non
     assert offset(broker, 1) == 2
 
 
+def test_wherever_the_log_of_a_delivery_is_cut_the_next_master_delivers_what_is_missing() -> None:
+    """The record that says how far a level is comes behind the messages: with a part of them it is gone, too."""
+
+    def delivered() -> tuple[Broker, int]:
+        broker = Broker()
+        send(broker, b"x", 1)
+        send(broker, b"y", 1)
+        before = broker.core.store.commitlog.end_offset
+        broker.turns.run(2000)
+        assert bodies(broker) == [b"x", b"y"]
+        return broker, before
+
+    broker, before = delivered()
+    log = broker.core.store.commitlog
+    cuts = [each for each in range(before, log.end_offset) if log.is_record_boundary(each)]
+    assert len(cuts) >= 3
+    for cut in cuts:
+        broker, _ = delivered()
+        broker.replica.become(Role.FENCED)
+        broker.core.store.truncate(cut)
+        broker.replica.confirm_offset = cut
+        broker.replica.become(Role.MASTER, 2)
+        broker.turns.run(2000)
+        assert {*bodies(broker)} == {b"x", b"y"}, f"cut at {cut}"
+
+
 def test_messages_of_a_deleted_topic_are_left_out_also_when_it_was_made_again() -> None:
     broker = Broker()
     send(broker, b"old", 2)

@@ -264,3 +264,27 @@ def test_what_retention_must_keep_is_enough_to_rebuild() -> None:
     rebuilt, again = journal(log)
     rebuilt.rebuild()
     assert again.numbers == table.numbers
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_held_is_what_a_journal_says_that_looks_for_the_first_time(seed: int) -> None:
+    """Whatever was dispatched in parts, cut and expired since it last looked; a snapshot may have several parts."""
+    rng = random.Random(seed)
+    log = MemoryRecordLog()
+    master, _ = journal(log)
+    expired = 0
+    for number in range(120):
+        event = rng.random()
+        if event < 0.6:
+            master.append("add", {"v": 1, "n": f"{rng.randrange(30)}" * 60, "by": number})
+        elif event < 0.85:
+            log.dispatch(rng.choice((1, 2, None)))
+        elif event < 0.92:
+            log.cut(rng.choice([each for each in log.positions if each >= expired] or [log.end_offset]))
+            master.truncated(log.end_offset)
+        elif log.queue_range(TOPIC, 0)[1] > 0 and (held := master.held_offset()) is not None:
+            low, high = log.queue_range(TOPIC, 0)
+            places = [unit[0] for unit in log.read_units(TOPIC, 0, low, high - low)]
+            log.expire(TOPIC, 0, low + places.index(held))
+            expired = held
+        assert master.held_offset() == journal(log)[0].held_offset()

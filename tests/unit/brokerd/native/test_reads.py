@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from array import array
 from random import Random
 
 import pytest
 
 from brokerd.native.library import Library
-from brokerd.store.log.record_checks import first_bad, first_bad_in_c, reads_agree
+from brokerd.store.log.derive import first_damaged_of
+from brokerd.store.log.record_checks import first_bad, first_bad_in_c, first_damaged_in_c, reads_agree
 from brokerd.store.unit import UNIT, Unit
 from remoting.checksum import crc32
 from remoting.record.checksum import TAIL_BYTES, reserve, seal, tail_of
@@ -101,8 +103,54 @@ def test_both_find_the_same_first_bad_record(seed: int) -> None:
     assert bad > 200
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_both_find_the_same_first_damaged_record_wherever_they_lie(seed: int) -> None:
+    rng, find = Random(seed), first_damaged_in_c(native_library())
+    found_any = 0
+    for _ in range(100):
+        content, units = stored(rng, rng.choice((1, 2, 3, 8)))
+        lead = rng.randbytes(rng.choice((0, 0, 13)))
+        begins = [len(lead) + sum(size for _, size, _ in units[:number]) for number in range(len(units))]
+        assert find(lead + content, begins) is first_damaged_of(lead + content, begins) is None
+        for _ in range(4):
+            damaged = lead + changed(rng, content, units)[0]
+            if any(
+                damaged[begin : begin + 4] != size.to_bytes(4)
+                for begin, (_, size, _) in zip(begins, units, strict=True)
+            ):
+                continue  # whoever walks over records looks at their sizes
+            if len(damaged) < len(lead + content):
+                continue
+            found = first_damaged_of(damaged, begins)
+            assert find(damaged, begins) == find(memoryview(bytearray(damaged)), begins) == found, damaged.hex()
+            found_any += found is not None
+    assert found_any > 100
+
+
+def test_what_is_not_whole_is_damaged_and_nothing_behind_the_bytes_is_read() -> None:
+    call = native_library().function(
+        "native_first_damaged", ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64
+    )
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    page = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(page + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
+    rng = Random(7)
+    for _ in range(1000):
+        content, units = stored(rng, 1)
+        content = content[: mmap.PAGESIZE]
+        cut = rng.choice((1, 20, 21, len(content) - 91, rng.randrange(1, len(content))))
+        for part in (content[: len(content) - cut], changed(rng, content, units)[0][-mmap.PAGESIZE :]):
+            pages[mmap.PAGESIZE - len(part) : mmap.PAGESIZE] = part
+            place = page + mmap.PAGESIZE - len(part)
+            for begin in (0, -1, 1 << 62, len(part), len(part) - 90):
+                begins = array("q", [begin])
+                found = call(place, len(part), begins.buffer_info()[0], 1)
+                assert found == 0 or (begin == 0 and len(part) == units[0][1])
+
+
 def test_nothing_of_nothing_is_bad() -> None:
     assert first_bad_in_c(native_library())(b"", [], b"") is first_bad(b"", [], b"") is None
+    assert first_damaged_in_c(native_library())(b"", []) is first_damaged_of(b"", []) is None
 
 
 def test_nothing_is_read_behind_the_bytes() -> None:

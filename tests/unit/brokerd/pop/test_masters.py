@@ -53,6 +53,21 @@ def test_a_client_that_is_back_in_time_keeps_its_lease() -> None:
     assert broker.ack(message) == [OK]
 
 
+def test_a_lease_whose_renewal_is_late_is_one() -> None:
+    """Who is told that its handle is over gives up its message, which nobody else gets as long as that client lives."""
+    broker = master()
+    broker.alive.add("c1")
+    broker.send("a", "b")
+    first, second = broker.receive(client_id="c1", auto_renew=True, invisible_time_ms=60_000).messages
+    broker.turns.run(59_990)
+    broker.turns.set_wall_clock(20)  # which runs a little faster than the loop's clock, or the loop is busy
+    assert broker.ack(first) == [OK]
+    assert broker.change(second, 2000).status == OK
+    broker.turns.run(2010)
+    assert broker.receive().bodies == ["b"]
+    assert broker.pop_service.ledger.in_flight("g") == 1
+
+
 def test_a_lease_has_a_limit() -> None:
     broker = master(lease_limit_ms=100_000)
     broker.alive.add("c1")

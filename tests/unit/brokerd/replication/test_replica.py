@@ -14,7 +14,7 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.replication.facts import ReplicaFacts
-from brokerd.replication.replica import Replica, Surroundings
+from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.role_machine import RoleMachine
 from brokerd.replication.settings import ReplicationSettings
@@ -22,6 +22,7 @@ from brokerd.replication.wire.frames import Handshake
 from brokerd.replication.wire.rocketmq_layouts import encode_ack, encode_handshake
 from brokerd.store.put_status import PutStatus
 from remoting import codes
+from remoting.errors import CorruptedFile
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import Place, RemotingServer
 from tests.support.disks import MemoryDisk
@@ -424,3 +425,16 @@ async def test_a_fresh_replica_copies_a_long_log() -> None:
         await fresh.start()
         await group.all_in_sync()
         assert fresh.log.data == master.log.data
+
+
+async def test_a_fixed_master_does_not_lead_without_what_was_confirmed() -> None:
+    """Nobody else is elected, and its replicas, which have it, would be cut to its log."""
+    broker = Broker([], ReplicationSettings(roles="fixed"))
+    names = BrokerNames("c", "b", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3")
+    around = Surroundings(names, [], broker.disk, dict, broker.secrets)
+    with pytest.raises(CorruptedFile, match=r"was confirmed up to 900.*make a replica that has everything"):
+        Replica(broker.settings, around, broker.log, confirm_offset=0, tail=Tail(kept=False, confirmed=900))
+    judged: list[bool] = []
+    tail = Tail(kept=False, judged=lambda: judged.append(True))
+    Replica(broker.settings, around, broker.log, confirm_offset=0, tail=tail)
+    assert judged

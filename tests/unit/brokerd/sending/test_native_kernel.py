@@ -13,6 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.native.building import FLAGS, compile_to, find_compiler, source_dir
+from brokerd.native.library import Library
 from brokerd.sending import native_kernel
 from brokerd.sending.boundary import SendKernel, Stop, Taken
 from brokerd.sending.kernel import Kernel
@@ -38,8 +40,17 @@ FIELDS = {"a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g":
 PROPERTIES = "UNIQ_KEY\x01{:032X}\x02WAIT\x01true\x02TAGS\x01{}\x02"
 
 
-def kernels() -> tuple[Kernel, NativeKernel]:
-    pair = Kernel(HOST), NativeKernel(native_library(), HOST)
+@pytest.fixture(scope="module")
+def plain_library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """A build that does without what not every processor has."""
+    native_library()
+    path = tmp_path_factory.mktemp("plain") / "library.so"
+    compile_to(path, find_compiler(), source_dir(), (*FLAGS, "-DWITHOUT_CLMUL"))
+    return Library(path)
+
+
+def kernels(library: Library | None = None) -> tuple[Kernel, NativeKernel]:
+    pair = Kernel(HOST), NativeKernel(library or native_library(), HOST)
     for kernel in pair:
         kernel.topics_changed(TOPICS)
     return pair
@@ -67,9 +78,11 @@ def outcome(run: Run, taken: Taken) -> Mapping[str, Any]:
     }
 
 
-def check_same(data: bytes, *, most: int = 1000, at: int = 0, **run_of: Any) -> Mapping[str, Any]:
+def check_same(
+    data: bytes, *, most: int = 1000, at: int = 0, library: Library | None = None, **run_of: Any
+) -> Mapping[str, Any]:
     """Both kernels, twice: what they learned from the first time changes nothing."""
-    pair = kernels()
+    pair = kernels(library)
     found: Mapping[str, Any] = {}
     for _ in range(2):
         runs = new_run(**run_of), new_run(**run_of)
@@ -134,6 +147,22 @@ def test_the_library_takes_what_is_ordinary_and_leaves_nothing_of_it(kind: str) 
     taken = Taken()
     assert native.lay_out(new_run(), data, PEER, 9, taken) == (3, 0)
     assert taken.position == len(data)
+
+
+lengths_of_any_size = st.integers(1, 200) | st.integers(1, 5000)
+
+
+@pytest.mark.parametrize("plainly", [False, True])
+@settings(deadline=None)
+@given(st.lists(st.tuples(lengths_of_any_size, st.integers(0, 150)), min_size=1, max_size=8), st.integers(0, 99))
+def test_bodies_and_properties_of_any_length(
+    plain_library: Library, plainly: bool, lengths: list[tuple[int, int]], seed: int
+) -> None:
+    rng = Random(seed)
+    items = [item(n, rng.randbytes(body), "t" * tag) for n, (body, tag) in enumerate(lengths)]
+    singles = [json_send({**SINGLE, "i": text.decode()}, body) for _, body, text in items]
+    data = b"".join(singles) + json_send(BATCH, encode_batch_body(items), code=320)
+    check_same(data, library=plain_library if plainly else None)
 
 
 OTHER: dict[str, bytes] = {

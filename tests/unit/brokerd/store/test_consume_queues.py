@@ -337,7 +337,7 @@ def test_a_failed_write_is_made_again_by_the_next() -> None:
 def recovered(disk: MemoryDisk, trusted: int | None = None, *, clean: bool = False) -> tuple[ConsumeQueues, bool]:
     commitlog = CommitLog(disk, SETTINGS)
     queues = ConsumeQueues(disk, SETTINGS)
-    return queues, queues.recover(commitlog, commitlog.end_offset if trusted is None else trusted, clean=clean)
+    return queues, queues.recover(commitlog, commitlog.end_offset if trusted is None else trusted, {}, clean=clean)
 
 
 def stored(count: int) -> tuple[MemoryDisk, list[Unit]]:
@@ -366,6 +366,19 @@ def test_a_queue_without_a_trusted_unit_is_made_again() -> None:
     assert fits
     assert queues.table == {}
     assert not disk.exists("consumequeue/TopicA/0")
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("place", [2, 7, 9, 11])
+def test_a_last_unit_with_one_wrong_bit_is_rot_also_when_its_check_is_gone(count: int, place: int) -> None:
+    """It is not what a crash left: the log has its message, and the next one would get its number."""
+    disk, _ = stored(count)
+    disk.remove("queueChecks")
+    segment = disk.open("consumequeue/TopicA/0/" + "0" * 20)
+    at = (count - 1) * 20 + place
+    segment.write(at, [bytes([segment.read(at, 1)[0] ^ 4])])
+    _, fits = recovered(disk)
+    assert not fits
 
 
 def test_leftovers_behind_the_known_units_are_not_believed_and_blanked_out() -> None:

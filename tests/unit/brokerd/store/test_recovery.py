@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.store.log.derive import RecordShape
 from brokerd.store.start.checkpoint_page import PATH, Positions
 from brokerd.store.start.decisions import (
@@ -20,6 +21,8 @@ from brokerd.store.start.decisions import (
     find_record,
     judge_end,
 )
+from brokerd.store.start.watermark import TOPIC as WATERMARKS
+from brokerd.store.start.watermark import encode_watermark
 from remoting.errors import CorruptedFile, StorageError
 from tests.support.disks import SECTOR_BYTES, FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import (
@@ -65,16 +68,17 @@ def test_the_confirm_offset_stays_within_the_log() -> None:
     assert decide_confirm_offset(Positions(confirm_offset=5000), 0, 900) == 900
     assert decide_confirm_offset(Positions(confirm_offset=5), 100, 900) == 100
     assert decide_confirm_offset(None, 100, 900) == 100
+    assert decide_confirm_offset(None, 100, 900, marked=500) == 500
+    assert decide_confirm_offset(None, 100, 900, marked=5000) == 900
+    assert decide_confirm_offset(Positions(confirm_offset=400), 100, 900, marked=500) == 400
 
 
 def test_a_log_may_end_behind_what_was_durable_but_not_before() -> None:
-    judge_end(500, Positions(flushed_offset=500), None)
-    judge_end(500, Positions(flushed_offset=400), 900)
-    judge_end(500, None, None)
+    judge_end(500, Positions(flushed_offset=500))
+    judge_end(500, Positions(flushed_offset=400))
+    judge_end(500, None)
     with pytest.raises(CorruptedFile, match="at offset 499, although everything before 500 had been durable"):
-        judge_end(499, Positions(flushed_offset=500), None)
-    with pytest.raises(CorruptedFile, match="a whole record follows at 900"):
-        judge_end(500, None, 900)
+        judge_end(499, Positions(flushed_offset=500))
 
 
 def test_a_record_behind_damage_is_found_wherever_it_is() -> None:
@@ -319,8 +323,11 @@ def test_when_told_to_the_start_gives_up_what_follows_the_damage_and_stays_with_
 
 
 def test_without_a_page_a_record_behind_the_damage_tells_damage_from_a_torn_tail() -> None:
-    with pytest.raises(CorruptedFile, match="a whole record follows at"):
-        make_store(damaged(keep_page=False)).load()
+    store = make_store(damaged(keep_page=False))
+    store.load()
+    assert store.suspicion is not None
+    assert store.suspicion.until > store.commitlog.end_offset
+    assert store.suspicion.confirmed == store.suspicion.until, "perhaps all of it was acknowledged"
     disk, log = killed_store()
     disk.remove(PATH)
     last = len(log) - len(log) % SEGMENT_BYTES
@@ -429,6 +436,18 @@ def test_what_a_failed_sync_left_readable_is_durable_before_it_counts() -> None:
         assert disk.counters.sync_errors == 1
 
 
+def test_who_acknowledges_from_memory_says_after_a_power_loss_that_its_tail_may_be_gone() -> None:
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk)
+    put(store, draft(b"acknowledged from memory"))
+    disk.crash()
+    started = make_store(disk)
+    started.load()
+    log = StoreReplicatedLog(started, lambda: None)
+    assert log.keeps_tail(acked_after_flush=True)
+    assert not log.keeps_tail(acked_after_flush=False)
+
+
 @pytest.mark.parametrize("host_bytes", [8, 20])
 def test_a_record_whose_body_or_place_changed_on_disk_is_never_given_out(host_bytes: int) -> None:
     disk = FaultyDisk(Random(3))
@@ -475,3 +494,18 @@ def test_a_queue_does_not_end_before_a_record_that_rots(place: int, monkeypatch:
     assert store.max_offset("TopicB", 0) == 1
     assert store.max_offset("TopicA", 0) == 65
     assert store.read_units("TopicB", 0, 0, 1)[0][:2] == (start, end - start)
+
+
+def test_without_a_page_the_log_itself_says_how_far_it_was_confirmed() -> None:
+    """A broker whose checkpoint rotted told consumers that there is no such group, until it had heard from its master."""
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk)
+    confirmed = put(store, *(draft(body) for body in payloads(20, 150)))[-1].end_offset
+    put(store, draft(encode_watermark(confirmed), topic=WATERMARKS, tag="confirmed"))
+    put(store, draft(b"not known to be confirmed"))
+    store.close()
+    disk.flip_bit(PATH, 44, 3)
+    store = make_store(disk)
+    store.load()
+    assert store.dispatch_offset == confirmed
+    assert bodies(store) == list(payloads(20, 150))

@@ -179,3 +179,22 @@ async def test_a_crashed_broker_starts_on_a_real_file_system_that_is_full(small_
     assert bodies(again) == list(payloads(taken, 900))
     again.abandon()
     disk.close()
+
+
+def test_small_files_are_replaced_on_a_real_file_system_that_is_full(small_file_system: Path) -> None:
+    """Who gives up the lead must write that down before it copies: without that a full disk would end the process."""
+    disk = LocalDisk(small_file_system / "data")
+    disk.replace_bytes("masterEpochSeen", b"6 1\n")
+    with open(small_file_system / "ballast", "wb", buffering=0) as ballast:
+        assert ballast.write(bytes(2 * TMPFS_BYTES)) < TMPFS_BYTES
+    for epoch in range(7, 20):
+        disk.replace_bytes("masterEpochSeen", b"%d 1\n" % epoch)
+    assert disk.read_bytes("masterEpochSeen") == b"19 1\n"
+    with pytest.raises(StorageError, match="No space") as refused:
+        disk.replace_bytes("config/topics.json", bytes(5000))
+    assert refused.value.is_out_of_space
+    disk.close()
+    disk = LocalDisk(small_file_system / "data")
+    assert disk.names("") == ["config", "lock", "masterEpochSeen", "reserve"]
+    disk.replace_bytes("masterEpochSeen", b"20 1\n")
+    disk.close()

@@ -8,20 +8,30 @@ from random import Random
 import pytest
 
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.native.library import Library
 from brokerd.store.log.verified_reads import VerifiedReads
 from brokerd.store.store import MessageStore
 from remoting.errors import CorruptedFile, DamagedRecord
 from remoting.record.layout import BORDER
 from tests.support.disks import FaultyDisk, MemoryDisk
+from tests.support.native_library import native_library
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, SETTINGS, draft, log_bytes, make_store, open_store, put, sync
 
 PATH = "commitlog/{:020}"
 
 
-def master(seals: bool = True, disk: MemoryDisk | None = None) -> tuple[MessageStore, list[int]]:
+@pytest.fixture(params=["python", "native"])
+def library(request: pytest.FixtureRequest) -> Library | None:
+    """What checks records."""
+    return None if request.param == "python" else native_library()
+
+
+def master(
+    seals: bool = True, disk: MemoryDisk | None = None, library: Library | None = None
+) -> tuple[MessageStore, list[int]]:
     """A log of several files with small records and large ones, and where they begin."""
     rng = Random(7)
-    store = open_store(disk or MemoryDisk())
+    store = open_store(disk or MemoryDisk(), library=library)
     store.adds_checksums = seals
     sizes = [1, 40, 300, 2000, 5, 900, 1, 1, 2500, 60, 700, 3000, 10, 20, 30]
     begins = [put(store, draft(rng.randbytes(size), tag="t"))[0].physical_offset for size in sizes]
@@ -29,8 +39,8 @@ def master(seals: bool = True, disk: MemoryDisk | None = None) -> tuple[MessageS
     return store, begins
 
 
-def replica() -> tuple[MessageStore, StoreReplicatedLog]:
-    store = make_store(MemoryDisk())
+def replica(library: Library | None = None) -> tuple[MessageStore, StoreReplicatedLog]:
+    store = make_store(MemoryDisk(), library=library)
     store.load()
     return store, StoreReplicatedLog(store, lambda: None)
 
@@ -41,10 +51,10 @@ def copy(log: StoreReplicatedLog, data: bytes, chunk: int) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1000, 1 << 20])
-def test_a_replica_refuses_each_flipped_bit_and_takes_the_good_record(chunk: int) -> None:
+def test_a_replica_refuses_each_flipped_bit_and_takes_the_good_record(chunk: int, library: Library | None) -> None:
     store, begins = master()
     data = log_bytes(store)
-    copied, log = replica()
+    copied, log = replica(library)
     rng = Random(chunk)
     for begin in begins[1:]:
         size = BORDER.unpack_from(data, begin)[0]
@@ -63,10 +73,10 @@ def test_a_replica_refuses_each_flipped_bit_and_takes_the_good_record(chunk: int
 
 
 @pytest.mark.parametrize("chunk", [50, 1 << 20])
-def test_records_without_a_checksum_are_taken_by_their_bodies(chunk: int) -> None:
+def test_records_without_a_checksum_are_taken_by_their_bodies(chunk: int, library: Library | None) -> None:
     store, begins = master(seals=False)
     data = log_bytes(store)
-    copied, log = replica()
+    copied, log = replica(library)
     damaged = bytearray(data)
     damaged[begins[3] + 500] ^= 1  # in the body
     with pytest.raises(DamagedRecord):
@@ -96,8 +106,8 @@ def test_a_refused_record_is_gone_after_a_power_loss_too() -> None:
 
 @pytest.mark.parametrize("seals", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_what_a_master_sends_is_the_log_wherever_it_is_asked(seals: bool, seed: int) -> None:
-    store, _ = master(seals)
+def test_what_a_master_sends_is_the_log_wherever_it_is_asked(seals: bool, seed: int, library: Library | None) -> None:
+    store, _ = master(seals, library=library)
     sync(store)
     data, rng = log_bytes(store), Random(seed)
     reads = VerifiedReads(store.commitlog)
@@ -112,9 +122,9 @@ def test_what_a_master_sends_is_the_log_wherever_it_is_asked(seals: bool, seed: 
 
 
 @pytest.mark.parametrize("length", [10, 700, 1 << 20])
-def test_a_master_sends_what_precedes_damage_and_names_it(length: int) -> None:
+def test_a_master_sends_what_precedes_damage_and_names_it(length: int, library: Library | None) -> None:
     disk = FaultyDisk(Random(3))
-    store, begins = master(disk=disk)
+    store, begins = master(disk=disk, library=library)
     sync(store)
     data, rng = log_bytes(store), Random(length)
     for begin in begins:

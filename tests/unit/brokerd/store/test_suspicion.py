@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.store.start.decisions import lacks_bytes
+from brokerd.store.start.log_recovery import SuspectLog
 from brokerd.store.start.suspicion import PATH, SuspectEnd, SuspicionFile
 from brokerd.store.start.watermark import TOPIC, encode_watermark
 from brokerd.store.store import MessageStore
@@ -79,6 +80,28 @@ def test_rot_behind_the_durable_checkpoint_makes_the_log_suspect(message: int, p
     assert store.commitlog.end_offset == start
     assert store.suspicion == SuspectEnd(start, len(log) if message < 39 else start)
     assert "is not elected" in store.suspicion.sentence
+
+
+@pytest.mark.parametrize("message", [0, 4, 38])
+def test_a_hole_under_a_checkpoint_that_rots_is_suspect(message: int) -> None:
+    """Nobody knows what had been durable, so it is neither a torn end nor a reason to stay away: others have the rest."""
+    disk, places, log = lose_power_with(40)
+    start, end = places[message]
+    disk.flip_bit("checkpoint", 45, 3)
+    hole = disk.open(f"commitlog/{start - start % SEGMENT_BYTES:020d}")
+    hole.write(start % SEGMENT_BYTES, (bytes(min(end - start, SEGMENT_BYTES - start % SEGMENT_BYTES)),))
+    hole.sync()
+    with pytest.raises(SuspectLog):
+        make_store(disk).load(ask_first=True)
+    store = started(disk)
+    assert store.suspicion == SuspectEnd(start, len(log), len(log)), "perhaps all of it was acknowledged"
+    assert "start once with" in store.suspicion.sentence
+    assert content(disk, end, len(log)) == log[end:], "what is behind the hole is kept until somebody has judged"
+    disk.kill()
+    again = started(disk)
+    assert again.suspicion == SuspectEnd(start, len(log), len(log)), (
+        "the page is whole again, and the hole is still one"
+    )
 
 
 def test_what_is_behind_the_damage_is_kept_through_starts_and_given_up_when_the_log_goes_on() -> None:

@@ -215,3 +215,14 @@ def test_learners_are_no_majority() -> None:
     group = dead_master()
     assert freshest_of_the_suspect(group, {each.broker_id: each for each in [suspect(1, 5), suspect(2, 6)]}) == 2
     assert freshest_of_the_suspect(group, {}) is None
+
+
+def test_the_first_master_of_a_group_does_not_lack_what_was_confirmed() -> None:
+    """A directory that was brought along, or controllers that lost everything: the log may be older than the group."""
+    machine = Machine()
+    run(machine, apply_id(1))
+    reply = run(machine, elect(suspect(1, 500, confirmed=900)))
+    assert group_of(machine).master_broker_id is None
+    assert "was confirmed up to 900" in str(reply.remark)
+    run(machine, elect(suspect(1, 500, confirmed=400)))
+    assert group_of(machine).master_broker_id == 1

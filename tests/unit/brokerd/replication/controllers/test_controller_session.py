@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import orjson
 import pytest
@@ -61,7 +61,13 @@ class Talk:
     """A session whose requests a test answers one by one."""
 
     def __init__(
-        self, *, known_id: int | None = 2, tail_kept: bool = True, controllers: Sequence[str] = (A, B), **fields: object
+        self,
+        *,
+        known_id: int | None = 2,
+        tail_kept: bool = True,
+        controllers: Sequence[str] = (A, B),
+        has_room: Callable[[], bool] | None = None,
+        **fields: object,
     ) -> None:
         settings = ReplicationSettings(**fields)
         self.now_ms = 0
@@ -78,6 +84,7 @@ class Talk:
                 4,
                 RoleMachine(settings, EpochList([EpochEntry(3, 0)]), 5, LogPosition(0, 1000, 1000), 900, 0),
                 tail_kept,
+                has_room=has_room,
             ),
             controllers,
             self.observer,
@@ -544,3 +551,16 @@ def test_who_kept_everything_says_nothing_of_it() -> None:
     talk = Talk()
     talk.register()
     assert all("tailKept" not in beat.ext for beat in talk.oneway)
+
+
+def test_heartbeats_say_whether_the_disk_takes_messages() -> None:
+    room = [True]
+    talk = Talk(has_room=lambda: room[0])
+    talk.tick()
+    room[0] = False
+    talk.oneway.clear()
+    talk.tick(1000)
+    assert {beat.ext["hasRoom"] for beat in talk.oneway} == {"false"}
+    talk = Talk()
+    talk.tick()
+    assert all("hasRoom" not in beat.ext for beat in talk.oneway), "nobody asks the disk"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from brokerd.store.index.hashing import KeyHasher, hash_alike, key_hash
 from brokerd.store.index.postings import WalkMemory, derive_postings, has_key, keys_of
 from brokerd.store.index.runs import length_of_run, take_run
 from remoting.java_hash import java_hash, java_hash_bits
+from remoting.record import checksum
 from remoting.record.codec import decode_record, encode_filler, encode_record
 from remoting.record.layout import SYS_TRANSACTION_ROLLBACK
 from remoting.record.properties import decode_properties
@@ -135,12 +137,17 @@ def test_walking_in_pieces_finds_every_key_of_every_record(fields: list[dict[str
 
 
 def encode_all(fields: list[dict[str, Any]]) -> list[bytes]:
-    """Records one behind the other, from the begin of a log."""
+    """Records one behind the other, from the begin of a log; those that are `sealed` with checksums."""
     found: list[bytes] = []
     end = 0
-    for each in fields:
-        found.append(encode_record(queue_id=0, queue_offset=7, physical_offset=end, born_timestamp_ms=0, **each))
-        end += len(found[-1])
+    for fields_of_one in fields:
+        each = dict(fields_of_one)
+        sealed = each.pop("sealed", False)
+        if sealed:
+            each["properties"] = checksum.reserve(each["properties"])
+        record = encode_record(queue_id=0, queue_offset=7, physical_offset=end, born_timestamp_ms=0, **each)
+        found.append(checksum.seal(record) if sealed else record)
+        end += len(record)
     return found
 
 
@@ -176,6 +183,10 @@ odd = st.sampled_from(
         {"properties": b"KEYS\x01word\x02UNIQ_KEY\x01" + b"a" * 14 + b"\x02TAGS\x01x\x02"},
         {"topic": b"own", "properties": b"", "body": bytes(20)},
         {"body": bytes(140)},
+        {"sealed": True, "body": bytes(80)},
+        {"sealed": False, "properties": alike(1)["properties"] + b"__CRC32#\x01\x02KEYS\x01abcd\x02"},
+        {"sealed": False, "properties": alike(1)["properties"] + b"__CRC32#\x010123456789\x03"},
+        {"sealed": False, "properties": alike(1)["properties"] + b"__CRC32=\x010123456789\x02"},
     ]
 )
 
@@ -184,15 +195,16 @@ odd = st.sampled_from(
     st.lists(st.tuples(st.integers(1, 60), odd), min_size=1, max_size=6),
     st.sampled_from([1, 1 << 10, 1 << 17]),
     st.integers(0, 1 << 31),
+    st.booleans(),
 )
 def test_records_that_look_alike_give_what_each_gives_alone(
-    parts: list[tuple[int, dict[str, object]]], step: int, number: int
+    parts: list[tuple[int, dict[str, object]]], step: int, number: int, sealed: bool
 ) -> None:
     fields = []
     for count, changes in parts:
         for _ in range(count):
             number = (number + step) & 0xFFFFFFFF
-            fields.append(alike(number, **changes))
+            fields.append(alike(number, **{"sealed": sealed, **changes}))
     expected, offset = [], 0
     for record in encode_all(fields):
         each = derive_postings(record, offset, FILE_BYTES * 16, WalkMemory())
@@ -209,8 +221,9 @@ def test_records_that_look_alike_give_what_each_gives_alone(
     assert found == expected
 
 
-def test_alike_records_are_taken_together_and_one_other_among_them_is_noticed() -> None:
-    records = encode_all([alike(number) for number in range(64)])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_alike_records_are_taken_together_and_one_other_among_them_is_noticed(sealed: bool) -> None:
+    records = encode_all([alike(number, sealed=sealed) for number in range(64)])
     log, size = b"".join(records), len(records[0])
     memory = WalkMemory()
     derive_postings(records[0], 0, FILE_BYTES, memory)
@@ -221,10 +234,12 @@ def test_alike_records_are_taken_together_and_one_other_among_them_is_noticed() 
         assert run is not None
         assert run.hashes == [key_hash("TopicA", f"7F000001ABCD1234{number:08X}") for number in range(64)]
         assert list(run.timestamps) == [1_700_000_000_000 + number // 3 for number in range(64)]
-    for at in (*range(8), 31, 39, 84, 87, size - 5, size - 1):  # size, magic, position, flag, body length, tag
-        damaged = bytearray(log)
-        damaged[5 * size + at] ^= 0x10
-        assert take_run(bytes(damaged), 0, 0, size, 64, memory.like, share=False) is None, at
+    last = (20, 15, 12, 11, 5, 2, 1)  # of the tag, or of the checksum
+    for at in (*range(8), 31, 39, 84, 87, *(size - each for each in last)):  # size, magic, position, flag, body length
+        for number in (5, 63):
+            damaged = bytearray(log)
+            damaged[number * size + at] ^= 0x10
+            assert take_run(bytes(damaged), 0, 0, size, 64, memory.like, share=False) is None, (number, at)
 
 
 @given(st.binary(max_size=400), st.integers(0, 1 << 20))
