@@ -42,6 +42,7 @@ from tests.unit.brokerd.store import (
     test_consume_queues,
     test_housekeeping,
     test_queue_offsets,
+    test_rot_and_replicas,
     test_rotten_units,
     test_threads,
 )
@@ -179,8 +180,8 @@ MUTANTS = (
         "W31",
         "A master does not look at the records that it reads from its disk for a replica.",
         ((VerifiedReads, "read", _read_as_it_is),),
-        rotting(),
-        within=60,
+        scenario(test_rot_and_replicas.test_a_master_sends_what_precedes_damage_and_names_it, 100, None),
+        within=1,
     ),
     Mutant(
         "a checksum without its name",
