@@ -151,8 +151,14 @@ class HeartbeatTable:
         since_ms = known.since_ms if known is not None and is_same_life else now_ms
         goes_on = known is not None and is_same_life and known.has_room is beat.has_room
         room_since_ms = known.room_since_ms if known is not None and goes_on else now_ms
-        taken = replace(beat, timeout_ms=timeout_ms, received_ms=now_ms, since_ms=since_ms, is_closed=False)
-        taken = replace(taken, room_since_ms=room_since_ms)
+        taken = replace(
+            beat,
+            timeout_ms=timeout_ms,
+            room_since_ms=room_since_ms,
+            received_ms=now_ms,
+            since_ms=since_ms,
+            is_closed=False,
+        )
         if beat.incarnation == 0 and known is not None:
             taken = _monotone(taken, known)
         elif known is not None:

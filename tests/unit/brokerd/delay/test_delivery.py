@@ -219,13 +219,19 @@ def test_a_refused_record_is_written_when_the_log_takes_it_again() -> None:
     assert (bodies(broker), offset(broker, 1), calls) == ([b"x"], 1, 2)
 
 
-def test_a_cut_of_the_log_takes_back_what_was_delivered_with_its_record() -> None:
+def delivered() -> tuple[Broker, int]:
+    """A master that has delivered x and y, and where its log ended before."""
     broker = Broker()
     send(broker, b"x", 1)
     send(broker, b"y", 1)
     before = broker.core.store.commitlog.end_offset
     broker.turns.run(2000)
     assert bodies(broker) == [b"x", b"y"]
+    return broker, before
+
+
+def test_a_cut_of_the_log_takes_back_what_was_delivered_with_its_record() -> None:
+    broker, before = delivered()
     broker.replica.become(Role.FENCED)
     broker.core.store.truncate(before)
     broker.replica.confirm_offset = before
@@ -238,16 +244,6 @@ def test_a_cut_of_the_log_takes_back_what_was_delivered_with_its_record() -> Non
 
 def test_wherever_the_log_of_a_delivery_is_cut_the_next_master_delivers_what_is_missing() -> None:
     """The record that says how far a level is comes behind the messages: with a part of them it is gone, too."""
-
-    def delivered() -> tuple[Broker, int]:
-        broker = Broker()
-        send(broker, b"x", 1)
-        send(broker, b"y", 1)
-        before = broker.core.store.commitlog.end_offset
-        broker.turns.run(2000)
-        assert bodies(broker) == [b"x", b"y"]
-        return broker, before
-
     broker, before = delivered()
     log = broker.core.store.commitlog
     cuts = [each for each in range(before, log.end_offset) if log.is_record_boundary(each)]

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controllerd.replicas.elect import choose_master, explain_eligibility, freshest_of_the_suspect
+from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected, SyncStateSetChanged
 from controllerd.replicas.requests import ElectMaster, Observation, RegisterBroker, Trigger
 from controllerd.replicas.state import Group
@@ -24,7 +25,7 @@ from tests.unit.controllerd.replicas.builders import (
     run,
     seen,
 )
-from tests.unit.controllerd.replicas.test_heartbeat import beat, make_table
+from tests.unit.controllerd.replicas.test_heartbeat import beat, make_live_group, make_table
 
 
 def ask(*observed: Observation, **more: object) -> ElectMaster:
@@ -102,13 +103,17 @@ def test_the_scanner_keeps_members() -> None:
     assert group_of(machine).sync_state_set == (2, 3)
 
 
-def test_who_would_be_left_alone_has_to_be_heard_after_the_others_went() -> None:
-    """A loss of power that takes all closes the connections of some: the last one is dead as well, and nobody knows."""
-    machine, table = group_of_three(), make_table()
-    for broker_id in (1, 2, 3):
-        table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=100), 10_000)
+def two_of_three_closed() -> tuple[Machine, HeartbeatTable]:
+    """The connections of the master and of broker 3 closed at 10,010, and broker 2 has said nothing since."""
+    machine, table = make_live_group()
     table.connection_closed(1, 10_010)
     table.connection_closed(3, 10_010)
+    return machine, table
+
+
+def test_who_would_be_left_alone_has_to_be_heard_after_the_others_went() -> None:
+    """A loss of power that takes all closes the connections of some: the last one is dead as well, and nobody knows."""
+    machine, table = two_of_three_closed()
     assert due_elections(machine.state, table, 10_011, unclean=False) == []
     assert due_elections(machine.state, table, 10_200, unclean=False) == []
     table.heartbeat(beat(2, 2, epoch=1, max_offset=100), 10_240)
@@ -118,11 +123,7 @@ def test_who_would_be_left_alone_has_to_be_heard_after_the_others_went() -> None
 
 
 def test_when_all_went_at_once_whoever_comes_back_leads() -> None:
-    machine, table = group_of_three(), make_table()
-    for broker_id in (1, 2, 3):
-        table.heartbeat(beat(broker_id, broker_id, epoch=1, max_offset=100), 10_000)
-    table.connection_closed(1, 10_010)
-    table.connection_closed(3, 10_010)
+    machine, table = two_of_three_closed()
     assert due_elections(machine.state, table, 10_020, unclean=False) == []
     for now_ms in range(20_000, 24_000, 250):
         table.heartbeat(beat(3, 5, epoch=1, max_offset=100, incarnation=8), now_ms)
