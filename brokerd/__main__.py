@@ -52,6 +52,7 @@ def main() -> int:
     try:
         settings = parse(sys.argv[1:])
         tuning.keep_freed_memory()
+        tuning.allow_files(settings.grpc.max_connections)
         code: int = uvloop.run(serve(settings))
     except LogboomError as error:
         sys.stderr.write(f"brokerd: {error}\n")

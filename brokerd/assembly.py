@@ -17,10 +17,13 @@ from collections.abc import Mapping
 
 from brokerd.cluster.access_copy import AccessCopy, AccessFollower
 from brokerd.cluster.directory import Directory
+from brokerd.cluster.gatekeeper import Gatekeeper, GateParts
+from brokerd.cluster.placements import PlacementFollower
 from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment, steady_ms, wall_ms
 from brokerd.composition.exposition import Exposition, Sources
+from brokerd.composition.grpc_families import client_times
 from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
@@ -33,15 +36,18 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
 from brokerd.native import library
+from brokerd.pop.survey import PopSurvey
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.sending.replies import ReplyProcessor
+from brokerd.proxy.answers import answers_agree
 from brokerd.proxy.endpoint import PROTOCOLS
+from brokerd.proxy.http2.native_hpack import block_readers_agree
 from brokerd.proxy.methods.base import Services
-from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
+from brokerd.proxy.proxy import GrpcProxy, Placed, ProxyOptions
 from brokerd.repair.scrubber import Machine
 from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames
@@ -76,7 +82,7 @@ _BACKGROUND_FLUSH_MS = 200
 
 def choose_native(settings: BrokerSettings) -> library.Choice:
     """Where the broker's loops over messages are to run. Builds the library if need be. Raises SettingsError."""
-    return library.choose(settings.kernel.mode, [reads_agree, send_agrees])
+    return library.choose(settings.kernel.mode, [reads_agree, send_agrees, answers_agree, block_readers_agree])
 
 
 class Broker:
@@ -183,6 +189,24 @@ class Broker:
         self._ranges = RangeServer(secrets, group, store.commitlog, lambda: replica.epochs)
         self._access = AccessFollower(AccessCopy(self._disk, self._guard), self._client, settings.controllers)
         self._directory.view_listeners.append(self._access.look)
+        self._placements = PlacementFollower(
+            core.placements, self.replica, core.metadata.topics, self._access.ask, settings.name
+        )
+        replica.add_role_listener(lambda _role, _epoch: self._placements.wake())
+        self._gatekeeper = Gatekeeper(
+            GateParts(
+                settings.name,
+                core.pop.gate,
+                core.pop.answers,
+                core.placements.handovers,
+                core.metadata.topics,
+                core.placements.prune,
+                core.pop.now_ms,
+            ),
+            self._client,
+            lambda: replica.is_master,
+        )
+        self._directory.view_listeners.append(self._gatekeeper.look)
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
@@ -204,7 +228,18 @@ class Broker:
         self._proxy = GrpcProxy(
             grpc_host,
             grpc_port,
-            Services(core.sender, core.pop, core.metadata, self.clients, self._routes),
+            Services(
+                core.sender,
+                core.pop,
+                core.metadata,
+                self.clients,
+                self._routes,
+                core.transactions,
+                core.store,
+                core.progress,
+                core.counters,
+                settings.name,
+            ),
             self._client,
             self.replica,
             ProxyOptions(
@@ -213,8 +248,13 @@ class Broker:
                 settings.pop.auto_create_groups,
                 self._guard,
                 tls_server(settings.tls, PROTOCOLS),
+                native.library,
+                Placed(core.placements, self._directory),
             ),
         )
+        core.metadata.listeners.append(self._proxy.metadata_changed)
+        core.arrival_listeners.append(self._proxy.arrived)
+        replica.add_role_listener(self._proxy.role_changed)
         self._processors = build_processors(
             Parts(
                 names,
@@ -229,6 +269,7 @@ class Broker:
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
                 native.mode,
+                lambda: client_times(self._proxy.figures().clients, wall_ms()),
             )
         )
         self._cleanup = CleanupProcessor(
@@ -246,6 +287,7 @@ class Broker:
             self.replica.handlers(),
             AccessProcessor(self._guard, self._access, self._tasks).handlers(),
             self._cleanup.handlers(),
+            self._placements.handlers(),
             self._ranges.handlers(),
             {
                 codes.SEND_MESSAGE: self._sends.handle_long_names,
@@ -280,6 +322,8 @@ class Broker:
         if self._exporter is not None:
             await self._exporter.start()
         self._directory.start()
+        self._placements.start()
+        self._gatekeeper.start()
         self._scrubber.start()
         await self.replica.start(*split_address(self._settings.ha_listen))
         self._expire_clients()
@@ -299,6 +343,8 @@ class Broker:
         await self.replica.stop()
         await self._scrubber.stop()
         await self._directory.close()
+        await self._placements.close()
+        await self._gatekeeper.close()
         await self._access.close()
         await self._tasks.close()
         if self._exporter is not None:
@@ -335,6 +381,9 @@ class Broker:
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
             lambda: topic_lags(self._processors.state.state()),
+            self._proxy.figures,
+            PopSurvey(self.core.pop.ledger, self.core.pop.gate, asyncio.get_running_loop(), wall_ms),
+            wall_ms,
             lambda: scrub_state(self._scrubber),
             self._guard,
             kernel,
@@ -351,6 +400,7 @@ class Broker:
     def _topics_changed(self, change: Change) -> None:
         if change.touches_topics:
             self.replica.topics_changed()
+            self._placements.topics_changed()
 
     def _connection_closed(self, connection: RemotingConnection) -> None:
         self.clients.connection_closed(connection)

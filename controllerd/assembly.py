@@ -19,11 +19,15 @@ from controllerd.metrics import Counters
 from controllerd.nameserver.handlers import NameServer
 from controllerd.nameserver.kv_config import KvConfig
 from controllerd.nameserver.routes import RouteTable
+from controllerd.placements.records import Record as PlacementRecord
+from controllerd.placements.state import PlacementsState
+from controllerd.placing import Placing
 from controllerd.processors.access import AccessProcessor, Sealer
 from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.hand_over import ask_to_hand_over
 from controllerd.processors.heartbeats import HeartbeatProcessor
 from controllerd.processors.membership import MembershipProcessor
+from controllerd.processors.placements import PlacementsProcessor
 from controllerd.processors.replicas import ReplicasProcessor
 from controllerd.processors.returns import Returns
 from controllerd.processors.serving import Serving
@@ -104,7 +108,13 @@ class Controller:
         self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
         self._table = HeartbeatTable(**asdict(settings.liveness))
-        self._machine = ControllerMachine({"replicas": self._recorded, "access": self._access_changed})
+        self._machine = ControllerMachine(
+            {
+                "replicas": self._recorded,
+                "access": self._access_changed,
+                "placements": self._placement_recorded,
+            }
+        )
         self._routes = RouteTable(self._committed_epoch)
         self._name_server = NameServer(self._routes, KvConfig(disk), live.nameserver, self._pushes.push, _now_ms)
         founders = () if settings.join else tuple(settings.peers)
@@ -133,6 +143,7 @@ class Controller:
         self._returns = Returns(settings.raft.group, driver, self._members, self._tasks)
         self._groups = BrokerGroups(self._decided, self._table, _now_ms, _wall_ms)
         self._elections = Elections(live, self._driver, self._groups, self._counters, self._tasks)
+        self._placing = Placing(self._driver, self._machine, self._groups, self._routes, self._pushes, self._tasks)
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
         self._server = RemotingServer(
@@ -156,6 +167,7 @@ class Controller:
         if self._exporter is not None:
             await self._exporter.start()
         self._elections.scan()
+        self._placing.scan()
         self._expire()
         self._tasks.spawn(self._peers.greet(), "introduce this node to the others")
         driving = asyncio.get_running_loop().create_task(self._driver.run())
@@ -179,6 +191,7 @@ class Controller:
 
     async def _close(self) -> None:
         self._elections.close()
+        self._placing.close()
         if self._expiry is not None:
             self._expiry.cancel()
         if self._exporter is not None:
@@ -238,12 +251,13 @@ class Controller:
             self._groups,
             self._routes,
             self._counters,
-            lambda: self._machine.access.version,
+            self._machine,
         )
         membership = MembershipProcessor(self._settings, self._driver, self._members, self._counters)
         self._access = AccessProcessor(
             self._guard, self._sealer, self._driver, self._machine, timeout_ms, self._counters
         )
+        placements = PlacementsProcessor(self._placing, self._groups, lambda: self._machine.placements)
         serving = Serving(self._driver, self._counters, self._tasks)
         return bind(
             CONTROLLERS,
@@ -253,6 +267,7 @@ class Controller:
             serving.measured(self._heartbeats.handles()),
             serving.measured(replicas.handles()),
             serving.measured(views.handles()),
+            serving.handlers(placements.handles()),
             self._name_server.handlers(),
             self._peers.handlers(),
         )
@@ -284,6 +299,10 @@ class Controller:
 
     def _access_changed(self, _record: object, state: AccessState) -> None:
         self._guard.update(state)
+
+    def _placement_recorded(self, record: PlacementRecord | None, state: PlacementsState) -> None:
+        if record is not None:
+            self._placing.recorded(record, state)
 
     def _recorded(self, record: Record | None, state: ReplicasState) -> None:
         """A decided fact, on every controller; of a snapshot, or while the log is replayed at start, nobody needs to hear."""

@@ -164,6 +164,11 @@ READ_LOG_RANGE = 12013
 RAFT_RETURN = 12014
 GIVEN_UP_TRANSACTIONS = 12015
 END_GIVEN_UP_TRANSACTION = 12016
+REPORT_PLACEMENTS = 12020
+PLACEMENTS_CHANGED = 12021
+TOPIC_PLACEMENT = 12022
+HANDOVER_PASSED = 12030
+OPEN_GATE = 12031
 
 # The names of the requests, by their codes: all that is defined above
 REQUESTS: Final[Mapping[int, str]] = {code: name for name, code in tuple(vars().items()) if name.isupper()}

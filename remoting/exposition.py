@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal
 
 Labels = Mapping[str, str]
@@ -52,11 +53,18 @@ class Family:
 def render(families: Iterable[Family], common: Labels | None = None) -> bytes:
     """The text of all families; `common` labels go to every sample."""
     lines: list[str] = []
+    common = common or {}
+    front = _labels(common)
     for family in families:
         lines.append(f"# HELP {family.name} {family.help.translate(_HELP_ESCAPES)}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         for labels, value in family.samples:
-            text = _labels({**(common or {}), **labels})
+            if not labels or not common:
+                text = front or _labels(labels)
+            elif labels.keys().isdisjoint(common):
+                text = f"{front},{_labels(labels)}"
+            else:
+                text = _labels({**common, **labels})
             if isinstance(value, Histogram):
                 _render_histogram(lines, family.name, text, value)
             else:
@@ -65,15 +73,24 @@ def render(families: Iterable[Family], common: Labels | None = None) -> bytes:
 
 
 def _render_histogram(lines: list[str], name: str, labels: str, histogram: Histogram) -> None:
-    head = f"{labels}," if labels else ""
+    head = f'{name}_bucket{{{labels},le="' if labels else f'{name}_bucket{{le="'
     total = 0
-    for bound, count in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+    for bound, count in zip(_bounds_text(tuple(histogram.bounds)), histogram.counts, strict=True):
         total += count
-        lines.append(f'{name}_bucket{{{head}le="{bound}"}} {total}')
+        lines.append(f'{head}{bound}"}} {total}')
     tail = f"{{{labels}}}" if labels else ""
     lines.append(f"{name}_sum{tail} {histogram.sum}")
     lines.append(f"{name}_count{tail} {total}")
 
 
+@lru_cache(maxsize=64)
+def _bounds_text(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return (*map(str, bounds), "+Inf")
+
+
 def _labels(labels: Labels) -> str:
-    return ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items())
+    return ",".join([f'{name}="{_escaped(value)}"' for name, value in labels.items()])
+
+
+def _escaped(value: str) -> str:
+    return value if value.isalnum() else value.translate(_ESCAPES)

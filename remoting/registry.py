@@ -212,6 +212,11 @@ _TABLE: Final = (
     Row(codes.RAFT_RETURN, By.LEADER, demands.COMPONENT),
     Row(codes.GIVEN_UP_TRANSACTIONS, By.MASTER, READ_CLUSTER),
     Row(codes.END_GIVEN_UP_TRANSACTION, By.MASTER, CHANGE_CLUSTER),
+    Row(codes.REPORT_PLACEMENTS, By.LEADER, demands.COMPONENT),
+    Row(codes.PLACEMENTS_CHANGED, By.BROKER, CHANGE_CLUSTER),
+    Row(codes.TOPIC_PLACEMENT, By.CONTROLLER, fields(GET, topic="topic")),
+    Row(codes.HANDOVER_PASSED, By.MASTER, demands.COMPONENT),
+    Row(codes.OPEN_GATE, By.MASTER, CHANGE_CLUSTER),
 )
 ROWS: Final[Mapping[int, Row]] = {row.code: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a code has two rows"

@@ -20,6 +20,7 @@ from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestT
 from remoting.facts.broker_state import GroupState
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
 from remoting.facts.words import BrokerRole, Outcome
+from remoting.group_settings import ORDER_SCOPES, named_settings
 
 READ_BACK_TIMEOUT_S = 10.0
 READ_BACK_EVERY_S = 0.2
@@ -99,6 +100,26 @@ def create_topic(change: Change) -> dict[str, Any]:
     return _read_back_outcome(change, f"the topic {name}", is_confirmed)
 
 
+def open_gate(change: Change) -> dict[str, Any]:
+    """Let ordered groups wait no more for what of a topic lies in a broker group that is gone."""
+    name, group, source = (change.parameters[field] for field in ("name", "group", "source"))
+    try:
+        opened = change.client.open_gate(group, name, source)
+        change.record([NodeOutcome(group, Outcome.CONFIRMED if opened else Outcome.UNCHANGED)])
+    except RequestError as error:
+        if error.code not in _UNSURE:
+            change.record([NodeOutcome(group, Outcome.REFUSED, error.message)])
+            raise ChangeFailed("gate-refused", f"The broker refused: {error.message}") from error
+        change.record([NodeOutcome(group, Outcome.UNKNOWN, error.message)])
+    except (ConnectionLost, RequestTimeout) as error:
+        change.record([NodeOutcome(group, Outcome.UNKNOWN, str(error))])
+
+    def is_confirmed() -> bool:
+        return _confirm(change, lambda node: not change.client.open_gate(group, name, source))
+
+    return _read_back_outcome(change, f"that {name} does not wait for {source}", is_confirmed)
+
+
 def delete_topic(change: Change) -> dict[str, Any]:
     """Delete a topic on every broker group."""
     name = change.parameters["name"]
@@ -125,7 +146,8 @@ def create_group(change: Change) -> dict[str, Any]:
     """Create a consumer group, or bring it to the wanted configuration, on every broker group."""
     name, fifo = change.parameters["name"], bool(change.parameters.get("fifo", False))
     retry_max_times = int(change.parameters.get("retry_max_times", 16))
-    _record_some(change, change.client.create_group(name, fifo, retry_max_times))
+    settings = {"order_scope": ORDER_SCOPES[0], **named_settings(change.parameters)}
+    _record_some(change, change.client.create_group(name, fifo, retry_max_times, settings))
 
     def is_confirmed() -> bool:
         found = _consumer_group(change.client, name)
@@ -133,6 +155,21 @@ def create_group(change: Change) -> dict[str, Any]:
         return _confirm(change, same.__contains__)
 
     return _read_back_outcome(change, f"the consumer group {name}", is_confirmed)
+
+
+def update_group(change: Change) -> dict[str, Any]:
+    """Change those settings of a consumer group that are named, on every broker group."""
+    name, settings = change.parameters["name"], named_settings(change.parameters)
+    _record_some(change, change.client.change_group(name, settings))
+
+    def is_so(group: GroupState) -> bool:
+        return all(getattr(group, each) == value for each, value in settings.items())
+
+    def is_confirmed() -> bool:
+        found = _consumer_group(change.client, name)
+        return _confirm(change, lambda node: node in found and is_so(found[node]))
+
+    return _read_back_outcome(change, f"the settings of consumer group {name}", is_confirmed)
 
 
 def delete_group(change: Change) -> dict[str, Any]:
@@ -304,7 +341,9 @@ CHANGES: Mapping[str, Callable[[Change], dict[str, Any]]] = {
     "topic.create": create_topic,
     "topic.update": create_topic,
     "topic.delete": delete_topic,
+    "topic.open-gate": open_gate,
     "group.create": create_group,
+    "group.update": update_group,
     "group.delete": delete_group,
     "transaction.decide": decide_given_up,
     "election.elect": elect_master,

@@ -21,7 +21,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -69,6 +69,7 @@ class Question(Generic[Answer]):
     kind: type[Answer]
     every_s: float
     most: int
+    ext: Mapping[str, str] = field(default_factory=dict)
 
 
 class Watch(Generic[Answer]):
@@ -107,7 +108,9 @@ class Watch(Generic[Answer]):
         """The answer; None for silence and for an answer that is none."""
         try:
             async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
-                response = await self._client.call(self.address, self._question.code, timeout_ms=ASK_TIMEOUT_MS)
+                response = await self._client.call(
+                    self.address, self._question.code, self._question.ext, timeout_ms=ASK_TIMEOUT_MS
+                )
             answer = decode(self._question.kind, response.body, MAX_ANSWER_BYTES)
         except ProtocolError as error:
             self._note_silence(f"its answer has another shape ({error}); are all parts of one version?")
@@ -239,7 +242,7 @@ class Collector:
         self._urgent = asyncio.Event()
         self._something_heard = asyncio.Event()
         self._asked_until = float("-inf")
-        views = Question(codes.CLUSTER_VIEW, ClusterView, VIEW_EVERY_S, len(controllers))
+        views = Question(codes.CLUSTER_VIEW, ClusterView, VIEW_EVERY_S, len(controllers), {"placements": "true"})
         states = Question(codes.BROKER_STATE, BrokerState, STATES_EVERY_S, MAX_BROKERS)
         self._views = Watches(client, views, self._heard_view)
         self._states = Watches(client, states, self._heard)

@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import hypothesis
 import pytest
 
 from brokerd.native.building import CannotBuild, build, cache_dir, find_compiler
+from tests.support.examples import examples
+from tests.support.sharing_imports import import_own_part
 
 _DATA_DIR = tempfile.mkdtemp(prefix="logboom-tests-")
 atexit.register(shutil.rmtree, _DATA_DIR, ignore_errors=True)
@@ -34,7 +37,11 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
 importlib.import_module("django")  # pytest-django sets up only a Django that is loaded before tests are collected
 
 hypothesis.settings.register_profile(
-    "logboom", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+    "logboom",
+    max_examples=examples(50),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    print_blob=True,
 )
 hypothesis.settings.load_profile("logboom")
 
@@ -61,6 +68,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             build(cache_dir(os.environ), find_compiler())
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """What a clean clone has to prepare once is shared by the workers of a whole run."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is not None and session.config.args == session.config.getini("testpaths"):
+        import_own_part(TESTS, _ON_REQUEST, int(worker["workerid"].removeprefix("gw")), worker["workercount"])
+    return (yield)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     if collection_path not in _ON_REQUEST:
         return None
@@ -70,9 +86,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """With `-n auto`: half as many workers again as this process may use processors, since tests with daemons mostly wait."""
-    processors = len(os.sched_getaffinity(0))
-    return processors + processors // 2
+    """With `-n auto`: twice as many workers as this process may use processors, since tests with daemons mostly wait."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -19,7 +19,9 @@ from tests.support.native_library import NAMED_BY
 
 _FLAGS = (*FLAGS, "-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _TESTS = (
+    "tests/unit/brokerd/native/test_answers.py",
     "tests/unit/brokerd/native/test_crc.py",
+    "tests/unit/brokerd/native/test_hpack.py",
     "tests/unit/brokerd/native/test_reads.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",
 )

@@ -192,6 +192,23 @@ def history_kind(value: Any) -> str:
     return _HISTORY_KINDS.get(str(value), str(value))
 
 
+_CLIENT_METRICS = {
+    "send": "sends",
+    "delivery": "from the broker to the client",
+    "await": "waits at the client",
+    "process": "consumption",
+    "span_send": "sends (traced)",
+    "span_receive": "receives (traced)",
+    "span_process": "consumption (traced)",
+}
+
+
+@register.filter
+def client_metric(value: Any) -> str:
+    """What clients measured, for a person."""
+    return _CLIENT_METRICS.get(str(value), str(value))
+
+
 # ---- states
 
 

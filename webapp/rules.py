@@ -16,7 +16,8 @@ from webapp.errors import InvalidInput
 
 NAME_RULE = "letters, digits and the characters % | _ - only"
 MAX_QUEUES = 1024
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
+TOPIC_TYPES = (*MESSAGE_TYPES, "MIXED")  # a MIXED topic takes the first four
 PERMISSION_BITS = {2: "write only", 4: "read only", 6: "read and write"}
 MAX_INT64 = 2**63 - 1
 

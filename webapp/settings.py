@@ -192,7 +192,7 @@ SPECTACULAR_SETTINGS = {
         ],
         "ControllerRole": ["leader", "follower", "candidate", "unreachable"],
         "ReplicaRole": ["master", "replica", "fenced", "unreachable"],
-        "TypeEnum": ["NORMAL", "FIFO", "DELAY", "TRANSACTION"],
+        "TypeEnum": ["NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"],
         "StatusEnum": ["healthy", "degraded", "down"],
         "ClientUserType": ["Normal", "Super"],
         "ClientUserStatus": ["enable", "disable"],

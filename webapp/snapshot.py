@@ -25,6 +25,7 @@ from remoting.facts.codec import decode
 from remoting.facts.snapshot import (
     KEY,
     VERSION,
+    ClientTimes,
     ClusterSnapshot,
     ConsumedTopic,
     ConsumerGroup,
@@ -133,6 +134,10 @@ class Snapshot:
     @cached_property
     def consumer_groups(self) -> Mapping[str, ConsumerGroup]:
         return {group.name: group for group in self.facts.consumer_groups}
+
+    def client_times_of(self, *, topic: str | None = None, group: str | None = None) -> list[ClientTimes]:
+        """What clients measured of a topic, or of a consumer group."""
+        return [each for each in self.facts.client_times if topic in (None, each.topic) and group in (None, each.group)]
 
     def topic(self, name: object) -> Topic:
         """One topic, or NotFound."""

@@ -7,6 +7,7 @@ kept while nobody answers, so that a client can be told all addresses of the gro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -53,6 +54,8 @@ class Directory:
         self._grpc_address = grpc_address
         self._replicas: Mapping[int, tuple[str, str]] = {}  # broker id -> (address, gRPC address)
         self._down: Set[str] = frozenset()  # gRPC addresses of those that are not alive
+        self._masters: Mapping[str, str] = {}  # by broker name
+        self._wanted = asyncio.Event()
         self._tasks = TaskOwner("directory")
         self.view_listeners: list[Callable[[ClusterView], None]] = []
 
@@ -87,6 +90,14 @@ class Directory:
         found = [self._replica.master_address, *(address for address, _ in self._replicas.values())]
         return [each for each in dict.fromkeys(found) if each and each != self._address]
 
+    def master_of(self, broker_name: str) -> str:
+        """The remoting address of a group's master, as a controller said last; "" while it has none."""
+        return self._masters.get(broker_name, "")
+
+    def refresh_soon(self) -> None:
+        """Who leads the groups may have changed: ask in a moment, not only every few seconds."""
+        self._wanted.set()
+
     # ---- inside
 
     async def _refresh(self) -> None:
@@ -98,9 +109,19 @@ class Directory:
                     listener(view)
             except LogboomError as error:
                 log.debug("the group's members stay as they were: %s", error)
-            await asyncio.sleep(_FIRST_REFRESH_S if number < _FIRST_ROUNDS else _REFRESH_S)
+            await asyncio.sleep(_FIRST_REFRESH_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0 if number < _FIRST_ROUNDS else _REFRESH_S - _FIRST_REFRESH_S):
+                    await self._wanted.wait()
+            self._wanted.clear()
 
     def _take(self, view: ClusterView) -> None:
+        self._masters = {
+            group.broker_name: each.address
+            for group in view.groups
+            for each in group.replicas
+            if each.broker_id == group.master_broker_id and each.address is not None
+        }
         for group in view.groups:
             if group.broker_name == self._broker_name:
                 self._replicas = {

@@ -19,6 +19,7 @@ from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident
+from brokerd.metadata.tables import Change
 from brokerd.replication.roles.effects import Role
 from brokerd.retry.service import RetryCounters
 from brokerd.sending.acknowledging import Appends, ReplicaView
@@ -94,7 +95,7 @@ class BrokerCore:
         preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
         residents, self.progress = make_residents(identity, settings, environment, clients, record_log, store, preface)
         self._residents: tuple[Resident, ...] = residents
-        self.metadata, self.pop, self.transactions, self.schedule = residents
+        self.metadata, self.placements, self.pop, self.transactions, self.schedule = residents
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
         self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)
@@ -102,6 +103,7 @@ class BrokerCore:
             self._deleted_topics.metadata_changed,
             self.pop.metadata_changed,
             self.progress.metadata_changed,
+            self._placed_topics_changed,
         ]
         self.pop.given_listeners.append(self.counters.statistics.given)
         self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
@@ -216,6 +218,10 @@ class BrokerCore:
                 for resident in self._residents:
                     resident.rolled()
             self._file_number = number
+
+    def _placed_topics_changed(self, change: Change) -> None:
+        for topic in change.topics_deleted:
+            self.placements.topic_deleted(topic)
 
     # ---- roles
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class BrokerIdentity:
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The machine, or its twin: files, times, chance. `cpu_s` is the processor time that this process has used; with the library
-    loops over messages run in C."""
+    loops over messages run in C. `random_bits` are for what nobody may guess."""
 
     disk: Disk
     scheduler: Scheduler
@@ -52,6 +53,7 @@ class Environment:
     rng: random.Random
     cpu_s: Callable[[], float] = lambda: 0.0
     library: Library | None = None
+    random_bits: Callable[[int], int] = secrets.randbits
 
 
 @dataclass(frozen=True, slots=True)

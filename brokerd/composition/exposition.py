@@ -5,12 +5,16 @@ Read at each scrape from the running totals and from the state as it is then; no
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from brokerd.composition.core import BrokerCore
+from brokerd.composition.grpc_families import grpc_families
 from brokerd.native.settings import PYTHON
+from brokerd.pop.survey import PopSurvey
+from brokerd.proxy.figures import GrpcFigures
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.replication.roles.effects import Role
 from brokerd.replication.roles.followership import CopyStage
@@ -21,6 +25,7 @@ from remoting.facts.lag import TopicLag
 from remoting.facts.loop import LoopState
 from remoting.guarding.guard import Guard, access_families
 
+_MAX_GROUPS: Final = 500  # a scrape writes four lines of each, in one turn of the loop
 _POP: Final = {
     "pops": "receive requests",
     "empty_pops": "receives that found nothing in their time",
@@ -65,6 +70,9 @@ class Sources:
     held_pulls: Callable[[], int]
     disk_usage: Callable[[], DiskUsage]
     lags: Callable[[], Iterable[TopicLag]]
+    grpc: Callable[[], GrpcFigures]
+    survey: PopSurvey
+    wall_ms: Callable[[], int]
     scrub: Callable[[], ScrubState] = ScrubState
     access: Guard | None = None
     kernel: str = PYTHON
@@ -88,6 +96,8 @@ class Exposition:
             *_scrub(self._sources.scrub()),
             *self._traffic(state),
             *self._pop(),
+            *(self._pop_groups() if state.role is Role.MASTER else ()),
+            *grpc_families(self._sources.grpc(), self._sources.wall_ms()),
             *(self._consumers() if state.role is Role.MASTER else ()),
             *self._transactions(),
             *self._schedule(),
@@ -161,10 +171,56 @@ class Exposition:
         totals = pop.counters.as_dict()
         in_flight = sum(queue.in_flight for queue in pop.ledger.queues())
         return [
-            _gauge("logboom_pop_in_flight", "messages taken and neither acked nor returned", in_flight),
+            _gauge(
+                "logboom_pop_in_flight",
+                "messages taken and not finished: with clients, or waiting to be taken again",
+                in_flight,
+            ),
             _gauge("logboom_pops_held", "receives that wait for a message", pop.waiting_count),
             _gauge("logboom_notices_held", "requests to be told of a message that wait", pop.looking.waiting_count),
             *(_counter(f"logboom_pop_{name}_total", help, totals[name]) for name, help in _POP.items()),
+        ]
+
+    def _pop_groups(self) -> list[Family]:
+        """Only a master has groups whose time runs; of very many groups those alone that hold messages longest."""
+        now_ms = self._sources.wall_ms()
+        held = self._sources.survey.groups()
+        longest = heapq.nsmallest(_MAX_GROUPS, held.items(), key=lambda each: (each[1].oldest_ms or now_ms, each[0]))
+        in_flight = Family("logboom_pop_group_in_flight", "gauge", "messages that a group took and did not finish")
+        oldest = Family("logboom_pop_group_oldest_seconds", "gauge", "for how long a group has held its oldest one")
+        blocked = Family("logboom_pop_group_blocked_queues", "gauge", "ordered queues that hold messages back")
+        waiting = Family(
+            "logboom_pop_group_waiting_message_groups",
+            "gauge",
+            "message groups with messages behind one that is not finished",
+        )
+        for group, each in longest:
+            in_flight.add(each.in_flight, group=group)
+            oldest.add(_age_s(each.oldest_ms, now_ms), group=group)
+            blocked.add(each.blocked_queues, group=group)
+            waiting.add(each.waiting_groups, group=group)
+        oldest_ms = min((each.oldest_ms for each in held.values() if each.oldest_ms is not None), default=None)
+        gated_ms = [each.gated_ms for each in held.values() if each.gated_ms is not None]
+        due_ms = self._sources.core.pop.ledger.next_timer_ms()
+        return [
+            _gauge(
+                "logboom_pop_oldest_seconds",
+                "for how long the oldest one has been in flight",
+                _age_s(oldest_ms, now_ms),
+            ),
+            _gauge(
+                "logboom_pop_gated_groups", "ordered groups that wait for what came before elsewhere", len(gated_ms)
+            ),
+            _gauge(
+                "logboom_pop_gated_oldest_seconds",
+                "for how long the one that came first has waited",
+                _age_s(min(gated_ms, default=None), now_ms),
+            ),
+            _gauge("logboom_pop_revive_lag_seconds", "how late what is due is in coming back", _age_s(due_ms, now_ms)),
+            in_flight,
+            oldest,
+            blocked,
+            waiting,
         ]
 
     def _consumers(self) -> list[Family]:
@@ -323,6 +379,10 @@ def _loop(loop: LoopState) -> list[Family]:
         ),
         _counter(f"{name}_pauses_total", "how often the process stood still", loop.pauses),
     ]
+
+
+def _age_s(since_ms: int | None, now_ms: int) -> float:
+    return max(0, now_ms - since_ms) / 1000 if since_ms is not None else 0.0
 
 
 def _gauge(name: str, help: str, value: float) -> Family:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore
@@ -19,6 +20,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.metadata.tables import Change
 from brokerd.native.library import Library
+from brokerd.pop.reading import message_group_at
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
@@ -32,6 +34,7 @@ from brokerd.processors.clients.relay import RelayProcessor
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
@@ -47,7 +50,7 @@ from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
-from remoting.facts.broker_state import ScheduleState, ScrubState
+from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ class Parts:
     connections: Callable[[], int]
     scrub: Callable[[], ScrubState]
     kernel: str
+    client_times: Callable[[], tuple[ClientTimesState, ...]]
 
 
 def build_processors(parts: Parts) -> Processors:
@@ -96,6 +100,9 @@ def build_processors(parts: Parts) -> Processors:
         suspicion=lambda: store.suspicion.sentence if store.suspicion is not None else "",
         scrub=parts.scrub,
         kernel=parts.kernel,
+        client_times=parts.client_times,
+        message_group=partial(message_group_at, store),
+        gate_waits=pop.gate.waits_of,
     )
     place = ReadPlace(
         live.pull,
@@ -142,9 +149,10 @@ def build_processors(parts: Parts) -> Processors:
             clients.consumer_group,
         ),
         resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
-        relay=RelayProcessor(metadata, clients, store, broker_name),
+        relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms),
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
+        handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),
         state=StateProcessor(parts.names.cluster, consumption, replica.state, store.commitlog, figures, wall_ms),
         locks=LockProcessor(
             parts.locks,

@@ -46,8 +46,13 @@ class StoreRecordLog:
         return self._store.commitlog.end_offset
 
     def append(self, topic: str, kind: str, body: bytes) -> int:
-        draft = Draft(topic, 0, body, encode_properties({"TAGS": kind}), self._now_ms(), self._born_host)
-        return self.append_messages([draft])
+        return self.append_records(topic, [(kind, body)])
+
+    def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
+        now_ms, born_host = self._now_ms(), self._born_host
+        return self.append_messages(
+            [Draft(topic, 0, body, encode_properties({"TAGS": kind}), now_ms, born_host) for kind, body in records]
+        )
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         return self.append_placed(drafts)[-1].end_offset

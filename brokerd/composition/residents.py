@@ -12,6 +12,7 @@ from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService, Preface
 from brokerd.metadata.tables import MetadataTables
+from brokerd.placement.service import PlacementService
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.pop.surroundings import Surroundings
@@ -25,6 +26,7 @@ class Residents(NamedTuple):
     """Each is a `journal.resident.Resident`, and stands behind those that it reads from."""
 
     metadata: MetadataService
+    placements: PlacementService
     pop: PopService
     transactions: TransactionService
     schedule: Deliverer
@@ -46,8 +48,15 @@ def make_residents(
     )
     tables, ledger = MetadataTables(), PopLedger()
     progress = ConsumerProgress(tables, ledger, store)
-    rules = Rules(tables, names, wall_ms, progress.unread_queues, progress.unfinished)
+    rules = Rules(tables, names, wall_ms, progress.unread_queues)
     metadata = MetadataService(record_log, rules, scheduler, settings.journal, preface)
+
+    def queue_ends(topic: str) -> dict[int, int]:
+        config = metadata.topic(topic)
+        count = max(config.read_queue_nums, config.write_queue_nums) if config is not None else 0
+        return {queue: store.queue_offsets.next(topic, queue) for queue in range(count)}
+
+    placements = PlacementService(record_log, identity.broker_name, queue_ends, scheduler, settings.journal)
     transaction_topics = TransactionTopics(record_log, metadata, wall_ms, identity.store_host)
     checks = CheckBack(
         transaction_topics,
@@ -59,8 +68,20 @@ def make_residents(
     )
     residents = Residents(
         metadata,
+        placements,
         PopService(
-            Surroundings(identity.broker_name, metadata, store, record_log, scheduler, wall_ms, settings.pop),
+            Surroundings(
+                identity.broker_name,
+                metadata,
+                store,
+                record_log,
+                scheduler,
+                wall_ms,
+                settings.pop,
+                environment.random_bits,
+                placements.handovers,
+                placements.version_of,
+            ),
             ledger,
             clients.is_alive,
             environment.rng,

@@ -5,13 +5,13 @@ A group may do both, one after the other: its offset in a queue is the larger of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from brokerd.metadata.start_offsets import QueueReads
 from brokerd.metadata.tables import Change, MetadataTables
-from brokerd.pop.handles import split_retry_topic
 from brokerd.pop.ledger import PopLedger
+from brokerd.pop.queue_ledger import WaitingGroup
 
 MAX_PULLED_QUEUES: Final = 1_000_000  # more than those are not noted
 
@@ -60,6 +60,26 @@ class ConsumerProgress:
         """How many popped messages of the queue are with clients or on their way back."""
         queue = self._ledger.queue(group, topic, queue_id)
         return queue.in_flight if queue is not None else 0
+
+    def coming_back(self, group: str, topic: str, queue_id: int) -> int:
+        """How many of those wait to be popped again."""
+        queue = self._ledger.queue(group, topic, queue_id)
+        return queue.returned if queue is not None else 0
+
+    def held_since_ms(self, group: str, topic: str, queue_id: int) -> int | None:
+        """When the oldest of those that clients have was taken; None without any."""
+        queue = self._ledger.queue(group, topic, queue_id)
+        return queue.oldest_pop_time_ms() if queue is not None else None
+
+    def blocked_until_ms(self, group: str, topic: str, queue_id: int, now_ms: int) -> int | None:
+        """Until when an ordered queue gives the group nothing, unless a client finishes what it has; None = it is not blocked."""
+        queue = self._ledger.queue(group, topic, queue_id)
+        return queue.blocked_until_ms(now_ms) if queue is not None else None
+
+    def waiting_groups(self, group: str, topic: str, queue_id: int, now_ms: int) -> Iterator[WaitingGroup]:
+        """The message groups of the queue that wait for a message that is with a client."""
+        queue = self._ledger.queue(group, topic, queue_id)
+        return queue.waiting_groups(now_ms) if queue is not None else iter(())
 
     def taken_offset(self, group: str, topic: str, queue_id: int) -> int:
         """Every message of the queue below it was given to the group; 0 when it never took one, or this broker does not know."""
@@ -119,17 +139,3 @@ class ConsumerProgress:
             if max(low, read_up_to) < high:
                 return queue_id + 1
         return 0
-
-    def unfinished(self, group: str) -> str | None:
-        """Why a group cannot change between ordered and not now; None when nothing of it is on its way."""
-        in_flight = self._ledger.in_flight(group)
-        if in_flight:
-            return f"{in_flight} messages are with its clients; let them be finished first"
-        waiting = 0
-        for name, config in self._tables.topics.items():
-            split = split_retry_topic(name)
-            if split is not None and split[0] == group:
-                for queue_id in range(config.read_queue_nums):
-                    done = self._ledger.committed_offset(group, name, queue_id) or 0
-                    waiting += max(0, self._reads.max_offset(name, queue_id) - done)
-        return f"{waiting} returned messages wait for it; let them be finished first" if waiting else None

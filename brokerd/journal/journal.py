@@ -5,14 +5,16 @@ appended; on a replica all that was dispatched. When the log was cut below it, o
 appended may be cut), the table is rebuilt.
 
 Snapshots bound the rebuild: the master writes one when enough was appended since the last, and in each new file of the
-commitlog, so that retention can remove old files without looking here.
+commitlog, so that retention can remove old files without looking here. That of a table that can be large is written in slices,
+one in each turn of the loop (`slices`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -29,6 +31,8 @@ from brokerd.journal.replay import (
     rebuild,
     rebuild_undispatched,
 )
+from brokerd.journal.reread import Reread
+from brokerd.journal.slices import InSlices, SliceWriter
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.settings import check, setting
@@ -36,6 +40,7 @@ from remoting.settings import check, setting
 log = logging.getLogger(__name__)
 
 _RETRY_AFTER_RECORDS = 256
+_SLICES_PER_PART = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,10 @@ class JournalSettings:
 
 
 class Journal:
-    """One table and its topic. `before_append` brings into the log what has to be there before any record of it, or raises."""
+    """One table and its topic. `before_append` brings into the log what has to be there before any record of it, or raises.
+
+    With `in_slices` the table's snapshots are written in many turns of the loop.
+    """
 
     def __init__(
         self,
@@ -66,6 +74,7 @@ class Journal:
         table: Table,
         settings: JournalSettings | None = None,
         before_append: Callable[[], None] = lambda: None,
+        in_slices: InSlices | None = None,
     ) -> None:
         self.topic = topic
         self._log = records
@@ -80,6 +89,11 @@ class Journal:
         self._before_append = before_append
         self._looked_to = 0  # up to which unit the last whole snapshot was looked for
         self._last_snapshot = -1  # where it begins
+        self._in_slices = in_slices
+        self._writer: SliceWriter | None = None  # of the snapshot under way
+        self._appended = 0  # records since this journal was made
+        self._reread: Reread | None = None  # under way
+        self._is_read = False
 
     @property
     def applied_offset(self) -> int:
@@ -91,14 +105,20 @@ class Journal:
 
         Raises what `RecordLog.append` raises; then nothing changed.
         """
+        return self.append_all([(kind, body)])
+
+    def append_all(self, records: Sequence[tuple[str, Any]]) -> int:
+        """The same for several records (kind, body) that were decided upon together: one write, and all of them or none."""
         self._before_append()
-        encoded = orjson.dumps(body)
-        end_offset = self._append(kind, encoded)
-        self._table.apply(kind, body, end_offset)
-        self._records_since += 1
-        self._bytes_since += len(encoded)
+        encoded = [(kind, orjson.dumps(body)) for kind, body in records]
+        end_offset = self._append(encoded)
+        for kind, body in records:
+            self._table.apply(kind, body, end_offset)
+        self._records_since += len(encoded)
+        self._bytes_since += sum(len(body) for _, body in encoded)
         enough_bytes = self._settings.snapshot_bytes_factor * self._snapshot_bytes
-        if self._records_since >= self._settings.snapshot_every_records and self._bytes_since >= enough_bytes:
+        is_due = self._records_since >= self._settings.snapshot_every_records and self._bytes_since >= enough_bytes
+        if is_due and self._writer is None:
             self._write_snapshot()
         return end_offset
 
@@ -128,7 +148,8 @@ class Journal:
 
         Where the log begins later, nothing is applied before its first whole snapshot was dispatched.
         """
-        if self._appending:  # a log that dispatches inside the append: the record is applied by who appends it
+        # a log that dispatches inside the append: the record is applied by who appends it
+        if self._appending or self._reread is not None:
             return
         low, high = self._log.queue_range(self.topic, 0)
         before = self._position
@@ -143,6 +164,8 @@ class Journal:
     def catch_up(self) -> None:
         """Apply all the log holds, also what is not confirmed yet, and want a snapshot: for a broker that becomes the master with
         this very log."""
+        while self._reread is not None:
+            self._read_on(self._reread)
         self.follow()
         units = self._log.undispatched_units(self.topic)
         if self.begins_later:
@@ -153,17 +176,26 @@ class Journal:
         self.want_snapshot()
 
     def rebuild(self) -> None:
-        """Read the state from the log: at start, when the log was cut, and when this broker stopped being the master."""
-        self._position = rebuild(self._log, self.topic, self._table)
+        """Read the state from the log: at start, when the log was cut, and when this broker stopped being the master.
+
+        With slices it may take further turns of the loop, but for the first time; the table is what it was until then.
+        """
+        self._abandon()
         self._records_since = 0
         self._bytes_since = 0
+        if self._in_slices is not None and self._is_read:
+            self._reread = Reread(self._log, self.topic, *self._in_slices.renew())
+            self._read_in_turns(self._reread, self._in_slices)
+        else:
+            self._position = rebuild(self._log, self.topic, self._table)
+            self._is_read = True
 
     def truncated(self, end_offset: int) -> None:
         """The log ends at `end_offset` now, and the consume queues with it."""
         _, high = self._log.queue_range(self.topic, 0)
         if high < self._looked_to:
             self._looked_to, self._last_snapshot = 0, -1
-        if end_offset < self.applied_offset or high < self._position.next_unit:
+        if end_offset < self.applied_offset or high < self._position.next_unit or self._reread is not None:
             self.rebuild()
 
     def want_snapshot(self) -> None:
@@ -172,7 +204,7 @@ class Journal:
 
     def maintain(self) -> None:
         """Write the snapshot that is wanted, on the master; elsewhere it stays wanted."""
-        if self._snapshot_wanted:
+        if self._snapshot_wanted and self._writer is None:
             self._write_snapshot()
 
     def held_offset(self) -> int | None:
@@ -186,31 +218,94 @@ class Journal:
             if found is not None:
                 self._last_snapshot = found.first
         first = max(low, self._last_snapshot)
+        if self._reread is not None:
+            first = max(low, min(first, self._reread.held_unit))
         return self._log.read_units(self.topic, 0, first, 1)[0][0]
 
     # ---- inside
 
-    def _append(self, kind: str, encoded: bytes) -> int:
+    def _append(self, records: Sequence[tuple[str, bytes]]) -> int:
         self._appending = True
         try:
-            end_offset = self._log.append(self.topic, kind, encoded)
+            end_offset = self._log.append_records(self.topic, records)
         finally:
             self._appending = False
         assert end_offset > self.applied_offset
         self._position = Position(self._position.next_unit, end_offset)
+        self._appended += len(records)
         return end_offset
 
     def _write_snapshot(self) -> None:
         """Append the whole state. When the log refuses, a part may be in it, which is harmless; it is tried again later."""
+        if self._in_slices is not None:
+            self._begin_slices(self._in_slices)
+            return
         parts = encode_snapshot(self._table, self._settings.snapshot_part_bytes)
         try:
             for part in parts:
-                self._append(SNAPSHOT, part)
+                self._append([(SNAPSHOT, part)])
         except LogboomError as error:
-            log.info("the snapshot of %s waits: %s", self.topic, error)
-            self._records_since = max(0, self._settings.snapshot_every_records - _RETRY_AFTER_RECORDS)
+            self._refused(error)
             return
         self._snapshot_bytes = sum(map(len, parts))
         self._snapshot_wanted = False
         self._records_since = 0
         self._bytes_since = 0
+
+    def _refused(self, error: LogboomError) -> None:
+        """The log takes no snapshot now."""
+        log.info("the snapshot of %s waits: %s", self.topic, error)
+        self._snapshot_wanted = True
+        self._records_since = max(0, self._settings.snapshot_every_records - _RETRY_AFTER_RECORDS)
+
+    # ---- in slices
+
+    def _read_in_turns(self, reread: Reread, in_slices: InSlices) -> None:
+        if self._reread is reread and not self._read_on(reread):
+            in_slices.call_soon(partial(self._read_in_turns, reread, in_slices))
+
+    def _read_on(self, reread: Reread) -> bool:
+        """Whether all is read."""
+        try:
+            is_done = reread.step()
+        except LogboomError as error:
+            log.error("%s could not be read in slices, and is read at once: %s", self.topic, error)
+            self._reread = None
+            self._position = rebuild(self._log, self.topic, self._table)
+            return True
+        if is_done:
+            self._position = reread.position
+            self._reread = None
+        return is_done
+
+    def _begin_slices(self, in_slices: InSlices) -> None:
+        """The snapshot describes the state as it is now."""
+        slice_bytes = self._settings.snapshot_part_bytes // _SLICES_PER_PART
+        self._writer = SliceWriter(in_slices.freeze(), slice_bytes, self._appended)
+        self._snapshot_wanted = False
+        self._records_since = 0
+        self._bytes_since = 0
+        self._write_slice(self._writer, in_slices)
+
+    def _write_slice(self, writer: SliceWriter, in_slices: InSlices) -> None:
+        if self._writer is not writer:  # it was abandoned
+            return
+        try:
+            self._append([(SNAPSHOT, writer.next(self._appended))])
+        except LogboomError as error:
+            self._abandon()
+            self._refused(error)
+            return
+        if not writer.is_done:
+            in_slices.call_soon(partial(self._write_slice, writer, in_slices))
+            return
+        self._snapshot_bytes = writer.size
+        self._abandon()
+        if self._snapshot_wanted:  # a new file was begun meanwhile
+            in_slices.call_soon(self.maintain)
+
+    def _abandon(self) -> None:
+        """What is written of a snapshot stays as it is."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -28,6 +28,9 @@ class RecordLog(Protocol):
         Raises NotMaster, or another LogboomError when the log takes no writes; then nothing was appended.
         """
 
+    def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
+        """The same for several records (kind, body), all or none, in one write."""
+
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         """Append messages that the broker makes itself (retry copies, dead letters), all or none; return the last's end.
 

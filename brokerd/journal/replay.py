@@ -1,8 +1,14 @@
 """Rebuilding a table from the log: the last whole snapshot, then every later record in order.
 
-A snapshot is a run of consecutive `snapshot` records, the parts {v, part, parts, rows}. A run whose last part is missing (the
-master died while writing it) does not count. The entries of the consume queue tell the kinds apart by their tags codes, so
-looking for the snapshot reads no record but the candidates.
+A snapshot is a run of consecutive `snapshot` records, the parts {v, part, parts, rows, more}. A run whose last part is missing
+(the master died while writing it) does not count. `more` are rows of kinds that came later, loaded after `rows`; it may be
+missing, and brokers of releases before it pass over it. The entries of the consume queue tell the kinds apart by their tags
+codes, so looking for the snapshot reads no record but the candidates.
+
+A large snapshot is written in many turns of the loop, while other records of its topic are appended: its parts, the slices
+{v, part, parts: 0, back, last, rows, more}, are not consecutive. `back` is how many records of the topic before it the first
+slice lies; `last` is 1 in the last one. They say what was there before the first of them, so every record behind that one is
+applied. Releases before these find no last part in them, and begin with the whole snapshot before, as long as its file is there.
 """
 
 from __future__ import annotations
@@ -27,6 +33,10 @@ _SNAPSHOT_CODE = java_hash(SNAPSHOT)
 _CHUNK = 1024
 
 
+class AddedRow(list[Any]):
+    """A row of a snapshot that brokers of earlier releases do without."""
+
+
 class Table(Protocol):
     """State that is changed by records only."""
 
@@ -36,7 +46,7 @@ class Table(Protocol):
         """Carry out the record that ends at that physical offset. Raises CorruptedFile for a kind that is not known."""
 
     def snapshot_rows(self) -> Iterator[Any]:
-        """The whole state as JSON values."""
+        """The whole state as JSON values; an `AddedRow` comes after the rows that it adds to."""
 
     def load_row(self, row: Any) -> None: ...
 
@@ -69,18 +79,25 @@ def decode_log_record(encoded: bytes) -> LogRecord:
     return LogRecord(kind, body, physical_offset + len(encoded))
 
 
-class Snapshot(NamedTuple):
-    """The place of its first unit, and its parts."""
-
-    first: int
-    parts: Sequence[LogRecord]
-
-
 class Position(NamedTuple):
     """How far a table follows its topic: the next queue offset, and the physical end of the last record applied."""
 
     next_unit: int
     applied_offset: int
+
+
+class Snapshot(NamedTuple):
+    """The place of its first unit, the units of its parts, and from which unit on records are applied behind it."""
+
+    first: int
+    parts: Sequence[Unit]
+    behind: int
+
+    @property
+    def position(self) -> Position:
+        """Where a table is that has read it."""
+        physical_offset, size, _ = self.parts[self.behind - self.first - 1]
+        return Position(self.behind, physical_offset + size)
 
 
 def rebuild(log: RecordLog, topic: str, table: Table) -> Position:
@@ -93,7 +110,7 @@ def rebuild(log: RecordLog, topic: str, table: Table) -> Position:
     found = find_snapshot(log, topic, low, high)
     if found is None and low > 0:
         return Position(0, 0)
-    begin = _load(table, found) if found is not None else Position(low, 0)
+    begin = _load(log, table, found) if found is not None else Position(low, 0)
     return follow(log, topic, table, begin, high)
 
 
@@ -111,17 +128,17 @@ def rebuild_undispatched(log: RecordLog, topic: str, table: Table, undispatched:
             "data directory, or empty it so that it is copied from the master"
         )
     table.clear()
-    behind, end_offset = _load(table, found)
+    behind, end_offset = _load(log, table, found)
     return Position(high, apply_units(log, table, units[behind:], end_offset))
 
 
-def _load(table: Table, snapshot: Snapshot) -> Position:
+def _load(log: RecordLog, table: Table, snapshot: Snapshot) -> Position:
     """Fill the empty table; where what follows the snapshot begins."""
-    first, parts = snapshot
-    for part in parts:
-        for row in part.body["rows"]:
+    for part in snapshot.parts:
+        body = read_record(log, part).body
+        for row in (*body["rows"], *body.get("more", ())):
             table.load_row(row)
-    return Position(first + len(parts), parts[-1].end_offset)
+    return snapshot.position
 
 
 def follow(log: RecordLog, topic: str, table: Table, position: Position, high: int) -> Position:
@@ -144,7 +161,7 @@ def apply_units(log: RecordLog, table: Table, units: Sequence[Unit], applied_off
         if end_offset <= applied_offset:
             continue
         if tags_code != _SNAPSHOT_CODE:
-            record = _read(log, unit)
+            record = read_record(log, unit)
             table.apply(record.kind, record.body, end_offset)
         applied_offset = end_offset
     return applied_offset
@@ -162,37 +179,57 @@ def _last_whole(
     `looked_to`."""
     end = high
     least = max(low, looked_to)
+    begun = high  # where a snapshot in slices begins whose last one is not there
     while end > least:
         start = max(least, end - _CHUNK)
         units = read_units(start, end - start)
         for index in range(len(units) - 1, -1, -1):
-            if units[index][2] != _SNAPSHOT_CODE:
+            if units[index][2] != _SNAPSHOT_CODE or start + index >= begun:
                 continue
-            last = _read(log, units[index])
-            count = last.body["parts"]
+            body = read_record(log, units[index]).body
+            if "back" in body:
+                first = start + index - body["back"]
+                if body.get("last") and first >= low:
+                    return Snapshot(first, _slices(read_units, first, body["back"] + 1), first + 1)
+                begun = first
+                continue
+            count = body["parts"]
             first = start + index - count + 1
-            if last.body["part"] == count - 1 and first >= low:
-                return Snapshot(first, [*(_read(log, unit) for unit in read_units(first, count - 1)), last])
+            if body["part"] == count - 1 and first >= low:
+                return Snapshot(first, read_units(first, count), first + count)
         end = start
     return None
 
 
+def _slices(read_units: Callable[[int, int], Sequence[Unit]], first: int, count: int) -> list[Unit]:
+    """Those of the snapshot that takes up so many units from the first one on, with other records between."""
+    found: list[Unit] = []
+    for start in range(first, first + count, _CHUNK):
+        units = read_units(start, min(_CHUNK, first + count - start))
+        found += [unit for unit in units if unit[2] == _SNAPSHOT_CODE]
+    return found
+
+
 def encode_snapshot(table: Table, part_bytes: int) -> list[bytes]:
     """The parts of a snapshot as record bodies, each of about `part_bytes` at most unless one row is longer."""
-    groups: list[list[bytes]] = [[]]
+    groups: list[tuple[list[bytes], list[bytes]]] = [([], [])]
     size = 0
     for row in table.snapshot_rows():
         encoded = orjson.dumps(row)
-        if size + len(encoded) > part_bytes and groups[-1]:
-            groups.append([])
+        if size + len(encoded) > part_bytes and size:
+            groups.append(([], []))
             size = 0
-        groups[-1].append(encoded)
+        groups[-1][isinstance(row, AddedRow)].append(encoded)
         size += len(encoded) + 1
     return [
-        b'{"v":%d,"part":%d,"parts":%d,"rows":[%b]}' % (VERSION, part, len(groups), b",".join(rows))
-        for part, rows in enumerate(groups)
+        b'{"v":%d,"part":%d,"parts":%d,"rows":[%b]%b}' % (VERSION, part, len(groups), b",".join(rows), _more(added))
+        for part, (rows, added) in enumerate(groups)
     ]
 
 
-def _read(log: RecordLog, unit: Unit) -> LogRecord:
+def _more(added: list[bytes]) -> bytes:
+    return b',"more":[%b]' % b",".join(added) if added else b""
+
+
+def read_record(log: RecordLog, unit: Unit) -> LogRecord:
     return decode_log_record(log.record_at(unit[0], unit[1]))

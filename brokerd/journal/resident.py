@@ -40,7 +40,8 @@ class Resident(Protocol):
         """On the master: a new file of the log was begun. Write soon what lets the older files go."""
 
     def rebuild(self) -> None:
-        """Read what was dispatched from the log; not while leading. Raises CorruptedFile."""
+        """Read what was dispatched from the log; not while leading. But at the start it may take further turns, in which
+        the state is the one before. Raises CorruptedFile."""
 
     def catch_up(self) -> None:
         """This broker becomes the master with the log that it has: apply all of it, also what is not confirmed yet.

@@ -5,18 +5,23 @@ for the earliest deadline, and one turn of the loop that serves whatever was mar
 
 Why no wake-up is lost: looking for messages and parking happen in one turn of the loop, and a message becomes readable in some
 turn before its arrival is told. So a waiter either saw the message, or is parked when the mark for it is served.
+
+Of those who compete, clients are served in turns, whoever was served last at last; each client's longest waiting comes first. A
+client that waits very often gets no more by that, and when the table is full, no more places than another one.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from itertools import islice
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from brokerd.loop.scheduler import Scheduler, Timer
 
 ANY_QUEUE: Final = -1
 _SWEEP_SLACK: Final = 64
+_MOST_AT_ONCE: Final = 64
 
 
 class Payload(Protocol):
@@ -26,12 +31,16 @@ class Payload(Protocol):
     def tags_codes(self) -> frozenset[int] | None:
         """Hashes of the tags that it waits for, None for any message."""
 
+    @property
+    def client(self) -> str:
+        """Whose it is."""
+
 
 T = TypeVar("T", bound=Payload)
 
 
 class Waiter(Generic[T]):
-    """One parked request; `pop.requests.Parked`."""
+    """One parked request."""
 
     __slots__ = ("_table", "group", "is_parked", "number", "payload", "queue_id", "topic")
 
@@ -48,13 +57,52 @@ class Waiter(Generic[T]):
         self._table.remove(self)
 
 
-class WaitTable(Generic[T]):
-    """The parked requests (pure)."""
+class _Clients(Generic[T]):
+    """Waiters by client: those who wait longest first in each, and the client of which one went last behind the others."""
 
-    def __init__(self, max_per_key: int, max_total: int) -> None:
-        self._max_per_key = max_per_key
+    __slots__ = ("by_client",)
+
+    def __init__(self) -> None:
+        self.by_client: dict[str, dict[Waiter[T], None]] = {}
+
+    def add(self, waiter: Waiter[T]) -> int:
+        """How many the client has now."""
+        own = self.by_client.setdefault(waiter.payload.client, {})
+        own[waiter] = None
+        return len(own)
+
+    def remove(self, waiter: Waiter[T]) -> int:
+        """How many the client has now."""
+        client = waiter.payload.client
+        own = self.by_client.pop(client)
+        del own[waiter]
+        if own:
+            self.by_client[client] = own
+        return len(own)
+
+    def in_turns(self) -> Iterator[Waiter[T]]:
+        """Nothing may change meanwhile."""
+        left = [iter(own) for own in self.by_client.values()]
+        while left:
+            again = []
+            for own in left:
+                waiter = next(own, None)
+                if waiter is not None:
+                    yield waiter
+                    again.append(own)
+            left = again
+
+
+class WaitTable(Generic[T]):
+    """The parked requests (pure), so many of one client and in all."""
+
+    def __init__(self, max_per_client: int, max_total: int) -> None:
+        self._max_per_client = max_per_client
         self._max_total = max_total
-        self._topics: dict[str, dict[int, dict[str, dict[Waiter[T], None]]]] = {}
+        self._clients: _Clients[T] = _Clients()
+        self._sized: dict[int, dict[str, None]] = {}  # the clients that have so many
+        self.most_of_one_client = 0
+        self._topics: dict[str, dict[int, dict[str, _Clients[T]]]] = {}
         # Numbers of waiters by deadline; those that are gone stay in it for a while, and nothing that they held.
         self._deadlines: list[tuple[int, int]] = []
         self._numbered: dict[int, Waiter[T]] = {}
@@ -64,21 +112,31 @@ class WaitTable(Generic[T]):
     def count(self) -> int:
         return len(self._numbered)
 
-    def park(self, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T) -> Waiter[T] | None:
-        """None when too many wait already."""
+    def park(
+        self, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T
+    ) -> tuple[Waiter[T] | None, Waiter[T] | None]:
+        """The new waiter, None when too many wait already; and who has to go for it: where the table is full, the newest of the
+        client that has most, for one that has less than its share."""
+        displaced = None
+        own = len(self._clients.by_client.get(payload.client, ()))
+        if own >= self._max_per_client:
+            return None, None
         if len(self._numbered) >= self._max_total:
-            return None
-        waiters = self._topics.setdefault(topic, {}).setdefault(queue_id, {}).setdefault(group, {})
-        if len(waiters) >= self._max_per_key:
-            return None
+            share = self._max_total // (len(self._clients.by_client) + (own == 0))
+            if own >= share or self.most_of_one_client <= share:
+                return None, None
+            greediest = next(iter(self._sized[self.most_of_one_client]))
+            displaced = next(reversed(self._clients.by_client[greediest]))
+            self.remove(displaced)
         number = self._last_number = self._last_number + 1
         waiter = self._numbered[number] = Waiter(self, number, topic, group, queue_id, payload)
-        waiters[waiter] = None
+        self._count(payload.client, own, self._clients.add(waiter))
+        self._topics.setdefault(topic, {}).setdefault(queue_id, {}).setdefault(group, _Clients()).add(waiter)
         if len(self._deadlines) > 2 * len(self._numbered) + _SWEEP_SLACK:
             self._deadlines = [each for each in self._deadlines if each[1] in self._numbered]
             heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (deadline_ms, number))
-        return waiter
+        return waiter, displaced
 
     def remove(self, waiter: Waiter[T]) -> None:
         """Nothing happens when it does not wait any more."""
@@ -86,11 +144,13 @@ class WaitTable(Generic[T]):
             return
         waiter.is_parked = False
         del self._numbered[waiter.number]
+        left = self._clients.remove(waiter)
+        self._count(waiter.payload.client, left + 1, left)
         queues = self._topics[waiter.topic]
         groups = queues[waiter.queue_id]
-        waiters = groups[waiter.group]
-        del waiters[waiter]
-        if not waiters:
+        clients = groups[waiter.group]
+        clients.remove(waiter)
+        if not clients.by_client:
             del groups[waiter.group]
             if not groups:
                 del queues[waiter.queue_id]
@@ -105,15 +165,13 @@ class WaitTable(Generic[T]):
         wanted = queues if queue_id == ANY_QUEUE else (ANY_QUEUE, queue_id)
         return [(group, each) for each in wanted for group in queues.get(each, ())]
 
-    def waiters(self, topic: str, group: str, queue_id: int) -> list[Waiter[T]]:
-        """Those of one key, longest waiting first."""
-        return list(self._topics.get(topic, {}).get(queue_id, {}).get(group, ()))
+    def waiters(self, topic: str, group: str, queue_id: int) -> Iterator[Waiter[T]]:
+        """Those of one key, in turns between clients. Nothing may change meanwhile."""
+        clients = self._topics.get(topic, {}).get(queue_id, {}).get(group)
+        return clients.in_turns() if clients is not None else iter(())
 
     def all(self) -> Iterator[Waiter[T]]:
-        for queues in list(self._topics.values()):
-            for groups in list(queues.values()):
-                for waiters in list(groups.values()):
-                    yield from list(waiters)
+        yield from list(self._numbered.values())
 
     def next_deadline_ms(self) -> int | None:
         while self._deadlines and self._deadlines[0][1] not in self._numbered:
@@ -129,19 +187,34 @@ class WaitTable(Generic[T]):
             expired.append(waiter)
         return expired
 
+    def _count(self, client: str, before: int, now: int) -> None:
+        """A client has one more or one less than before."""
+        if before:
+            same = self._sized[before]
+            del same[client]
+            if not same:
+                del self._sized[before]
+        if now:
+            self._sized.setdefault(now, {})[client] = None
+        if now > self.most_of_one_client:
+            self.most_of_one_client = now
+        elif self.most_of_one_client and self.most_of_one_client not in self._sized:
+            self.most_of_one_client -= 1
+
 
 class LongPolling(Generic[T]):
     """The table with its timer.
 
-    `try_again(waiter)` answers the waiter if it can now and says whether it did; `timed_out(waiter)` answers one whose deadline
-    passed. With `share`, waiters of one key compete for the same messages: when one finds nothing, the others are not tried.
+    `try_again(waiters)` answers those that it can now, from the first on, and says how many; `timed_out(waiter)` answers one
+    whose deadline passed. With `share`, waiters of one key compete for the same messages: they are tried some at a time, and when
+    one finds nothing, those behind it are not tried. Without, each is tried alone.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         table: WaitTable[T],
-        try_again: Callable[[Waiter[T]], bool],
+        try_again: Callable[[Sequence[Waiter[T]]], int],
         timed_out: Callable[[Waiter[T]], None],
         *,
         share: bool,
@@ -156,8 +229,10 @@ class LongPolling(Generic[T]):
         self._timer_at_ms = 0
 
     def park(self, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T) -> Waiter[T] | None:
-        """None when too many wait already."""
-        waiter = self.table.park(topic, group, queue_id, deadline_ms, payload)
+        """None when too many wait already. One that has to go for it is told that its time is over."""
+        waiter, displaced = self.table.park(topic, group, queue_id, deadline_ms, payload)
+        if displaced is not None:
+            self._scheduler.call_soon(self._timed_out, displaced)
         if waiter is not None:
             self._arm()
         return waiter
@@ -172,7 +247,7 @@ class LongPolling(Generic[T]):
         if not self.table.keys(topic, queue_id):
             return
         if not self._marks:
-            self._scheduler.call_soon(self._serve)
+            self._scheduler.call_soon(self.serve)
         key = (topic, group, queue_id)
         if tags_codes is None:
             self._marks[key] = None
@@ -191,24 +266,34 @@ class LongPolling(Generic[T]):
             self._timer = None
         return waiters
 
-    # ---- inside
-
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """Serve now whatever is marked; those who come newly are served behind those who wait."""
         marks, self._marks = self._marks, {}
         for (topic, only_group, queue_id), codes in marks.items():
             for group, key_queue_id in self.table.keys(topic, queue_id):
                 if only_group is None or group == only_group:
                     self._serve_key(topic, group, key_queue_id, codes)
 
+    # ---- inside
+
     def _serve_key(self, topic: str, group: str, queue_id: int, codes: set[int] | None) -> None:
-        for waiter in self.table.waiters(topic, group, queue_id):
-            wanted = waiter.payload.tags_codes
-            if not waiter.is_parked or (wanted is not None and codes is not None and wanted.isdisjoint(codes)):
-                continue
-            if self._try_again(waiter):
+        if not self._share:
+            for waiter in list(self._wanting(topic, group, queue_id, codes)):
+                if waiter.is_parked and self._try_again([waiter]):
+                    self.table.remove(waiter)
+            return
+        most = 1
+        while some := list(islice(self._wanting(topic, group, queue_id, codes), most)):
+            answered = self._try_again(some)
+            for waiter in some[:answered]:
                 self.table.remove(waiter)
-            elif self._share:
+            if answered < len(some):
                 return
+            most = min(2 * most, _MOST_AT_ONCE)  # one message is for one of them, a burst for many
+
+    def _wanting(self, topic: str, group: str, queue_id: int, codes: set[int] | None) -> Iterator[Waiter[T]]:
+        waiters = self.table.waiters(topic, group, queue_id)
+        return waiters if codes is None else (waiter for waiter in waiters if _wants(waiter, codes))
 
     def _arm(self) -> None:
         deadline_ms = self.table.next_deadline_ms()
@@ -225,3 +310,8 @@ class LongPolling(Generic[T]):
         for waiter in self.table.take_expired(int(self._scheduler.time() * 1000) + 1):
             self._timed_out(waiter)
         self._arm()
+
+
+def _wants(waiter: Waiter[Any], codes: Collection[int]) -> bool:
+    wanted = waiter.payload.tags_codes
+    return wanted is None or not wanted.isdisjoint(codes)

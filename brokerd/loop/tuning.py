@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
+import resource
 import sys
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 # glibc's mallopt: how much free memory at the end of the heap is kept, and from which size on memory is mapped apart
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 8 << 20
 _MAPPED_BYTES: Final = 4 << 20
+_OTHER_FILES: Final = 4000  # the files of the log and its queues, remoting clients, other brokers
 
 
 def keep_freed_memory() -> None:
@@ -24,6 +29,26 @@ def keep_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
+
+
+def allow_files(grpc_connections: int) -> None:
+    """Let the process open as many files as so many gRPC clients and all else need, as far as its hard limit goes.
+
+    A broker without a file left refuses clients, and cannot open files of its log either; so it says when the limit is too low.
+    """
+    wanted = grpc_connections + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning(
+            "at most %d files may be open, and with grpc.max_connections=%d up to %d are: raise the hard limit "
+            "(ulimit -Hn, LimitNOFILE=), or lower that setting",
+            *(allowed, grpc_connections, wanted),
+        )
 
 
 def settle() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from brokerd.members.streams import CommandStream
 from remoting.facts.words import GroupStart
 from remoting.transport.connection import RemotingConnection
 
@@ -62,11 +63,12 @@ class ConsumerData:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One client in one place. `connection` is set for remoting clients only."""
+    """One client in one place. `connection` is set for remoting clients only, `stream` for those of gRPC that have one."""
 
     info: ClientInfo
     connection: RemotingConnection | None
     last_heard_ms: int
+    stream: CommandStream | None = None
 
 
 @dataclass(slots=True, eq=False)

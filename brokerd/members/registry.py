@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from brokerd.members.consumer_groups import ClientInfo, ConsumerData, ConsumerGroup, Member, Subscription
+from brokerd.members.streams import CommandStream
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.transport.connection import RemotingConnection
@@ -44,14 +45,16 @@ class ClientRegistry:
 
     # ---- gRPC clients
 
-    def heartbeat(self, info: ClientInfo, connection: object) -> None:
-        """A gRPC client lives. Raises RequestError when there is no room for it."""
+    def heartbeat(self, info: ClientInfo, connection: object, stream: CommandStream | None = None) -> None:
+        """A gRPC client lives; `stream` is the way to it, when this came by it. Raises RequestError when there is no room."""
         key = (connection, info.client_id)
         for topic in info.producer_topics:
             self._join(False, topic, key, info, connection, None)
+            _note_stream(self._producers[topic][key], stream)
         if info.group:
             changed = self._join(True, info.group, key, info, connection, None)
             group = self._consumers[info.group]
+            _note_stream(group.members[key], stream)
             for topic, expression in info.subscriptions.items():
                 known = group.subscriptions.get(topic)
                 if known is None or known.expression != expression:
@@ -63,13 +66,13 @@ class ClientRegistry:
         elif not info.producer_topics:
             self._join(False, "", key, info, connection, None)
 
-    def unregister(self, client_id: str, group: str) -> None:
-        """A client leaves a group, or everything when none is named."""
+    def unregister(self, connection: object, client_id: str, group: str) -> None:
+        """A gRPC client leaves a group, or everything when none is named; another connection's client of this id stays."""
+        key = (connection, client_id)
         leaving = [
             (connection, place)
-            for connection, places in self._places.items()
-            for place in places
-            if (not group or place[1] == group) and self._member(place).info.client_id == client_id
+            for place in self._places.get(connection, ())
+            if place[2] == key and group in ("", place[1])
         ]
         self._leave(leaving)
 
@@ -153,6 +156,19 @@ class ClientRegistry:
         """Where a remoting producer is connected; the latest connection of several. None when it is not there."""
         connections = self._producer_places.get(client_id)
         return next(reversed(connections)) if connections else None
+
+    def producer_streams(self, topic: str) -> Sequence[CommandStream]:
+        """The open streams of those who publish a topic over gRPC, the longest there first."""
+        members = self._producers.get(topic, {}).values()
+        return [member.stream for member in members if member.stream is not None and member.stream.is_open]
+
+    def grpc_member(self, group: str, client_id: str) -> Member | None:
+        """A consumer of gRPC whose stream is open; the latest connection of several. None when it is not there."""
+        found = self._consumers.get(group)
+        for member in reversed(list(found.members.values()) if found is not None else ()):
+            if member.info.client_id == client_id and member.stream is not None and member.stream.is_open:
+                return member
+        return None
 
     def producers(self, group: str) -> Sequence[ClientInfo]:
         """The producers of a group (remoting) or of a topic (gRPC)."""
@@ -304,3 +320,8 @@ class ClientRegistry:
         for client_id in client_ids:
             for listener in self.gone_listeners:
                 listener(client_id)
+
+
+def _note_stream(member: Member, stream: CommandStream | None) -> None:
+    if stream is not None:
+        member.stream = stream

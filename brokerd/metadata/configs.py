@@ -11,6 +11,10 @@ from remoting.errors import RequestError
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 
+ORDER_SCOPE: Final = "order.scope"  # an attribute of consumer groups
+BY_MESSAGE_GROUP: Final = "MESSAGE_GROUP"
+ORDER_SCOPES: Final = ("QUEUE", BY_MESSAGE_GROUP)  # the first one where there is none
+
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
@@ -30,7 +34,7 @@ class TopicConfig:
 
     @property
     def message_type(self) -> str:
-        """NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED."""
+        """NORMAL, FIFO, DELAY, TRANSACTION, MIXED, PRIORITY or UNSPECIFIED."""
         return self.attributes.get("message.type", "NORMAL")
 
 
@@ -58,6 +62,11 @@ class GroupConfig:
     subscriptions: Sequence[Mapping[str, Any]] | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def keeps_message_groups(self) -> bool:
+        """Whether an ordered group that pops keeps order in each message group; otherwise in each queue."""
+        return self.attributes.get(ORDER_SCOPE, ORDER_SCOPES[0]) == BY_MESSAGE_GROUP
+
 
 class Metadata(Protocol):
     """Topics, groups and consumer offsets of this broker group, as of the last record applied here."""
@@ -74,6 +83,9 @@ class Metadata(Protocol):
 
     def put_topic(self, config: TopicConfig, done: Callable[[RequestError | None], None]) -> None: ...
 
+    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None:
+        """Create a retry or dead-letter topic that the broker needs, unless it is there; the reason if that failed."""
+
     def delete_topic(self, name: str, done: Callable[[RequestError | None], None]) -> None: ...
 
     def put_group(self, config: GroupConfig, done: Callable[[RequestError | None], None]) -> None: ...
@@ -84,3 +96,12 @@ class Metadata(Protocol):
         self, group: str, topic: str, queue_id: int, offset: int, done: Callable[[RequestError | None], None] | None
     ) -> None:
         """Commit; calls of one loop turn share one record. `done` None = nobody waits."""
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        """Whether the group may not read the topic."""
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group has to go on in a queue, when it was not told yet."""
+
+    def take_resets(self, queues: Sequence[tuple[str, str, int]]) -> None:
+        """A group consumes (group, topic, queue), or was told where to go on: what was reset of that is not pending any more."""

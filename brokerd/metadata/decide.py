@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from brokerd.metadata import records
-from brokerd.metadata.configs import GroupConfig, TopicConfig
+from brokerd.metadata.configs import ORDER_SCOPE, ORDER_SCOPES, GroupConfig, TopicConfig
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
+from brokerd.metadata.invisible_times import check_invisible_times
 from brokerd.metadata.names import SystemNames, check_group_name, check_topic_name
 from brokerd.metadata.records import Record
 from brokerd.metadata.tables import MetadataTables
@@ -28,7 +29,7 @@ MAX_RETRIES: Final = 10_000
 MAX_RULES: Final = 100_000
 MAX_CONSUME_TIMEOUT_MINUTES: Final = 7 * 24 * 60
 
-MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
+MESSAGE_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "PRIORITY", "UNSPECIFIED")
 UNCHANGEABLE_ATTRIBUTES: Final = {"queue.type": "SimpleCQ", "cleanup.policy": "DELETE"}
 
 Decision = Record | None
@@ -37,8 +38,7 @@ Decision = Record | None
 class Rules:
     """What may become of the tables.
 
-    `unread_queues(topic)` says how many queues must stay readable so that no unread message disappears; `unfinished(group)` gives
-    a reason why the group cannot change between ordered and not now, or None.
+    `unread_queues(topic)` says how many queues must stay readable so that no unread message disappears.
     """
 
     def __init__(
@@ -47,13 +47,11 @@ class Rules:
         names: SystemNames,
         now_ms: Callable[[], int],
         unread_queues: Callable[[str], int] = lambda _: 0,
-        unfinished: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self.tables = tables
         self.names = names
         self.now_ms = now_ms
         self._unread_queues = unread_queues
-        self._unfinished = unfinished
 
     def put_topic(self, config: TopicConfig) -> Decision:
         """Create or change a topic for a client."""
@@ -101,9 +99,6 @@ class Rules:
     def put_group(self, config: GroupConfig) -> Decision:
         """Create or change a consumer group for a client."""
         current = self.tables.groups.get(config.name)
-        if current is not None and current.fifo != config.fifo and (reason := self._unfinished(config.name)):
-            order = "ordered" if config.fifo else "unordered"
-            raise InvalidParameter(f"{config.name} cannot become {order} now: {reason}")
         check_group_name(config.name)
         if self.names.is_system_group(config.name):
             raise InvalidParameter(f"{config.name} is a system group and cannot be changed")
@@ -115,6 +110,9 @@ class Rules:
             raise InvalidParameter(f"retryQueueNums must be from 0 to {MAX_QUEUES}")
         if not 0 < config.consume_timeout_minutes <= MAX_CONSUME_TIMEOUT_MINUTES:
             raise InvalidParameter(f"consumeTimeoutMinute must be from 1 to {MAX_CONSUME_TIMEOUT_MINUTES}")
+        if config.attributes.get(ORDER_SCOPE, ORDER_SCOPES[0]) not in ORDER_SCOPES:
+            raise InvalidParameter(f"{ORDER_SCOPE} must be {' or '.join(ORDER_SCOPES)}")
+        check_invisible_times(config.attributes)
         if config == current:
             return None
         return records.record(records.GROUP_PUT, self.now_ms(), group=records.encode_group(config))

@@ -21,7 +21,7 @@ from typing import Final
 
 from remoting.errors import LogboomError
 
-SOURCES: Final = ("crc.c", "reads.c", "send.c")
+SOURCES: Final = ("answers.c", "crc.c", "hpack.c", "reads.c", "send.c")
 _HEADERS: Final = ("native.h", "record.h")
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _COMPILERS: Final = ("cc", "gcc", "clang")

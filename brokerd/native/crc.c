@@ -163,6 +163,7 @@ uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length) {
 EXPORT int32_t native_begin(void) {
     make_tables();
     make_powers();
+    make_hpack_tables();
 #ifdef CLMUL
     __builtin_cpu_init();
     has_clmul = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");

@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define NATIVE_ABI 2 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
+#define NATIVE_ABI 4 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -28,6 +28,9 @@ uint32_t crc32_of(uint32_t before, const uint8_t *data, size_t length);
  * by the second one's length, XOR the second one's. And when four bytes become others than zeros, the CRC changes by XOR with the
  * little-endian number that they are, moved by the length from where they begin to the end. (crc.c) */
 uint32_t crc32_moved(uint32_t crc, size_t length);
+
+/* What hpack.c looks up; native_begin has it made. (hpack.c) */
+void make_hpack_tables(void);
 
 /* Numbers as the protocol and the log write them: big-endian, at any address. The caller has checked that they are there. */
 

@@ -6,12 +6,43 @@ from brokerd.filters.message_filter import MessageFilter, compile_filter
 from brokerd.loop.long_polling import ANY_QUEUE
 from brokerd.metadata.configs import PERM_READ
 from brokerd.metadata.groups import ensure_group
+from brokerd.metadata.invisible_times import invisible_times
 from brokerd.metadata.service import MetadataService
-from brokerd.pop.queue_ledger import MAX_BATCH
+from brokerd.pop.batch import MAX_BATCH
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.settings import PopSettings
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
+
+
+def check_invisible_time(request: PopRequest, metadata: MetadataService, settings: PopSettings) -> None:
+    """Raise InvalidParameter for a receive that hides messages for shorter or longer than its group allows. Leases, which the
+    broker renews, are not bounded so."""
+    if request.auto_renew:
+        return
+    least_ms, longest_ms = _bounds(request.group, metadata, settings)
+    _check_bounds(request.group, request.invisible_time_ms, least_ms, longest_ms)
+
+
+def check_changed_time(group: str, invisible_time_ms: int, metadata: MetadataService, settings: PopSettings) -> None:
+    """Raise InvalidParameter for a change of that time that is longer than the group allows; a short one lets the message come
+    again soon."""
+    _, longest_ms = _bounds(group, metadata, settings)
+    _check_bounds(group, invisible_time_ms, 0, longest_ms)
+
+
+def _bounds(group: str, metadata: MetadataService, settings: PopSettings) -> tuple[int, int]:
+    """The shortest and the longest time."""
+    config = metadata.group(group)
+    times = invisible_times({} if config is None else config.attributes, 0, settings.max_invisible_time_ms)
+    return times.least_ms, times.longest_ms
+
+
+def _check_bounds(group: str, asked_ms: int, least_ms: int, longest_ms: int) -> None:
+    if not least_ms <= asked_ms <= longest_ms:
+        raise InvalidParameter(
+            f"the invisible time of consumer group {group} is from {least_ms} to {longest_ms} ms, not {asked_ms}"
+        )
 
 
 def admit(request: PopRequest, metadata: MetadataService, settings: PopSettings) -> MessageFilter:

@@ -2,6 +2,9 @@
 
 The service collects the calls of one loop turn, claims in the order of the calls, appends the records, and applies them. Until
 then the ledger is unchanged, so the claims remember what is spoken for.
+
+To finish what is finished already is no mistake: the answer was lost, or its sender gave up waiting for it. Nothing is recorded
+then, but whoever asked has to wait for the record that is there (`has_repeats`).
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from brokerd.pop import records
+from brokerd.pop.batch import Batch, Queue
 from brokerd.pop.handles import ReceiptHandle
 from brokerd.pop.ledger import PopLedger
-from brokerd.pop.queue_ledger import Batch, QueueLedger
 
 
 class Claims:
@@ -24,7 +27,8 @@ class Claims:
         self._finished: dict[Batch, int] = {}
         self._changed_masks: dict[Batch, int] = {}
         self._changed: list[list[Any]] = []
-        self._pop_times: dict[QueueLedger, int] = {}
+        self._pop_times: dict[Queue, int] = {}
+        self.has_repeats = False
 
     def locate(self, group: str, topic: str, handle: ReceiptHandle) -> tuple[Batch, int] | None:
         """The unclaimed message of a valid handle."""
@@ -45,19 +49,31 @@ class Claims:
         return True
 
     def find_batch(self, group: str, topic: str, handle: ReceiptHandle) -> Batch | None:
-        """The batch that a handle names, for `finish_offset`."""
-        return self._ledger.find_batch(group, topic, handle, self._now_ms)
+        """The batch that a handle names, for `finish_offset` and `is_finished`."""
+        return self._ledger.find_batch(group, topic, handle)
 
     def finish_offset(self, batch: Batch, offset: int) -> bool:
-        """Claim the message at a queue offset of the batch as finished; False when it is not there to be claimed."""
+        """Claim the message at a queue offset of the batch as finished; False when it is not there to be claimed. True also when
+        it is finished already."""
         place = batch.place_of(offset)
         if place < 0:
             return False
         bit = 1 << place
         claimed = self._finished.get(batch, 0)
-        if not bit & batch.remaining & ~claimed & ~self._changed_masks.get(batch, 0):
+        if bit & (batch.acked | claimed):
+            self.has_repeats = True
+            return True
+        if not bit & batch.remaining & ~self._changed_masks.get(batch, 0) or batch.is_over(self._now_ms):
             return False
         self._finished[batch] = claimed | bit
+        return True
+
+    def is_finished(self, batch: Batch, offset: int) -> bool:
+        """Whether a client finished the message at a queue offset of the batch before, be it a moment ago."""
+        place = batch.place_of(offset)
+        if place < 0 or not (batch.acked | self._finished.get(batch, 0)) >> place & 1:
+            return False
+        self.has_repeats = True
         return True
 
     def change(self, group: str, topic: str, handle: ReceiptHandle, invisible_time_ms: int) -> int | None:
@@ -67,8 +83,7 @@ class Claims:
             return None
         batch, place = found
         queue = batch.queue
-        last = self._pop_times.get(queue, queue.last_pop_time_ms)
-        pop_time_ms = self._pop_times[queue] = max(self._now_ms, last + 1)
+        pop_time_ms = self.next_pop_time_ms(queue)
         self._changed_masks[batch] = self._changed_masks.get(batch, 0) | 1 << place
         self._changed.append(
             [
@@ -78,7 +93,17 @@ class Claims:
         )
         return pop_time_ms
 
-    def ordered_queues(self) -> set[QueueLedger]:
+    def next_pop_time_ms(self, queue: Queue) -> int:
+        """A pop time that nothing of the queue has, nor will have by what is claimed."""
+        last = self._pop_times.get(queue, queue.last_pop_time_ms)
+        pop_time_ms = self._pop_times[queue] = max(self._now_ms, last + 1)
+        return pop_time_ms
+
+    def note_left(self, batch: Batch) -> None:
+        """A message of the batch was finished by another record."""
+        self._changed_masks.setdefault(batch, 0)
+
+    def ordered_queues(self) -> set[Queue]:
         """The queues of ordered batches that are touched: others may be waiting for them."""
         return {batch.queue for batch in (*self._finished, *self._changed_masks) if batch.ordered}
 

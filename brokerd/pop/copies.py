@@ -18,7 +18,7 @@ from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic_o
 from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import offset_message_id
 from remoting.record.layout import MAX_PROPERTIES_BYTES
-from remoting.record.properties import encode_properties
+from remoting.record.properties import decode_properties, encode_properties
 
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
@@ -99,6 +99,14 @@ def dead_letter(group: str, topic: str, encoded: bytes, deliveries: int) -> Draf
     properties[DLQ_ORIGIN_MESSAGE_ID] = properties.get("UNIQ_KEY") or place
     properties.setdefault(ORIGIN_MESSAGE_ID, place)
     return _copy(record, dead_letter_topic_of(group), _fit(properties, record), deliveries)
+
+
+def is_copy(record: Record, draft: Draft) -> bool:
+    """Whether a stored record is what the draft became."""
+    stored = Draft.again(record)
+    return stored._replace(queue_id=draft.queue_id, properties=b"") == draft._replace(
+        properties=b""
+    ) and decode_properties(stored.properties) == decode_properties(draft.properties)
 
 
 def _kept_properties(record: Record) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Finishing and postponing messages: the calls of one turn of the loop share one record of each kind.
 
 Calls are served in their order, each message to the first valid claim. Nothing changes before the record is appended, and
-nobody is answered before it is acknowledged.
+nobody is answered before it is acknowledged. Who finishes again what is finished is told so, when the record that says it is.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from brokerd.journal.journal import Journal
+from brokerd.pop.batch import Batch, Place
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
-from brokerd.pop.handles import ReceiptHandle, decode_batch_handle, decode_handle, split_handle, stored_topic
+from brokerd.pop.departures import Departures
+from brokerd.pop.handles import ReceiptHandle, decode_handle, is_place, join_handle, split_handle, stored_topic
 from brokerd.pop.ledger import PopLedger
-from brokerd.pop.queue_ledger import Batch
+from brokerd.pop.reading import read_offsets
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome
-from brokerd.pop.reviver import forward
 from brokerd.pop.surroundings import Surroundings
 from brokerd.store.put_status import PutStatus
-from remoting.errors import LogboomError, raise_refusal
+from remoting.errors import LogboomError
+from remoting.record.fields import physical_offset_of
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Finishing:
         self._counters = counters
         self._is_serving = is_serving
         self._changed = changed
+        self._departures = Departures(around, journal, counters)
         self._calls: list[tuple[Callable[[Claims], _Answer], Callable[[], None]]] = []
 
     def ack(self, group: str, topic: str, handles: Sequence[str], done: AckDone) -> None:
@@ -69,7 +72,7 @@ class Finishing:
         )
 
     def forward(self, group: str, topic: str, handle: str, done: ForwardDone) -> None:
-        """Append the message to the group's dead-letter topic, then finish it: first the copy, then the ack."""
+        """Finish the message, and append it to the group's dead-letter topic."""
         self._enqueue(lambda claims: self._claim_forward(claims, group, topic, handle, done), lambda: done(_FAILED))
 
     def refuse_all(self) -> None:
@@ -93,8 +96,10 @@ class Finishing:
         if not calls:
             return
         claims = Claims(self._ledger, self._around.now_ms())
+        before = self._journal.applied_offset
         answers = [claim(claims) for claim, _ in calls]
-        end_offset = -1
+        forwarded_to = self._journal.applied_offset
+        end_offset = forwarded_to if forwarded_to > before else -1
         try:
             for kind, body in claims.records():
                 end_offset = self._journal.append(kind, body)
@@ -110,10 +115,13 @@ class Finishing:
             for answer in answers:
                 answer(status == PutStatus.PUT_OK)
 
+        if end_offset >= 0:
+            self._changed(claims)
+        elif claims.has_repeats:
+            end_offset = self._journal.applied_offset
         if end_offset < 0:
             acknowledged(PutStatus.PUT_OK)
         else:
-            self._changed(claims)
             self._journal.when_acknowledged(end_offset, acknowledged)
 
     def _locate(self, group: str, topic: str, text: str) -> tuple[str, ReceiptHandle] | None:
@@ -121,20 +129,31 @@ class Finishing:
         handle = decode_handle(text)
         if handle is None or handle.broker_name != self._around.broker_name:
             return None
-        return stored_topic(group, topic, handle.retry_flag), handle
+        stored = stored_topic(group, topic, handle.retry_flag)
+        return stored, self._without_place(stored, handle)
+
+    def _without_place(self, stored: str, handle: ReceiptHandle) -> ReceiptHandle:
+        """The handle without its last field where that is the physical offset of its message, as it is where there is no tag."""
+        if not is_place(handle.proof):
+            return handle
+        offset = handle.queue_offset
+        encoded = read_offsets(self._around.reads, stored, handle.queue_id, [offset]).get(offset)
+        is_right = encoded is not None and str(physical_offset_of(encoded)) == handle.proof
+        return handle._replace(proof="") if is_right else handle
 
     def _claim_acks(self, claims: Claims, group: str, topic: str, handles: Sequence[str], done: AckDone) -> _Answer:
         statuses: list[AckStatus] = []
-        batches: dict[str, Batch | None] = {}
+        batches: dict[tuple[str, str, int], Batch | None] = {}
         for text in handles:
             split = split_handle(text)
             if split is None:
                 statuses.append(_INVALID)
                 continue
-            prefix, offset, _ = split
-            if prefix not in batches:  # the messages of one pop are usually acked together
-                batches[prefix] = self._batch(claims, group, topic, prefix)
-            batch = batches[prefix]
+            common, offset, proof = split
+            key = common, proof, offset if is_place(proof) else -1
+            if key not in batches:  # the messages of one pop are usually acked together
+                batches[key] = self._batch(claims, group, topic, join_handle(common, offset, proof))
+            batch = batches[key]
             statuses.append(_OK if batch is not None and claims.finish_offset(batch, offset) else _INVALID)
 
         def answer(acknowledged: bool) -> None:
@@ -148,11 +167,11 @@ class Finishing:
 
         return answer
 
-    def _batch(self, claims: Claims, group: str, topic: str, prefix: str) -> Batch | None:
-        handle = decode_batch_handle(prefix)
-        if handle is None or handle.broker_name != self._around.broker_name:
+    def _batch(self, claims: Claims, group: str, topic: str, handle: ReceiptHandle) -> Batch | None:
+        if handle.broker_name != self._around.broker_name:
             return None
-        return claims.find_batch(group, stored_topic(group, topic, handle.retry_flag), handle)
+        stored = stored_topic(group, topic, handle.retry_flag)
+        return claims.find_batch(group, stored, self._without_place(stored, handle))
 
     def _claim_change(
         self, claims: Claims, group: str, topic: str, text: str, invisible_time_ms: int, done: ChangeDone
@@ -178,25 +197,26 @@ class Finishing:
 
     def _claim_forward(self, claims: Claims, group: str, topic: str, text: str, done: ForwardDone) -> _Answer:
         located = self._locate(group, topic, text)
-        found = claims.locate(group, *located) if located is not None else None
-        if located is None or found is None:
+        given = claims.find_batch(group, *located) if located is not None else None
+        if located is None or given is None:
             self._counters.invalid_handles += 1
             return lambda _: done(_INVALID)
-        batch, place = found
         stored, handle = located
-        around = self._around
+        if claims.is_finished(given, handle.queue_offset):
+            return lambda acknowledged: done(_OK if acknowledged else _FAILED)
+        found = claims.locate(group, stored, handle)
+        if found is None:
+            self._counters.invalid_handles += 1
+            return lambda _: done(_INVALID)
         try:
-            draft = forward(group, stored, handle.queue_id, handle.queue_offset, batch.deliveries(place), around.reads)
-            if draft is not None:
-                raise_refusal(around.metadata.ensure_topic(draft.topic))
-                around.record_log.append_messages([draft])
+            pop_time_ms = claims.next_pop_time_ms(found[0].queue)
+            has_left = self._departures.forward(Place(*found), pop_time_ms, self._around.now_ms())
         except LogboomError as error:
             log.warning("a message of %s was not forwarded to the dead-letter topic: %s", stored, error)
             return lambda _: done(_FAILED)
-        claims.finish(group, stored, handle)
-
-        def answer(acknowledged: bool) -> None:
-            self._counters.dead_lettered += acknowledged
-            done(_OK if acknowledged else _FAILED)
-
-        return answer
+        if has_left:
+            claims.note_left(found[0])
+        else:
+            claims.finish(group, stored, handle)
+            self._counters.dead_lettered += 1
+        return lambda acknowledged: done(_OK if acknowledged else _FAILED)

@@ -1,15 +1,22 @@
 """The receipt handle: what a client gives back to finish or postpone one message (pure).
 
-Nine fields with a space between them; a client of the remoting protocol builds the first eight itself from the headers of its
-answer, so both lengths are read:
+Eight fields, or nine, with a space between them:
 
-    startOffset popTime invisibleTime reviveQueueId retryFlag brokerName queueId queueOffset [physicalOffset]
+    startOffset popTime invisibleTime reviveQueueId retryFlag brokerName queueId queueOffset [proof]
 
-A handle is not authenticated. Every field is bounded here, and the ledger compares all of them with what it gave out.
+A client of the remoting protocol builds the eight itself from the headers of its answer, so whoever knows the group can guess
+them. What is taken over gRPC has a tag, 64 random bits that the ledger keeps, and its handles end with it: 16 hexadecimal digits.
+Such a batch is named by handles with its tag alone. Where there is no tag, a ninth field is the message's physical offset (the
+original's proxy appends it, and so did releases before), and is compared with the log.
+
+There is one text for one handle: numbers are ASCII digits without leading zeros, and the ledger compares all of them with what it
+gave out.
 """
 
 from __future__ import annotations
 
+import re
+from hmac import compare_digest
 from typing import Final, NamedTuple
 
 from remoting.names import RETRY_PREFIX
@@ -21,12 +28,18 @@ FLAG_NORMAL: Final = 0
 FLAG_RETRY_V1: Final = 1
 FLAG_RETRY_V2: Final = 2
 
+TAG_BITS: Final = 64
+
 _MAX_HANDLE_LENGTH: Final = 512
-_MAX_DIGITS: Final = 19  # of a signed 64-bit integer
+_TAG_DIGITS: Final = TAG_BITS // 4
+_NUMBER: Final = "(?:0|[1-9][0-9]{0,18})"  # as many digits as a signed 64-bit integer has
+_PLACE: Final = f"0|[1-9][0-9]{{0,{_TAG_DIGITS - 2}}}"  # shorter than a tag: no log has a petabyte
+_BATCH: Final = rf"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} [0-2] [^ ]+ {_NUMBER}"
+_SPLIT: Final = re.compile(rf"({_BATCH}) ({_NUMBER})(?: ([0-9a-f]{{{_TAG_DIGITS}}}|{_PLACE}))?")
 
 
 class ReceiptHandle(NamedTuple):
-    """A parsed handle. `physical_offset` is -1 in the short form; one that names a whole batch has no queue offset either."""
+    """A parsed handle. `proof` is empty in the short form."""
 
     start_offset: int
     pop_time_ms: int
@@ -35,54 +48,55 @@ class ReceiptHandle(NamedTuple):
     retry_flag: int
     broker_name: str
     queue_id: int
-    queue_offset: int = -1
-    physical_offset: int = -1
+    queue_offset: int
+    proof: str = ""
 
     def encode(self) -> str:
-        """The text of the handle; without the last field when the physical offset is unknown."""
-        fields = self if self.physical_offset >= 0 else self[:8]
-        return " ".join(map(str, fields))
+        """The text of the handle."""
+        return " ".join(map(str, self if self.proof else self[:8]))
 
 
-def split_handle(text: str) -> tuple[str, int, int] | None:
-    """(the text of the batch's handle, queue offset, physical offset or -1) of a handle; None when it is none."""
-    spaces = text.count(" ")
-    physical_offset = -1
-    if spaces == 8:
-        batch, offset, physical = text.rsplit(" ", 2)
-        if not physical.isdecimal() or len(physical) > _MAX_DIGITS:
-            return None
-        physical_offset = int(physical)
-    elif spaces == 7:
-        batch, offset = text.rsplit(" ", 1)
-    else:
-        return None
-    if not offset.isdecimal() or len(offset) > _MAX_DIGITS or len(text) > _MAX_HANDLE_LENGTH:
-        return None
-    return batch, int(offset), physical_offset
+def split_handle(text: str) -> tuple[str, int, str] | None:
+    """(what the messages of the batch have in common, queue offset, proof) of a handle; None when it is none."""
+    match = _SPLIT.fullmatch(text) if len(text) <= _MAX_HANDLE_LENGTH else None
+    return (match[1], int(match[2]), match[3] or "") if match is not None else None
 
 
-def decode_batch_handle(text: str) -> ReceiptHandle | None:
-    """The handle of a whole batch: the first seven fields of those of its messages."""
-    fields = text.split(" ")
-    if len(fields) != 7:
-        return None
-    broker_name = fields[5]
-    fields[5] = "0"
-    for field in fields:
-        if not field.isdecimal() or len(field) > _MAX_DIGITS:
-            return None
-    start, pop_time, invisible, revive_queue_id, flag, _, queue_id = map(int, fields)
-    if flag > FLAG_RETRY_V2 or not broker_name:
-        return None
-    return ReceiptHandle(start, pop_time, invisible, revive_queue_id, flag, broker_name, queue_id)
+def join_handle(common: str, queue_offset: int, proof: str) -> ReceiptHandle:
+    """The handle that `split_handle` took apart."""
+    start, pop_time, invisible, revive_queue_id, flag, broker_name, queue_id = common.split(" ")
+    return ReceiptHandle(
+        int(start),
+        int(pop_time),
+        int(invisible),
+        int(revive_queue_id),
+        int(flag),
+        broker_name,
+        int(queue_id),
+        queue_offset,
+        proof,
+    )
 
 
 def decode_handle(text: str) -> ReceiptHandle | None:
     """The handle in a text that a client sent; None when it is not one."""
     split = split_handle(text)
-    batch = decode_batch_handle(split[0]) if split is not None else None
-    return ReceiptHandle(*batch[:7], *split[1:]) if batch is not None and split is not None else None
+    return join_handle(*split) if split is not None else None
+
+
+def is_place(proof: str) -> bool:
+    """Whether a handle ends with the physical offset of its message."""
+    return 0 < len(proof) < _TAG_DIGITS
+
+
+def proof_of(tag: int) -> str:
+    """The last field of the handles of a batch; empty, so that there is none, when it has no tag."""
+    return f"{tag:0{_TAG_DIGITS}x}" if tag else ""
+
+
+def proves(proof: str, tag: int) -> bool:
+    """Whether a handle with this proof may name the batch with this tag."""
+    return compare_digest(proof, proof_of(tag))
 
 
 def retry_topic(group: str, topic: str) -> str:

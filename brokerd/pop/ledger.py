@@ -3,24 +3,38 @@
 Decisions (`find`, `ordered_plan`, `Claims`, `expire`) change nothing that is replicated. State changes by `apply` of a record
 only, which cannot fail, on the master when it appended the record and on a replica when the record reached it; so a new master
 continues where the old one's log ends. What is not in the records is timing that only the master keeps: renewed leases,
-postponed retries. A broker that becomes master starts it afresh with `resume`.
+what waits to be taken again since when. A broker that becomes master starts it afresh with `resume`.
 
-Cost: taking and finishing are proportional to the messages named; timers are a heap whose outdated entries are dropped when
-they surface and swept when they outnumber the live ones.
+An ack that is asked again is told from one that is late or made up: a batch says which messages were acked as long as one of
+it is left, and so do the last `REMEMBERED` batches that had any, wherever they were (some 5 MB). Snapshots hold this of open
+batches.
+
+Cost: taking and finishing are proportional to the messages named. In memory a batch is usually a row (`blocks`), and what names
+one is its queue's number and its pop time.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, count
+from typing import Any, Final
 
 from brokerd.metadata.records import unknown_kind
 from brokerd.pop import records
-from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, ReceiptHandle
-from brokerd.pop.queue_ledger import NEVER_MS, Batch, QueueLedger
+from brokerd.pop.batch import NEVER_MS, Batch, Taken
+from brokerd.pop.batches import Common
+from brokerd.pop.blocks import Block, Resumed
+from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, ReceiptHandle, proves
+from brokerd.pop.leases import Leases
+from brokerd.pop.order.group_order import decode_hashes
+from brokerd.pop.queue_ledger import QueueLedger
+from brokerd.pop.returned import Returned
+from brokerd.pop.snapshots import Frozen, rows_of
+from brokerd.pop.timers import Timers
 
-_SWEEP_SLACK = 1024
+REMEMBERED: Final = 16_384
 
 
 class PopLedger:
@@ -28,10 +42,17 @@ class PopLedger:
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, str], dict[int, QueueLedger]] = {}
-        self._timers: list[tuple[int, int, Batch]] = []
-        self._sequence = 0
-        self._leases: dict[str, set[Batch]] = {}
-        self._batch_count = 0
+        self._by_number: dict[int, QueueLedger] = {}
+        self._numbers = count()
+        self._timers = Timers(self._named)
+        self._leases = Leases(self._named)
+        self._common = Common(self._leases)
+        self._in_flight: dict[str, int] = {}
+        self._closed: deque[tuple[QueueLedger, int]] = (
+            deque()
+        )  # what queues remember, in the order in which it was done
+        self._returned = Returned(self._named)
+        self._frozen: Frozen | None = None
 
     # ---- reading
 
@@ -58,74 +79,90 @@ class PopLedger:
 
     def in_flight(self, group: str) -> int:
         """How many messages of any topic the group holds."""
-        return sum(
-            queue.in_flight for (name, _), queues in self._queues.items() if name == group for queue in queues.values()
-        )
+        return self._in_flight.get(group, 0)
 
-    def find_batch(self, group: str, topic: str, handle: ReceiptHandle, now_ms: int) -> Batch | None:
-        """The batch that a handle names; None when it was never given out, is finished as a whole, or expired.
+    def find_batch(self, group: str, topic: str, handle: ReceiptHandle) -> Batch | None:
+        """The batch that a handle names, whether its time is over or it is done and remembered; None when it was never given out,
+        or is forgotten.
 
         `topic` is the one that holds the messages.
         """
         queue = self.queue(group, topic, handle.queue_id)
         if queue is None:
             return None
-        batch = queue.batches.get(handle.pop_time_ms)
+        batch = queue.batches.known(handle.pop_time_ms)
         if (
             batch is None
             or batch.first != handle.start_offset
             or batch.invisible_time_ms != handle.invisible_time_ms
             or handle.revive_queue_id != (ORDERED_REVIVE_QUEUE_ID if batch.ordered else NORMAL_REVIVE_QUEUE_ID)
-            or batch.is_over(now_ms)
+            or not proves(handle.proof, batch.tag)
         ):
             return None
         return batch
 
     def find(self, group: str, topic: str, handle: ReceiptHandle, now_ms: int) -> tuple[Batch, int] | None:
-        """The batch and place of one message; None also when this message is finished or has a newer handle."""
-        batch = self.find_batch(group, topic, handle, now_ms)
-        place = batch.place_of(handle.queue_offset) if batch is not None else -1
-        return (batch, place) if batch is not None and place >= 0 and batch.remaining >> place & 1 else None
+        """The batch and place of one message; None also when its time is over, it is finished, or it has a newer handle."""
+        batch = self.find_batch(group, topic, handle)
+        if batch is None or batch.is_over(now_ms):
+            return None
+        place = batch.place_of(handle.queue_offset)
+        return (batch, place) if place >= 0 and batch.remaining >> place & 1 else None
+
+    def returned(self, group: str, topic: str) -> Iterator[Batch]:
+        """The batches whose unfinished messages wait to be taken again, longest waiting first. Nothing may change meanwhile."""
+        return self._returned.batches(group, topic)
+
+    def returned_count(self, group: str, topic: str) -> int:
+        """How many messages wait to be taken again."""
+        return self._returned.count(group, topic)
 
     # ---- timers (on the master only)
 
     def next_timer_ms(self) -> int:
         """When `expire` has something to do; NEVER_MS when never."""
-        return self._timers[0][0] if self._timers else NEVER_MS
+        return self._timers.next_ms()
 
     def expire(self, now_ms: int, limit: int) -> list[Batch]:
-        """Up to `limit` batches whose timer fired. Each must be renewed, deferred or finished; its timer is off until then."""
-        due: list[Batch] = []
-        timers = self._timers
-        while timers and timers[0][0] <= now_ms and len(due) < limit:
-            timer_ms, _, batch = heapq.heappop(timers)
-            if batch.remaining and batch.timer_ms == timer_ms:
-                batch.timer_ms = NEVER_MS
-                due.append(batch)
-        return due
+        """Batches whose timer fired, with `limit` messages or a few more. Each must be renewed, deferred, given back or finished;
+        its timer is off until then. There may be none, and yet more to do at once."""
+        return self._timers.expire(now_ms, limit)
 
     def renew(self, batch: Batch, due_ms: int) -> None:
         """Keep a leased batch hidden until `due_ms`."""
         assert due_ms >= batch.due_ms
         batch.due_ms = due_ms
-        self._set_timer(batch, due_ms)
+        self._timers.set(batch, due_ms)
 
     def defer(self, batch: Batch, timer_ms: int) -> None:
         """Look at a due batch again later; it stays visible to nobody meanwhile, and its handles stay expired."""
-        self._set_timer(batch, timer_ms)
+        if batch.is_returned:
+            self._returned.remove(batch)
+        self._timers.set(batch, timer_ms)
+
+    def give_back(self, batch: Batch) -> None:
+        """Let the unfinished messages of a due batch be taken again."""
+        batch.give_back()
+        self._returned.add(batch)
+        self._by_number[batch.queue.number].came_back(batch)
 
     def end_early(self, batch: Batch, due_ms: int) -> None:
         """Make a batch due before its time."""
         if due_ms < batch.due_ms:
             batch.due_ms = due_ms
-            self._set_timer(batch, due_ms)
+            self._timers.set(batch, due_ms)
+
+    def take_back(self, batch: Batch, now_ms: int) -> None:
+        """Nobody got its messages: it is due, whoever asked for them and lives."""
+        batch.lease_end_ms = min(batch.lease_end_ms, now_ms)
+        self.end_early(batch, now_ms)
 
     def end_leases(self, client_id: str, due_ms: int) -> int:
         """The client is gone: what it leased is due at `due_ms` at the latest. Returns how many batches.
 
         They stay leases, so that a client that only lost its connection and is there again by then keeps them.
         """
-        batches = self._leases.get(client_id, ())
+        batches = self._leases.of(client_id)
         for batch in batches:
             self.end_early(batch, due_ms)
         return len(batches)
@@ -138,23 +175,39 @@ class PopLedger:
 
         When a batch is due was written by another machine's clock. Should that have been ahead, the messages would stay hidden
         for so much longer than their consumers asked for: no longer than that from now on is right whatever the clocks say.
+
+        Blocks of rows are begun afresh when somebody looks at them, the timers at the latest, which begin at once.
+
+        What waited to be taken again when this broker was the master before is due, and waits again when its timer says so.
         """
+        self._returned.clear()
+        self._common.resumed = resumed = Resumed(now_ms, lease_grace_ms, inherited_lease_ms)
         for queue in self.queues():
-            for batch in queue.batches.values():
-                batch.due_ms = min(batch.due_ms, now_ms + batch.invisible_time_ms)
-                if batch.client_id:
-                    batch.due_ms = max(batch.due_ms, now_ms + lease_grace_ms)
-                    batch.lease_end_ms = now_ms + inherited_lease_ms
+            for batch in queue.batches.loose.values():
+                is_lease = bool(batch.client_id)
+                times = resumed.times(batch.due_ms, batch.invisible_time_ms, batch.lease_end_ms, is_lease=is_lease)
+                batch.due_ms, batch.lease_end_ms = times
                 batch.timer_ms = batch.due_ms
-        self._sweep_timers()
+        self._timers.restart(resumed, self._holders())
 
     # ---- replicated state
 
     def clear(self) -> None:
+        if self._frozen is not None:
+            self._frozen.close()
+            self._frozen = None
         self._queues.clear()
+        self._by_number.clear()
         self._timers.clear()
         self._leases.clear()
-        self._batch_count = 0
+        self._in_flight.clear()
+        self._closed.clear()
+        self._returned.clear()
+
+    def begin_again(self) -> tuple[PopLedger, Callable[[], None]]:
+        """An empty ledger to be filled, and what makes this one the same."""
+        fresh = PopLedger()
+        return fresh, partial(self._become, fresh)
 
     def apply(self, kind: str, body: Any, end_offset: int = 0) -> None:
         """Carry out a record. Entries that name nothing known are ignored: what they finished is gone already."""
@@ -169,6 +222,8 @@ class PopLedger:
         elif kind == records.RESET:
             queue = self._queue(body["g"], body["t"], body["q"])
             self._forget_batches(queue)
+            queue.batches.forget_all()
+            self._common.queue_changes(queue)
             queue.next_offset = body["o"]
         elif kind == records.DROPPED:
             self._apply_dropped(body["g"], body["t"])
@@ -176,11 +231,15 @@ class PopLedger:
             raise unknown_kind("pop", kind, end_offset)
 
     def snapshot_rows(self) -> Iterator[list[Any]]:
-        for queue in self.queues():
-            key = [queue.group, queue.topic, queue.queue_id]
-            yield ["q", *key, queue.next_offset, queue.last_pop_time_ms]
-            for batch in queue.batches.values():
-                yield ["b", *key, *batch.row()]
+        """Nothing may change meanwhile; else `freeze`."""
+        return rows_of(self.queues(), self._leases)
+
+    def freeze(self) -> Frozen:
+        """The same rows for who reads them in many turns: as of now, whatever changes. The one before, if there is one, ends."""
+        if self._frozen is not None:
+            self._frozen.close()
+        self._frozen = Frozen(self.queues(), self._common)
+        return self._frozen
 
     def load_row(self, row: Sequence[Any]) -> None:
         tag, group, topic, queue_id, *rest = row
@@ -188,41 +247,74 @@ class PopLedger:
         if tag == "q":
             queue.next_offset, queue.last_pop_time_ms = rest
             return
+        if tag == "t":
+            for pop_time_ms, text, acked in rest[0]:
+                batch = queue.batches[pop_time_ms]
+                batch.mark(records.tag_of(text), acked)
+            return
+        if tag == "h":
+            for pop_time_ms, text in rest[0]:
+                moved = queue.know_groups(queue.batches[pop_time_ms], decode_hashes(text))
+                if moved is not None:
+                    self._timers.note(moved, pop_time_ms, moved.timer_ms)
+            return
         pop_time_ms, invisible_time_ms, due_ms, first, shape, remaining, client_id, attempt_id, counts, ordered = rest
         pop = records.Pop(pop_time_ms, invisible_time_ms, due_ms, client_id, attempt_id, ordered)
-        batch = Batch(queue, pop, first, shape, counts)
-        batch.remaining = remaining
-        self._add(queue, batch)
+        self._add(queue, Taken(pop, first, shape, counts, remaining=remaining))
 
     # ---- inside
+
+    def _become(self, fresh: PopLedger) -> None:
+        """Its parts know one another, and nobody else has them."""
+        self.clear()
+        self.__dict__.update(fresh.__dict__)
 
     def _queue(self, group: str, topic: str, queue_id: int) -> QueueLedger:
         queues = self._queues.setdefault((group, topic), {})
         queue = queues.get(queue_id)
         if queue is None:
-            queue = queues[queue_id] = QueueLedger(group, topic, queue_id)
+            queue = queues[queue_id] = QueueLedger(group, topic, queue_id, next(self._numbers), self._common)
+            self._by_number[queue.number] = queue
         return queue
+
+    def _named(self, queue_number: int, pop_time_ms: int) -> Batch | None:
+        """The open batch of that name."""
+        queue = self._by_number.get(queue_number)
+        return queue.batches.get(pop_time_ms) if queue is not None else None
+
+    def _holders(self) -> Iterable[Block | Batch]:
+        """Whatever has open batches."""
+        return chain.from_iterable(chain(queue.batches.blocks, queue.batches.loose.values()) for queue in self.queues())
 
     def _apply_taken(self, body: records.Body) -> None:
         group = body["g"]
-        pop = records.Pop(body["pt"], body["inv"], body["due"], body["c"], body["a"], body["o"])
-        for topic, queue_id, next_offset, first, shape, counts in body["b"]:
+        pop = records.pop_of(body)
+        released = body.get("r")
+        by_client = pop.invisible_time_ms == records.OWN_INVISIBLE_MS and pop.attempt_id.startswith(records.FORWARDED)
+        for topic, queue_id, pop_time_ms, mask in released or ():
+            self._finish(group, topic, queue_id, pop_time_ms, mask, acked=by_client)
+        groups = body.get("h")
+        for number, (topic, queue_id, next_offset, first, shape, counts) in enumerate(body["b"]):
             queue = self._queue(group, topic, queue_id)
+            self._common.queue_changes(queue)
             queue.next_offset = max(queue.next_offset, next_offset)
             if not shape:
                 continue
-            batch = Batch(queue, pop, first, shape, counts)
-            if pop.ordered and queue.batches:
-                self._release(queue, batch)
-            queue.last_pop_time_ms = pop.pop_time_ms
-            self._add(queue, batch)
+            taken = Taken(pop, first, shape, counts, decode_hashes(groups[number]) if groups else None)
+            if pop.ordered and released is None and groups is None and queue.batches:
+                self._release(queue, taken)
+            queue.last_pop_time_ms = max(queue.last_pop_time_ms, pop.pop_time_ms)
+            self._add(queue, taken)
 
-    def _release(self, queue: QueueLedger, taken: Batch) -> None:
-        """Let go of the offsets that an ordered batch takes again."""
+    def _release(self, queue: QueueLedger, taken: Taken) -> None:
+        """Let go of the offsets that an ordered batch takes again, for a record of an earlier version, which does not name
+        them."""
+        distances = range(taken.shape) if isinstance(taken.shape, int) else taken.shape
+        again = {taken.first + distance for distance in distances}
         for old in list(queue.batches.values()):
             mask = 0
             for place in old.remaining_places():
-                if taken.place_of(old.offset_at(place)) >= 0:
+                if old.offset_at(place) in again:
                     mask |= 1 << place
             if mask:
                 self._finish_batch(queue, old, mask)
@@ -243,65 +335,62 @@ class PopLedger:
         if queue is None or old is None or not old.remaining >> place & 1:
             return
         counts = [old.counts[place]] if old.counts is not None else None
-        pop = records.Pop(new_pop_time_ms, new_invisible_time_ms, due_ms, ordered=old.ordered)
-        batch = Batch(queue, pop, old.offset_at(place), 1, counts)
+        pop = records.Pop(new_pop_time_ms, new_invisible_time_ms, due_ms, ordered=old.ordered, tag=old.tag)
+        groups = [old.groups[place]] if old.groups is not None else None
+        taken = Taken(pop, old.offset_at(place), 1, counts, groups)
         self._finish_batch(queue, old, 1 << place)
-        queue.last_pop_time_ms = new_pop_time_ms
-        self._add(queue, batch)
+        queue.last_pop_time_ms = max(queue.last_pop_time_ms, new_pop_time_ms)
+        self._add(queue, taken)
 
     def _apply_dropped(self, group: str | None, topic: str | None) -> None:
         for key in list(self._queues):
             if group in (None, key[0]) and topic in (None, key[1]):
                 for queue in self._queues.pop(key).values():
                     self._forget_batches(queue)
+                    queue.batches.forget_all()
+                    del self._by_number[queue.number]
 
-    def _add(self, queue: QueueLedger, batch: Batch) -> None:
-        queue.add(batch)
-        self._batch_count += 1
-        if batch.client_id:
-            self._leases.setdefault(batch.client_id, set()).add(batch)
-        self._set_timer(batch, batch.due_ms)
+    def _add(self, queue: QueueLedger, taken: Taken) -> None:
+        before = queue.in_flight
+        holder = queue.add(taken)
+        self._in_flight[queue.group] = self._in_flight.get(queue.group, 0) + queue.in_flight - before
+        self._timers.note(holder, taken.pop.pop_time_ms, taken.pop.due_ms)
 
     def _finish(self, group: str, topic: str, queue_id: int, pop_time_ms: int, mask: int, *, acked: bool) -> None:
         queue = self.queue(group, topic, queue_id)
-        if queue is not None:
-            batch = queue.batches.get(pop_time_ms)
-            if batch is not None:
-                if acked:  # so the client has what came with it, too
-                    batch.lease_end_ms = NEVER_MS
-                self._finish_batch(queue, batch, mask)
+        if queue is None:
+            return
+        done = queue.finish_row(pop_time_ms, mask, acked=acked)
+        if done is not None:
+            self._in_flight[group] -= done[0]
+            if done[2] and not self._remember(queue, pop_time_ms):
+                queue.batches.forget(pop_time_ms)
+            return
+        batch = queue.batches.get(pop_time_ms)
+        if batch is not None:
+            if acked:  # so the client has what came with it, too
+                queue.batches.loose_changes(batch)
+                batch.lease_end_ms = NEVER_MS
+                batch.acked |= mask & batch.remaining
+            self._finish_batch(queue, batch, mask)
 
     def _finish_batch(self, queue: QueueLedger, batch: Batch, mask: int) -> None:
+        if batch.is_returned:
+            self._returned.finish(batch, mask)
+        before = queue.in_flight
         queue.finish(batch, mask)
+        self._in_flight[queue.group] -= before - queue.in_flight
         if not batch.remaining:
-            self._gone(batch)
+            queue.end(batch, is_remembered=bool(batch.acked) and self._remember(queue, batch.pop_time_ms))
 
-    def _gone(self, batch: Batch) -> None:
-        self._batch_count -= 1
-        if batch.client_id:
-            leased = self._leases.get(batch.client_id)
-            if leased is not None:
-                leased.discard(batch)
-                if not leased:
-                    del self._leases[batch.client_id]
+    def _remember(self, queue: QueueLedger, pop_time_ms: int) -> bool:
+        """A batch is done of which a client finished something."""
+        self._closed.append((queue, pop_time_ms))
+        if len(self._closed) > REMEMBERED:
+            oldest, oldest_ms = self._closed.popleft()
+            oldest.batches.forget(oldest_ms)
+        return True
 
     def _forget_batches(self, queue: QueueLedger) -> None:
         for batch in list(queue.batches.values()):
             self._finish_batch(queue, batch, batch.remaining)
-
-    def _set_timer(self, batch: Batch, timer_ms: int) -> None:
-        batch.timer_ms = timer_ms
-        if len(self._timers) > 2 * self._batch_count + _SWEEP_SLACK:
-            self._sweep_timers()
-        self._sequence += 1
-        heapq.heappush(self._timers, (timer_ms, self._sequence, batch))
-
-    def _sweep_timers(self) -> None:
-        """Keep one entry for each batch whose timer is on."""
-        self._timers = [
-            (batch.timer_ms, sequence, batch)
-            for sequence, batch in enumerate(batch for queue in self.queues() for batch in queue.batches.values())
-            if batch.timer_ms != NEVER_MS
-        ]
-        self._sequence = len(self._timers)
-        heapq.heapify(self._timers)

@@ -1,212 +1,271 @@
 """What one consumer group took of one queue and did not finish: next offset, batches, and what may be taken next (pure).
 
-A batch is what one pop took: at most 32 messages, so that which of them are unfinished is a bit mask; bit i is the i-th offset,
-ascending.
-
 Invariants: pop times of a queue strictly increase, so a pop time names a batch; an offset is unfinished in at most one batch;
 every offset below `next_offset` is finished, unfinished in a batch, or was skipped by a filter.
+
+Order is kept for the whole queue, or for each message group of it (`group_order`). In the second case a batch knows the groups of
+its messages, and new messages whose group waits are passed over: they are batches as well, delivered to nobody and free to be
+taken as soon as nothing of their group is before them. Batches that do not know their groups, from before the order was so, keep
+the whole queue in order until they are finished.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from brokerd.pop.records import Pop, Shape
-
-MAX_BATCH: Final = 32
-NEVER_MS: Final = 1 << 62
-
-
-class Batch:
-    """`due_ms` is when the messages become visible again, `timer_ms` when the ledger's timer looks at the batch next.
-
-    A lease is not renewed beyond `lease_end_ms`.
-    """
-
-    __slots__ = (
-        "attempt_id",
-        "client_id",
-        "count",
-        "counts",
-        "distances",
-        "due_ms",
-        "first",
-        "invisible_time_ms",
-        "lease_end_ms",
-        "ordered",
-        "pop_time_ms",
-        "queue",
-        "remaining",
-        "timer_ms",
-    )
-
-    def __init__(
-        self, queue: QueueLedger, pop: Pop, first: int, shape: Shape, counts: Sequence[int] | None = None
-    ) -> None:
-        self.queue = queue
-        self.pop_time_ms, self.invisible_time_ms, self.due_ms, self.client_id, self.attempt_id, self.ordered = pop
-        self.first = first
-        self.count = shape if isinstance(shape, int) else len(shape)
-        self.distances = None if isinstance(shape, int) else shape
-        self.counts = counts
-        self.remaining = (1 << self.count) - 1
-        self.timer_ms = self.due_ms
-        self.lease_end_ms = NEVER_MS
-
-    @property
-    def shape(self) -> Shape:
-        return self.count if self.distances is None else self.distances
-
-    def is_over(self, now_ms: int) -> bool:
-        """Whether the consumer had its time. A lease that is due has not ended: it is renewed by a timer, which may be late, and
-        whoever was told meanwhile that it is over would give up what stays its own."""
-        return self.due_ms <= now_ms and not (self.client_id and now_ms < self.lease_end_ms)
-
-    def offset_at(self, place: int) -> int:
-        return self.first + (place if self.distances is None else self.distances[place])
-
-    def place_of(self, offset: int) -> int:
-        """The place of a queue offset, -1 when the batch never held it."""
-        distance = offset - self.first
-        if self.distances is None:
-            return distance if 0 <= distance < self.count else -1
-        place = bisect_left(self.distances, distance)
-        return place if place < self.count and self.distances[place] == distance else -1
-
-    def deliveries(self, place: int) -> int:
-        """How often the message was delivered from this queue, this delivery included."""
-        return self.counts[place] if self.counts is not None else 1
-
-    def first_remaining(self) -> int:
-        """The lowest unfinished offset."""
-        lowest_bit = self.remaining & -self.remaining
-        return self.offset_at(lowest_bit.bit_length() - 1)
-
-    def last_remaining(self) -> int:
-        """The highest unfinished offset."""
-        return self.offset_at(self.remaining.bit_length() - 1)
-
-    def remaining_places(self) -> list[int]:
-        remaining = self.remaining
-        return [place for place in range(self.count) if remaining >> place & 1]
-
-    def remaining_offsets(self) -> list[int]:
-        return [self.offset_at(place) for place in self.remaining_places()]
-
-    def entry(self, mask: int) -> list[Any]:
-        """Messages of the batch in a record that finishes them."""
-        queue = self.queue
-        return [queue.group, queue.topic, queue.queue_id, self.pop_time_ms, mask]
-
-    def row(self) -> list[Any]:
-        """The batch in a snapshot, without its queue."""
-        return [
-            self.pop_time_ms,
-            self.invisible_time_ms,
-            self.due_ms,
-            self.first,
-            self.shape,
-            self.remaining,
-            self.client_id,
-            self.attempt_id,
-            self.counts,
-            self.ordered,
-        ]
+from brokerd.pop.batch import MAX_BATCH, Batch, LooseBatch, Place, Queue, Taken
+from brokerd.pop.batches import Batches, Common
+from brokerd.pop.blocks import Block
+from brokerd.pop.floor import Floor
+from brokerd.pop.order.group_order import MAX_PASSED_OVER, GroupOrder
+from brokerd.pop.records import OWN_INVISIBLE_MS
 
 
 class Fresh(NamedTuple):
     """An ordered pop may read on from the queue's next offset."""
 
 
+class WaitingGroup(NamedTuple):
+    """A message group that waits: for the message at an offset, which is with a client until `until_ms` unless it is finished
+    earlier. `waiting` are the messages that were passed over."""
+
+    offset: int
+    until_ms: int
+    waiting: int
+
+
 class Again(NamedTuple):
-    """An ordered pop must take these offsets before anything else: they were delivered and came back.
+    """An ordered pop must take these before anything else: they were delivered and came back. Ascending."""
 
-    `counts` is how often each will have been delivered, this time included.
-    """
-
-    offsets: Sequence[int]
-    counts: Sequence[int]
+    places: Sequence[Place]
 
 
 class Blocked(NamedTuple):
-    """An ordered pop gets nothing of this queue: a batch is with a client."""
+    """An ordered pop gets nothing of this queue: its earliest unfinished message is with a client, or waits for its time."""
 
 
 OrderedPlan = Fresh | Again | Blocked
 
 
-class QueueLedger:
+class QueueLedger(Queue):
     """Changed by `PopLedger` only."""
 
-    __slots__ = ("_floor", "batches", "group", "in_flight", "last_pop_time_ms", "next_offset", "queue_id", "topic")
+    __slots__ = ("_attempts", "_floor", "_free", "_ungrouped", "batches", "order", "passed_over")
 
-    def __init__(self, group: str, topic: str, queue_id: int) -> None:
-        self.group = group
-        self.topic = topic
-        self.queue_id = queue_id
-        self.next_offset = 0
-        self.last_pop_time_ms = 0
-        self.in_flight = 0
-        self.batches: dict[int, Batch] = {}
-        self._floor: list[tuple[int, int]] = []  # (first unfinished offset, pop time) of batches; may lag behind
+    batches: Batches
 
-    def add(self, batch: Batch) -> None:
-        assert batch.pop_time_ms not in self.batches
-        self.batches[batch.pop_time_ms] = batch
-        self.in_flight += batch.remaining.bit_count()
-        if len(self._floor) > 2 * len(self.batches) + 64:
-            self._floor = [(each.first_remaining(), each.pop_time_ms) for each in self.batches.values()]
-            heapq.heapify(self._floor)
-        else:
-            heapq.heappush(self._floor, (batch.first_remaining(), batch.pop_time_ms))
+    def __init__(self, group: str, topic: str, queue_id: int, number: int, common: Common) -> None:
+        super().__init__(group, topic, queue_id, number)
+        self.batches = Batches(self, common)
+        self._floor = Floor(self.batches)
+        self._attempts: dict[str, dict[int, None]] = {}  # pop times
+        self.order = GroupOrder()
+        self.passed_over = 0  # messages
+        self._ungrouped = 0  # batches that do not know their groups
+        self._free: list[
+            tuple[int, int]
+        ] = []  # (offset, pop time) of what came back and is first of its group; or was so
+
+    def add(self, taken: Taken) -> Block | LooseBatch:
+        """One more batch; returns what holds it, for the timers."""
+        pop = taken.pop
+        holder = self.batches.add(taken)
+        self.in_flight += (taken.remaining & (1 << taken.size) - 1).bit_count()
+        self._floor.add(holder, taken.first_remaining())
+        if pop.attempt_id and pop.invisible_time_ms != OWN_INVISIBLE_MS:
+            self._attempts.setdefault(pop.attempt_id, {})[pop.pop_time_ms] = None
+        self._ungrouped += 1
+        if taken.groups is not None:
+            self._enter_groups(self.batches[pop.pop_time_ms], taken.groups)
+        return holder
+
+    def know_groups(self, batch: Batch, groups: Sequence[int]) -> LooseBatch | None:
+        """From now on the batch keeps order in its message groups alone; returns it where it is held in another way now."""
+        loose = self.batches.know_groups(batch, groups)
+        if loose is not None:
+            self._floor.add(loose, loose.first_remaining())
+        self._enter_groups(loose or batch, groups)
+        return loose
 
     def finish(self, batch: Batch, mask: int) -> None:
-        """Finish messages of a batch, as far as they were unfinished until now."""
-        mask &= batch.remaining
-        batch.remaining ^= mask
+        """Finish messages of a batch, as far as they were unfinished until now. With the last of them it is for `end`."""
+        remaining = batch.remaining
+        mask &= remaining
+        self.batches.loose_changes(batch)
+        batch.remaining = remaining ^ mask
         self.in_flight -= mask.bit_count()
-        if not batch.remaining:
-            self.batches.pop(batch.pop_time_ms, None)
+        if batch.groups is not None:
+            self._finish_in_groups(batch, batch.groups, mask)
+
+    def end(self, batch: Batch, *, is_remembered: bool) -> None:
+        """Nothing of the batch is unfinished any more."""
+        self._ungrouped -= batch.groups is None
+        attempts = self._attempts.get(batch.attempt_id)
+        if attempts is not None and batch.pop_time_ms in attempts:
+            del attempts[batch.pop_time_ms]
+            if not attempts:
+                del self._attempts[batch.attempt_id]
+        self.batches.end(batch, is_remembered=is_remembered)
+
+    def finish_row(self, pop_time_ms: int, mask: int, *, acked: bool) -> tuple[int, bool, bool] | None:
+        """Both at once for most batches, as `Batches.finish_row` says."""
+        done = self.batches.finish_row(pop_time_ms, mask, acked=acked)
+        if done is not None:
+            self.in_flight -= done[0]
+            self._ungrouped -= done[1]
+        return done
+
+    def came_back(self, batch: Batch) -> None:
+        """Its messages wait to be taken again."""
+        if batch.groups is None:
+            return
+        if len(self._free) > 2 * self.in_flight + 64:
+            self._free = [each for each in set(self._free) if self._is_free(*each)]
+            heapq.heapify(self._free)
+        for place in batch.remaining_places():
+            if self.order.is_first(batch.groups[place], batch.offset_at(place)):
+                heapq.heappush(self._free, (batch.offset_at(place), batch.pop_time_ms))
 
     def committed_offset(self) -> int:
         """Every offset below it is finished."""
-        floor = self._floor
-        while floor:
-            offset, pop_time_ms = floor[0]
-            batch = self.batches.get(pop_time_ms)
-            if batch is None:
-                heapq.heappop(floor)
+        lowest = self._floor.lowest()
+        return self.next_offset if lowest is None else min(lowest, self.next_offset)
+
+    def oldest_pop_time_ms(self) -> int | None:
+        """When the messages that clients have longest were taken; None without any."""
+        return None if self.in_flight == self.returned else self.batches.first_held()
+
+    def blocked_until_ms(self, now_ms: int) -> int | None:
+        """When an ordered queue that gives nothing, because a client has messages of it, gives them again unless they are
+        finished earlier; None = it is not blocked."""
+        first = next(iter(self.batches.values()), None)
+        if first is not None and first.ordered and self.keeps_groups:
+            if self.passed_over < MAX_PASSED_OVER or self.free_places("", now_ms, 1):
+                return None
+            # none at all where a new master has not looked yet at what was passed over
+            until_ms = min((each.due_ms for each in self.batches.values() if not each.is_passed_over), default=None)
+            return None if until_ms is None else max(now_ms, until_ms)
+        if first is None or not first.ordered or not isinstance(self.ordered_plan("", now_ms), Blocked):
+            return None
+        ((head, _),) = self._floor.unfinished(1, lambda _: True)
+        return max(now_ms, head.due_ms)
+
+    def has_attempt(self, attempt_id: str) -> bool:
+        """Whether something is with the client of this attempt."""
+        return attempt_id in self._attempts
+
+    # ---- order of message groups
+
+    @property
+    def keeps_groups(self) -> bool:
+        """Whether all that is unfinished knows its message groups."""
+        return not self._ungrouped
+
+    def waiting_groups(self, now_ms: int) -> Iterator[WaitingGroup]:
+        """The message groups that have messages which were passed over, and one before them that is with a client."""
+        if not self.keeps_groups:
+            return
+        for group, waiting in self.order.passed_over.items():
+            first = self.order.at(group, 0)
+            assert first is not None
+            batch = self.batches[first[1]]
+            if not batch.is_returned and not batch.is_passed_over:
+                yield WaitingGroup(first[0], max(now_ms, batch.due_ms), waiting)
+
+    def free_places(self, attempt_id: str, now_ms: int, count: int) -> list[Place]:
+        """What came back or was passed over and may be taken now, `count` messages at most, ascending: nothing of its message
+        group is before it but what is taken with it. A repeated attempt gets its own messages again, uncounted.
+
+        Costs what it gives, whatever waits.
+        """
+        own = {each for each in self._attempts.get(attempt_id, ()) if not self.batches[each].is_over(now_ms)}
+        heads = [(place.offset, place.batch.pop_time_ms) for place in self._first_of(own)]
+        heapq.heapify(heads)
+        free, walked = self._free, []
+        found: dict[int, Place] = {}  # by offset
+        taken: dict[int, int] = {}  # messages of each group
+        while len(found) < count:
+            while free and (not heads or free[0] <= heads[0]):
+                entry = heapq.heappop(free)
+                if self._is_free(*entry):
+                    walked.append(entry)
+                    heapq.heappush(heads, entry)
+            if not heads:
+                break
+            offset, pop_time_ms = heapq.heappop(heads)
+            if offset in found:
                 continue
-            actual = batch.first_remaining()
-            if actual == offset:
-                return min(offset, self.next_offset)
-            heapq.heapreplace(floor, (actual, pop_time_ms))
-        return self.next_offset
+            batch = self.batches[pop_time_ms]
+            place = batch.place_of(offset)
+            found[offset] = Place(batch, place, batch.deliveries(place) + (pop_time_ms not in own))
+            group = batch.groups[place] if batch.groups is not None else 0
+            taken[group] = taken.get(group, 0) + 1
+            following = self.order.at(group, taken[group]) if group else None
+            if following is not None and (following[1] in own or self.batches[following[1]].is_returned):
+                heapq.heappush(heads, following)
+        for entry in set(walked):
+            heapq.heappush(free, entry)
+        return list(found.values())
 
-    def ordered_plan(self, attempt_id: str, now_ms: int) -> OrderedPlan:
-        """What an ordered pop may take now.
+    def _first_of(self, pop_times: Iterable[int]) -> Iterator[Place]:
+        """Of these batches what nothing of its group is before."""
+        for pop_time_ms in pop_times:
+            batch = self.batches[pop_time_ms]
+            for place in batch.remaining_places():
+                if batch.groups is None or self.order.is_first(batch.groups[place], batch.offset_at(place)):
+                    yield Place(batch, place)
 
-        A repeated attempt (a client that lost the answer asks again with the same id) gets its own batch again, uncounted.
+    def _is_free(self, offset: int, pop_time_ms: int) -> bool:
+        """Whether a message waits to be taken again, and is the first of its group."""
+        batch = self.batches.get(pop_time_ms)
+        if batch is None or batch.groups is None or not batch.is_returned:
+            return False
+        place = batch.place_of(offset)
+        is_there = place >= 0 and bool(batch.remaining >> place & 1)
+        return is_there and self.order.is_first(batch.groups[place], offset)
+
+    def _enter_groups(self, batch: Batch, groups: Sequence[int]) -> None:
+        self._ungrouped -= 1
+        is_passed_over = batch.is_passed_over
+        for place in batch.remaining_places():
+            self.passed_over += is_passed_over
+            if groups[place]:
+                offset = batch.offset_at(place)
+                self.order.add(groups[place], offset, batch.pop_time_ms, is_passed_over=is_passed_over)
+
+    def _finish_in_groups(self, batch: Batch, groups: Sequence[int], mask: int) -> None:
+        is_passed_over = batch.is_passed_over
+        for place in range(batch.count):
+            if not mask >> place & 1:
+                continue
+            self.passed_over -= is_passed_over
+            if groups[place]:
+                first = self.order.remove(groups[place], batch.offset_at(place), is_passed_over=is_passed_over)
+                if first is not None and self.batches[first[1]].is_returned:
+                    heapq.heappush(self._free, first)
+
+    # ---- order of the queue
+
+    def unfinished(self, count: int, wanted: Callable[[Batch], bool]) -> list[tuple[Batch, int]]:
+        """The lowest unfinished offsets, as (batch, place), up to the first one of a batch that is not wanted."""
+        return self._floor.unfinished(count, wanted)
+
+    def ordered_plan(self, attempt_id: str, now_ms: int, count: int = MAX_BATCH) -> OrderedPlan:
+        """What an ordered pop may take now, `count` messages at most. The earliest unfinished message decides.
+
+        What came back is given again as far as nothing before it is with a client; how it was taken, in order or not, does not
+        matter. A repeated attempt (a client that lost the answer asks again with the same id) gets its own batch again,
+        uncounted.
         """
         if not self.batches:
             return Fresh()
-        hidden = [batch for batch in self.batches.values() if batch.due_ms > now_ms]
-        if hidden:
-            if not attempt_id or any(batch.attempt_id != attempt_id for batch in hidden):
-                return Blocked()
-            return _again(hidden, 0)
-        if not all(batch.ordered for batch in self.batches.values()):
-            return Blocked()  # taken before the group was ordered: they leave through the retry topic
-        return _again(list(self.batches.values()), 1)
 
+        def is_own(batch: Batch) -> bool:
+            return batch.due_ms > now_ms and bool(attempt_id) and batch.attempt_id == attempt_id
 
-def _again(batches: Sequence[Batch], added: int) -> Again:
-    messages = sorted(
-        (batch.offset_at(place), batch.deliveries(place) + added)
-        for batch in batches
-        for place in batch.remaining_places()
-    )
-    return Again([offset for offset, _ in messages], [count for _, count in messages])
+        found = self.unfinished(count, lambda batch: batch.may_come_again(now_ms) or is_own(batch))
+        if not found:
+            return Blocked()
+        return Again([Place(batch, place, batch.deliveries(place) + (not is_own(batch))) for batch, place in found])

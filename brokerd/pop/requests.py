@@ -7,12 +7,11 @@ one and raised otherwise, only by argument checks that happen before anything wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from brokerd.loop.long_polling import Waiter
 from brokerd.metadata.start_offsets import InitMode
 from remoting.errors import RequestError
 
@@ -24,8 +23,10 @@ class PopRequest:
     """Take up to `max_count` (<= 32) messages for `group`, hidden from the group's others for `invisible_time_ms`.
 
     `queue_id` -1 = any queue of this broker. `deadline_ms` is on the monotonic clock: how long to wait when nothing is there
-    (now or earlier = do not wait). `auto_renew` makes the entry a lease of `client_id`: not due while that client lives.
-    `expression` is a tag expression (`*`, `A || B`) or SQL92 according to `expression_type` (`TAG`, `SQL92`).
+    (now or earlier = do not wait); `client_id` is whose wait it is. `auto_renew` makes the entry a lease of that client: not due
+    while it lives.
+    `expression` is a tag expression (`*`, `A || B`) or SQL92 according to `expression_type` (`TAG`, `SQL92`). Without `has_tag`
+    the handles are those that a client builds itself, which can be guessed (`handles`).
     """
 
     group: str
@@ -41,9 +42,14 @@ class PopRequest:
     attempt_id: str = ""
     client_id: str = ""
     auto_renew: bool = False
+    has_tag: bool = True
 
 
-Parked = Waiter[Any]  # a pop that waits; `cancel` forgets it: it takes nothing, and its `done` is not called any more
+class Parked(Protocol):
+    """A call that is not answered yet."""
+
+    def cancel(self) -> None:
+        """Forget it: it takes nothing, and its `done` is not called any more. What it took already is given all the same."""
 
 
 class PopStatus(IntEnum):
@@ -79,6 +85,9 @@ class PopOutcome:
     revive_queue_id: int = 0
     rest_count: int = 0
     error: RequestError | None = None
+
+
+PopDone = Callable[[PopOutcome], None]
 
 
 class AckStatus(IntEnum):

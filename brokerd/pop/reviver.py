@@ -1,42 +1,40 @@
 """Brings back what was not finished in time: on the master, one timer for the earliest due batch.
 
-A due batch of an unordered group is copied to the group's retry topic (or to its dead-letter topic when it was delivered as often
-as allowed), and one record says that the messages left their queue. The copies are appended first: in one log, a record survives
-only together with everything before it, so after any crash the copies are there when the record is, and without the record the
-batch is still due. A due batch of an ordered group stays where it is and waits for the next ordered pop; only messages at their
-limit go to the dead-letter topic. A lease is renewed while its client lives.
+A due batch stays where it is: from now on its unfinished messages wait to be taken again, and whoever waits for the topic is
+woken. Only what was delivered as often as allowed leaves its queue, for the dead-letter topic, and what the log is about to lose,
+for the retry topic (`departures`). A lease is renewed while its client lives.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
 from brokerd.journal.journal import Journal
 from brokerd.loop.scheduler import Timer
 from brokerd.pop import copies, records
+from brokerd.pop.batch import NEVER_MS, Batch, Place
 from brokerd.pop.counters import PopCounters
+from brokerd.pop.departures import Departures
 from brokerd.pop.ledger import PopLedger
-from brokerd.pop.queue_ledger import NEVER_MS, Batch
+from brokerd.pop.moving import Mover
+from brokerd.pop.reading import read_offsets
 from brokerd.pop.surroundings import Surroundings
-from brokerd.pop.taking import read_offsets
-from brokerd.store.draft import Draft
-from brokerd.store.store_reads import StoreReads
 from remoting import codes
-from remoting.errors import LogboomError, RequestError, raise_refusal
+from remoting.errors import LogboomError
+from remoting.names import RETRY_PREFIX
 from remoting.record.fields import offsets_of
 
 log = logging.getLogger(__name__)
 
-_MAX_COPIED_BYTES: Final = 8 << 20  # in one turn of the loop
+_MAX_READ_BYTES: Final = 8 << 20  # in one turn of the loop
 _UNCONFIRMED_RETRY_MS: Final = 100
 _ILLEGAL_RETRY_MS: Final = 60_000
 
 
 class Reviver:
-    """Runs while this broker is the master. `woken(topic, queue, group)` is told what an ordered group may take again."""
+    """Runs while this broker is the master. `came_back(group, stored topic)` is told of what waits to be taken again."""
 
     def __init__(
         self,
@@ -45,24 +43,28 @@ class Reviver:
         journal: Journal,
         counters: PopCounters,
         is_alive: Callable[[str], bool],
-        woken: Callable[[str, int, str], None],
+        came_back: Callable[[str, str], None],
     ) -> None:
         self._around = around
         self._ledger = ledger
         self._journal = journal
+        self._departures = departures = Departures(around, journal, counters)
+        self._mover = Mover(around, ledger, departures, self.arm)
         self._counters = counters
         self._is_alive = is_alive
-        self._woken = woken
+        self._came_back = came_back
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self._running = False
 
     def start(self) -> None:
         self._running = True
+        self._mover.start()
         self.arm()
 
     def stop(self) -> None:
         self._running = False
+        self._mover.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -78,66 +80,122 @@ class Reviver:
         wait_s = max(0.0, (due_ms - self._around.now_ms()) / 1000)
         self._timer = self._around.scheduler.call_later(wait_s, self._run)
 
+    def read_later(self, batches: Iterable[Batch]) -> None:
+        """What came back cannot be read now: it is nobody's until it can."""
+        again_ms = self._around.now_ms() + self._around.settings.revive_retry_ms
+        for batch in batches:
+            self._ledger.defer(batch, again_ms)
+        self.arm()
+
     # ---- inside
 
     def _run(self) -> None:
         self._timer = None
         now_ms = self._around.now_ms()
-        due = self._ledger.expire(now_ms, max(1, self._around.settings.revive_messages // 8))
-        departures: list[_Departure] = []
-        copied = copied_bytes = 0
+        due = self._ledger.expire(now_ms, self._around.settings.revive_messages)
+        looks: list[_Look] = []
+        leaving: list[Batch] = []
+        size = 0
         for index, batch in enumerate(due):
-            if copied > self._around.settings.revive_messages or copied_bytes > _MAX_COPIED_BYTES:
+            if size > _MAX_READ_BYTES:
                 self._postpone(due[index:], now_ms)
                 break
             if batch.client_id and self._renew(batch, now_ms):
                 continue
             if not self._is_readable(batch):
                 self._postpone([batch], now_ms + _UNCONFIRMED_RETRY_MS)
-                continue
-            try:
-                departure = self._departure(batch)
-            except LogboomError as error:
-                self._failed([batch], error, now_ms + self._around.settings.revive_retry_ms)
-                continue
-            if batch.ordered:
-                self._woken(batch.queue.topic, batch.queue.queue_id, batch.queue.group)
-            if departure.mask:
-                departures.append(departure)
-                copied += len(departure.drafts)
-                copied_bytes += sum(len(each.body) for each in departure.drafts)
-        if departures:
-            self._depart(departures, now_ms)
+            elif batch.is_leaving:
+                leaving.append(batch)
+            else:
+                try:
+                    looks.append(self._look(batch))
+                except LogboomError as error:
+                    self._failed([batch], error, now_ms)
+                    continue
+                size += looks[-1].size
+        self._carry_out(leaving, now_ms, is_new=False)
+        self._let_leave([look for look in looks if look.lost or look.over], now_ms)
+        self._give_back([look.batch for look in looks if look.batch.timer_ms == NEVER_MS])
         self.arm()
 
-    def _depart(self, departures: Sequence[_Departure], now_ms: int) -> None:
-        """Append the copies and the record; what is refused stays due and is tried again."""
-        drafts = [draft for departure in departures for draft in departure.drafts]
-        entries = [departure.batch.entry(departure.mask) for departure in departures]
-        try:
-            for topic in {draft.topic for draft in drafts}:
-                raise_refusal(self._around.metadata.ensure_topic(topic))
-            if drafts:
-                self._around.record_log.append_messages(drafts)
-            self._journal.append(records.REVIVED, records.finished(entries))
-        except LogboomError as error:
-            if error.code != codes.MESSAGE_ILLEGAL:
-                batches = [departure.batch for departure in departures]
-                self._failed(batches, error, now_ms + self._around.settings.revive_retry_ms)
-            elif len(departures) > 1:  # one message that cannot be stored must not hold up the others
-                for departure in departures:
-                    self._depart([departure], now_ms)
-            else:
-                self._failed([departures[0].batch], error, now_ms + _ILLEGAL_RETRY_MS)
-            return
-        self._counters.lost += sum(departure.lost for departure in departures)
-        self._counters.dead_lettered += sum(departure.dead for departure in departures)
-        self._counters.revived += sum(departure.returned for departure in departures)
+    def _look(self, batch: Batch) -> _Look:
+        """Which messages of a due batch do not come again. Those of a retry topic are read, as they say how often they were
+        delivered before they were stored there, and those that may have been delivered often enough."""
+        queue = batch.queue
+        group = self._around.metadata.group(queue.group)
+        if group is None or self._around.metadata.topic(queue.topic) is None:
+            return _Look(batch, lost=batch.remaining)
+        places = batch.remaining_places()
+        is_first_home = not queue.topic.startswith(RETRY_PREFIX)
+        if is_first_home and all(batch.deliveries(place) <= group.retry_max_times for place in places):
+            low = self._around.reads.min_offset(queue.topic, queue.queue_id)
+            return _Look(batch, lost=sum(1 << place for place in places if batch.offset_at(place) < low))
+        found = read_offsets(self._around.reads, queue.topic, queue.queue_id, batch.remaining_offsets())
+        lost = over = size = 0
+        for place in places:
+            encoded = found.get(batch.offset_at(place))
+            if encoded is None:
+                lost |= 1 << place
+                continue
+            size += len(encoded)
+            deliveries = copies.deliveries_before(queue.topic, offsets_of(encoded)[2]) + batch.deliveries(place)
+            if deliveries > group.retry_max_times:
+                over |= 1 << place
+        return _Look(batch, lost, over, size)
 
-    def _failed(self, batches: Sequence[Batch], error: LogboomError, again_ms: int) -> None:
+    def _let_leave(self, looks: Sequence[_Look], now_ms: int) -> None:
+        """Finish what is gone, and send what was delivered often enough to the dead-letter topic; when the log does not take
+        that, the batches are looked at again."""
+        if not looks:
+            return
+        stays = [copies.is_dead_letter_topic(each.batch.queue.group, each.batch.queue.topic) for each in looks]
+        ends = [each.lost | (each.over if stay else 0) for each, stay in zip(looks, stays, strict=True)]
+        entries = [each.batch.entry(mask) for each, mask in zip(looks, ends, strict=True) if mask]
+        places = [place for each, stay in zip(looks, stays, strict=True) if not stay for place in each.places_over()]
+        try:
+            if entries:
+                self._journal.append(records.REVIVED, records.finished(entries))
+                self._counters.lost += sum(each.lost.bit_count() for each in looks)
+                self._counters.dead_lettered += sum(
+                    each.over.bit_count() for each, stay in zip(looks, stays, strict=True) if stay
+                )
+            left = self._departures.begin(places, records.DEAD, now_ms)
+        except LogboomError as error:
+            self._failed([each.batch for each in looks if each.batch.remaining], error, now_ms)
+        else:
+            self._carry_out(left, now_ms, is_new=True)
+
+    def _carry_out(self, batches: Sequence[Batch], now_ms: int, *, is_new: bool) -> None:
+        """Copy what left; what is refused is tried again."""
+        if not batches:
+            return
+        queues = {batch.queue for batch in batches}
+        try:
+            self._departures.carry_out(batches, is_new=is_new)
+        except LogboomError as error:
+            if error.code == codes.MESSAGE_ILLEGAL and len(batches) > 1:
+                for batch in batches:  # one message that cannot be stored must not hold up the others
+                    self._carry_out([batch], now_ms, is_new=is_new)
+            else:
+                self._failed(batches, error, now_ms)
+            return
+        for queue in queues:  # which what left held up, where the group is ordered
+            self._came_back(queue.group, queue.topic)
+
+    def _give_back(self, batches: Sequence[Batch]) -> None:
+        """Their messages may be taken again."""
+        for batch in batches:
+            if batch.remaining:
+                self._ledger.give_back(batch)
+                self._counters.revived += 0 if batch.is_passed_over else batch.remaining.bit_count()
+        for group, topic in {(batch.queue.group, batch.queue.topic) for batch in batches}:
+            self._came_back(group, topic)
+
+    def _failed(self, batches: Sequence[Batch], error: LogboomError, now_ms: int) -> None:
         log.warning("%d batches of messages come back later: %s", len(batches), error)
         self._counters.revive_failures += 1
-        self._postpone(batches, again_ms)
+        is_illegal = error.code == codes.MESSAGE_ILLEGAL
+        self._postpone(batches, now_ms + (_ILLEGAL_RETRY_MS if is_illegal else self._around.settings.revive_retry_ms))
 
     def _postpone(self, batches: Sequence[Batch], timer_ms: int) -> None:
         for batch in batches:
@@ -160,63 +218,14 @@ class Reviver:
             return True
         return batch.last_remaining() < around.reads.max_offset(queue.topic, queue.queue_id)
 
-    def _departure(self, batch: Batch) -> _Departure:
-        """Which messages leave the queue now, and what is appended for them."""
-        queue = batch.queue
-        group = self._around.metadata.group(queue.group)
-        if group is None or self._around.metadata.topic(queue.topic) is None:
-            return _Departure(batch, batch.remaining, lost=batch.remaining.bit_count())
-        departure = _Departure(batch)
-        offsets = batch.remaining_offsets()
-        found = read_offsets(self._around.reads, queue.topic, queue.queue_id, offsets)
-        stays_dead = copies.is_dead_letter_topic(queue.group, queue.topic)
-        for place in batch.remaining_places():
-            bit = 1 << place
-            encoded = found.get(batch.offset_at(place))
-            if encoded is None:
-                departure.mask |= bit
-                departure.lost += 1
-                continue
-            _, _, reconsume_times = offsets_of(encoded)
-            deliveries = copies.deliveries_before(queue.topic, reconsume_times) + batch.deliveries(place)
-            if deliveries > group.retry_max_times:
-                departure.mask |= bit
-                departure.dead += 1
-                if not stays_dead:
-                    departure.drafts.append(copies.dead_letter(queue.group, queue.topic, encoded, deliveries))
-            elif not batch.ordered:
-                departure.mask |= bit
-                departure.returned += 1
-                departure.drafts.append(
-                    copies.retry_copy(queue.group, queue.topic, encoded, deliveries, batch.pop_time_ms)
-                )
-        return departure
 
-
-@dataclass(slots=True)
-class _Departure:
-    """What leaves one batch: the messages of `mask`, with copies for some of them."""
+class _Look(NamedTuple):
+    """What becomes of a due batch: places of messages that are gone, and of those that were delivered often enough."""
 
     batch: Batch
-    mask: int = 0
-    drafts: list[Draft] = field(default_factory=list)
-    returned: int = 0
-    dead: int = 0
     lost: int = 0
+    over: int = 0
+    size: int = 0
 
-
-def forward(group: str, topic: str, queue_id: int, offset: int, deliveries: int, reads: StoreReads) -> Draft | None:
-    """The dead letter of one message; None when there is nothing to copy (gone, or a dead letter already).
-
-    Raises RequestError while the message is not readable yet: this broker became the master a moment ago.
-    """
-    if copies.is_dead_letter_topic(group, topic):
-        return None
-    if offset >= reads.max_offset(topic, queue_id):
-        raise RequestError(codes.SYSTEM_BUSY, f"queue {queue_id} of {topic} is not confirmed so far yet")
-    encoded = read_offsets(reads, topic, queue_id, [offset]).get(offset)
-    if encoded is None:
-        return None
-    _, _, reconsume_times = offsets_of(encoded)
-    total = copies.deliveries_before(topic, reconsume_times) + deliveries
-    return copies.dead_letter(group, topic, encoded, total)
+    def places_over(self) -> list[Place]:
+        return [Place(self.batch, place) for place in self.batch.remaining_places() if self.over >> place & 1]

@@ -16,12 +16,26 @@ class PopSettings:
     max_waiting: int = setting(
         100_000, "most receives that may wait", minimum=1, maximum=10_000_000, original="maxPopPollingSize"
     )
-    max_waiting_per_queue: int = setting(
-        1024,
-        "most receives that may wait for one queue of one group",
+    max_waiting_per_client: int = setting(
+        8192, "most receives of one client that may wait", minimum=1, maximum=10_000_000
+    )
+    min_wait_ms: int = setting(
+        5000,
+        "a receive over gRPC whose deadline leaves less than this does not wait, and is refused when nothing is there",
+        minimum=0,
+        maximum=_HOUR_MS,
+    )
+    max_wait_ms: int = setting(
+        20_000,
+        "longest time for which a receive over gRPC waits",
+        minimum=100,
+        maximum=_HOUR_MS,
+    )
+    max_in_flight_per_group: int = setting(
+        100_000,
+        "a group gets no new message while it holds so many that are neither acknowledged nor back",
         minimum=1,
-        maximum=1_000_000,
-        original="popPollingSize",
+        maximum=1 << 30,
     )
     max_batch_bytes: int = setting(
         1 << 20, "a receive gets messages of about this size in all, at least one", minimum=1024, maximum=8 << 20
@@ -33,8 +47,17 @@ class PopSettings:
         maximum=100,
         original="popFromRetryProbability",
     )
+    min_invisible_time_ms: int = setting(
+        10_000,
+        "shortest time for which a receive over gRPC may hide messages",
+        minimum=0,
+        maximum=_HOUR_MS,
+    )
     max_invisible_time_ms: int = setting(
-        168 * _HOUR_MS, "longest time for which a receive may hide messages", minimum=1000, maximum=8760 * _HOUR_MS
+        12 * _HOUR_MS,
+        "longest time for which a receive, or a change of that time, may hide messages",
+        minimum=1000,
+        maximum=8760 * _HOUR_MS,
     )
     lease_limit_ms: int = setting(
         3 * _HOUR_MS,

@@ -22,6 +22,7 @@ from brokerd.processors.clients.relay import RelayProcessor
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.pull import PullProcessor
@@ -53,6 +54,7 @@ class Processors:
     relay: RelayProcessor
     messages: MessageProcessor
     pop: PopProcessor
+    handovers: HandoverProcessor
     state: StateProcessor
     locks: LockProcessor
     transactions: TransactionProcessor
@@ -135,6 +137,8 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.RESUME_CHECK_HALF_MESSAGE: each(processors.transactions.resume),
         codes.GIVEN_UP_TRANSACTIONS: each(processors.transactions.given_up),
         codes.END_GIVEN_UP_TRANSACTION: each(processors.transactions.end_given_up),
+        codes.HANDOVER_PASSED: each(processors.handovers.passed),
+        codes.OPEN_GATE: each(processors.handovers.open),
         codes.BROKER_STATE: each(processors.state.handle),
     }
 

@@ -2,6 +2,8 @@
 
 A replica checks what it forwards, under its own copy of users and permissions; the master trusts it, as forwarded calls come
 under the cluster's own signature.
+
+A refusal has the shape of the method's answers, with a result for each message or handle of the request: clients look there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, Final
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import Refuse, decode
 from brokerd.proxy.names import full_name
+from brokerd.proxy.sessions import MAX_TOPICS_PER_SESSION
 from brokerd.proxy.status import Code, Refusal
 from remoting.access.decision import Demand
 from remoting.access.demands import group_demand, topic_demand
@@ -51,15 +54,20 @@ def _send(request: Any) -> list[Demand]:
 
 
 def _telemetry(command: Any) -> list[Demand]:
+    """For as many topics as are remembered: nothing follows from the others."""
     settings = command.settings
-    found = [topic_demand(full_name(each), PUB) for each in settings.publishing.topics]
+    found = [topic_demand(full_name(each), PUB) for each in settings.publishing.topics[:MAX_TOPICS_PER_SESSION]]
     if settings.HasField("subscription"):
         subscription = settings.subscription
         if subscription.group.name:
             found.append(group_demand(full_name(subscription.group), SUB))
-        found += [topic_demand(full_name(each.topic), SUB) for each in subscription.subscriptions]
+        subscribed = subscription.subscriptions[:MAX_TOPICS_PER_SESSION]
+        found += [topic_demand(full_name(each.topic), SUB) for each in subscribed]
     return found
 
+
+# The push consumers of some languages ask these again every second until they succeed, or the code is this one
+_ASKED_FOR_EVER: Final = frozenset({"AckMessage", "ChangeInvisibleDuration"})
 
 DEMANDS: Final[Mapping[str, Demands]] = {
     "QueryRoute": _topic(PUB, SUB, GET),
@@ -108,10 +116,24 @@ def _guarded(guard: Guard, name: str, handler: Handler, request_class: Any, refu
             except RequestError as error:
                 guard.refused += 1
                 log.info("refused a call of %s by %s: %s", name, call.peer.address, error)
-                refuse(call, None, Refusal(Code.UNAUTHORIZED, error.message))
+                refuse(call, _request_of(call, request_class), _refusal(name, error))
             else:
                 allowed.append(call)
         if allowed:
             handler(allowed)
 
     return guarded
+
+
+def _refusal(name: str, error: RequestError) -> Refusal:
+    if name in _ASKED_FOR_EVER:
+        return Refusal(Code.INVALID_RECEIPT_HANDLE, f"UNAUTHORIZED: {error.message}")
+    return Refusal(Code.UNAUTHORIZED, error.message)
+
+
+def _request_of(call: Call, request_class: Any) -> Any:
+    """What a refused call asked, for the shape of the answer; None when it cannot be read."""
+    try:
+        return decode(call, request_class)
+    except Refusal:
+        return None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +19,12 @@ class GrpcStatus(IntEnum):
     """The transport's own status; what a method decided is in its response's `status` instead, with the transport's OK."""
 
     OK = 0
+    INVALID_ARGUMENT = 3
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,9 @@ class Peer:
 class Call(Protocol):
     """One request message and the way to answer it.
 
-    A unary method answers with `answer`; a streaming one with any number of `send` and one `finish`. `fail` gives up with a
-    transport status. `deadline_ms` is on the monotonic clock. `on_cancel`, when set, is called once if the client goes away
-    before the answer is finished.
+    A unary method answers with `answer`; a streaming one with any number of `send` and one `finish`, or `finish_with`.
+    `fail` gives up with a transport status. `deadline_ms` is on the monotonic clock. `on_cancel`, when set, is called once if the
+    client goes away before the answer is finished.
     """
 
     message: bytes
@@ -58,6 +60,10 @@ class Call(Protocol):
     def live(self) -> bool:
         """Somebody still waits for the answer."""
 
+    @property
+    def is_slow(self) -> bool:
+        """The client reads slower than it asks: nothing should be sent to it that it did not ask for."""
+
     def when_writable(self, start: Callable[[], None]) -> None:
         """Call `start` now, or, when the client reads slower than it asks, as soon as it has caught up.
 
@@ -67,6 +73,9 @@ class Call(Protocol):
     def answer(self, message: bytes) -> None: ...
 
     def send(self, messages: Sequence[bytes]) -> None: ...
+
+    def finish_with(self, messages: Sequence[bytes]) -> None:
+        """`send` these, which are all or the last ones, and `finish`."""
 
     def finish(self) -> None: ...
 
@@ -93,10 +102,79 @@ def run(handler: Handler, calls: Sequence[Call]) -> None:
                 call.fail(GrpcStatus.INTERNAL, f"internal error: {type(error).__name__}")
 
 
+CANCELLED: Final = "CANCELLED"  # the client went away before the answer
+_OTHER: Final = "OTHER"
+_MAX_CODES: Final = 64
+_CODE_FIELD: Final = b"\x08"
+
+
+class CallFigures:
+    """How the calls of one method were answered, since the start, and how many of its streams are open.
+
+    Counted by the bytes in which a response's status says its code, see `status.status_field`: that costs next to nothing.
+    """
+
+    __slots__ = ("_answers", "_ends", "open_streams")
+
+    def __init__(self) -> None:
+        self._answers: dict[bytes, int] = {}
+        self._ends: dict[str, int] = {}
+        self.open_streams = 0
+
+    def answered(self, message: bytes) -> None:
+        """A response with a status, or the first of a stream of them, was given."""
+        answers, code = self._answers, message[3:7]
+        answers[code] = answers.get(code, 0) + 1
+
+    def ended(self, what: str) -> None:
+        """A call ended without a response: with a transport's status, or because its client went away."""
+        self._ends[what] = self._ends.get(what, 0) + 1
+
+    def by_code(self, name_of: Callable[[int], str]) -> dict[str, int]:
+        """Calls by the name of the code that they were answered with."""
+        counts = dict(self._ends)
+        for encoded, count in self._answers.items():
+            # behind a status of more than 127 bytes, whose length takes two, the code begins a byte later
+            code = encoded[1:] if encoded[:1] == _CODE_FIELD else encoded
+            name = name_of(decode_varint(code)) if code else GrpcStatus.OK.name
+            if name not in counts and len(counts) >= _MAX_CODES:
+                name = _OTHER
+            counts[name] = counts.get(name, 0) + count
+        return counts
+
+
+class StatuslessFigures(CallFigures):
+    """Of a method whose responses have no status: all of them are OK."""
+
+    __slots__ = ()
+
+    def answered(self, message: bytes) -> None:
+        super().answered(b"")
+
+
+def decode_varint(encoded: bytes) -> int:
+    """The number at the beginning of the bytes."""
+    value = 0
+    for place, byte in enumerate(encoded):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            break
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One entry of the method table. Of a bidirectional method each message is a call of its own, sharing the stream."""
+    """One entry of the method table. Of a bidirectional method each message is a call of its own, sharing the stream.
+
+    `max_message_bytes`: less than the connection's own limit, 0 = that one.
+    """
 
     name: str
     kind: Kind
     handler: Handler
+    max_message_bytes: int = 0
+    figures: CallFigures = field(default_factory=CallFigures)
+
+    @property
+    def is_bidirectional(self) -> bool:
+        return self.kind == Kind.BIDIRECTIONAL

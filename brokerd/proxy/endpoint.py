@@ -12,12 +12,13 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from brokerd.proxy.calls import Call, Method, Peer, run
 from brokerd.proxy.grpc import NOT_GRPC, GrpcConnection, GrpcLimits
+from brokerd.proxy.heads import CallHeads
 from brokerd.proxy.http2.frames import PREFACE
 from brokerd.proxy.http2.limits import Budget
 from remoting.errors import ProtocolError, SettingsError
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _HIGH_WATER_BYTES: Final = _MIB
+_SWEPT_AT_ONCE: Final = 1000
 
 PROTOCOLS: Final = ("h2",)
 
@@ -62,7 +64,7 @@ class EndpointSettings:
     idle_s: float = setting(120.0, "after which a connection without an open call is closed", minimum=0.01)
     stalled_s: float = setting(30.0, "how long a client may leave its answers unread", minimum=0.01)
     drain_s: float = setting(1.0, "how long a stop waits for calls to be answered", minimum=0.0, maximum=60)
-    sweep_s: float = setting(2.0, "how often idle and stalled connections are looked for", minimum=0.01, maximum=60)
+    sweep_s: float = setting(5.0, "how often idle and stalled connections are looked for", minimum=0.01, maximum=60)
     certificate_path: str = setting(
         "", "a certificate of this port's own, a PEM file: makes it answer TLS as well as plaintext; needs key_path"
     )
@@ -74,13 +76,13 @@ def monotonic_ms() -> int:
 
 
 class GrpcEndpoint:
-    """The listener. `methods` maps paths to methods; `closed` learns the identity of each connection that went away."""
+    """The listener. `heads` has the methods; `closed` learns the identity of each connection that went away."""
 
     def __init__(
         self,
         host: str,
         port: int,
-        methods: Mapping[str, Method],
+        heads: CallHeads,
         settings: EndpointSettings,
         *,
         closed: Callable[[object], None] | None = None,
@@ -92,10 +94,11 @@ class GrpcEndpoint:
         self._closed = closed
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._unswept: list[GrpcProtocol] = []
         self._flush_scheduled = False
         self._dirty: list[GrpcConnection] = []
         self._drained: asyncio.Event | None = None
-        self.methods = methods
+        self.heads = heads
         self.settings = settings
         self.limits = GrpcLimits(settings.max_message_bytes, settings.max_streamed_message_bytes)
         self.budget = Budget(settings.max_unfinished_bytes)
@@ -131,13 +134,18 @@ class GrpcEndpoint:
             ) from error
         self._sweeper = self._loop.call_later(self.settings.sweep_s, self._sweep)
 
+    def stop_listening(self) -> None:
+        """Take no further connections."""
+        if self._server is not None:
+            self._server.close()
+
     async def close(self) -> None:
         """Stop listening, let what is being answered be answered for a moment, then close every connection."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is None:
             return
-        self._server.close()
+        self.stop_listening()
         for connection in list(self.connections):
             connection.go_away()
         if self.connections:
@@ -185,14 +193,33 @@ class GrpcEndpoint:
             connection.flushed()
 
     def _sweep(self) -> None:
+        """Look at some of the connections, so that no turn of the loop is long; at the others in the next turns."""
+        unswept = self._unswept or list(self.connections)
         now_ms = monotonic_ms()
-        for connection in list(self.connections):
-            connection.check_progress(now_ms)
-        self._sweeper = self._loop.call_later(self.settings.sweep_s, self._sweep)
+        for connection in unswept[-_SWEPT_AT_ONCE:]:
+            if connection in self.connections:
+                connection.check_progress(now_ms)
+        del unswept[-_SWEPT_AT_ONCE:]
+        self._unswept = unswept
+        self._sweeper = self._loop.call_later(0 if unswept else self.settings.sweep_s, self._sweep)
 
 
 class GrpcProtocol(asyncio.Protocol):
     """One connection. Its first byte decides whether TLS comes between the transport and the gRPC connection."""
+
+    __slots__ = (
+        "_active_ms",
+        "_endpoint",
+        "_going_away",
+        "_grpc",
+        "_opened_ms",
+        "_peer",
+        "_progress_ms",
+        "_tls",
+        "_transport",
+        "_unwritten",
+        "address",
+    )
 
     def __init__(self, endpoint: GrpcEndpoint) -> None:
         self._endpoint = endpoint
@@ -323,7 +350,7 @@ class GrpcProtocol(asyncio.Protocol):
             self._close()
             return False
         self._grpc = GrpcConnection(
-            self._endpoint.methods,
+            self._endpoint.heads,
             self._endpoint.limits,
             self._endpoint.budget,
             peer=self._peer,

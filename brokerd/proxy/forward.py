@@ -2,7 +2,10 @@
 
 Which addresses a client tries, and in which order, is the client's business; so every broker of a group answers every call. While
 no master is known, right after one was lost, calls are held for a moment instead of refused: most elections end sooner than a
-client's deadline. A call whose outcome is unknown is asked again only if asking twice does no harm.
+client's deadline. So are calls to a master that hands over as planned. A call whose outcome is unknown is asked again only if
+asking twice does no harm.
+
+Telemetry streams end here. The master is told of their clients, pushes to them what it has to say, and is passed their answers.
 """
 
 from __future__ import annotations
@@ -14,17 +17,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from google.protobuf.message import DecodeError
+
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
-from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD
+from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD, TELEMETRY
 from brokerd.proxy.methods.base import CLIENT_ID, decode
 from brokerd.proxy.methods.receive_message import changes_that_give_back
 from brokerd.proxy.methods.table import KINDS, Methods
+from brokerd.proxy.methods.telemetry import MAX_KEPT_BYTES
+from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import (
+    ANSWER,
     CANCEL,
     CONNECTION_CLOSED,
     MAX_REQUEST_BYTES,
     MORE,
+    PUSH,
+    STREAM_CLOSED,
     ProxyCall,
     decode_messages,
 )
@@ -50,21 +60,24 @@ REPEATABLE: Final = frozenset(
         "NotifyClientTermination",
         "ReceiveMessage",
         "AckMessage",
+        "EndTransaction",
         "GetOffset",
+        "QueryOffset",
+        "PullMessage",
     }
 )
 # answered from the replica's own copy when there is no master to ask
 ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 # never forwarded: they need nothing of the master
-LOCAL: Final = frozenset({"EndTransaction", "RecallMessage", "QueryOffset", "PullMessage", "SyncLiteSubscription"})
+LOCAL: Final = frozenset({"RecallMessage", "SyncLiteSubscription"})
 
 _RETRY_S: Final = 0.02
 _WATCH_S: Final = 0.1
 _ANSWER_RESERVE_MS: Final = 200
 _ROUTE_HOLD_MS: Final = 1000
-_MAX_SETTINGS_BYTES: Final = 64 * 1024
 _CALL_TIMEOUT_MS: Final = 30_000
 _NO_MASTER: Final = "this broker group has no master at the moment; try again"
+_MASTER_BEHIND: Final = "the master has not answered what it was asked; try again"
 _OUTCOME_UNKNOWN: Final = "the master was lost before it answered; whether the call was carried out is unknown"
 
 
@@ -75,6 +88,9 @@ class ForwardSettings:
     hold_ms: int = setting(5000, "how long a call waits for a master before it is refused", minimum=0, maximum=60_000)
     max_held: int = setting(10_000, "calls that wait for a master at the same time", minimum=0)
     max_held_bytes: int = setting(64 * 1024 * 1024, "their request messages together", minimum=0)
+    max_in_flight_bytes: int = setting(
+        256 * 1024 * 1024, "request messages together of calls that the master has not answered", minimum=0
+    )
 
 
 class _Held(NamedTuple):
@@ -83,6 +99,13 @@ class _Held(NamedTuple):
     name: str
     call: Call
     expires_ms: int
+
+
+class _Announcement(NamedTuple):
+    """A client's last settings: the call that brought them, which is its stream, and the message."""
+
+    call: Call
+    settings: bytes
 
 
 class Forwarder:
@@ -106,14 +129,18 @@ class Forwarder:
         self._settings = settings
         self._call_ids = itertools.count(1)
         self._client_ids: dict[object, int] = {}
-        self._settings_calls: dict[object, dict[str, Call]] = {}
+        self._connections: dict[int, object] = {}  # by the number that the master knows a client's connection by
+        self._announced: dict[object, dict[str, _Announcement]] = {}
         self._next_client_id = itertools.count(1)
+        # Those to earlier masters stay open: what they still answer is given back
+        self._masters: dict[str, RemotingConnection] = {}
         self._connection: RemotingConnection | None = None
         self._connected_to = ""
         self._dialling = False
         self._held: deque[_Held] = deque()
         self._held_bytes = 0
         self._retry: Timer | None = None
+        self._in_flight_bytes = 0  # what their clients asked, which a frozen master does not take
         self._in_flight: dict[int, tuple[RemotingConnection, Callable[[Command | LogboomError], None]]] = {}
         self._watcher: Timer | None = None
         self._stopped = False
@@ -122,16 +149,18 @@ class Forwarder:
 
     def execute(self, name: str, calls: Sequence[Call]) -> None:
         """Carry out the calls of one read event for one method."""
-        here = self._mastership.is_master
-        connection = None if here else self._master()
-        if name == "Telemetry":
+        here = self._serves_here
+        connection = self._master()
+        if name == TELEMETRY:
             # settings are answered from this broker's own tables, at once; a master elsewhere is told who is there
+            messages = [call.message for call in calls]
             self._methods.handlers[name](calls)
-            for call in calls:
-                self._remember(call)
-                if connection is not None:
-                    self._tell(connection, call)
+            for call, message in zip(calls, messages, strict=True):
+                self._note(connection, call, message)
             return
+        if name == "NotifyClientTermination":
+            for call in calls:  # no later master is told of them
+                self._announced.get(call.peer.connection, {}).pop(call.metadata.get(CLIENT_ID, ""), None)
         if here or name in LOCAL:
             self._methods.handlers[name](calls)
             return
@@ -146,8 +175,10 @@ class Forwarder:
 
     def connection_closed(self, connection: object) -> None:
         """A client of this replica went away: the master should not wait for it."""
-        self._settings_calls.pop(connection, None)
+        self._announced.pop(connection, None)
         client = self._client_ids.pop(connection, None)
+        if client is not None:
+            del self._connections[client]
         master = self._connection
         if client is not None and master is not None and master.is_open:
             master.notify(codes.PROXY_CALL, ProxyCall(CONNECTION_CLOSED, 0, client=client).to_ext())
@@ -161,6 +192,11 @@ class Forwarder:
         held, self._held = self._held, deque()
         for each in held:
             self._refuse(each.name, each.call, Refusal(Code.HA_NOT_AVAILABLE, "this broker is stopping"))
+
+    def close(self) -> None:
+        """After `stop`, when nobody waits for the master's answers any more."""
+        for connection in self._masters.values():
+            connection.close()
 
     # ---- holding
 
@@ -183,8 +219,8 @@ class Forwarder:
         self._retry = None
         held, self._held = self._held, deque()
         self._held_bytes = 0
-        here = self._mastership.is_master
-        connection = None if here else self._master()
+        here = self._serves_here
+        connection = self._master()
         now_ms = self._now_ms()
         batches: dict[str, list[Call]] = {}
         waiting: list[_Held] = []
@@ -209,10 +245,13 @@ class Forwarder:
 
     # ---- the connection to the master
 
+    @property
+    def _serves_here(self) -> bool:
+        return self._mastership.is_master and not self._mastership.is_handing_over
+
     def _master(self) -> RemotingConnection | None:
-        """The open connection to the present master; dials it in the background when there is none."""
-        address = self._mastership.master_address
-        if not address:
+        """The open connection to the present master, if that is another broker; dials it in the background when there is none."""
+        if self._mastership.is_master or not (address := self._mastership.master_address):
             return None
         connection = self._connection
         if connection is not None and connection.is_open and self._connected_to == address:
@@ -225,11 +264,16 @@ class Forwarder:
     async def _dial(self, address: str) -> None:
         pause_s = 0.0
         try:
-            self._connection = await self._dialler.connection(address)
+            connection = self._masters.get(address)
+            if connection is None or not connection.is_open:
+                connection = await self._dialler.dial(address, {codes.PROXY_CALL: self._handle_pushes})
+                self._masters = {where: each for where, each in self._masters.items() if each.is_open}
+                self._masters[address] = connection
+            self._connection = connection
             self._connected_to = address
-            for clients in self._settings_calls.values():
-                for call in clients.values():
-                    self._tell(self._connection, call)
+            for clients in self._announced.values():
+                for call, settings in clients.values():
+                    self._tell(connection, TELEMETRY, call, settings)
         except ConnectionLost as error:
             log.info("%s", error)
             pause_s = _RETRY_S
@@ -246,26 +290,58 @@ class Forwarder:
         client = self._client_ids.get(connection)
         if client is None:
             client = self._client_ids[connection] = next(self._next_client_id)
+            self._connections[client] = connection
         left_ms = 0 if call.deadline_ms is None else max(1, call.deadline_ms - self._now_ms())
         return ProxyCall(name, next(self._call_ids), left_ms, call.peer.address, client, call.metadata)
 
-    def _remember(self, call: Call) -> None:
-        """Keep a client's last settings for as long as it is connected: every new master is told of them."""
-        clients = self._settings_calls.setdefault(call.peer.connection, {})
-        identity = call.metadata.get(CLIENT_ID, "")
-        if len(call.message) <= _MAX_SETTINGS_BYTES and (
-            identity in clients or len(clients) < MAX_SESSIONS_PER_CONNECTION
-        ):
-            clients[identity] = call
+    # ---- telemetry
 
-    def _tell(self, connection: RemotingConnection, call: Call) -> None:
-        """Pass settings on; their answer was given here."""
-        connection.notify(codes.PROXY_CALL, self._origin("Telemetry", call).to_ext(), call.message)
+    def _note(self, connection: RemotingConnection | None, call: Call, message: bytes) -> None:
+        """Keep a client's last settings for as long as it is connected: every new master is told of them. Pass answers on."""
+        try:
+            command = service.TelemetryCommand.FromString(message)
+        except DecodeError:
+            return  # that was answered
+        if not command.HasField("settings"):
+            if connection is not None:
+                self._tell(connection, ANSWER, call, message)
+            return
+        clients = self._announced.setdefault(call.peer.connection, {})
+        identity = call.metadata.get(CLIENT_ID, "")
+        if len(message) <= MAX_KEPT_BYTES and (identity in clients or len(clients) < MAX_SESSIONS_PER_CONNECTION):
+            clients[identity] = _Announcement(call, message)
+        if connection is not None:
+            self._tell(connection, TELEMETRY, call, message)
+
+    def _tell(self, connection: RemotingConnection, method: str, call: Call, message: bytes) -> None:
+        connection.notify(codes.PROXY_CALL, self._origin(method, call).to_ext(), message)
+
+    def _handle_pushes(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        """The master has something to say to clients of ours."""
+        for request in requests:
+            try:
+                place = ProxyCall.from_ext(request.ext)
+                messages = decode_messages(bytes(request.body))
+            except ProtocolError as error:
+                connection.respond_error(request, error)
+                continue
+            client_id = (place.metadata or {}).get(CLIENT_ID, "")
+            announced = self._announced.get(self._connections.get(place.client), {}).get(client_id)
+            if place.method == PUSH and announced is not None and announced.call.live and not announced.call.is_slow:
+                announced.call.send(messages)
+            elif place.method == PUSH:
+                gone = ProxyCall(STREAM_CLOSED, 0, client=place.client, metadata={CLIENT_ID: client_id})
+                connection.notify(codes.PROXY_CALL, gone.to_ext())
+
+    # ---- forwarding calls
 
     def _forward(self, connection: RemotingConnection, name: str, call: Call) -> None:
         if len(call.message) > MAX_REQUEST_BYTES:
             text = f"a request of more than {MAX_REQUEST_BYTES} bytes must be sent to the group's master"
             self._refuse(name, call, Refusal(Code.BAD_REQUEST, text))
+            return
+        if self._in_flight_bytes + len(call.message) > self._settings.max_in_flight_bytes:
+            self._refuse(name, call, Refusal(Code.TOO_MANY_REQUESTS, _MASTER_BEHIND))
             return
         if KINDS.get(name) == Kind.SERVER_STREAM:
             call.when_writable(lambda: self._request(connection, name, call))
@@ -274,6 +350,7 @@ class Forwarder:
 
     def _request(self, connection: RemotingConnection, name: str, call: Call) -> None:
         origin = self._origin(name, call)
+        size = len(call.message)
 
         def cancelled() -> None:
             if connection.is_open:
@@ -281,6 +358,7 @@ class Forwarder:
 
         def answered(result: Command | LogboomError) -> None:
             if self._in_flight.pop(origin.call_id, None) is not None:
+                self._in_flight_bytes -= size
                 call.on_cancel = None
                 self._answered(connection, name, call, origin, result)
             elif name == "ReceiveMessage" and not isinstance(result, LogboomError):
@@ -288,6 +366,7 @@ class Forwarder:
 
         call.on_cancel = cancelled
         self._in_flight[origin.call_id] = connection, answered
+        self._in_flight_bytes += size
         self._watch()
         timeout_ms = (origin.timeout_ms or _CALL_TIMEOUT_MS) + 1000
         connection.request(codes.PROXY_CALL, origin.to_ext(), call.message, timeout_ms, answered)

@@ -9,14 +9,19 @@ from typing import Final
 
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
+from brokerd.proxy.methods.base import CLIENT_ID
 from brokerd.proxy.proxy_call import (
+    ANSWER,
     CANCEL,
     CONNECTION_CLOSED,
     MORE,
+    PUSH,
+    STREAM_CLOSED,
     ProxyCall,
     encode_messages,
     take_part,
 )
+from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION
 from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.errors import NotMaster, ProtocolError, RequestError
@@ -27,6 +32,7 @@ from remoting.transport.connection import RemotingConnection
 
 log = logging.getLogger(__name__)
 
+TELEMETRY: Final = "Telemetry"
 GRPC_STATUS: Final = "grpcStatus"
 MORE_FIELD: Final = "more"
 
@@ -53,6 +59,10 @@ class ForwardedCall:
     def metadata(self) -> Mapping[str, str]:
         return self.origin.metadata or {}
 
+    @property
+    def is_slow(self) -> bool:
+        return self.connection.is_slow
+
     def when_writable(self, start: Callable[[], None]) -> None:
         # the replica does the waiting, before it forwards
         start()
@@ -63,6 +73,10 @@ class ForwardedCall:
 
     def send(self, messages: Sequence[bytes]) -> None:
         self.messages += messages
+
+    def finish_with(self, messages: Sequence[bytes]) -> None:
+        self.send(messages)
+        self.finish()
 
     def finish(self) -> None:
         if not self.live:
@@ -103,6 +117,55 @@ class ForwardedCall:
                 self.connection.respond(self.request, codes.SYSTEM_ERROR, remark="cancelled")
 
 
+@dataclass(slots=True, eq=False)
+class ForwardedStream:
+    """A client's telemetry stream at a replica, as a `calls.Call`: what is sent goes there as it is, and is never answered."""
+
+    connection: RemotingConnection
+    origin: ProxyCall
+    peer: Peer
+    message: bytes
+    deadline_ms: int | None = None
+    on_cancel: Callable[[], None] | None = None
+    is_closed: bool = False
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        return self.origin.metadata or {}
+
+    @property
+    def live(self) -> bool:
+        return self.connection.is_open and not self.is_closed
+
+    @property
+    def is_slow(self) -> bool:
+        return self.connection.is_slow
+
+    @property
+    def client_id(self) -> str:
+        return self.metadata.get(CLIENT_ID, "")
+
+    def when_writable(self, start: Callable[[], None]) -> None:
+        start()
+
+    def answer(self, message: bytes) -> None:
+        self.send([message])
+
+    def send(self, messages: Sequence[bytes]) -> None:
+        place = ProxyCall(PUSH, 0, client=self.origin.client, metadata={CLIENT_ID: self.client_id})
+        self.connection.notify(codes.PROXY_CALL, place.to_ext(), encode_messages(messages))
+
+    def finish_with(self, messages: Sequence[bytes]) -> None:
+        self.send(messages)
+        self.finish()
+
+    def finish(self) -> None:
+        self.is_closed = True
+
+    def fail(self, status: GrpcStatus, text: str) -> None:
+        self.is_closed = True
+
+
 class ForwardedCalls:
     """The handler of forwarded calls. `closed` is told of clients that went away from their replica."""
 
@@ -121,6 +184,8 @@ class ForwardedCalls:
         # what stands for a client's connection to a replica in the registry of clients
         self._clients: dict[RemotingConnection, dict[int, object]] = {}
         self._returning: dict[RemotingConnection, Timer] = {}
+        # the latest of each client, by its connection to the replica and its id
+        self._streams: dict[RemotingConnection, dict[int, dict[str, ForwardedStream]]] = {}
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """The handler of code PROXY_CALL: the requests of one read event."""
@@ -138,11 +203,20 @@ class ForwardedCalls:
             elif origin.method == MORE:
                 self._fetch(connection, request, origin.call_id)
             elif origin.method == CONNECTION_CLOSED:
+                for stream in self._streams.get(connection, {}).pop(origin.client, {}).values():
+                    stream.finish()
                 client = self._clients.get(connection, {}).pop(origin.client, None)
                 if client is not None:
                     self._closed(client)
-            elif not self._mastership.is_master:
+            elif origin.method == STREAM_CLOSED:
+                self._stream_closed(connection, origin)
+            elif not self._mastership.is_master or self._mastership.is_handing_over:
                 connection.respond_error(request, NotMaster())
+            elif origin.method in (TELEMETRY, ANSWER):
+                stream = ForwardedStream(connection, origin, self._peer(connection, origin), bytes(request.body))
+                if origin.method == TELEMETRY:
+                    self._stream_opened(connection, stream)
+                batches.setdefault(TELEMETRY, []).append(stream)
             elif origin.method not in self._handlers:
                 connection.respond(request, codes.REQUEST_CODE_NOT_SUPPORTED, remark=f"no method {origin.method}")
             else:
@@ -156,6 +230,7 @@ class ForwardedCalls:
         Its clients get some time to come back, by another connection of the replica or to another broker, before they count as
         gone: what they hold must not be given to others because of a broken connection between brokers.
         """
+        self._streams.pop(connection, None)
         for call in list(self._calls.pop(connection, {}).values()):
             call.cancel()
         clients = list(self._clients.pop(connection, {}).values())
@@ -177,14 +252,33 @@ class ForwardedCalls:
         for client in clients:
             self._closed(client)
 
-    def _accept(self, connection: RemotingConnection, request: Command, origin: ProxyCall) -> ForwardedCall:
+    def _peer(self, connection: RemotingConnection, origin: ProxyCall) -> Peer:
         client = self._clients.setdefault(connection, {}).setdefault(origin.client, object())
         try:
             packed_host = pack_host(*split_address(origin.peer))
         except (OSError, RequestError):
             packed_host = _NO_HOST
+        return Peer(origin.peer, packed_host, client)
+
+    def _stream_opened(self, connection: RemotingConnection, stream: ForwardedStream) -> None:
+        """A client sent settings: the stream that brought them takes the place of an earlier one of the same client."""
+        streams = self._streams.setdefault(connection, {}).setdefault(stream.origin.client, {})
+        earlier = streams.pop(stream.client_id, None)
+        if earlier is not None:
+            earlier.finish()
+        streams[stream.client_id] = stream
+        if len(streams) > MAX_SESSIONS_PER_CONNECTION:
+            streams.pop(next(iter(streams))).finish()
+
+    def _stream_closed(self, connection: RemotingConnection, origin: ProxyCall) -> None:
+        client_id = (origin.metadata or {}).get(CLIENT_ID, "")
+        stream = self._streams.get(connection, {}).get(origin.client, {}).pop(client_id, None)
+        if stream is not None:
+            stream.finish()
+
+    def _accept(self, connection: RemotingConnection, request: Command, origin: ProxyCall) -> ForwardedCall:
         deadline_ms = int(self._scheduler.time() * 1000) + origin.timeout_ms if origin.timeout_ms else None
-        peer = Peer(origin.peer, packed_host, client)
+        peer = self._peer(connection, origin)
         call = ForwardedCall(self, connection, request, origin, peer, deadline_ms, bytes(request.body))
         self._calls.setdefault(connection, {})[origin.call_id] = call
         return call

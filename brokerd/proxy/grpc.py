@@ -6,20 +6,18 @@ constant trailers; only an error's text makes a block of its own.
 
 from __future__ import annotations
 
-import re
 import string
 import struct
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
-from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
+from brokerd.proxy.calls import CANCELLED, GrpcStatus, Kind, Method, Peer
+from brokerd.proxy.heads import PREFIX_BYTES, CallHeads, GrpcHead
 from brokerd.proxy.http2 import connection as http2
 from brokerd.proxy.http2.frames import literal_field
-from brokerd.proxy.http2.headers import Fields, Head
 from brokerd.proxy.http2.limits import Budget, Http2Limits
 from brokerd.proxy.http2.streams import CLOSED, Stream
 
@@ -34,45 +32,12 @@ _ACCEPT_ENCODING: Final = literal_field(b"grpc-accept-encoding", b"identity,gzip
 _PLAIN_TEXT: Final = _CONTENT_TYPE + bytes((10,)) + b"text/plain"
 NOT_GRPC: Final = b"This port speaks gRPC: use a RocketMQ 5 client.\n"
 
-_TIMEOUT: Final = re.compile(r"([0-9]{1,8})([HMSmun])")
-_TIMEOUT_UNIT_NS: Final = {
-    "H": 3600_000_000_000,
-    "M": 60_000_000_000,
-    "S": 1_000_000_000,
-    "m": 1_000_000,
-    "u": 1000,
-    "n": 1,
-}
-_MAX_REFUSED_BODY_BYTES: Final = 64 * 1024
-# a few bytes of gzip can stand for very many: what our clients never do gets less room than what they do
-_MAX_INFLATED_BYTES: Final = 16 * 1024 * 1024
+# A few bytes of gzip can stand for very many: what our clients never do gets less room than what they do. All messages that come
+# in one read share it, and it is that of the largest body.
+_MAX_INFLATED_BYTES: Final = 5 * 1024 * 1024
 _MAX_STATUS_TEXT_BYTES: Final = 1024
 _PLAIN: Final = string.punctuation.replace("%", "") + " "
 _CONGESTED_BYTES: Final = 16 * 1024 * 1024
-
-
-class GrpcHead(Head):
-    """The headers of a call: which method, with what metadata; or why it is refused (`refusal`)."""
-
-    __slots__ = ("encoding", "http_status", "metadata", "method", "refusal", "timeout_ms")
-
-    def __init__(self, method: Method | None, metadata: Mapping[str, str], max_message_bytes: int) -> None:
-        streaming = method is not None and method.kind == Kind.BIDIRECTIONAL
-        super().__init__(
-            collects=not streaming,
-            max_body_bytes=max_message_bytes + PREFIX.size if method is not None else _MAX_REFUSED_BODY_BYTES,
-        )
-        self.method = method
-        self.metadata = metadata
-        self.timeout_ms: int | None = None
-        self.encoding = metadata.get("grpc-encoding", "identity")
-        self.http_status = 200
-        self.refusal: tuple[GrpcStatus, str] | None = None
-
-    def refuse(self, status: GrpcStatus, text: str) -> GrpcHead:
-        self.refusal = status, text
-        self.collects = True
-        return self
 
 
 class GrpcCall:
@@ -102,15 +67,23 @@ class GrpcCall:
     def live(self) -> bool:
         return self._stream.state != CLOSED
 
+    @property
+    def is_slow(self) -> bool:
+        return self._connection.congested
+
     def when_writable(self, start: Callable[[], None]) -> None:
         connection = self._connection
         if connection.congested:
-            connection.deferred.append((self, start))
+            connection.deferred[self] = start
         else:
             start()
 
     def answer(self, message: bytes) -> None:
         connection = self._connection
+        method = self._stream.head.method
+        assert method is not None
+        method.figures.answered(message)
+        _leave(self._stream)
         connection.http2.outgoing.respond(
             self._stream, _RESPONSE_HEAD, b"\x00" + len(message).to_bytes(4) + message, _OK_TRAILERS
         )
@@ -119,13 +92,13 @@ class GrpcCall:
 
     def send(self, messages: Sequence[bytes]) -> None:
         connection = self._connection
+        method = self._stream.head.method
+        assert method is not None
+        if messages and (method.kind == Kind.BIDIRECTIONAL or not self._head_sent):
+            method.figures.answered(messages[0])
         if not self._head_sent:
             self.open()
-        parts = []
-        for message in messages:
-            parts.append(PREFIX.pack(0, len(message)))
-            parts.append(message)
-        data = b"".join(parts)
+        data = _framed(messages)
         connection.unflushed_bytes += len(data)
         connection.http2.outgoing.send_data(self._stream, data)
         if not connection.flush_wanted:
@@ -143,11 +116,33 @@ class GrpcCall:
         call._head_sent = True
         return call
 
+    def finish_with(self, messages: Sequence[bytes]) -> None:
+        stream = self._stream
+        if self._head_sent or not messages:
+            self.send(messages)
+            self.finish()
+            return
+        connection = self._connection
+        method = stream.head.method
+        assert method is not None
+        method.figures.answered(messages[0])
+        _leave(stream)
+        self._head_sent = True
+        data = _framed(messages)
+        connection.unflushed_bytes += len(data)
+        connection.http2.outgoing.respond(stream, _RESPONSE_HEAD, data, _OK_TRAILERS)
+        if not connection.flush_wanted:
+            connection.want_flush()
+
     def finish(self) -> None:
         self.fail(GrpcStatus.OK, "")
 
     def fail(self, status: GrpcStatus, text: str) -> None:
         connection = self._connection
+        method = self._stream.head.method
+        if method is not None and status:
+            method.figures.ended(status.name)
+        _leave(self._stream)
         trailers = _trailers(status, text)
         if self._head_sent:
             connection.http2.outgoing.end(self._stream, trailers)
@@ -160,6 +155,9 @@ class GrpcCall:
 
     def cancelled(self) -> None:
         """The client went away."""
+        method = self._stream.head.method
+        assert method is not None
+        method.figures.ended(CANCELLED)
         on_cancel, self.on_cancel = self.on_cancel, None
         if on_cancel is not None:
             on_cancel()
@@ -183,14 +181,14 @@ class _MessageReader:
         buffer += chunk
         messages = []
         position = 0
-        while len(buffer) - position >= PREFIX.size:
+        while len(buffer) - position >= PREFIX_BYTES:
             flag, length = PREFIX.unpack_from(buffer, position)
             if length > self.max_message_bytes:
                 raise ValueError(f"a message of {length} bytes; at most {self.max_message_bytes} are taken here")
-            end = position + PREFIX.size + length
+            end = position + PREFIX_BYTES + length
             if end > len(buffer):
                 break
-            messages.append((flag, bytes(buffer[position + PREFIX.size : end])))
+            messages.append((flag, bytes(buffer[position + PREFIX_BYTES : end])))
             position = end
         del buffer[:position]
         return messages
@@ -208,9 +206,21 @@ class GrpcLimits:
 class GrpcConnection:
     """One client connection. `wants_flush` is told when output waits; `write_paused` is the shell's word on a slow reader."""
 
+    __slots__ = (
+        "_inflatable_bytes",
+        "_max_streamed_message_bytes",
+        "_wants_flush",
+        "deferred",
+        "flush_wanted",
+        "http2",
+        "peer",
+        "unflushed_bytes",
+        "write_paused",
+    )
+
     def __init__(
         self,
-        methods: Mapping[str, Method],
+        heads: CallHeads,
         limits: GrpcLimits,
         budget: Budget,
         *,
@@ -218,17 +228,16 @@ class GrpcConnection:
         wants_flush: Callable[[GrpcConnection], None],
         now_ms: int,
     ) -> None:
-        self._methods = methods
-        self._max_message_bytes = limits.max_message_bytes
         self._max_streamed_message_bytes = limits.max_streamed_message_bytes
         self.peer = peer
         self._wants_flush = wants_flush
         self.flush_wanted = False
         self.write_paused = False
         self.unflushed_bytes = 0
-        self.deferred: deque[tuple[GrpcCall, Callable[[], None]]] = deque()
+        self._inflatable_bytes = _MAX_INFLATED_BYTES
+        self.deferred: dict[GrpcCall, Callable[[], None]] = {}
         self.http2: http2.ServerConnection[GrpcHead] = http2.ServerConnection(
-            limits.http2, budget, self._read_head, now_ms
+            limits.http2, budget, heads.reader(limits.http2), now_ms
         )
 
     def receive(self, data: bytes, now_ms: int, execute: Callable[[Method, list[GrpcCall]], None]) -> None:
@@ -244,6 +253,7 @@ class GrpcConnection:
     def _read_calls(self, data: bytes, now_ms: int, ended: list[GrpcCall]) -> Iterable[tuple[Method, list[GrpcCall]]]:
         """The calls by method; bidirectional streams that the client ended are put to `ended`."""
         groups: dict[str, tuple[Method, list[GrpcCall]]] = {}
+        self._inflatable_bytes = _MAX_INFLATED_BYTES
         for event, stream, chunk in self.http2.receive(data, now_ms):
             head = stream.head
             if event == http2.REQUEST:
@@ -293,7 +303,8 @@ class GrpcConnection:
     def resume(self) -> None:
         """Begin what was put off, as far as the client has caught up."""
         while self.deferred and not self.congested:
-            call, start = self.deferred.popleft()
+            call = next(iter(self.deferred))
+            start = self.deferred.pop(call)
             if call.live:
                 start()
 
@@ -322,46 +333,18 @@ class GrpcConnection:
             if isinstance(stream.context, _MessageReader):
                 stream.context.call.fail(GrpcStatus.UNAVAILABLE, "this broker is stopping")
 
-    # ---- heads
-
-    def _read_head(self, fields: Fields) -> GrpcHead:
-        metadata: dict[str, str] = {}
-        for name, value in fields:
-            key = name.decode("ascii")
-            text = value.decode("utf-8", "replace")
-            metadata[key] = f"{metadata[key]},{text}" if key in metadata else text
-        content_type = metadata.get("content-type", "")
-        if metadata[":method"] != "POST" or not re.fullmatch(r"application/grpc([+;].*)?", content_type, re.DOTALL):
-            head = GrpcHead(None, {}, 0)
-            head.http_status = 415 if metadata[":method"] == "POST" else 405
-            return head
-        path = metadata[":path"]
-        method = self._methods.get(path)
-        head = GrpcHead(method, metadata, self._max_message_bytes)
-        if method is None:
-            return head.refuse(GrpcStatus.UNIMPLEMENTED, f"unknown method {path[:200]}")
-        if head.encoding not in ("identity", "gzip"):
-            return head.refuse(GrpcStatus.UNIMPLEMENTED, f"unknown message encoding {head.encoding[:40]}")
-        timeout = metadata.get("grpc-timeout")
-        if timeout is not None:
-            match = _TIMEOUT.fullmatch(timeout)
-            if match is None:
-                return head.refuse(GrpcStatus.INTERNAL, f"undecodable grpc-timeout {timeout[:40]!r}")
-            head.timeout_ms = int(match[1]) * _TIMEOUT_UNIT_NS[match[2]] // 1_000_000
-        return head
-
     # ---- bodies
 
     def _unpack_only_message(self, stream: Stream[GrpcHead], body: bytes) -> bytes | None:
         """The message of a unary call that is not the plain case; None after the call was refused."""
-        if len(body) < PREFIX.size:
+        if len(body) < PREFIX_BYTES:
             self._fail(stream, GrpcStatus.INTERNAL, "the request has no message")
             return None
         flag, length = PREFIX.unpack_from(body)
-        if length != len(body) - PREFIX.size:
+        if length != len(body) - PREFIX_BYTES:
             self._fail(stream, GrpcStatus.INTERNAL, "the request is not exactly one message")
             return None
-        return self._decompress(stream, flag, body[PREFIX.size :], self._max_message_bytes)
+        return self._decompress(stream, flag, body[PREFIX_BYTES:], stream.head.max_body_bytes - PREFIX_BYTES)
 
     def _decompress(self, stream: Stream[GrpcHead], flag: int, message: bytes, max_bytes: int) -> bytes | None:
         if not flag:
@@ -371,10 +354,11 @@ class GrpcConnection:
             return None
         decompressor = zlib.decompressobj(wbits=31)
         try:
-            plain = decompressor.decompress(message, min(max_bytes, _MAX_INFLATED_BYTES))
+            plain = decompressor.decompress(message, max(1, min(max_bytes, self._inflatable_bytes)))
         except zlib.error as error:
             self._fail(stream, GrpcStatus.INTERNAL, f"undecodable gzip message: {error}")
             return None
+        self._inflatable_bytes -= len(plain)
         if decompressor.unconsumed_tail:
             self._fail(stream, GrpcStatus.RESOURCE_EXHAUSTED, "the message is too large when decompressed")
             return None
@@ -388,6 +372,8 @@ class GrpcConnection:
         timeout_ms = stream.head.timeout_ms
         call = GrpcCall(self, stream, b"", None if timeout_ms is None else now_ms + timeout_ms)
         stream.context = _MessageReader(call, self._max_streamed_message_bytes)
+        assert stream.head.method is not None
+        stream.head.method.figures.open_streams += 1
         call.open()
 
     def _read_chunk(self, stream: Stream[GrpcHead], chunk: bytes) -> list[GrpcCall]:
@@ -429,7 +415,8 @@ class GrpcConnection:
         if stream.head.method is None or stream.head.refusal is not None:
             self._refuse(stream)
             return
-        text = f"the message is larger than {self._max_message_bytes} bytes, or too many are unfinished at once"
+        most = stream.head.max_body_bytes - PREFIX_BYTES
+        text = f"the message is larger than {most} bytes, or too many are unfinished at once"
         self._fail(stream, GrpcStatus.RESOURCE_EXHAUSTED, text)
 
     def _fail(self, stream: Stream[GrpcHead], status: GrpcStatus, text: str) -> None:
@@ -439,11 +426,28 @@ class GrpcConnection:
             GrpcCall(self, stream, b"", None).fail(status, text)
 
 
+def _framed(messages: Sequence[bytes]) -> bytes:
+    """Messages as they go over the wire, none of them compressed."""
+    parts = []
+    for message in messages:
+        parts.append(PREFIX.pack(0, len(message)))
+        parts.append(message)
+    return b"".join(parts)
+
+
 def _cancel(stream: Stream[GrpcHead]) -> None:
     context = stream.context
-    stream.context = None
+    _leave(stream)
     if isinstance(context, GrpcCall):
         context.cancelled()
+
+
+def _leave(stream: Stream[GrpcHead]) -> None:
+    """Nobody waits for an answer on the stream, or reads from it, any more."""
+    if isinstance(stream.context, _MessageReader):
+        assert stream.head.method is not None
+        stream.head.method.figures.open_streams -= 1
+    stream.context = None
 
 
 def _trailers(status: GrpcStatus, text: str) -> bytes:

@@ -1,30 +1,22 @@
-"""Protobuf messages to drafts, and stored records to protobuf messages: every rule of what a gRPC client may send (pure).
+"""Protobuf messages to drafts: every rule of what a gRPC client may send (pure).
 
 The checks come in the protocol's order, because a message that breaks two rules must be refused with the first one's code.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-import zlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-import lz4.frame
-import zstandard
-
 from brokerd.metadata.configs import TopicConfig
-from brokerd.pop.requests import PoppedMessage
 from brokerd.proxy import properties as names
 from brokerd.proxy.names import topic_name
 from brokerd.proxy.protobuf import definition, milliseconds
 from brokerd.proxy.status import Code, Refusal
 from brokerd.store.draft import Draft
 from remoting.message_groups import MAX_GROUP_BYTES, queue_of_group
-from remoting.record.codec import Record
-from remoting.record.hosts import offset_message_id, unpack_host
-from remoting.record.layout import MAX_BODY_BYTES, SYS_COMPRESSED, SYS_COMPRESSION_TYPE_MASK
+from remoting.record.layout import MAX_BODY_BYTES, SYS_COMPRESSED
 from remoting.record.properties import MAX_USER_PROPERTIES, MAX_USER_PROPERTIES_BYTES
 
 MAX_MESSAGE_ID_LENGTH: Final = 255
@@ -33,18 +25,14 @@ MAX_RECOVERY_S: Final = 3600
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _MAX_TIMESTAMP_S: Final = 253402300799  # the end of year 9999, where protobuf's timestamps end
-_MAX_PLAIN_BODY_BYTES: Final = 4 * MAX_BODY_BYTES
-_LZ4: Final = 0x100
-_ZSTD: Final = 0x200
 
-TYPE_NAMES: Final = {definition.MessageType.Value(name): name for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION")}
-NORMAL, FIFO, DELAY, TRANSACTION = TYPE_NAMES
-_IDENTITY: Final = definition.Encoding.Value("IDENTITY")
+TYPE_NAMES: Final = {
+    definition.MessageType.Value(name): name for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
+}
+NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY = TYPE_NAMES
+MIXED_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")  # what a MIXED topic takes
+MAX_LITE_TOPIC: Final = 64
 _GZIP: Final = definition.Encoding.Value("GZIP")
-_MD5: Final = definition.DigestType.Value("MD5")
-
-
-# ---- sending
 
 
 def check_same_topic(messages: Sequence[Any]) -> str:
@@ -58,8 +46,13 @@ def check_same_topic(messages: Sequence[Any]) -> str:
     return topic_name(first)
 
 
-def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: bytes, now_ms: int) -> Draft:
-    """The draft of a message after all checks. `config` is the topic's, None when there is no such topic."""
+def to_draft(
+    message: Any, topic: str, config: TopicConfig | None, born_host: bytes, now_ms: int, secret: str = ""
+) -> Draft:
+    """The draft of a message after all checks. `config` is the topic's, None when there is no such topic.
+
+    `secret` is what the id of a transaction that the message begins will prove; only such a message needs one.
+    """
     system = message.system_properties
     body: bytes = message.body
     if not body:
@@ -69,6 +62,11 @@ def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: by
             Code.MESSAGE_BODY_TOO_LARGE, f"the body has {len(body)} bytes; at most {MAX_BODY_BYTES} are accepted"
         )
     user_properties = message.user_properties
+    if len(user_properties) > MAX_USER_PROPERTIES:
+        raise Refusal(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{len(user_properties)} user properties; at most {MAX_USER_PROPERTIES} are accepted",
+        )
     # the quick ways to copy these two; their iterators are slow
     user_properties = {name: user_properties[name] for name in user_properties}
     tag: str = system.tag
@@ -86,9 +84,7 @@ def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: by
     if not message_id.strip() or len(message_id) > MAX_MESSAGE_ID_LENGTH or _CONTROL.search(message_id):
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, "the message needs a message_id without control characters")
     deliver_at_ms = _deliver_at_ms(system, now_ms)
-    recovery = "orphaned_transaction_recovery_duration"
-    if system.HasField(recovery) and system.orphaned_transaction_recovery_duration.seconds > MAX_RECOVERY_S:
-        raise Refusal(Code.BAD_REQUEST, f"{recovery} may be at most one hour")
+    recovery_s = _recovery_s(system)
     _check_type(system, deliver_at_ms, group, topic, config, now_ms)
     assert config is not None
 
@@ -101,6 +97,8 @@ def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: by
         stored.append(f"{names.KEYS}\x01{' '.join(keys)}\x02")
     if group:
         stored.append(f"{names.SHARDING_KEY}\x01{group}\x02")
+    if system.HasField("priority"):
+        stored.append(f"{names.PRIORITY}\x01{system.priority}\x02")
     if system.trace_context and not _CONTROL.search(system.trace_context):
         stored.append(f"{names.TRACE_CONTEXT}\x01{system.trace_context}\x02")
     if system.born_host and not _CONTROL.search(system.born_host):
@@ -113,9 +111,16 @@ def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: by
     attempt = system.delivery_attempt
     if 0 < attempt < 0x8000:
         stored.append(f"{names.RECONSUME_TIME}\x01{attempt}\x02")
+    if system.message_type == TRANSACTION:
+        # those who publish the topic stand for the producer group
+        stored.append(
+            f"{names.TRAN_MSG}\x01true\x02{names.PRODUCER_GROUP}\x01{topic}\x02{names.TRAN_SECRET}\x01{secret}\x02"
+        )
+        if recovery_s:
+            stored.append(f"{names.CHECK_IMMUNITY}\x01{recovery_s}\x02")
     return Draft(
         topic,
-        queue_of_group(group, config.write_queue_nums) if group else -1,
+        _queue_id(system, group, config),
         body,
         "".join(stored).encode(),
         born_ms,
@@ -124,12 +129,14 @@ def to_draft(message: Any, topic: str, config: TopicConfig | None, born_host: by
     )
 
 
+def _queue_id(system: Any, group: str, config: TopicConfig) -> int:
+    """Messages of one group share a queue, and so do those of one priority, the highest of which share the last; -1 = any."""
+    if group:
+        return queue_of_group(group, config.write_queue_nums)
+    return min(system.priority, config.write_queue_nums - 1) if system.HasField("priority") else -1
+
+
 def _check_properties(user_properties: dict[str, str], tag: str, keys: Sequence[str]) -> None:
-    if len(user_properties) > MAX_USER_PROPERTIES:
-        raise Refusal(
-            Code.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{len(user_properties)} user properties; at most {MAX_USER_PROPERTIES} are accepted",
-        )
     texts = "".join((*user_properties, *user_properties.values(), tag, *keys))
     size = len(texts) if texts.isascii() else len(texts.encode())
     if size > MAX_USER_PROPERTIES_BYTES:
@@ -161,6 +168,17 @@ def _check_group(group: str) -> None:
         )
 
 
+def _recovery_s(system: Any) -> int:
+    """How long the producer of a transaction wants to be left alone, in whole seconds; 0 = it does not say."""
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return 0
+    duration = system.orphaned_transaction_recovery_duration
+    seconds: int = duration.seconds
+    if seconds > MAX_RECOVERY_S:
+        raise Refusal(Code.BAD_REQUEST, "orphaned_transaction_recovery_duration may be at most one hour")
+    return max(0, seconds + (1 if duration.nanos > 0 else 0))
+
+
 def _deliver_at_ms(system: Any, now_ms: int) -> int | None:
     if not system.HasField("delivery_timestamp"):
         return None
@@ -179,114 +197,50 @@ def _check_type(
             Code.TOPIC_NOT_FOUND,
             f"topic {topic} does not exist; create it in the console or with manage.py topic create",
         )
+    if system.HasField("lite_topic"):
+        _refuse_lite(system.lite_topic)
     if system.message_type == TRANSACTION:
         message_type = TRANSACTION
     elif deliver_at_ms is not None:
         message_type = DELAY
     elif group:
         message_type = FIFO
+    elif system.HasField("priority"):
+        message_type = PRIORITY
     else:
         message_type = NORMAL
-    if config.message_type not in ("MIXED", TYPE_NAMES[message_type]):
+    if TYPE_NAMES[message_type] not in (MIXED_TYPES if config.message_type == "MIXED" else (config.message_type,)):
         raise Refusal(
             Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"the message is {TYPE_NAMES[message_type]}, the topic {topic} takes {config.message_type}",
         )
-    if message_type == TRANSACTION:
-        raise Refusal(Code.UNSUPPORTED, "transactional messages are not supported by this version")
+    if system.HasField("priority"):
+        _check_priority(system.priority, message_type)
     if deliver_at_ms is not None and deliver_at_ms > now_ms:
         raise Refusal(
             Code.UNSUPPORTED, "delayed delivery is not supported by this version; send without a delivery time"
         )
-    if system.HasField("lite_topic") or system.HasField("priority"):
-        raise Refusal(Code.UNSUPPORTED, "lite topics and priorities are not supported by this version")
 
 
-# ---- receiving
+def _check_priority(priority: int, message_type: int) -> None:
+    if message_type != PRIORITY:
+        raise Refusal(
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"a message has a priority or is {TYPE_NAMES[message_type]}, not both",
+        )
+    if priority < 0:
+        raise Refusal(Code.BAD_REQUEST, f"a priority is not negative, as {priority} is")
 
 
-def to_message(
-    popped: PoppedMessage, record: Record, properties: dict[str, str], topic: Any, invisible_time_ms: int
-) -> bytes:
-    """The encoded protobuf message of a taken message: its record and properties are given decoded.
-
-    `topic` is the resource that the client asked for.
-    """
-    message = definition.Message()
-    message.topic.CopyFrom(topic)
-    for name, value in properties.items():
-        if name not in names.RESERVED:
-            message.user_properties[name] = value
-    body, encoding = plain_body(record)
-    message.body = body
-    system = message.system_properties
-    if tag := properties.get(names.TAGS):
-        system.tag = tag
-    if keys := properties.get(names.KEYS):
-        system.keys.extend(filter(None, keys.split(" ")))
-    system.message_id = properties.get(names.UNIQ_KEY) or offset_message_id(record.store_host, record.physical_offset)
-    system.body_digest.type = _MD5
-    system.body_digest.checksum = hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
-    system.body_encoding = encoding
-    system.message_type = message_type(properties)
-    _set_timestamp(system.born_timestamp, record.born_timestamp_ms)
-    system.born_host = properties.get(names.BORN_HOST) or unpack_host(record.born_host)[0]
-    _set_timestamp(system.store_timestamp, record.store_timestamp_ms)
-    host, port = unpack_host(record.store_host)
-    system.store_host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    due = properties.get(names.TIMER_DELIVER_MS) or properties.get(names.TIMER_OUT_MS)
-    if due and due.isdecimal():
-        _set_timestamp(system.delivery_timestamp, int(due))
-    system.receipt_handle = popped.receipt_handle
-    system.queue_id = popped.queue_id
-    system.queue_offset = popped.queue_offset
-    system.invisible_duration.FromMilliseconds(invisible_time_ms)
-    system.delivery_attempt = max(1, popped.delivery_attempt)
-    if group := properties.get(names.SHARDING_KEY):
-        system.message_group = group
-    if trace_context := properties.get(names.TRACE_CONTEXT):
-        system.trace_context = trace_context
-    immunity = properties.get(names.CHECK_IMMUNITY)
-    if immunity and immunity.isdecimal():
-        system.orphaned_transaction_recovery_duration.seconds = min(int(immunity), MAX_RECOVERY_S)
-    if origin := properties.get(names.DLQ_ORIGIN_TOPIC):
-        system.dead_letter_queue.topic = origin
-        system.dead_letter_queue.message_id = properties.get(names.DLQ_ORIGIN_MESSAGE_ID, "")
-    encoded: bytes = message.SerializeToString()
-    return encoded
+def _refuse_lite(name: str) -> None:
+    check_lite_topic(name)
+    raise Refusal(Code.UNSUPPORTED, "lite topics are not supported by this version; send to a topic of its own")
 
 
-def message_type(properties: dict[str, str]) -> int:
-    """The type as it was sent, from the stored properties."""
-    if properties.get(names.TRAN_MSG) == "true":
-        return int(TRANSACTION)
-    if names.TIMER_DELIVER_MS in properties or "TIMER_DELAY_MS" in properties or "DELAY" in properties:
-        return int(DELAY)
-    return int(FIFO if names.SHARDING_KEY in properties else NORMAL)
-
-
-def plain_body(record: Record) -> tuple[bytes, int]:
-    """The body and its encoding as gRPC clients can read it: they know gzip and zlib, so the others are unpacked here."""
-    if not record.sys_flag & SYS_COMPRESSED:
-        return record.body, int(_IDENTITY)
-    kind = record.sys_flag & SYS_COMPRESSION_TYPE_MASK
-    try:
-        if kind == _LZ4:
-            decompressor = lz4.frame.LZ4FrameDecompressor()
-            plain = decompressor.decompress(record.body, _MAX_PLAIN_BODY_BYTES)
-            if decompressor.eof:
-                return plain, int(_IDENTITY)
-        elif kind == _ZSTD:
-            reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(record.body)
-            plain = reader.read(_MAX_PLAIN_BODY_BYTES + 1)
-            if len(plain) <= _MAX_PLAIN_BODY_BYTES:
-                return plain, int(_IDENTITY)
-    except (RuntimeError, zstandard.ZstdError, zlib.error):
-        pass  # not what its flag says: the client gets the bytes as they are and finds the message corrupted
-    return record.body, int(_GZIP)
-
-
-def _set_timestamp(field: Any, time_ms: int) -> None:
-    seconds, rest_ms = divmod(max(0, time_ms), 1000)
-    field.seconds = min(seconds, _MAX_TIMESTAMP_S)
-    field.nanos = rest_ms * 1_000_000
+def check_lite_topic(name: str) -> None:
+    """Refuse a name that no lite topic can have."""
+    if not name.strip() or len(name) > MAX_LITE_TOPIC or _CONTROL.search(name):
+        raise Refusal(
+            Code.ILLEGAL_LITE_TOPIC,
+            f"a lite topic's name must not be blank, must have at most {MAX_LITE_TOPIC} characters, and no control characters",
+        )

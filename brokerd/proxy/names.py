@@ -14,6 +14,16 @@ from remoting.errors import InvalidParameter
 from remoting.names import is_system_topic
 
 
+def name_of_one_address(broker_name: str, address: str) -> str:
+    """What a broker group is called towards clients that take one address of a broker for the broker."""
+    return f"{broker_name}@{address}"
+
+
+def broker_group(name: str) -> str:
+    """The broker group of a name that a route gave; empty when none is given."""
+    return name.partition("@")[0]
+
+
 def full_name(resource: Any) -> str:
     """The name that the broker knows."""
     namespace: str = resource.resource_namespace

@@ -8,20 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
+from brokerd.metadata.tables import Change
+from brokerd.native.library import Library
+from brokerd.placement.service import PlacementService
 from brokerd.proxy.access import protect
+from brokerd.proxy.answers import answers_in_c
 from brokerd.proxy.calls import Handler as GrpcHandler
-from brokerd.proxy.calls import Kind, Method
+from brokerd.proxy.calls import Kind, Method, StatuslessFigures
+from brokerd.proxy.client_figures import ClientFigures
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
+from brokerd.proxy.figures import GrpcFigures
 from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.forwarded import ForwardedCalls
 from brokerd.proxy.grpc import SERVICE_PATH
+from brokerd.proxy.heads import CallHeads
+from brokerd.proxy.http2.blocks import PlainBlockReader
+from brokerd.proxy.http2.native_hpack import native_block_readers
 from brokerd.proxy.methods.base import Services
-from brokerd.proxy.methods.table import KINDS, build_methods
+from brokerd.proxy.methods.client_reports import ClientReports
+from brokerd.proxy.methods.placing import Anywhere, OwnersOnly
+from brokerd.proxy.methods.table import KINDS, build_methods, max_request_bytes
+from brokerd.proxy.otlp import MAX_REQUEST_BYTES, METRICS_PATH, TRACES_PATH
+from brokerd.proxy.placed import Masters, PlacedSends
+from brokerd.proxy.received import answers_of
+from brokerd.proxy.status import code_name
 from brokerd.replication.replica import Replica
+from brokerd.replication.roles.effects import Role
+from brokerd.store.derived.dispatcher import Arrival
 from remoting.guarding.guard import Guard
 from remoting.transport.client import RemotingClient
 from remoting.transport.connection import Handler, RemotingConnection
@@ -33,15 +51,25 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Placed(NamedTuple):
+    """Which message groups are this broker group's, and where the masters of the others are."""
+
+    placements: PlacementService
+    masters: Masters
+
+
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
-    """What the port may be like; `tls` is what the endpoint's own certificate takes the place of, if its settings name one."""
+    """What the port may be like; without `placed` it takes every send. `tls` is what the endpoint's own certificate takes the
+    place of, if its settings name one; `library` lays out answers and reads header blocks."""
 
     endpoint: EndpointSettings = field(default_factory=EndpointSettings)
     forward: ForwardSettings = field(default_factory=ForwardSettings)
     auto_create_groups: bool = True
     guard: Guard | None = None
     tls: TlsServer | None = None
+    library: Library | None = None
+    placed: Placed | None = None
 
 
 class GrpcProxy:
@@ -58,10 +86,18 @@ class GrpcProxy:
     ) -> None:
         self._services = services
         self._tasks = TaskOwner("grpc proxy")
+        self._loop = loop = asyncio.get_running_loop()
+        self._placed_sends = self._make_placed_sends(options, dialler)
         self._methods = build_methods(
-            services, monotonic_ms=monotonic_ms, wall_ms=wall_ms, auto_create_groups=options.auto_create_groups
+            services,
+            scheduler=loop,
+            monotonic_ms=monotonic_ms,
+            wall_ms=wall_ms,
+            auto_create_groups=options.auto_create_groups,
+            answers=answers_of if options.library is None else answers_in_c(options.library),
+            placing=self._placed_sends or Anywhere(),
+            received=OwnersOnly(options.placed.placements) if options.placed is not None else Anywhere(),
         )
-        loop = asyncio.get_running_loop()
         self._forwarder = Forwarder(
             self._methods,
             dialler,
@@ -70,25 +106,53 @@ class GrpcProxy:
             tasks=self._tasks,
             settings=options.forward,
         )
-        self._forwarded = ForwardedCalls(self._methods.handlers, mastership, loop, self._client_gone)
+        self._forwarded = ForwardedCalls(self._methods.forwarded_handlers, mastership, loop, self._client_gone)
         handlers: Mapping[str, GrpcHandler] = {
             name: partial(self._forwarder.execute, name) for name in self._methods.handlers
         }
         if options.guard is not None:
             handlers = protect(options.guard, handlers, self._methods.refusals)
         table = {
-            SERVICE_PATH + name: Method(name, KINDS.get(name, Kind.UNARY), handler)
+            SERVICE_PATH + name: Method(name, KINDS.get(name, Kind.UNARY), handler, max_request_bytes(name))
             for name, handler in handlers.items()
         }
+        # the broker that is asked takes them itself: they are about the client, not about a log
+        self._clients = ClientFigures(wall_ms())
+        reports = ClientReports(services.metadata, self._clients, wall_ms, options.guard)
+        for path, name, export in (
+            (METRICS_PATH, "ExportMetrics", reports.export_metrics),
+            (TRACES_PATH, "ExportTraces", reports.export_traces),
+        ):
+            table[path] = Method(name, Kind.UNARY, export, MAX_REQUEST_BYTES, StatuslessFigures())
+        self._table = table
+        new_block_reader = PlainBlockReader if options.library is None else native_block_readers(options.library)
         self.endpoint = GrpcEndpoint(
             host,
             port,
-            table,
+            CallHeads(table, options.endpoint.max_message_bytes, new_block_reader),
             options.endpoint,
             closed=self._connection_closed,
             tls=options.tls,
         )
         self.handle_forwarded: Handler = self._forwarded.handle
+
+    def _make_placed_sends(self, options: ProxyOptions, dialler: RemotingClient) -> PlacedSends | None:
+        if options.placed is None:
+            return None
+        placements, masters = options.placed
+        return PlacedSends(placements, masters, dialler, self._loop, self._tasks, options.forward)
+
+    def figures(self) -> GrpcFigures:
+        """What is measured here."""
+        methods = self._table.values()
+        return GrpcFigures(
+            {method.name: method.figures.by_code(code_name) for method in methods},
+            len(self.endpoint.connections),
+            sum(method.figures.open_streams for method in methods),
+            self._methods.pull.waiting_count,
+            self._placed_sends.held_count if self._placed_sends is not None else 0,
+            self._clients,
+        )
 
     async def start(self) -> None:
         """Bind and serve. Raises SettingsError."""
@@ -96,11 +160,32 @@ class GrpcProxy:
 
     async def close(self) -> None:
         """Answer what waits, close the connections, end the background work."""
+        self.endpoint.stop_listening()
+        self._methods.telemetry.move_away()
         self._forwarder.stop()
+        if self._placed_sends is not None:
+            self._placed_sends.stop()
         self._forwarded.stop()
         self._methods.receive.stop()
+        self._methods.telemetry.questions.stop()
+        self._methods.pull.answer_all()
         await self.endpoint.close()
         await self._tasks.close()
+        self._forwarder.close()
+        if self._placed_sends is not None:
+            self._placed_sends.close()
+
+    def metadata_changed(self, change: Change) -> None:
+        """Topics or groups are others now: clients whose settings follow from them are told."""
+        self._methods.telemetry.metadata_changed(change)
+
+    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """Messages became readable."""
+        self._methods.pull.arrived(arrivals)
+
+    def role_changed(self, _role: Role, _epoch: int) -> None:
+        """Who waits here may have to wait elsewhere now."""
+        self._loop.call_soon(self._methods.pull.answer_all)
 
     def remoting_closed(self, connection: RemotingConnection) -> None:
         """A remoting connection of this broker's server is gone; it may have carried forwarded calls."""
@@ -112,4 +197,5 @@ class GrpcProxy:
 
     def _client_gone(self, connection: object) -> None:
         self._methods.sessions.connection_closed(connection)
+        self._methods.telemetry.questions.connection_closed(connection)
         self._services.clients.connection_closed(connection)

@@ -3,6 +3,10 @@
 Request: `ext` has the method, the id of the call on this replica, the time left, who the client is, and its headers (prefixed);
 the body is the request message. Answer: the body is the response messages, each after its length (4 bytes, big-endian). An answer
 that would be too long for one frame comes in parts: the replica asks for the next part with the call's id while `more` is set.
+
+A client's telemetry stream ends at the replica. What the master wants to say on it goes the other way on the same connection,
+one-way: the same code with PUSH, the client's connection and the header with its id; the body is the messages. What the client
+answers comes as ANSWER. A replica that finds the stream closed says so with STREAM_CLOSED.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from remoting.frame import MAX_FRAME_BYTES
 CANCEL: Final = "$cancel"
 MORE: Final = "$more"
 CONNECTION_CLOSED: Final = "$connection_closed"
+STREAM_CLOSED: Final = "$stream_closed"
+ANSWER: Final = "$answer"  # a client's, to a question that came by PUSH
+PUSH: Final = "$push"  # from the master to the replica
 
 MAX_REQUEST_BYTES: Final = MAX_FRAME_BYTES - 1024 * 1024  # the rest is for the header
 MAX_PART_BYTES: Final = MAX_FRAME_BYTES // 2

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from brokerd.metadata.configs import GroupConfig
-from brokerd.pop.queue_ledger import MAX_BATCH
+from brokerd.pop.batch import MAX_BATCH
+from brokerd.proxy.mapping import MAX_LITE_TOPIC
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
 from remoting.record.layout import MAX_BODY_BYTES
@@ -19,33 +20,61 @@ PRODUCER_ATTEMPTS: Final = 3
 LONG_POLLING_S: Final = 20
 BACKOFF_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
-PRODUCER, LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER = (
-    definition.ClientType.Value(name) for name in ("PRODUCER", "LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER")
+PRODUCER, PUSH_CONSUMER, LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER = (
+    definition.ClientType.Value(name)
+    for name in ("PRODUCER", "PUSH_CONSUMER", "LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER")
 )
+_PYTHON: Final = definition.Language.Value("PYTHON")
+# They export in another form than OpenTelemetry's.
+_EXPORT_OTHERWISE: Final = frozenset(definition.Language.Value(name) for name in ("CPP", "GOLANG"))
 
 
-def refuse_unsupported(client_type: int) -> None:
+LITE_CONSUMERS: Final = frozenset({LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER})
+# Some clients wait for settings until they give up, without a word of why; and none asks for a subscription beyond its quota. So
+# they get settings, and room to ask: what they ask for is refused by name.
+LITE_SUBSCRIPTION_QUOTA: Final = 1
+
+
+def refuse_lite(client_type: int) -> None:
     """Refuse the kinds of clients that need what this version does not have."""
-    if client_type in (LITE_PUSH_CONSUMER, LITE_SIMPLE_CONSUMER):
+    if client_type in LITE_CONSUMERS:
         raise Refusal(
             Code.UNSUPPORTED, "lite consumers are not supported by this version; use a push or simple consumer"
         )
 
 
-def merge(settings: Any, group: GroupConfig | None) -> Any:
-    """The answer to a client's settings. `group` is the consumer's group as it is configured, None when it is not known."""
-    refuse_unsupported(settings.client_type)
+# Node.js ("HTTP") does not read delays one by one: it takes them as no attempt beyond the first, and an ordered consumer of its
+# then gives up what its listener refuses once.
+READ_NO_LISTS: Final = frozenset({"HTTP"})
+
+
+def merge(settings: Any, group: GroupConfig | None, language: str = "", *, takes_metrics: bool = False) -> Any:
+    """The answer to a client's settings. `group` is the consumer's group as it is configured, None when it is not known.
+
+    `language` is the client's, as its header says it. `takes_metrics`: this broker's port takes what clients measure.
+    """
     merged = definition.Settings()
     merged.CopyFrom(settings)
     if settings.HasField("publishing"):
         _merge_publishing(merged)
     elif settings.HasField("subscription"):
-        _merge_subscription(merged, group or GroupConfig(""))
+        _merge_subscription(merged, group or GroupConfig(""), as_list=language not in READ_NO_LISTS)
     else:
         raise Refusal(Code.BAD_REQUEST, "settings need publishing (a producer's) or subscription (a consumer's)")
     merged.metric.Clear()
-    merged.metric.on = False
+    merged.metric.on = takes_metrics and can_have_metrics(settings)
+    if merged.metric.on:  # one address: exporters take several as one name
+        merged.metric.endpoints.scheme = settings.access_point.scheme
+        merged.metric.endpoints.addresses.add().CopyFrom(settings.access_point.addresses[0])
     return merged
+
+
+def can_have_metrics(settings: Any) -> bool:
+    """Whether a client may be told to send what it measures to where it reached us. It must have said where that was; and the
+    push consumer of Python stops to read its telemetry stream when it is told so."""
+    language = settings.user_agent.language
+    breaks = language == _PYTHON and settings.client_type == PUSH_CONSUMER
+    return bool(settings.access_point.addresses) and language not in _EXPORT_OTHERWISE and not breaks
 
 
 def _merge_publishing(merged: Any) -> None:
@@ -59,19 +88,25 @@ def _merge_publishing(merged: Any) -> None:
     merged.publishing.validate_message_type = True
 
 
-def _merge_subscription(merged: Any, group: GroupConfig) -> None:
+def _merge_subscription(merged: Any, group: GroupConfig, *, as_list: bool) -> None:
     policy = merged.backoff_policy
     policy.max_attempts = group.retry_max_times + 1
-    _merge_delays(policy, group.retry_policy or {})
+    _merge_delays(policy, group.retry_policy or {}, as_list=as_list)
     subscription = merged.subscription
     subscription.fifo = group.fifo
     subscription.receive_batch_size = MAX_BATCH
     subscription.long_polling_timeout.seconds = LONG_POLLING_S
     subscription.long_polling_timeout.nanos = 0
+    if merged.client_type in LITE_CONSUMERS:
+        subscription.lite_subscription_quota = LITE_SUBSCRIPTION_QUOTA
+        subscription.max_lite_topic_size = MAX_LITE_TOPIC
 
 
-def _merge_delays(policy: Any, given: Mapping[str, Any]) -> None:
-    """After which times a message comes again: as the group's retry policy says, else the usual ones."""
+def _merge_delays(policy: Any, given: Mapping[str, Any], *, as_list: bool) -> None:
+    """After which times a message comes again: as the group's retry policy says, else the usual ones.
+
+    Who reads no list is told from where to where its times double.
+    """
     exponential = given.get("exponentialRetryPolicy")
     if given.get("type") == "EXPONENTIAL" and exponential is not None:
         backoff = policy.exponential_backoff
@@ -79,7 +114,14 @@ def _merge_delays(policy: Any, given: Mapping[str, Any]) -> None:
         backoff.max.FromMilliseconds(exponential["max"])
         backoff.multiplier = exponential["multiplier"]
         return
-    del policy.customized_backoff.next[:]
     customized = given.get("customizedRetryPolicy") or {}
-    for delay_ms in customized.get("next") or [1000 * seconds for seconds in BACKOFF_S]:
+    delays_ms = customized.get("next") or [1000 * seconds for seconds in BACKOFF_S]
+    if not as_list:
+        backoff = policy.exponential_backoff
+        backoff.initial.FromMilliseconds(delays_ms[0])
+        backoff.max.FromMilliseconds(delays_ms[-1])
+        backoff.multiplier = 2
+        return
+    del policy.customized_backoff.next[:]
+    for delay_ms in delays_ms:
         policy.customized_backoff.next.add().FromMilliseconds(delay_ms)

@@ -37,6 +37,7 @@ class Code(IntEnum):
     CLIENT_ID_REQUIRED = 40017
     ILLEGAL_POLLING_TIME = 40018
     ILLEGAL_OFFSET = 40019
+    ILLEGAL_LITE_TOPIC = 40020
     UNAUTHORIZED = 40100
     FORBIDDEN = 40300
     MESSAGE_NOT_FOUND = 40401
@@ -53,6 +54,14 @@ class Code(IntEnum):
     MASTER_PERSISTENCE_TIMEOUT = 50401
     SLAVE_PERSISTENCE_TIMEOUT = 50402
     UNSUPPORTED = 50500
+
+
+def code_name(code: int) -> str:
+    """What a code is called; its number when that is all that is known."""
+    return Code(code).name if code in _NAMED else str(code)
+
+
+_NAMED: Final = frozenset(Code)
 
 
 class Refusal(Exception):
@@ -93,12 +102,20 @@ def refusal_of(error: RequestError) -> Refusal:
 
 
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+_MORE_FOLLOW: Final = tuple(bytes((value | 0x80,)) for value in range(0x80))
 
 
 def encode_length(value: int) -> bytes:
     """A protobuf varint."""
     if value < 0x80:
         return _ONE_BYTE[value]
+    if value < 0x4000:
+        return _MORE_FOLLOW[value & 0x7F] + _ONE_BYTE[value >> 7]
+    if value < 0x10000000:
+        spread = value & 0x7F | (value & 0x3F80) << 1 | (value & 0x1FC000) << 2 | (value & 0xFE00000) << 3
+        return (
+            (spread | 0x8080).to_bytes(3, "little") if value < 0x200000 else (spread | 0x808080).to_bytes(4, "little")
+        )
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

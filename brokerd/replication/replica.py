@@ -256,6 +256,11 @@ class Replica:
         return self._driver.is_master
 
     @property
+    def is_handing_over(self) -> bool:
+        """This master is about to be replaced as planned, and refuses what is new; in a moment it is known by whom."""
+        return self._driver.is_handing_over
+
+    @property
     def is_connected_to_master(self) -> bool:
         """Whether this replica copies its master's log right now: the master is there, and clients can reach it too."""
         followership = self._driver.machine.followership

@@ -18,6 +18,7 @@ from brokerd.store.log.retention import (
     FileAge,
     believe_ages,
     claims_the_future,
+    decide_going,
     decide_retention,
     describe_doubt,
     is_full,
@@ -96,6 +97,7 @@ class Housekeeper:
         now_ms = self._now_ms()
         ages = await self._believed_ages(now_ms)
         store, retention = self._store, self._retention.value
+        store.going_offset = decide_going(ages, usage, now_ms, retention)
         own_ms, held_offset = store.wall_ms(), store.held_offset()
         decision = decide_retention(ages, usage, held_offset, now_ms, store.is_full, retention)
         by_own_clock = decide_retention(ages, usage, held_offset, own_ms, store.is_full, retention)

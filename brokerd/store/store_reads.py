@@ -52,6 +52,7 @@ class StoreReads:
     queues: ConsumeQueues
     dispatcher: Dispatcher
     damage_listeners: list[Callable[[Suspicion], None]]
+    going_offset: int  # files of the log below it may be removed soon
 
     @property
     def dispatch_offset(self) -> int:
@@ -198,6 +199,14 @@ class StoreReads:
         if boundary is Boundary.LOWER:
             return queue.first_where(lambda unit: stored_at(unit[0]) >= timestamp_ms, low, queue.max_offset)
         return max(low, queue.first_where(lambda unit: stored_at(unit[0]) > timestamp_ms, low, queue.max_offset) - 1)
+
+    def offset_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """The queue offset of the first message that is stored at or behind a position of the log."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return 0
+        low = queue.min_offset(self.commitlog.min_offset)
+        return queue.first_where(lambda unit: unit[0] >= physical_offset, low, queue.max_offset)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When a message was stored, -1 when it is not there."""

@@ -3,23 +3,31 @@
 One look at all of them per interval. A check is a record first: the half message is appended again with its count, and when that
 is acknowledged one producer of the group is asked about the new record. So the count survives every failure, and what waits
 long moves along with the log. A check counts whether or not somebody was there to be asked, as in the original.
+
+Producers of both protocols are asked in turn. Those of gRPC have no groups: a transaction that one began is of the group that is
+named like its topic, and whoever publishes that topic is asked, also one that is connected to a replica.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Final, Protocol
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.members.streams import CommandStream
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.transactions.decide import Due, decide_due
-from brokerd.transactions.records import HALF_TOPIC, PRODUCER_GROUP, UNIQUE_KEY, Half, check_body
+from brokerd.transactions.ids import SECRET_BYTES, TransactionId
+from brokerd.transactions.records import HALF_TOPIC, PRODUCER_GROUP, SECRET, UNIQUE_KEY, Half, asked_about
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
 from remoting.errors import LogboomError
+from remoting.record.codec import Record
 from remoting.record.hosts import offset_message_id
 from remoting.settings import Live
 from remoting.transport.connection import RemotingConnection
@@ -30,12 +38,24 @@ _MAX_LOOKED_AT: Final = 1000  # in one turn of the loop
 _MAX_RECORDS: Final = 128  # written again in one turn
 _MAX_BYTES: Final = 4 << 20
 _TRIES: Final = 3  # connections of a group, to find one that takes a request
+_KNOWN_MS: Final = 100  # for so long who is connected is not looked up again: many may publish one topic
 
 
 class Producers(Protocol):
     """Who is connected."""
 
-    def producer_connections(self, group: str) -> Sequence[RemotingConnection]: ...
+    def producer_connections(self, group: str) -> Sequence[RemotingConnection]:
+        """Of a producer group, over remoting."""
+
+    def producer_streams(self, topic: str) -> Sequence[CommandStream]:
+        """Of those who publish a topic over gRPC."""
+
+
+class _Found(NamedTuple):
+    """Who can be asked about the transactions of a group."""
+
+    streams: Sequence[CommandStream]
+    connections: Sequence[RemotingConnection]
 
 
 class CheckBack:
@@ -61,6 +81,8 @@ class CheckBack:
         self._left: list[int] = []  # of the present look, the last first
         self._look = 0  # which look it is; what belongs to an earlier one is dropped
         self._turn = 0
+        self._found: dict[str, _Found] = {}
+        self._found_at_ms = 0
 
     def start(self) -> None:
         self._arm()
@@ -135,7 +157,7 @@ class CheckBack:
             return self._topics.give_up(half, record)
         if due is Due.MOVE_UP:
             return self._topics.replace(half, record, None)
-        place = self._topics.replace(half, record, half.checks + 1)
+        place = self._topics.replace(half, record, half.checks + 1, self._new_secret(record))
         look = self._look
 
         def acknowledged(status: PutStatus) -> None:
@@ -150,22 +172,58 @@ class CheckBack:
         record = self._topics.read(physical_offset)
         if record is None:
             return
+        found = self._ways_to_ask(record)
+        self._turn += 1
+        for attempt in range(min(_TRIES, len(found))):
+            if found[(self._turn + attempt) % len(found)]():
+                self._topics.counters.checks += 1
+                return
+        self._topics.counters.unasked += 1
+
+    def _ways_to_ask(self, record: Record) -> list[Callable[[], bool]]:
+        """One per producer; each says whether the question was sent. Without a secret nobody could answer over gRPC."""
         properties = record.property_map()
-        unique_key = properties.get(UNIQUE_KEY, "")
-        ext = {
+        group, secret = properties.get(PRODUCER_GROUP, ""), properties.get(SECRET, "")
+        identity = ""
+        if secret:
+            identity = str(TransactionId(record.physical_offset, record.queue_offset, secret, self._broker_name))
+        question = asked_about(record)
+        streams, connections = self._find(group)
+        ext = self._question_ext(record, properties.get(UNIQUE_KEY, ""), identity) if connections else {}
+        body = question.encode() if connections else b""
+        return [
+            *(partial(stream.recover_orphan, question, identity) for stream in streams if secret),
+            *(partial(each.notify, codes.CHECK_TRANSACTION_STATE, ext, body) for each in connections),
+        ]
+
+    def _find(self, group: str) -> _Found:
+        now_ms = self._topics.now_ms()
+        if abs(now_ms - self._found_at_ms) >= _KNOWN_MS:
+            self._found.clear()
+            self._found_at_ms = now_ms
+        found = self._found.get(group)
+        if found is None:
+            found = _Found(self._producers.producer_streams(group), self._producers.producer_connections(group))
+            self._found[group] = found
+        return found
+
+    def _new_secret(self, record: Record) -> str | None:
+        """A secret for a half message that was begun through a proxy of the original, which kept none: without one the producers,
+        who are connected over gRPC only, could not be asked."""
+        properties = record.property_map()
+        if SECRET in properties:
+            return None
+        streams, connections = self._find(properties.get(PRODUCER_GROUP, ""))
+        return secrets.token_hex(SECRET_BYTES) if streams and not connections else None
+
+    def _question_ext(self, record: Record, unique_key: str, identity: str) -> Mapping[str, str]:
+        """Clients give the transaction's id back as they were told it; it proves who began over gRPC."""
+        return {
             "topic": HALF_TOPIC,
             "tranStateTableOffset": str(record.queue_offset),
             "commitLogOffset": str(record.physical_offset),
             "msgId": unique_key,
-            "transactionId": unique_key,
+            "transactionId": identity or unique_key,
             "offsetMsgId": offset_message_id(record.store_host, record.physical_offset),
             "bname": self._broker_name,
         }
-        body = check_body(record)
-        found = self._producers.producer_connections(properties.get(PRODUCER_GROUP, ""))
-        self._turn += 1
-        for attempt in range(min(_TRIES, len(found))):
-            if found[(self._turn + attempt) % len(found)].notify(codes.CHECK_TRANSACTION_STATE, ext, body):
-                self._topics.counters.checks += 1
-                return
-        self._topics.counters.unasked += 1

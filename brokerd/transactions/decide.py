@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from brokerd.transactions.records import HALF_TOPIC, IMMUNITY_S, NO_IMMUNITY, PRODUCER_GROUP, Half, immunity_ms
+from brokerd.transactions.records import (
+    CHECK_TIMES,
+    HALF_TOPIC,
+    IMMUNITY_S,
+    NO_IMMUNITY,
+    PRODUCER_GROUP,
+    SECRET,
+    UNIQUE_KEY,
+    Half,
+    immunity_ms,
+)
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
@@ -23,13 +34,25 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """A producer's decision about the half message at these offsets; `from_check`: it was asked."""
+    """A producer's decision about the half message at these offsets; `from_check`: it was asked.
+
+    `secret` is what the transaction's id proves, `unique_key` the message that it is said to be about (None: it is not said).
+    """
 
     producer_group: str
     queue_offset: int
     physical_offset: int
     outcome: Outcome
     from_check: bool = False
+    secret: str = ""
+    unique_key: str | None = None
+
+
+class WrongTransaction(RequestError):
+    """No open transaction is what a decision is said to be about, and none will be: deciding again is in vain."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(codes.SYSTEM_ERROR, text)
 
 
 class Due(Enum):
@@ -56,11 +79,17 @@ def check_admission(table: OpenTransactions, size: int, settings: TransactionSet
 
 
 def check_end(request: EndTransaction, record: Record | None, now_ms: int, settings: TransactionSettings) -> None:
-    """Raise RequestError when the decision cannot be about the record that it names."""
+    """Raise RequestError when the decision cannot be about the record that it names, which is none, or none any more."""
     if record is None or record.topic != HALF_TOPIC:
-        raise _refused(f"no half message starts at {request.physical_offset} of this broker's log")
+        raise WrongTransaction(f"no half message starts at {request.physical_offset} of this broker's log")
     properties = record.property_map()
-    if not request.from_check and IMMUNITY_S in properties:
+    if not hmac.compare_digest(properties.get(SECRET, "").encode(), request.secret.encode()):
+        raise WrongTransaction(
+            f"no half message at {request.physical_offset} of this broker's log began a transaction of this id"
+        )
+    # Of a record that was checked only those know who were asked about it; some clients do not say so.
+    from_check = request.from_check or CHECK_TIMES in properties
+    if not from_check and IMMUNITY_S in properties:
         age_ms = now_ms - record.born_timestamp_ms
         limit_ms = immunity_ms(properties, settings.timeout_ms)
         if age_ms > limit_ms:
@@ -70,14 +99,16 @@ def check_end(request: EndTransaction, record: Record | None, now_ms: int, setti
                 "from then on only the answer to a check ends it",
             )
     if properties.get(PRODUCER_GROUP) != request.producer_group:
-        raise _refused(f"the producer group is wrong: the half message is not of {request.producer_group}")
+        raise WrongTransaction(f"the producer group is wrong: the half message is not of {request.producer_group}")
     if record.queue_offset != request.queue_offset:
-        raise _refused(
+        raise WrongTransaction(
             f"the transaction state table offset is wrong: the half message is at {record.queue_offset}, "
             f"not at {request.queue_offset}"
         )
     if record.physical_offset != request.physical_offset:
-        raise _refused(f"the commit log offset is wrong: the half message is at {record.physical_offset}")
+        raise WrongTransaction(f"the commit log offset is wrong: the half message is at {record.physical_offset}")
+    if request.unique_key is not None and properties.get(UNIQUE_KEY) != request.unique_key:
+        raise WrongTransaction(f"the half message is not {request.unique_key!r}")
 
 
 def decide_due(half: Half, now_ms: int, log_end: int, move_up_bytes: int, settings: TransactionSettings) -> Due:
@@ -89,7 +120,3 @@ def decide_due(half: Half, now_ms: int, log_end: int, move_up_bytes: int, settin
     if age_ms <= limit_ms:
         return Due.MOVE_UP if log_end - half.physical_offset > move_up_bytes else Due.NOTHING
     return Due.GIVE_UP if half.checks >= settings.check_max else Due.CHECK
-
-
-def _refused(text: str) -> RequestError:
-    return RequestError(codes.SYSTEM_ERROR, text)

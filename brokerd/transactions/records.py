@@ -34,6 +34,8 @@ CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 FIRST_QUEUE_OFFSET: Final = "TRAN_PREPARED_QUEUE_OFFSET"
 IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
+# What the id of a transaction that began over gRPC proves; only its brokers keep it, and no message that they give away has it
+SECRET: Final = "TRAN_SECRET"
 
 NO_IMMUNITY: Final = -1
 MAX_CHECK_TIMES: Final = 1 << 20
@@ -140,15 +142,17 @@ def half_draft(draft: Draft) -> Draft:
     )
 
 
-def successor_draft(record: Record, first: int | None, checks: int | None) -> Draft:
+def successor_draft(record: Record, first: int | None, checks: int | None, secret: str | None = None) -> Draft:
     """The record that takes the place of a half message: of the transaction `first` (None: a new one), with this count of checks
-    (None: the count stays)."""
+    and this secret (None: what it has stays)."""
     properties = record.property_map()
     properties.pop(FIRST_QUEUE_OFFSET, None)
     if first is not None:
         properties[FIRST_QUEUE_OFFSET] = str(first)
     if checks is not None:
         properties[CHECK_TIMES] = str(checks)
+    if secret is not None:
+        properties[SECRET] = secret
     return _again(record, HALF_TOPIC, 0)._replace(properties=encode_properties(properties))
 
 
@@ -160,7 +164,7 @@ def given_up_draft(record: Record) -> Draft:
 def commit_draft(record: Record) -> Draft:
     """The message of a half message, for its own topic and queue."""
     topic, queue_id = target_queue(record.property_map())
-    draft = _again(record, topic, queue_id)
+    draft = _again(without_secret(record), topic, queue_id)
     return draft._replace(
         sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK | SYS_TRANSACTION_COMMIT,
         prepared_transaction_offset=record.physical_offset,
@@ -234,10 +238,19 @@ def target_queue(properties: Mapping[str, str]) -> tuple[str, int]:
     return topic, queue_id
 
 
-def check_body(record: Record) -> bytes:
+def asked_about(record: Record) -> Record:
     """The message as its producer is asked about it: the half message under its own topic and queue."""
     topic, queue_id = target_queue(record.property_map())
-    return record._replace(topic=topic, queue_id=queue_id).encode()
+    return without_secret(record)._replace(topic=topic, queue_id=queue_id)
+
+
+def without_secret(record: Record) -> Record:
+    """The half message for other eyes than a broker's."""
+    if SECRET.encode() not in record.properties:
+        return record
+    properties = record.property_map()
+    properties.pop(SECRET, None)
+    return record._replace(properties=encode_properties(properties))
 
 
 def immunity_ms(properties: Mapping[str, str], default_ms: int) -> int:

@@ -18,7 +18,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.transactions import records
 from brokerd.transactions.checking import CheckBack
-from brokerd.transactions.decide import EndTransaction, Outcome, check_admission, check_end
+from brokerd.transactions.decide import EndTransaction, Outcome, WrongTransaction, check_admission, check_end
 from brokerd.transactions.given_up import GivenUpMessages
 from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, EndedAs, Half
 from brokerd.transactions.settings import TransactionSettings
@@ -207,10 +207,9 @@ class TransactionService:
     def _find_open(self, record: Record) -> Half:
         half = self.table.find(records.half_of(record))
         if half is None:
-            raise RequestError(
-                codes.SYSTEM_ERROR,
+            raise WrongTransaction(
                 f"the transaction of the half message at {record.physical_offset} is not open: it was committed, rolled back, "
-                f"or given up after too many checks (then it is in {GIVEN_UP_TOPIC})",
+                f"or given up after too many checks (then it is in {GIVEN_UP_TOPIC})"
             )
         return half
 

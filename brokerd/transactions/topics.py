@@ -116,12 +116,12 @@ class TransactionTopics:
             records.half_of_draft(draft, place.queue_offset, place.physical_offset, place.size, self.now_ms())
         )
 
-    def replace(self, half: Half, record: Record, checks: int | None) -> AppendResult:
+    def replace(self, half: Half, record: Record, checks: int | None, secret: str | None = None) -> AppendResult:
         """Append the record that takes the place of a half message, and return where that is.
 
-        `checks` is how often it was checked; None leaves that as it is.
+        `checks` is how often it was checked, `secret` what its id proves; None leaves either as it is.
         """
-        draft = records.successor_draft(record, half.first, checks)
+        draft = records.successor_draft(record, half.first, checks, secret)
         drafts = [draft]
         if checks is not None:
             drafts.append(records.successor_noted_draft(half.queue_offset, self.now_ms(), self._host))

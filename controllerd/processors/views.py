@@ -6,20 +6,21 @@ of themselves what they are, and of the rest only what they know.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
 from controllerd.nameserver.records import MASTER_ID, Registration
 from controllerd.nameserver.routes import RouteTable
+from controllerd.processors import fields
 from controllerd.processors.controllers_view import ControllersView
-from controllerd.processors.fields import optional
 from controllerd.processors.serving import Handles
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.elect import Eligibility, explain_eligibility
 from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
+from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView, UncleanElectionView
 from remoting.facts.codec import encode
@@ -38,14 +39,14 @@ class ViewsProcessor:
         groups: BrokerGroups,
         routes: RouteTable,
         counters: Counters,
-        access_version: Callable[[], int] = lambda: 0,
+        machine: ControllerMachine,
     ) -> None:
         self._settings = settings
         self._controllers = controllers
         self._routes = routes
         self._groups = groups
         self._counters = counters
-        self._access_version = access_version
+        self._machine = machine
 
     def handles(self) -> Handles:
         return {
@@ -60,7 +61,7 @@ class ViewsProcessor:
     def _metadata_info(self, connection: RemotingConnection, request: Command) -> None:
         leader, members = self._controllers.known_leader(), self._controllers.members
         peers = ";".join(f"{name}:{address}" for name, address in members.named().items())
-        ext = optional(
+        ext = fields.optional(
             {
                 "group": self._settings.start.raft.group,
                 "controllerLeaderId": leader,
@@ -85,12 +86,13 @@ class ViewsProcessor:
             as_of_ms=self._groups.wall_ms(),
             leader_id=self._controllers.known_leader(),
             cluster=self._controllers.members.configuration.cluster,
-            access_version=self._access_version(),
+            access_version=self._machine.access.version,
             controllers=self._controllers.listed(),
             groups=(*(self._group(groups[name]) for name in sorted(groups)), *self._fixed_groups()),
             unclean_election=self._settings.election.value.unclean,
             metrics=self._counters.as_json(),
             loop=self._groups.table.awake.state(),
+            placements=tuple(self._machine.placements.topics.values()) if fields.flag(request, "placements") else (),
         )
         connection.respond(request, body=encode(view))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from controllerd.placements.state import PlacementsState
 from controllerd.records.decision import Applied, Decision
 from controllerd.records.entry import decode_entry, encode_entry
 from controllerd.records.snapshot import decode_snapshot, encode_snapshot
@@ -21,7 +22,7 @@ from controllerd.records.subject import State, Subject, Subjects, UnknownFormat,
 from controllerd.replicas.state import ReplicasState
 from controllerd.state.features import Features
 from controllerd.state.former import former_request, former_states
-from controllerd.state.subjects import ACCESS, FEATURES, REPLICAS, SUBJECTS
+from controllerd.state.subjects import ACCESS, FEATURES, PLACEMENTS, REPLICAS, SUBJECTS
 from remoting.access.model import AccessState
 
 # Hears of every record after it was applied, on every controller, with the subject's state as it is then; None instead of the
@@ -56,6 +57,11 @@ class ControllerMachine:
     def features(self) -> Features:
         """What is committed about the formats that may be written."""
         return self._committed(FEATURES)
+
+    @property
+    def placements(self) -> PlacementsState:
+        """What is committed about who takes which message groups."""
+        return self._committed(PLACEMENTS)
 
     def _committed(self, subject: Subject[State, Any, Any]) -> State:
         state: State = self._states[subject.name]

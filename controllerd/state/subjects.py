@@ -8,6 +8,10 @@ from typing import Final, get_args
 from controllerd.access import decide as access_decide
 from controllerd.access import records as access_records
 from controllerd.access import requests as access_requests
+from controllerd.placements import decide as placements_decide
+from controllerd.placements import records as placements_records
+from controllerd.placements import requests as placements_requests
+from controllerd.placements.state import PlacementsState
 from controllerd.records.subject import Subject, Subjects
 from controllerd.replicas import apply, decide, records, requests, state
 from controllerd.state import features
@@ -44,5 +48,15 @@ FEATURES: Final = Subject(
     codec.encode,
     partial(codec.decode, features.Features, exactly=True),
 )
+PLACEMENTS: Final = Subject(
+    "placements",
+    PlacementsState(),
+    get_args(placements_requests.Request),
+    placements_decide.decide,
+    placements_records.apply,
+    placements_records.FORMATS,
+    codec.encode,
+    partial(codec.decode, PlacementsState, exactly=True),
+)
 
-SUBJECTS: Final[Subjects] = {each.name: each for each in (REPLICAS, ACCESS, FEATURES)}
+SUBJECTS: Final[Subjects] = {each.name: each for each in (REPLICAS, ACCESS, FEATURES, PLACEMENTS)}

@@ -21,8 +21,10 @@ from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode
 from remoting.facts.given_up import GivenUpPage
+from remoting.facts.placements import TopicPlacement
 from remoting.facts.words import Outcome
 from remoting.frame import Command
+from remoting.group_settings import ORDER_SCOPES, GroupSettings, Setting, attribute_changes, settings_of
 from remoting.message_groups import SHARDING_KEY, queue_of_group
 from remoting.record.codec import Record, decode_records
 from remoting.record.hosts import decode_offset_message_id
@@ -248,12 +250,73 @@ class AdminClient:
                 found[broker_name] = config
         return found
 
-    def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]:
-        """Create or change a consumer group on every broker group; one outcome per broker group."""
-        body = orjson.dumps(
-            {"groupName": name, "consumeMessageOrderly": fifo, "retryMaxTimes": retry_max_times, "consumeEnable": True}
-        )
-        return self._change(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    def topic_placement(self, name: str) -> TopicPlacement | None:
+        """Which broker groups take the message groups of a topic; None when nothing says, or controllers know of no placements.
+
+        Raises ConnectionLost, RequestTimeout or RequestError when there is no leader to ask.
+        """
+        accept = (codes.SUCCESS, codes.REQUEST_CODE_NOT_SUPPORTED)
+        answer = self.ask_leader(codes.TOPIC_PLACEMENT, {"topic": name}, timeout_ms=self._timeout_ms, accept=accept)
+        return decode(TopicPlacement, answer.body) if answer.code == codes.SUCCESS and answer.body else None
+
+    def create_group(
+        self, name: str, fifo: bool = False, retry_max_times: int = 16, settings: Mapping[str, Setting] | None = None
+    ) -> list[NodeOutcome]:
+        """Create or change a consumer group on every broker group; one outcome per broker group.
+
+        Without `settings` (`group_settings`) a new one keeps order in each message group, and one that is there keeps its own.
+        """
+        if settings is None:
+            settings = {} if self._has_group(name) else {"order_scope": ORDER_SCOPES[0]}
+        config = {
+            "groupName": name,
+            "consumeMessageOrderly": fifo,
+            "retryMaxTimes": retry_max_times,
+            "consumeEnable": True,
+            "attributes": attribute_changes(settings),
+        }
+        return self._change(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=orjson.dumps(config))
+
+    def change_group(self, name: str, settings: Mapping[str, Setting]) -> list[NodeOutcome]:
+        """Set, or with None take away, settings of a consumer group on every broker group; nothing else of it changes.
+
+        One outcome per broker group that has a master.
+        """
+        outcomes = []
+        for broker_name, address in self.masters().items():
+            try:
+                config = self._group_config(address, name)
+            except RequestError as error:
+                outcomes.append(NodeOutcome(broker_name, Outcome.REFUSED, error.message))
+            except (ConnectionLost, RequestTimeout) as error:
+                outcomes.append(NodeOutcome(broker_name, Outcome.NOT_ATTEMPTED, str(error)))
+            else:
+                body = orjson.dumps({**config, "attributes": attribute_changes(settings)})
+                outcomes += self._change(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body, only=broker_name)
+        return outcomes
+
+    def group_settings(self, name: str) -> dict[str, GroupSettings]:
+        """Broker name -> the consumer group's settings there; groups without it are left out."""
+        found = {}
+        for broker_name, address in self.masters().items():
+            try:
+                found[broker_name] = settings_of(self._group_config(address, name)["attributes"])
+            except RequestError as error:
+                if error.code != codes.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    raise
+        return found
+
+    def _group_config(self, address: str, name: str) -> dict[str, Any]:
+        return _listing(self._ask(address, codes.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name}))
+
+    def _has_group(self, name: str) -> bool:
+        """Whether a master that can be asked has the consumer group."""
+        for address in self.masters().values():
+            with suppress(ConnectionLost, RequestTimeout):  # the change will say so of that broker
+                tables = orjson.loads(self._ask(address, codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body)
+                if name in tables["subscriptionGroupTable"]:
+                    return True
+        return False
 
     def delete_group(self, name: str) -> list[NodeOutcome]:
         """Delete a consumer group and its offsets; one outcome per broker group."""
@@ -384,6 +447,15 @@ class AdminClient:
         """
         ext = {"offset": str(offset), "decision": decision, "decidedBy": decided_by}
         self._ask(self._master(group), codes.END_GIVEN_UP_TRANSACTION, ext, timeout_ms=_CHANGE_TIMEOUT_MS)
+
+    def open_gate(self, group: str, topic: str, source: str) -> bool:
+        """Let ordered groups of a broker group wait no more for what of the topic lies in another one, the `source`.
+
+        False: nothing of it waited for that one. Raises RequestError when it is not known whether this holds.
+        """
+        ext = {"topic": topic, "brokerName": source}
+        answer = self._ask(self._master(group), codes.OPEN_GATE, ext, timeout_ms=_CHANGE_TIMEOUT_MS)
+        return answer.remark != "unchanged"
 
     # ---- inside
 

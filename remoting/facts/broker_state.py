@@ -60,21 +60,51 @@ class TopicState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumedQueueState:
-    """How far a consumer group is; None = it has no offset. `in_flight` messages are popped and neither acked nor back.
+class WaitingMessageGroup:
+    """A message group that waits until then, unless a client finishes the message that is before the `waiting` others."""
 
-    `pending_reset`: where the group goes on as soon as a consumer asks, while it was not told yet.
+    message_group: str
+    until_ms: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedQueueState:
+    """How far a consumer group is; None = it has no offset. `in_flight` messages are popped and not acked; `coming_back` of them
+    are with nobody any more, and wait to be popped again.
+
+    `pending_reset`: where the group goes on as soon as a consumer asks, while it was not told yet. `held_since_ms`: when the
+    oldest of what clients have was taken. `blocked_until_ms`: an ordered queue gives nothing until then, unless a client finishes
+    what it has of it. `waiting_groups`: the message groups that wait, as many as may be told.
     """
 
     queue_id: int
     consumer_offset: int | None = None
     in_flight: int = -1
+    coming_back: int | None = None
     pending_reset: int | None = None
+    held_since_ms: int | None = None
+    blocked_until_ms: int | None = None
+    waiting_groups: tuple[WaitingMessageGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateState:
+    """New messages that an ordered group does not get since then: a change of the topic's placement, to this version, brought
+    them here, and the group has not finished what came before in the broker groups `sources`. `silent` of them do not answer.
+    `queue_ids` are the queues here that have such messages."""
+
+    version: int
+    since_ms: int
+    sources: tuple[str, ...]
+    silent: tuple[str, ...] = ()
+    queue_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumedTopicState:
     topic: str
+    gate: GateState | None = None
     queues: tuple[ConsumedQueueState, ...] = ()
 
 
@@ -98,10 +128,15 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """A consumer group. `forbidden` are topics that it may not read."""
+    """A consumer group. `forbidden` are topics that it may not read; `order_scope` says what an ordered one keeps the order of,
+    QUEUE or MESSAGE_GROUP; `invisible_*` bound for how long its messages are hidden, None = it says nothing."""
 
     name: str
     fifo: bool = False
+    order_scope: str | None = None
+    invisible_min_ms: int | None = None
+    invisible_max_ms: int | None = None
+    invisible_default_ms: int | None = None
     retry_max_times: int = -1
     system: bool = False
     topics: tuple[ConsumedTopicState, ...] = ()
@@ -257,6 +292,23 @@ class ScrubState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTimesState:
+    """What clients that reported to this broker measured in the last five to ten minutes.
+
+    `metric`: send, delivery, await or process as clients export it, or span_send, span_receive, span_process of their traces.
+    `counts` of values that are not above an upper bound in milliseconds, but above the one before; the last: above all of them.
+    """
+
+    metric: str
+    topic: str
+    group: str = ""
+    language: str = ""
+    status: str = ""
+    bounds_ms: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState(CamelCase):
     """Everything. A master alone tells of a `quorum`; `weaknesses` say, as sentences, what its settings give up of the promise.
 
@@ -294,3 +346,4 @@ class BrokerState(CamelCase):
     weaknesses: tuple[str, ...] = ()
     channel: ChannelState = field(default_factory=ChannelState)
     loop: LoopState = field(default_factory=LoopState)
+    client_times: tuple[ClientTimesState, ...] = ()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
+from remoting.facts.placements import TopicPlacement
 from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind
 
 
@@ -112,7 +113,7 @@ class GroupView:
 class ClusterView(CamelCase):
     """Everything. `as_of_ms` since 1970; `cluster` tells groups of controllers apart, `access_version` counts changes of users.
 
-    `unclean_election`: whether the settings allow one. `metrics` are running totals by name.
+    `unclean_election`: whether the settings allow one. `metrics` are running totals by name. `placements`: for who asks for them.
     """
 
     as_of_ms: int = field(default=-1, metadata=key("asOf"))
@@ -124,6 +125,7 @@ class ClusterView(CamelCase):
     unclean_election: bool = False
     metrics: Mapping[str, int] = field(default_factory=dict)
     loop: LoopState = field(default_factory=LoopState)
+    placements: tuple[TopicPlacement, ...] = ()
 
     def controller(self, address: str) -> ControllerView | None:
         return next((each for each in self.controllers if each.address == address), None)

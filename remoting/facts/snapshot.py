@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.facts.broker_state import EpochState, MemberState
+from remoting.facts.broker_state import EpochState, GateState, MemberState, WaitingMessageGroup
 from remoting.facts.history import HistoryEntry
+from remoting.facts.placements import TopicPlacement
 from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind, Health, Severity, TopicKind
 from remoting.names import is_dead_letter_topic, is_retry_topic
 
@@ -314,6 +315,7 @@ class Topic:
     queues: tuple[Queue, ...] = ()
     message_count: int | None = None
     in_per_s: float | None = None
+    placement: TopicPlacement | None = None
 
     @property
     def queue_count(self) -> int:
@@ -332,7 +334,9 @@ class Topic:
 class ConsumedQueue:
     """How far a consumer group is in a queue. `pending_reset`: where it goes on, while no consumer was told yet.
 
-    `start_offset`: where it will begin, while it has no offset. `lag` counts from the one or the other.
+    `start_offset`: where it will begin, while it has no offset. `lag` counts from the one or the other. `held_since_ms`: when the
+    oldest of what is in flight was taken. `blocked_until_ms`: an ordered queue gives nothing until then, unless a client finishes
+    what it has of it. `waiting_groups`: the message groups that wait, as many as were told.
     """
 
     group: str
@@ -342,7 +346,19 @@ class ConsumedQueue:
     max_offset: int | None = None
     lag: int | None = None
     in_flight: int | None = None
+    coming_back: int | None = None
     pending_reset: int | None = None
+    held_since_ms: int | None = None
+    blocked_until_ms: int | None = None
+    waiting_groups: tuple[WaitingMessageGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumedTopicGate:
+    """What a broker group holds back from an ordered group."""
+
+    group: str
+    gate: GateState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,19 +370,43 @@ class ConsumedTopic:
     lag_at_least: bool = False
     in_flight: int | None = None
     queues: tuple[ConsumedQueue, ...] = ()
+    gates: tuple[ConsumedTopicGate, ...] = ()
 
     @property
     def waits_to_be_told(self) -> bool:
         """A reset of a queue waits for a consumer."""
         return any(queue.pending_reset is not None for queue in self.queues)
 
+    @property
+    def held_since_ms(self) -> int | None:
+        """When the oldest message in flight was taken; None without any."""
+        return min((queue.held_since_ms for queue in self.queues if queue.held_since_ms is not None), default=None)
+
+    @property
+    def blocked_queues(self) -> int:
+        """How many ordered queues hold messages back at the moment: a client has messages of them, or the group has not finished
+        elsewhere what came before."""
+        gated = {(each.group, queue_id) for each in self.gates for queue_id in each.gate.queue_ids}
+        return sum(each.blocked_until_ms is not None or (each.group, each.queue_id) in gated for each in self.queues)
+
+    @property
+    def waiting_groups(self) -> tuple[WaitingMessageGroup, ...]:
+        """The message groups that wait, the longest first."""
+        found = (each for queue in self.queues for each in queue.waiting_groups)
+        return tuple(sorted(found, key=lambda each: (-each.until_ms, each.message_group)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroup:
-    """`forbidden` are topics that it may not read. `lag_at_least` as of its topics."""
+    """`forbidden` are topics that it may not read. `lag_at_least` as of its topics. `order_scope` and `invisible_*` as
+    `GroupState` says."""
 
     name: str
     fifo: bool = False
+    order_scope: str | None = None
+    invisible_min_ms: int | None = None
+    invisible_max_ms: int | None = None
+    invisible_default_ms: int | None = None
     retry_max_times: int | None = None
     topics: tuple[ConsumedTopic, ...] = ()
     forbidden: tuple[str, ...] = ()
@@ -376,12 +416,51 @@ class ConsumerGroup:
     in_flight: int | None = None
 
     @property
+    def coming_back(self) -> int:
+        """How many popped messages wait to be popped again."""
+        return sum(queue.coming_back or 0 for topic in self.topics for queue in topic.queues)
+
+    @property
+    def bounds_invisible_time(self) -> bool:
+        """Whether it says anything about for how long messages are hidden."""
+        return bool(self.invisible_min_ms or self.invisible_max_ms or self.invisible_default_ms)
+
+    @property
     def topic_count(self) -> int:
         return len(self.topics)
 
     @property
     def member_count(self) -> int:
         return len(self.members)
+
+    @property
+    def held_since_ms(self) -> int | None:
+        """When the oldest message in flight was taken; None without any."""
+        return min((topic.held_since_ms for topic in self.topics if topic.held_since_ms is not None), default=None)
+
+    @property
+    def blocked_queues(self) -> int:
+        """How many ordered queues hold messages back at the moment, as `ConsumedTopic` says."""
+        return sum(topic.blocked_queues for topic in self.topics)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTimes:
+    """What clients measured in the last minutes, on whichever broker they report to; `metric` as `ClientTimesState` says.
+
+    Half of the `count` values took no longer than `half_ms`, all but one in a hundred no longer than `most_ms`. None = longer
+    than what clients tell apart, which is up to `limit_ms`.
+    """
+
+    metric: str
+    topic: str
+    group: str = ""
+    language: str = ""
+    status: str = ""
+    count: int
+    half_ms: float | None = None
+    most_ms: float | None = None
+    limit_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,6 +532,7 @@ class ClusterSnapshot:
     rates: Rates = field(default_factory=Rates)
     topics: tuple[Topic, ...] = ()
     consumer_groups: tuple[ConsumerGroup, ...] = ()
+    client_times: tuple[ClientTimes, ...] = ()
     timeline: tuple[Event, ...] = ()
     history: tuple[HistoryEntry, ...] = ()
     processes: tuple[Process, ...] = ()

@@ -43,6 +43,13 @@ def offsets_of(record: Bytes) -> tuple[int, int, int]:
     return queue_offset, physical_offset, reconsume_times
 
 
+def with_reconsume_times(record: bytes, times: int) -> bytes:
+    """The record with another number of reconsume times. A checksum over the whole that it has does not fit it any more."""
+    at = Field.RECONSUME_TIMES.place(_STORED.unpack_from(record)[0])
+    end = at + Field.RECONSUME_TIMES.size
+    return record[:at] + times.to_bytes(end - at, "big", signed=True) + record[end:]
+
+
 def queue_offset_of(record: Bytes) -> int:
     offset: int = _QUEUE_OFFSET(record)[0]
     return offset

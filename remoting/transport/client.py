@@ -90,6 +90,10 @@ class RemotingClient:
                 )
         return connection
 
+    async def dial(self, address: str, handlers: Mapping[int, Handler]) -> RemotingConnection:
+        """A connection of the caller's own, who closes it; what the other side asks on it is handled. Raises ConnectionLost."""
+        return await connect(address, handlers=handlers, unreachable_ms=self._unreachable_ms, identity=self._identity)
+
     async def call(
         self,
         address: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from remoting.facts.snapshot import VERSION, ClusterSnapshot, Spark, SparkProcess
+from tasks.snapshot.clients import client_times
 from tasks.snapshot.consumers import consumer_groups
 from tasks.snapshot.history import history
 from tasks.snapshot.inputs import Look, Memory
@@ -23,7 +24,7 @@ def build(look: Look, memory: Memory) -> tuple[ClusterSnapshot, Memory]:
     speaking = speakers(look, found_groups)
     samples = keep(memory.samples, sample(look, speaking))
     processes = look.supervisor.processes if look.supervisor is not None else ()
-    found_topics = topics(speaking, previous, topic_rates(samples, speaking.silent))
+    found_topics = topics(look, speaking, previous, topic_rates(samples, speaking.silent))
     snapshot = ClusterSnapshot(
         version=VERSION,
         seq=(previous.seq if previous is not None else 0) + 1,
@@ -34,6 +35,7 @@ def build(look: Look, memory: Memory) -> tuple[ClusterSnapshot, Memory]:
         rates=rates(memory, samples),
         topics=tuple(found_topics),
         consumer_groups=tuple(consumer_groups(look, speaking, found_topics, previous)),
+        client_times=client_times(look),
         processes=processes,
         spark=_spark(look.spark),
     )

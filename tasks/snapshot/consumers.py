@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from remoting.facts.broker_state import ConsumedQueueState, GroupState, MemberState, SubscriptionState
 from remoting.facts.lag import Extent, extent_of, queue_lag, start_in, start_offset, starts_of, total
-from remoting.facts.snapshot import ClusterSnapshot, ConsumedQueue, ConsumedTopic, ConsumerGroup, Topic
+from remoting.facts.snapshot import (
+    ClusterSnapshot,
+    ConsumedQueue,
+    ConsumedTopic,
+    ConsumedTopicGate,
+    ConsumerGroup,
+    Topic,
+)
 from remoting.facts.words import GroupStart
 from remoting.names import group_of_retry_topic
 from tasks.snapshot.inputs import Look, known
@@ -82,18 +89,24 @@ def _group(
 ) -> ConsumerGroup:
     """One consumer group by the words of all broker groups; of its configuration the first one's."""
     consumed: dict[str, dict[Place, ConsumedQueueState]] = {}
+    gates: dict[str, list[ConsumedTopicGate]] = {}
     for broker_group, state in told:
         for topic in state.topics:
             consumed.setdefault(topic.topic, {}).update(
                 ((broker_group, queue.queue_id), queue) for queue in topic.queues
             )
+            if topic.gate is not None:
+                gates.setdefault(topic.topic, []).append(ConsumedTopicGate(group=broker_group, gate=topic.gate))
     group = unheard if not told else _configured(told[0][1])
     assert group is not None
     starts = starts_of(clients.subscriptions)
     before = {each.topic for each in unheard.topics} if unheard is not None else ()
     present = {*starts, *before, *queues.returns.get(group.name, ())} & queues.extents.keys()
     topics = tuple(
-        _topic(name, consumed.get(name, {}), start_in(group.name, name, starts.get(name, ())), queues)
+        replace(
+            _topic(name, consumed.get(name, {}), start_in(group.name, name, starts.get(name, ())), queues),
+            gates=tuple(gates.get(name, ())),
+        )
         for name in sorted(present | consumed.keys())
     )
     return replace(
@@ -108,7 +121,15 @@ def _group(
 
 
 def _configured(told: GroupState) -> ConsumerGroup:
-    return ConsumerGroup(name=told.name, fifo=told.fifo, retry_max_times=known(told.retry_max_times))
+    return ConsumerGroup(
+        name=told.name,
+        fifo=told.fifo,
+        order_scope=told.order_scope,
+        invisible_min_ms=told.invisible_min_ms,
+        invisible_max_ms=told.invisible_max_ms,
+        invisible_default_ms=told.invisible_default_ms,
+        retry_max_times=known(told.retry_max_times),
+    )
 
 
 def _topic(
@@ -143,7 +164,11 @@ def _queue(place: Place, told: ConsumedQueueState | None, extent: Extent | None,
         max_offset=extent.high if extent is not None else None,
         lag=queue_lag(consumer_offset, start, extent) if extent is not None else 0,
         in_flight=known(told.in_flight) if told is not None else None,
+        coming_back=told.coming_back if told is not None else None,
         pending_reset=known(told.pending_reset) if told is not None else None,
+        held_since_ms=told.held_since_ms if told is not None else None,
+        blocked_until_ms=told.blocked_until_ms if told is not None else None,
+        waiting_groups=told.waiting_groups if told is not None else (),
     )
 
 

@@ -64,8 +64,10 @@ def speakers(look: Look, groups: Sequence[Group]) -> Speakers:
 # ---- topics
 
 
-def topics(speaking: Speakers, previous: ClusterSnapshot | None, rates: Mapping[str, float]) -> list[Topic]:
+def topics(look: Look, speaking: Speakers, previous: ClusterSnapshot | None, rates: Mapping[str, float]) -> list[Topic]:
     """Every topic with its queues over all groups."""
+    view = look.view
+    placements = {each.topic: each for each in view.placements} if view is not None else {}
     found: dict[str, Topic] = {}
     queues: dict[str, list[Queue]] = {}
     for group, state in speaking.states.items():
@@ -79,7 +81,10 @@ def topics(speaking: Speakers, previous: ClusterSnapshot | None, rates: Mapping[
         if lost:
             found.setdefault(old.name, old)
             queues.setdefault(old.name, []).extend(replace(each, min_offset=None, max_offset=None) for each in lost)
-    whole = (_whole(topic, queues[topic.name], rates.get(topic.name)) for topic in found.values())
+    whole = (
+        replace(_whole(topic, queues[topic.name], rates.get(topic.name)), placement=placements.get(topic.name))
+        for topic in found.values()
+    )
     return sorted(whole, key=lambda topic: (topic.system, topic.name))
 
 

@@ -2,10 +2,10 @@
 
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
-Names are those of the modules: sends, grpc_sends, receive_ack, bulk_reads, replication, catch_up, failover, memory,
-many_queues, startup, viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only
-when it is named. When the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is
-0 whether goals are met or not: a run on a shared machine is read, not obeyed.
+Names are those of the modules: sends, grpc_sends, receive_ack, pop_ack, bulk_reads, replication, catch_up, failover, memory,
+in_flight, idle_clients, revival, ledger_turns, many_queues, startup, viewers, spark_start. `replication` takes long, because it
+measures Apache RocketMQ as well, and runs only when it is named. When the time is up, the benchmarks that were not begun are left
+out, and the table says so. The exit code is 0 whether goals are met or not: a run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from tests.bench import (
     catch_up,
     failover,
     grpc_sends,
+    idle_clients,
+    in_flight,
+    ledger_turns,
     many_queues,
     memory,
+    pop_ack,
     receive_ack,
     replication,
+    revival,
     sends,
     spark_start,
     startup,
@@ -43,11 +48,16 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "sends": lambda: [pairs.row for pairs in sends.run(options.pairs, options.seconds)],
         "grpc_sends": lambda: [pairs.row for pairs in grpc_sends.run(options.pairs, options.seconds)],
         "receive_ack": lambda: [pairs.row for pairs in receive_ack.run(options.pairs, messages)],
+        "pop_ack": lambda: pop_ack.run(messages),
         "bulk_reads": lambda: bulk_reads.run(options.pairs, 10 * messages),
         "replication": lambda: replication.run(options.pairs, options.seconds, options.pairs, options.warm_up),
         "catch_up": lambda: [catch_up.run(options.pairs, options.megabytes).row],
         "failover": lambda: failover.run(options.kills, options.freezes, options.freezes, options.freezes),
         "memory": lambda: [reading.row for reading in memory.run(options.sends)],
+        "in_flight": in_flight.run,
+        "idle_clients": lambda: idle_clients.run(options.clients),
+        "revival": lambda: revival.run(),
+        "ledger_turns": lambda: ledger_turns.run(),
         "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
         "viewers": lambda: viewers.run(options.viewers),
@@ -84,6 +94,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--viewers", type=int, default=viewers.VIEWERS, help="people who look at the same page (%(default)s)"
+    )
+    parser.add_argument(
+        "--clients", type=int, default=idle_clients.CLIENTS, help="gRPC clients that are idle at once (%(default)s)"
     )
     parser.add_argument("--minutes", type=float, default=25, help="begin no benchmark after this time (%(default)s)")
     parser.add_argument("--json", type=Path, help="write the table's rows to this file, too")

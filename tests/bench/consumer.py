@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import socket
 import struct
 import sys
@@ -31,6 +32,7 @@ BATCH: Final = 32
 _INVISIBLE_MS: Final = 300_000
 _WAIT_MS: Final = 1000  # a receive that brings nothing within this time ends its conversation
 _READ_BYTES: Final = 1 << 20
+_FOUND_OR_NOT: Final = (definition.Code.Value("OK"), definition.Code.Value("MESSAGE_NOT_FOUND"))
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Wire(Protocol):
     """One connection's protocol, without the socket."""
 
     opening: bytes
+    is_ready: bool  # for receives
 
     def receive(self) -> bytes:
         """The bytes of one more request for messages."""
@@ -79,11 +82,19 @@ class GrpcWire:
         self._ack = service.AckMessageRequest()
         self._ack.group.name = group
         self._ack.topic.name = topic
-        self._heads = {method: _request_head(method) for method in ("ReceiveMessage", "AckMessage")}
+        client_id = f"bench-consumer-{os.getpid()}"
+        self._heads = {method: _request_head(method, client_id) for method in ("ReceiveMessage", "AckMessage")}
         self._rest = b""
         self._next_stream_id = 1
         self._calls: dict[int, tuple[bool, float, list[bytes]]] = {}
         self._unreplenished = 0
+        # Apache RocketMQ's proxy serves a receive only of a client whose settings it knows
+        self._settings_stream_id = self._next_stream_id
+        self._next_stream_id += 2
+        self.is_ready = False
+        self.opening += frames.encode_frame(
+            frames.HEADERS, frames.END_HEADERS, self._settings_stream_id, _request_head("Telemetry", client_id)
+        ) + frames.encode_frame(frames.DATA, 0, self._settings_stream_id, _prefixed(_settings(topic, group)))
 
     def receive(self) -> bytes:
         return self._call("ReceiveMessage", self._receive)
@@ -104,6 +115,11 @@ class GrpcWire:
                 break
             payload = data[position + frames.FRAME_HEADER_BYTES : end]
             position = end
+            if stream_id == self._settings_stream_id:
+                if flags & frames.END_STREAM:
+                    raise RuntimeError("the server ended the telemetry stream")
+                self.is_ready |= kind == frames.DATA  # it answers the settings with its own
+                continue
             if kind == frames.DATA:
                 self._unreplenished += len(payload)
                 self._calls[stream_id][2].append(payload)
@@ -119,7 +135,7 @@ class GrpcWire:
         self._calls[stream_id] = method == "ReceiveMessage", time.monotonic(), []
         return (
             frames.encode_frame(frames.HEADERS, frames.END_HEADERS, stream_id, self._heads[method])
-            + frames.encode_frame(frames.DATA, frames.END_STREAM, stream_id, struct.pack(">BI", 0, len(message)) + message)
+            + frames.encode_frame(frames.DATA, frames.END_STREAM, stream_id, _prefixed(message))
         )  # fmt: skip
 
     def _answered(self, received: bool, began_s: float, parts: list[bytes]) -> Answer:
@@ -132,6 +148,8 @@ class GrpcWire:
         del ack.entries[:]
         for message in messages:
             response = service.ReceiveMessageResponse.FromString(message)
+            if response.HasField("status") and response.status.code not in _FOUND_OR_NOT:
+                raise RuntimeError(f"a receive was refused: {response.status.message}")
             if response.HasField("message"):
                 system = response.message.system_properties
                 ack.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
@@ -139,7 +157,24 @@ class GrpcWire:
         return Answer(True, count, took_s, self._call("AckMessage", ack.SerializeToString()) if count else b"")
 
 
-def _request_head(method: str) -> bytes:
+def _settings(topic: str, group: str) -> bytes:
+    """What a simple consumer says first on its telemetry stream."""
+    command = service.TelemetryCommand()
+    command.settings.client_type = definition.ClientType.Value("SIMPLE_CONSUMER")
+    command.settings.subscription.group.name = group
+    subscribed = command.settings.subscription.subscriptions.add()
+    subscribed.topic.name = topic
+    subscribed.expression.type = definition.FilterType.Value("TAG")
+    subscribed.expression.expression = "*"
+    encoded: bytes = command.SerializeToString()
+    return encoded
+
+
+def _prefixed(message: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def _request_head(method: str, client_id: str) -> bytes:
     """A header block that leaves the server's table alone."""
     fields = {
         ":method": "POST",
@@ -148,8 +183,10 @@ def _request_head(method: str) -> bytes:
         ":authority": "127.0.0.1",
         "content-type": "application/grpc",
         "te": "trailers",
-        "x-mq-client-id": "bench-consumer",
+        "grpc-timeout": "60S",
+        "x-mq-client-id": client_id,
         "x-mq-language": "PYTHON",
+        "x-mq-protocol": "v2",
     }
     return b"".join(frames.literal_field(name.encode(), value.encode()) for name, value in fields.items())
 
@@ -176,6 +213,7 @@ class RemotingWire:
     """POP on remoting: codes 200050 and 200151."""
 
     opening = b""
+    is_ready = True
 
     def __init__(self, topic: str, group: str) -> None:
         self._topic = topic
@@ -250,14 +288,15 @@ def consume(wire: Wire, address: str, conversations: int) -> dict[str, Any]:
     ack_s: list[float] = []
     with socket.create_connection(split_address(address), 30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(wire.opening)
+        while not wire.is_ready:
+            for _ in wire.answers(_received(connection)):
+                raise RuntimeError("the server answered a call that nobody made")
         began_s = last_s = time.monotonic()
-        connection.sendall(wire.opening + b"".join(wire.receive() for _ in range(conversations)))
+        connection.sendall(b"".join(wire.receive() for _ in range(conversations)))
         while conversations:
-            data = connection.recv(_READ_BYTES)
-            if not data:
-                raise RuntimeError("the server closed the connection")
             requests = []
-            for answer in wire.answers(data):
+            for answer in wire.answers(_received(connection)):
                 if not answer.received:
                     acked += answer.count
                     ack_s.append(answer.took_s)
@@ -279,6 +318,13 @@ def consume(wire: Wire, address: str, conversations: int) -> dict[str, Any]:
         "receive_s": receive_s,
         "ack_s": ack_s,
     }
+
+
+def _received(connection: socket.socket) -> bytes:
+    data = connection.recv(_READ_BYTES)
+    if not data:
+        raise RuntimeError("the server closed the connection")
+    return data
 
 
 def main(protocol: str, address: str, topic: str, group: str, conversations: str) -> None:

@@ -38,7 +38,7 @@ def measured(program: Path, protocol: str, settings: tuple[str, ...], messages: 
             target = cluster.grpc_addresses[0] if protocol == "grpc" else address
             pid = cluster.brokers[0].pid
             before_s = cpu_seconds(pid)
-            results = consume(protocol, target)
+            results = consume(protocol, target, TOPIC, _group(protocol))
             used_s = cpu_seconds(pid) - before_s
             check(results, stored, cluster, address, protocol)
             return sample_of(results, stored, used_s)
@@ -46,16 +46,16 @@ def measured(program: Path, protocol: str, settings: tuple[str, ...], messages: 
     return measure
 
 
-def consume(protocol: str, address: str) -> list[dict[str, Any]]:
-    """Let the consumers run until nothing is left; what each says."""
+def consume(protocol: str, address: str, topic: str, group: str) -> list[dict[str, Any]]:
+    """Let the consumers run until a receive brings nothing; what each says."""
     words = [
         sys.executable,
         "-m",
         "tests.bench.consumer",
         protocol,
         address,
-        TOPIC,
-        _group(protocol),
+        topic,
+        group,
         str(_CONVERSATIONS),
     ]
     processes = [subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(_PROCESSES)]

@@ -56,6 +56,8 @@ class Console:
         }
         self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._django: subprocess.Popen[str] | None = None
+        self.cookies: list[Any] = []  # of the administrator, once a tab has logged in
         self.is_up = False
         self.sequence = 0
         self._document: dict[str, Any] | None = None
@@ -80,8 +82,30 @@ class Console:
         return done.stdout
 
     def django(self, code: str) -> str:
-        """Run code with Django set up."""
-        return self.python("-c", f"import django; django.setup()\n{code}")
+        """Run code where Django is set up, and give back what it printed."""
+        if self._django is None:
+            self._django = self._run_django()
+        assert self._django.stdin is not None
+        assert self._django.stdout is not None
+        self._django.stdin.write(json.dumps(code) + "\n")
+        self._django.stdin.flush()
+        answer = self._django.stdout.readline()
+        assert answer, (self._directory / "django.log").read_text()
+        said: str = json.loads(answer)
+        return said
+
+    def _run_django(self) -> subprocess.Popen[str]:
+        """One process for all such code: to set Django up takes more than a second of a processor."""
+        with open(self._directory / "django.log", "ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.browser.beside"],
+                cwd=PROJECT,
+                env=self.environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
 
     def everything_kept(self) -> bytes:
         """What is in the console's database with its log, and in Redis."""
@@ -146,6 +170,8 @@ class Console:
         self._stopping.set()
         if self._feeder.is_alive():
             self._feeder.join()
+        if self._django is not None:
+            self._django.communicate()
         for process in reversed(self._processes):
             self._end(process)
         self._processes.clear()

@@ -21,6 +21,7 @@ from tests.browser.cluster import CLIENT_USER
 from tests.browser.conftest import PASSWORD, Console
 from tests.browser.test_console import Tab
 from tests.browser.untidy import BROKERS, CLUSTER, GROUP, TOPIC, USER, untidy_document
+from tests.support.cluster import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +52,7 @@ PLACES = (
     "/groups/",
     "/groups/new",
     f"/groups/{GROUP}/",
+    f"/groups/{GROUP}/edit",
     f"/groups/{GROUP}/delete",
     "/reports/",
     "/reports/throughput/run",
@@ -122,7 +124,7 @@ def walk(console: Console, browser: Any, addresses: list[str]) -> Walk:
                 tab.page.set_viewport_size({"width": width, "height": HEIGHT})
                 if width == WIDTHS[0]:
                     tab.go(address)
-                tab.page.evaluate(DRAWN)
+                tab.is_drawn(width)
                 found.layout[width] += [(address, *each) for each in layout_faults(tab)]
                 if width in (PHONES[0], DESK):
                     found.names[width] += [(address, *each) for each in name_faults(tab, devtools)]
@@ -135,7 +137,6 @@ def walk(console: Console, browser: Any, addresses: list[str]) -> Walk:
     return found
 
 
-DRAWN = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 SIDEWAYS = """() => {
   const root = document.documentElement;
   const wide = [...document.querySelectorAll("main *, header *")].filter((each) => {
@@ -331,7 +332,8 @@ def test_the_chart_of_a_report_of_one_minute_has_each_label_once(person: Tab, ad
     person.page.wait_for_selector("[data-chart] canvas")
     person.page.evaluate(REMEMBER_LABELS)
     person.page.set_viewport_size({"width": 1000, "height": HEIGHT})  # so that it is drawn anew
-    person.page.wait_for_function("window.labels.length")
+    # the page may not evaluate text, so it cannot be asked for this by itself again and again
+    eventually("the chart is drawn", lambda: person.page.evaluate("window.labels.length"))
     labels = [label.split("\n")[0] for label in person.page.evaluate("window.labels")]
     minutes = [label for label in labels if re.fullmatch(r"\d\d:\d\d", label)]
     assert len(minutes) >= 3

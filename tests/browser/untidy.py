@@ -27,6 +27,7 @@ from remoting.facts.snapshot import (
     Verdict,
 )
 from remoting.facts.words import BrokerRole, Health, Severity
+from remoting.group_settings import MOST_INVISIBLE_MS
 from tests.support.documents import document
 from tests.web.fakes import HEALTHY
 
@@ -104,6 +105,9 @@ def _group(name: str) -> ConsumerGroup:
         name=name,
         topics=(ConsumedTopic(topic=TOPIC, lag=OFFSET * QUEUES, lag_at_least=True, in_flight=12_345, queues=queues),),
         forbidden=(named("forbidden"), TOPIC),
+        invisible_min_ms=MOST_INVISIBLE_MS - 1,
+        invisible_max_ms=MOST_INVISIBLE_MS,
+        invisible_default_ms=MOST_INVISIBLE_MS - 1,
         members=(member,),
         lag=OFFSET * QUEUES,
         lag_at_least=True,

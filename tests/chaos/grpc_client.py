@@ -117,7 +117,7 @@ def main(endpoints: str, topic: str, group: str) -> None:
     configuration = ClientConfiguration(endpoints, Credentials(), request_timeout=2)
     producer = Producer(configuration, (topic,))
     producer.startup()
-    consumer = SimpleConsumer(configuration, group, {topic: FilterExpression()}, await_duration=1)
+    consumer = SimpleConsumer(configuration, group, {topic: FilterExpression()}, await_duration=4)
     consumer.startup()
     draining, stopping, gate = threading.Event(), threading.Event(), Gate(workers=2)
     threads = [

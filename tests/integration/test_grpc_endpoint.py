@@ -5,13 +5,8 @@ The programs run as processes of their own, as users' programs do, with a home d
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import os
-import sys
-from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -28,88 +23,13 @@ from tests.unit.brokerd.proxy.waiting import until
 
 pytestmark = pytest.mark.slow
 
-PRELUDE = """
-import json, os, sys, threading, time
-from rocketmq import (ClientConfiguration, ConsumeResult, Credentials, FilterExpression, Message, MessageListener, Producer,
-                      PushConsumer, SimpleConsumer)
-configuration = ClientConfiguration(os.environ["ENDPOINTS"], Credentials(), request_timeout=3)
-
-def message(body, topic="Orders", **fields):
-    made = Message()
-    made.topic, made.body = topic, body
-    for name, value in fields.items():
-        setattr(made, name, value)
-    return made
-
-def say(**what):
-    print(json.dumps(what), flush=True)
-
-def hear():
-    return sys.stdin.readline().strip()
-"""
-
-
-class Program:
-    """A client program: says JSON lines, hears lines."""
-
-    def __init__(self, process: asyncio.subprocess.Process, errors: Path) -> None:
-        self._process = process
-        self._errors = errors
-
-    async def said(self):
-        assert self._process.stdout is not None
-        async with asyncio.timeout(60):
-            line = await self._process.stdout.readline()
-        assert line, f"the program ended: {self._errors.read_text()}"
-        return json.loads(line)
-
-    def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-
-    async def finished(self) -> None:
-        async with asyncio.timeout(60):
-            assert await self._process.wait() == 0, self._errors.read_text()
-
-    async def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
-
-
-@pytest.fixture
-async def programs(tmp_path):
-    """Starts client programs; whatever still runs at the end is killed."""
-    started: list[Program] = []
-
-    async def start(code: str, endpoints: Sequence[str], prelude: str = PRELUDE) -> Program:
-        home = tmp_path / f"home{len(started)}"
-        home.mkdir()
-        errors = home / "stderr"
-        with errors.open("wb") as sink:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                prelude + code,
-                env={**os.environ, "HOME": str(home), "ENDPOINTS": ";".join(endpoints)},
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=sink,
-            )
-        started.append(Program(process, errors))
-        return started[-1]
-
-    yield start
-    for program in started:
-        await program.kill()
-
 
 class Node:
     """One broker of a group: gRPC port, and the remoting port that forwarded calls come to."""
 
     def __init__(self, nodes: list[Node], broker: FakeBroker) -> None:
         self.nodes = nodes
-        self.is_master = False
+        self.is_master = self.is_handing_over = False
         self.dialler = RemotingClient()
         self.proxy = GrpcProxy(
             "127.0.0.1",
@@ -245,6 +165,83 @@ producer.shutdown()
         await until("every message to be acked", lambda: all("Pushed" in stored.finished for stored in broker.log))
         program.tell("stop")
         await program.finished()
+
+
+async def test_lite_clients_are_told_at_once_that_there_are_no_lite_topics(programs) -> None:
+    """Both kinds of consumers, and a producer: none waits until it gives up, and the reason comes from the broker."""
+    async with serving() as (broker, (node,)):
+        program = await programs(
+            """
+from rocketmq import LitePushConsumer, LiteSimpleConsumer
+
+class Listener(MessageListener):
+    def consume(self, one):
+        say(got=one.body.decode())
+        return ConsumeResult.SUCCESS
+
+def refusal(action):
+    try:
+        return repr(action())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+producer = Producer(configuration, ("Orders",))
+producer.startup()
+producer.send(message(b"not for a lite consumer"))
+begun = time.monotonic()
+push = LitePushConsumer(configuration, "Lite", "Orders", Listener())
+push.startup()
+pushed = refusal(lambda: push.subscribe_lite("news"))
+simple = LiteSimpleConsumer("Orders", configuration, "Lite", await_duration=2)
+simple.startup()
+deadline = time.monotonic() + 10
+while "quota: 0" in (asked := refusal(lambda: simple.subscribe_lite("news"))) and time.monotonic() < deadline:
+    time.sleep(0.05)  # it does not wait for its settings
+received = refusal(lambda: simple.receive(1, 15))
+say(pushed=pushed, asked=asked, received=received, took=time.monotonic() - begun)
+hear()
+push.shutdown()
+simple.shutdown()
+producer.shutdown()
+""",
+            [node.address],
+        )
+        told = await program.said()
+        for refused in (told["pushed"], told["asked"], told["received"]):
+            assert refused.startswith("UnsupportedException: 50500, this version does not have lite topics"), told
+        assert told["took"] < 8
+        await until("its question for queues", lambda: node.proxy.figures().calls["QueryAssignment"])
+        assert broker.pops == []
+        assert broker.members("Lite") == []
+        program.tell("stop")
+        await program.finished()
+
+
+async def test_a_priority_is_sent_and_received(programs) -> None:
+    async with serving() as (broker, (node,)):
+        broker.add_topic("Urgent", "PRIORITY")
+        program = await programs(
+            """
+producer = Producer(configuration, ("Urgent",))
+producer.startup()
+for priority in (0, 3, 9):
+    producer.send(message(b"%d" % priority, topic="Urgent", priority=priority))
+consumer = SimpleConsumer(configuration, "Sorters", {"Urgent": FilterExpression()}, await_duration=2)
+consumer.startup()
+got = {}
+while len(got) < 3:
+    for one in consumer.receive(32, 15):
+        got[one.body.decode()] = one.priority
+        consumer.ack(one)
+say(got=got)
+producer.shutdown()
+consumer.shutdown()
+""",
+            [node.address],
+        )
+        assert (await program.said())["got"] == {"0": 0, "3": 3, "9": 9}
+        await program.finished()
+        assert [stored.queue_id for stored in broker.log] == [0, 3, 3]
 
 
 async def test_an_ordered_group_is_told_so_and_gets_every_queue(programs) -> None:

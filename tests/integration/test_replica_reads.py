@@ -13,8 +13,9 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
 from remoting.record.codec import decode_records
 from tests.support.cluster import Cluster, eventually
+from tests.support.outlived_masters import check_what_was_seen
 from tests.support.pulling import pull_fields
-from tests.support.workload import Producer, call_until, check_queue, read_queue
+from tests.support.workload import call_until
 
 pytestmark = pytest.mark.slow
 
@@ -72,33 +73,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_what_replicas_gave_out_is_there_on_every_later_master(cluster: Cluster) -> None:
-    producer = Producer(cluster.controller_addresses, TOPIC, "p", 0)
-    producer.start()
-    producer.wait_for(20)
     readers = [Reader(address) for address in cluster.broker_addresses]
+    history = check_what_was_seen(cluster, TOPIC, readers, masters=3)
     for reader in readers:
-        reader.start()
-    kills = 0
-    for _ in range(3):
-        producer.wait_for(60)
-        master = cluster.master()
-        cluster.brokers[master].kill()
-        kills += 1
-        producer.wait_for(60)
-        cluster.brokers[master].start()
-        cluster.wait_in_sync(3)
-    history = producer.stop()
-    high = int(cluster.admin.queue_offsets(TOPIC)[0].max_offset)
-    eventually("all readers at the end", lambda: all(len(reader.seen) == high for reader in readers))
-    for reader in readers:
-        reader.stop()
-    records = read_queue(cluster.admin, TOPIC, 0)
-    check_queue(records, [history])
-    kept = {record.queue_offset: record.body for record in records}
-    for reader in readers:
-        assert reader.seen == kept, "a reader was given what is not there"
         assert reader.suggested == {"0"}, "nobody was far behind"
         assert codes.PULL_RETRY_IMMEDIATELY in reader.codes, "as a replica it sent its reader back"
         assert codes.PULL_OFFSET_MOVED not in reader.codes, "nobody's offset was moved"
-    assert kills == 3
     assert len(history.acknowledged) > 350

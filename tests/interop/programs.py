@@ -27,7 +27,7 @@ NODE_GRPC: Final = "rocketmq-client-nodejs@1.0.8"
 CPP_CLIENT: Final = "rocketmq==0.4.4"  # the binding to librocketmq that ships the library itself
 _HERE: Final = Path(__file__).parent
 _JAVA_SOURCES: Final = _HERE / "java" / "clients"
-_LONGEST_S: Final = 240
+_LONGEST_S: Final = 400
 _LINE = re.compile(r"^(passed|failed) ([\w-]+)(.*)$", re.MULTILINE)
 
 
@@ -138,13 +138,13 @@ def java(generation: str, main: str, apache: Apache, directory: Path, properties
     return _java_program(apache, classes, jars, main, given)
 
 
-def java_grpc(apache: Apache, directory: Path) -> Program:
-    """Our program around the Java client of version 5, whose protocol is gRPC. Raises Unavailable."""
+def java_grpc(apache: Apache, directory: Path, main: str = "FirstConnection") -> Program:
+    """A program of ours around the Java client of version 5, whose protocol is gRPC. Raises Unavailable."""
     jars = cached_jars(f"rocketmq-client-java-{JAVA_GRPC}", (f"org.apache.rocketmq:rocketmq-client-java:{JAVA_GRPC}",))
     classes = directory / "java-grpc-classes"
     if not classes.exists():
         _compile(Path(apache.java), jars, [*(_HERE / "java" / "grpc").glob("*.java")], classes)
-    return _java_program(apache, classes, jars, "FirstConnection", (f"user.home={directory}/java-grpc-home",))
+    return _java_program(apache, classes, jars, main, (f"user.home={directory}/java-grpc-home",))
 
 
 def _java_program(apache: Apache, classes: Path, jars: Path, main: str, properties: Sequence[str]) -> Program:
@@ -183,25 +183,37 @@ def go_grpc(directory: Path) -> Program:
     return _go(_HERE / "go-grpc", "1.24", directory)
 
 
+def rust_grpc() -> Program:
+    """Our program around the Rust client of version 5. Raises Unavailable."""
+    cargo = shutil.which("cargo")
+    if cargo is None:
+        raise Unavailable("the program around the Rust client needs Rust 1.85 or newer (cargo)")
+    target = cache_directory() / "rust-grpc"  # what it needs takes minutes to build
+    _build(
+        _HERE / "rust-grpc",
+        [cargo, "fetch"],
+        [cargo, "build", "--release", "--quiet", "--target-dir", str(target)],
+    )
+    return Program([str(target / "release" / "checks")], {})
+
+
 def _go(sources: Path, version: str, directory: Path) -> Program:
     compiler = shutil.which("go")
     if compiler is None:
         raise Unavailable(f"the program around the Go client needs Go {version} or newer (golang-go)")
-    modules = subprocess.run(
-        [compiler, "mod", "download"], cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    if modules.returncode:
-        raise Unavailable(f"the Go client could not be had: {modules.stdout.strip()}")
     target = directory / "checks"
-    done = subprocess.run(
-        [compiler, "build", "-mod=readonly", "-o", str(target), "."],
-        cwd=sources,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout
+    build = [compiler, "build", "-mod=readonly", "-o", str(target), "."]
+    _build(sources, [compiler, "mod", "download"], build)
     return Program([str(target)], {})
+
+
+def _build(sources: Path, fetch: Sequence[str], build: Sequence[str]) -> None:
+    """Get what the program needs, and build it. Raises Unavailable when it cannot be had."""
+    fetched = subprocess.run(fetch, cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if fetched.returncode:
+        raise Unavailable(f"what {sources.name} needs could not be had: {fetched.stdout.strip()}")
+    built = subprocess.run(build, cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert built.returncode == 0, built.stdout
 
 
 def node() -> Program:
@@ -209,9 +221,9 @@ def node() -> Program:
     return _node(NODE_CLIENT, "checks.js")
 
 
-def node_grpc() -> Program:
-    """Our program around the Node client of version 5. Raises Unavailable."""
-    return _node(NODE_GRPC, "grpc/first_connection.js")
+def node_grpc(program: str = "first_connection") -> Program:
+    """A program of ours around the Node client of version 5. Raises Unavailable."""
+    return _node(NODE_GRPC, f"grpc/{program}.js")
 
 
 def _node(client: str, program: str) -> Program:

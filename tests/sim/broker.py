@@ -61,7 +61,7 @@ _INTERRUPTED = 0.2  # of the writes to the log, by a thread that has something t
 _RETENTION_MS = 300
 # Somebody holds the log's begin, so nothing is deleted, but a full disk refuses appends and takes them again when it has room.
 _RETENTION = RetentionSettings(force_percent=98, refuse_percent=99, enough_free_bytes=4096)
-_POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000)
+_POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000, inherited_lease_ms=20_000)
 
 
 class SimReplica:
@@ -116,6 +116,7 @@ class SimBroker(Node):
         self.network = network
         self.rng = world.random(self.name)
         self._rng_of_threads = world.random(f"threads of {self.name}")
+        self._rng_of_tags = world.random(f"tags of {self.name}")
         self.interrupted_writes = 0  # that another thread saw half done
         self.settings = self.first_settings = settings
         self.store_settings = store
@@ -211,7 +212,7 @@ class SimBroker(Node):
         given = (
             BrokerIdentity(CLUSTER, self.group, self.store_host),
             CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
-            Environment(self.disk, self, self.wall_ms, self.rng),
+            Environment(self.disk, self, self.wall_ms, self.rng, random_bits=self._rng_of_tags.getrandbits),
         )
         store = open_store(*given, ask_first=ask_first)
         incarnation = next_incarnation(self.disk, random.getrandbits)

@@ -21,6 +21,7 @@ from brokerd.transactions.decide import Outcome
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState
 from controllerd.state.machine import ControllerMachine
+from remoting.names import dead_letter_topic_of
 from tests.sim.broker import GROUP
 from tests.sim.clients import QUEUES, TOPIC
 from tests.sim.delays import check_delays
@@ -244,6 +245,7 @@ def check_end(cluster: SimCluster) -> None:
         _check_transactions(cluster, broker)
         check_delays(cluster, broker)
     _check_counts(cluster)
+    _check_dead_letters(cluster)
     _check_replicas(cluster)
 
 
@@ -414,6 +416,19 @@ def read_log(broker: SimBroker) -> bytes:
         parts.append(part)
         position += len(part)
     return b"".join(parts)
+
+
+def _check_dead_letters(cluster: SimCluster) -> None:
+    """What was given up is in the dead-letter topic once, and what was acked is not."""
+    history, require = cluster.history, cluster.world.require
+    dead = Counter(read_queue(cluster, cluster.brokers[0], dead_letter_topic_of(POP_GROUP), 0))
+    missing = history.given_up - dead.keys()
+    require(not missing, f"{len(missing)} dead letters are not there, such as {sorted(missing)[:1]}")
+    sent_once = [body for body in dead if history.attempts[body] == 1]
+    again = [body for body in sent_once if dead[body] > 1]
+    require(not again, f"{len(again)} dead letters are there twice, such as {sorted(again)[:1]}")
+    acked = [body for body in sent_once if body in history.finished and body not in history.given_up]
+    require(not acked, f"{len(acked)} acked messages are dead letters as well, such as {sorted(acked)[:1]}")
 
 
 def read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -> list[bytes]:

@@ -13,9 +13,9 @@ from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.journal import Journal
 from brokerd.metadata.service import MetadataService
+from brokerd.pop.batch import Batch
 from brokerd.pop.finishing import Finishing
 from brokerd.pop.ledger import PopLedger
-from brokerd.pop.queue_ledger import Batch
 from brokerd.pop.reviver import Reviver
 from brokerd.pop.service import PopService
 from brokerd.replication.settings import ReplicationSettings
@@ -225,7 +225,7 @@ MUTANTS = (
         ((Journal, "when_acknowledged", _at_once),),
         full("processes"),
         within=60,
-        first=8,
+        first=9,
     ),
     Mutant(
         "an id again",
@@ -284,7 +284,7 @@ MUTANTS = (
         ((OpenTransactions, "done_before", property(lambda table: table.next_offset)),),
         full("processes"),
         within=40,
-        first=2,
+        first=17,
     ),
     Mutant(
         "ends twice",
@@ -453,7 +453,7 @@ MUTANTS = (
         ((TransactionTopics, "rebuild", _begin_at_the_end),),
         full("processes"),
         within=40,
-        first=2,
+        first=7,
     ),
     Mutant(
         "delivered early",

@@ -230,6 +230,7 @@ class SimController(Node):
             groups,
             RouteTable(),
             counters,
+            self.machine,
         )
         self._returns = Returns(raft.group, self, self.members, owner)
         self._handlers = {

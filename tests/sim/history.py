@@ -32,6 +32,7 @@ class History:
     finished_places: dict[tuple[int, int, int], float] = field(
         default_factory=dict
     )  # the same by (retry flag, queue, offset)
+    given_up: set[bytes] = field(default_factory=set)  # by the consumer, for the dead-letter topic, for certain
     perhaps_finished: set[bytes] = field(default_factory=set)  # an ack's outcome is not known, so it may hold
     deliveries: Counter[bytes] = field(default_factory=Counter)
     committed: dict[tuple[str, int], int] = field(default_factory=dict)  # (group, queue) -> highest confirmed offset

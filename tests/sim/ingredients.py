@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tests.sim.fixed_roles import FixedGroup
 from tests.sim.mortals import Mortals
+from tests.sim.ordered_groups import OrderedGroups
 from tests.sim.originals import Originals
 from tests.sim.resets import Resets
 from tests.sim.side_group import SecondGroup
@@ -43,6 +44,7 @@ INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "lease holders that die": Mortals,
     "fixed roles": FixedGroup,
     "gRPC through replicas": ThroughReplicas,
+    "message groups": OrderedGroups,
     "offset resets": Resets,
     "replica of the original": Originals,
     "second group": SecondGroup,
@@ -55,6 +57,7 @@ _SHARES: Final = {
     "gRPC through replicas": 0.15,
     "offset resets": 0.15,
     "replica of the original": 0.1,
+    "message groups": 0.12,
 }
 # Where one disk is damaged the others must be there, and nothing else may go wrong with them.
 _NOT_IN: Final = frozenset({"rot", "decay", "memory"})

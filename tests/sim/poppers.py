@@ -1,4 +1,4 @@
-"""Consumers that pop: an unordered group that acks, postpones and forgets, and an ordered one."""
+"""Consumers that pop: an unordered group that acks, postpones, gives up and forgets, and an ordered one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ if TYPE_CHECKING:
 POP_GROUP = "poppers"
 ORDERED_GROUP = "ordered"
 _ORDERED_HIDDEN_MS = 600
+_OF_ITS_TIME = 0.8  # of an invisible time a message is hidden for certain, whatever the clocks do
 
 
 class Popper(Client):
-    """Pops from all queues; acks most messages, postpones some, forgets some."""
+    """Pops from all queues; acks most messages, postpones some, gives some up, forgets some."""
 
     def __init__(self, world: World, cluster: SimCluster, name: str) -> None:
         super().__init__(world, cluster, name)
         self.is_draining = False
         self.in_hand = 0  # messages that wait for this client's next move
         self.idle_pops = 0
+        # (masterships that had ended, until when) a place is hidden, as long as nobody asks for another time
+        self._hidden: dict[tuple[int, int, int], tuple[int, float]] = {}
+        self._attempts: dict[tuple[int, int, int], tuple[int, int]] = {}  # the same, and the delivery's number
 
     def drain(self) -> None:
         """From now on finish everything that comes."""
@@ -62,10 +66,10 @@ class Popper(Client):
         self.history.count("pop", "ok")
         self.idle_pops = self.idle_pops + 1 if outcome.status is PopStatus.NOTHING else 0
         for message in outcome.messages:
-            self._take(message, asked_ms)
+            self._take(message, asked_ms, outcome.invisible_time_ms)
         self.again(2, 40)
 
-    def _take(self, message: PoppedMessage, asked_ms: float) -> None:
+    def _take(self, message: PoppedMessage, asked_ms: float, invisible_time_ms: int) -> None:
         try:
             record, is_intact = look_at(message.record)
         except ProtocolError as error:
@@ -83,14 +87,22 @@ class Popper(Client):
             self.history.finished_places.get(place, asked_ms) >= asked_ms,
             f"{name} delivered {body[:20]!r} again after its ack, from the same place {place}",
         )
-        if self.history.finished.get(body, asked_ms) < asked_ms and self.history.attempts[body] == 1:
-            # It was brought back, and whoever did that was cut off between the copy and the record that says so: the next one
-            # brings it back again. Without such an interruption there is one copy at a time.
-            self.history.count("pop", "copied twice")
-            self.world.require(
-                message.retry_flag != 0 and self.cluster.interruptions > 0,
-                f"{name} delivered {body[:20]!r} again after its ack",
-            )
+        self.world.require(
+            self.history.attempts[body] > 1 or self.history.finished.get(body, asked_ms) >= asked_ms,
+            f"{name} delivered {body[:20]!r} again after its ack: it was in two places",
+        )
+        hidden = self._hidden.get(place)
+        self.world.require(
+            hidden is None or hidden[0] != self.cluster.interruptions or self.world.now_ms >= hidden[1],
+            f"{name} delivered {body[:20]!r} from {place} twice within its invisible time",
+        )
+        mastership, attempts = self._attempts.get(place, (-1, 0))
+        self.world.require(
+            mastership != self.cluster.interruptions or message.delivery_attempt > attempts,
+            f"{name} counts delivery {message.delivery_attempt} of {body[:20]!r} after delivery {attempts}",
+        )
+        self._attempts[place] = (self.cluster.interruptions, message.delivery_attempt)
+        self._hidden[place] = (self.cluster.interruptions, asked_ms + _OF_ITS_TIME * invisible_time_ms)
         self.history.deliveries[body] += 1
         self.in_hand += 1
         choice = self.rng.random()
@@ -98,6 +110,8 @@ class Popper(Client):
             self.after(self.rng.uniform(0, 200), lambda: self._ack(body, message))
         elif choice < 0.85:
             self.after(self.rng.uniform(0, 200), lambda: self._postpone(body, message))
+        elif choice < 0.9:
+            self.after(self.rng.uniform(0, 200), lambda: self._give_up(body, message))
         else:
             self.in_hand -= 1
 
@@ -123,8 +137,34 @@ class Popper(Client):
             1500,
         )
 
+    def _give_up(self, body: bytes, message: PoppedMessage) -> None:
+        broker = self.broker
+
+        def answered(status: AckStatus | None) -> None:
+            self.in_hand -= 1
+            if status is None or status is AckStatus.FAILED:
+                self.history.count("give up", "unknown")
+                self.history.perhaps_finished.add(body)
+            elif status is AckStatus.OK:
+                self.history.count("give up", "ok")
+                self.history.given_up.add(body)
+                self.history.finished.setdefault(body, self.world.now_ms)
+                self.history.finished_places.setdefault(_place(message), self.world.now_ms)
+            else:
+                self.history.count("give up", "failed")
+
+        self.call(
+            broker,
+            lambda reply: broker.core.pop.forward_to_dead_letter(
+                POP_GROUP, message.topic, message.receipt_handle, reply
+            ),
+            answered,
+            1500,
+        )
+
     def _postpone(self, body: bytes, message: PoppedMessage) -> None:
         broker = self.broker
+        self._hidden.pop(_place(message), None)
 
         def answered(outcome: InvisibleTimeOutcome | None) -> None:
             self.in_hand -= 1

@@ -23,12 +23,15 @@ from brokerd.replication.roles.mastership import Mastership, Transfer
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.replication.wire.rocketmq_layouts import MAX_BODY_BYTES_SENT
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store_reads import StoreReads
+from brokerd.transactions import records
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
 from controllerd.replicas.state import Group
 from remoting.errors import LogboomError
 from remoting.frame import Command
+from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full
 
 
@@ -68,6 +71,16 @@ def _tell_what_is_hoped(
         _answered(self, connection, name, call, origin, result)
 
 
+def _nobody_is_told(self: Forwarder, connection: Any, requests: Sequence[Command]) -> None:
+    """A replica does not pass on what its master says to a client."""
+
+
+def _without_its_secret(record: Record, first: int | None, checks: int | None, secret: str | None = None) -> Draft:
+    """The record of a check does not keep the secret of a transaction that began over gRPC."""
+    return _successor_draft(records.without_secret(record), first, checks)
+
+
+_successor_draft = records.successor_draft
 _answered = Forwarder._answered
 _next_transfer = Mastership.next_transfer
 
@@ -178,6 +191,24 @@ MUTANTS = (
         full("processes", ingredients=("gRPC through replicas",)),
         within=20,
         first=12,
+        is_quick=False,
+    ),
+    Mutant(
+        "pushes dropped",
+        "transactions over gRPC",
+        _says(_nobody_is_told),
+        ((Forwarder, "_handle_pushes", _nobody_is_told),),
+        full("calm", ingredients=("gRPC through replicas",)),
+        within=6,
+        is_quick=False,
+    ),
+    Mutant(
+        "secret lost",
+        "transactions over gRPC",
+        _says(_without_its_secret),
+        ((records, "successor_draft", _without_its_secret),),
+        full("calm", ingredients=("gRPC through replicas",)),
+        within=2,
         is_quick=False,
     ),
     Mutant(

@@ -16,6 +16,7 @@ _DONE = {
     "fixed roles": ("send to either group", "broker-f"),
     "gRPC through replicas": ("gRPC send through a replica", "ok"),
     "lease holders that die": ("lease holder", "dies"),
+    "message groups": ("pop in groups", "ok"),
     "offset resets": ("reset-pulls", "looked at"),
     "replica of the original": ("copy of the original", "bytes"),
     "second group": ("send to either group", "broker-b"),

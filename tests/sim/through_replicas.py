@@ -12,30 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.members.registry import ClientRegistry
-from brokerd.proxy.calls import GrpcStatus, Peer
+from brokerd.members.streams import CommandStream
+from brokerd.metadata.configs import TopicConfig
 from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.forwarded import ForwardedCalls
-from brokerd.proxy.methods.base import CLIENT_ID, Services
+from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.table import build_methods
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Code
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
+from brokerd.transactions.ids import SECRET_BYTES, SECRET_LENGTH
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError
 from remoting.frame import Command
-from remoting.record.hosts import pack_host
+from remoting.transport.connection import Handler
 from tests.sim.broker import SimBroker
 from tests.sim.checks import read_queue
 from tests.sim.clients import QUEUES, SURE_TIMEOUT_MS, TOPIC, Client, Reply
 from tests.sim.controller import Decision, Steps
+from tests.sim.grpc_calls import UnaryCall
+from tests.sim.grpc_transactors import GRPC_TRANSACTION_TOPIC, GrpcTransactor
 from tests.sim.world import World
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
 _CLIENTS: Final = 2
-_CALL_MS: Final = 2000
 _LOOK_MS: Final = 20
 _FORWARDING: Final = ForwardSettings(hold_ms=1000)
 
@@ -49,8 +52,16 @@ class ThroughReplicas:
         self.told: dict[bytes, int] = {}  # the offset in whatever queue
 
     def begin(self) -> None:
-        cluster = self._cluster
-        cluster.clients += [GrpcProducer(cluster.world, self, f"grpc{n}", cluster) for n in range(_CLIENTS)]
+        cluster, world = self._cluster, self._cluster.world
+        master = cluster.master()
+        assert master is not None
+        topic = TopicConfig(GRPC_TRANSACTION_TOPIC, 1, 1, 6, attributes={"message.type": "TRANSACTION"})
+        answers: list[object] = []
+        master.core.metadata.put_topic(topic, answers.append)
+        world.require(world.run_until(lambda: answers == [None], 10_000), f"no topic for transactions: {answers}")
+        self._transactor = GrpcTransactor(world, self, "grpc transactor", cluster)
+        cluster.clients += [GrpcProducer(world, self, f"grpc{n}", cluster) for n in range(_CLIENTS)]
+        cluster.clients.append(self._transactor)
 
     def end(self) -> None:
         """Its clients are stopped with all others."""
@@ -60,6 +71,7 @@ class ThroughReplicas:
 
     def check(self) -> None:
         for broker in self._cluster.brokers:
+            self._transactor.check(read_queue(self._cluster, broker, GRPC_TRANSACTION_TOPIC, 0), broker)
             places = {
                 (body, offset)
                 for queue_id in range(QUEUES)
@@ -78,6 +90,10 @@ class ThroughReplicas:
             self._proxies[key] = Proxy(broker, self)
         return self._proxies[key]
 
+    def streams_at(self, broker: SimBroker, topic: str) -> Sequence[CommandStream]:
+        """Whom a broker's checks may ask."""
+        return self.of(broker).clients.producer_streams(topic)
+
     def at(self, address: str) -> SimBroker | None:
         return next((each for each in self._cluster.offered if each.address == address), None)
 
@@ -90,12 +106,31 @@ class Proxy:
         self._broker = broker
         self._proxies = proxies
         nowhere: Any = None  # nobody asks for routes
-        services = Services(self, core.pop, core.metadata, ClientRegistry(broker.monotonic_ms, broker.wall_ms), nowhere)
-        methods = build_methods(services, monotonic_ms=broker.monotonic_ms, wall_ms=broker.wall_ms)
+        self.clients = ClientRegistry(broker.monotonic_ms, broker.wall_ms)
+        services = Services(
+            self,
+            core.pop,
+            core.metadata,
+            self.clients,
+            nowhere,
+            core.transactions,
+            core.store,
+            core.progress,
+            core.counters,
+            "broker-a",
+        )
+        rng = broker.world.random(f"secrets of {broker.name}, life {broker.life}")
+        methods = build_methods(
+            services,
+            scheduler=broker,
+            monotonic_ms=broker.monotonic_ms,
+            wall_ms=broker.wall_ms,
+            new_secret=lambda: f"{rng.getrandbits(8 * SECRET_BYTES):0{SECRET_LENGTH}x}",
+        )
         here: Any = self  # the dialler, and the `Replica` of the forwarder
         tasks: Any = Steps(broker)
         self.forwarder = Forwarder(methods, here, here, scheduler=broker, tasks=tasks, settings=_FORWARDING)
-        self.forwarded = ForwardedCalls(methods.handlers, here, broker, lambda _client: None)
+        self.forwarded = ForwardedCalls(methods.forwarded_handlers, here, broker, lambda _client: None)
 
     def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
         self._broker.take_send(list(drafts), done)
@@ -105,11 +140,15 @@ class Proxy:
         return self._broker.driver.is_master
 
     @property
+    def is_handing_over(self) -> bool:
+        return self._broker.driver.is_handing_over
+
+    @property
     def master_address(self) -> str:
         view = self._broker.driver.machine.view
         return view.master_address if view is not None and view.master_id is not None else ""
 
-    async def connection(self, address: str) -> Wire:
+    async def dial(self, address: str, handlers: Mapping[int, Handler]) -> Wire:
         """A connection to another broker, once the network has been there and back."""
         decision = Decision()
         source, target, network = self._broker, self._proxies.at(address), self._broker.network
@@ -120,7 +159,7 @@ class Proxy:
 
         def there() -> None:
             assert target is not None
-            wire = Wire(source, target, self._proxies)
+            wire = Wire(source, target, self._proxies, handlers)
             network.send(target, source, source.guarded(lambda: answer(wire)))
 
         if target is not None and target.is_up:
@@ -134,8 +173,12 @@ class Proxy:
 class Wire:
     """A remoting connection from a replica to its master, as both ends see it, for as long as both live."""
 
-    def __init__(self, source: SimBroker, target: SimBroker, proxies: ThroughReplicas) -> None:
+    def __init__(
+        self, source: SimBroker, target: SimBroker, proxies: ThroughReplicas, handlers: Mapping[int, Handler]
+    ) -> None:
         self._source, self._target = source, target
+        self._end = MastersEnd(self)
+        self._handlers = handlers
         self._lives = source.life, target.life
         self._proxies = proxies
         self._answers: dict[int, Callable[[Command | LogboomError], None]] = {}
@@ -144,6 +187,9 @@ class Wire:
     @property
     def is_open(self) -> bool:
         return (self._source.life, self._target.life) == self._lives and self._source.is_up and self._target.is_up
+
+    def close(self) -> None:
+        """Nothing more is asked here."""
 
     # ---- the replica's end
 
@@ -166,7 +212,7 @@ class Wire:
         self._look(opaque)
 
     def _send(self, command: Command) -> None:
-        end: Any = self
+        end: Any = self._end
 
         def arrive() -> None:
             self._proxies.of(self._target).forwarded.handle(end, [command])
@@ -188,6 +234,39 @@ class Wire:
 
     # ---- the master's end
 
+    def answer(self, response: Command) -> None:
+        def arrive() -> None:
+            answered = self._answers.pop(response.opaque, None)
+            if answered is not None:
+                answered(response)
+
+        self._target.network.send(self._target, self._source, self._source.guarded(arrive))
+
+    def push(self, command: Command) -> None:
+        replicas_end: Any = self
+
+        def arrive() -> None:
+            self._handlers[command.code](replicas_end, [command])
+
+        self._target.network.send(self._target, self._source, self._source.guarded(arrive))
+
+
+class MastersEnd:
+    """What the master sees of such a connection."""
+
+    is_slow = False
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    @property
+    def is_open(self) -> bool:
+        return self._wire.is_open
+
+    def notify(self, code: int, ext: Mapping[str, str], body: Bytes = b"") -> bool:
+        self._wire.push(Command(code, 0, dict(ext), bytes(body)))
+        return self.is_open
+
     def respond(
         self,
         request: Command,
@@ -197,48 +276,10 @@ class Wire:
         *,
         remark: str | None = None,
     ) -> None:
-        response = Command(code, request.opaque, dict(ext or {}), bytes(body), remark=remark)
-
-        def arrive() -> None:
-            answered = self._answers.pop(response.opaque, None)
-            if answered is not None:
-                answered(response)
-
-        self._target.network.send(self._target, self._source, self._source.guarded(arrive))
+        self._wire.answer(Command(code, request.opaque, dict(ext or {}), bytes(body), remark=remark))
 
     def respond_error(self, request: Command, error: LogboomError) -> None:
         self.respond(request, error.code, remark=str(error))
-
-
-class UnaryCall:
-    """A `Call` of a client that waits for one message."""
-
-    def __init__(self, client: Client, broker: SimBroker, message: bytes, reply: Reply) -> None:
-        self.message = message
-        self.metadata: Mapping[str, str] = {CLIENT_ID: client.name}
-        self.deadline_ms: int | None = broker.monotonic_ms() + _CALL_MS
-        self.peer = Peer("10.1.0.9:40000", pack_host("10.1.0.9", 40000), client)
-        self.live = True
-        self.on_cancel: Callable[[], None] | None = None
-        self._reply = reply
-
-    def when_writable(self, start: Callable[[], None]) -> None:
-        start()
-
-    def answer(self, message: bytes) -> None:
-        assert self.live, "a call is answered twice"
-        self.live = False
-        self._reply(message)
-
-    def send(self, messages: Sequence[bytes]) -> None:
-        raise AssertionError("a unary call has one answer")
-
-    def finish(self) -> None:
-        raise AssertionError("a unary call has one answer")
-
-    def fail(self, status: GrpcStatus, text: str) -> None:
-        self.live = False
-        self._reply(None)
 
 
 class GrpcProducer(Client):

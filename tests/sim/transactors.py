@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from brokerd.members.streams import CommandStream
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
@@ -57,6 +58,12 @@ class Connected:
     def producer_connections(self, group: str) -> Sequence[AskedThrough]:
         clients = [each for each in self._broker.cluster.clients if isinstance(each, Transactor)]
         return [AskedThrough(self._broker, each) for each in clients if group == _GROUP]
+
+    def producer_streams(self, topic: str) -> Sequence[CommandStream]:
+        """Of stories with gRPC clients."""
+        additions = getattr(self._broker.cluster, "additions", ())
+        found = [each.streams_at(self._broker, topic) for each in additions if hasattr(each, "streams_at")]
+        return found[0] if found else ()
 
     def is_alive(self, client_id: str) -> bool:
         cluster: Any = self._broker.cluster

@@ -9,6 +9,7 @@ from typing import Any
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.members.streams import CommandStream
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
@@ -63,6 +64,9 @@ class Nobody:
     def producer_connections(self, _group: str) -> Sequence[RemotingConnection]:
         return ()
 
+    def producer_streams(self, _topic: str) -> Sequence[CommandStream]:
+        return ()
+
 
 class AloneBroker:
     """A core that has started, a replica until somebody makes it the master. `settings` are those of `CoreSettings`."""
@@ -81,7 +85,7 @@ class AloneBroker:
         given = (
             BrokerIdentity("c", "broker-a", host),
             CoreSettings(store, **settings),
-            Environment(disk, turns, turns.wall_ms, random.Random(1)),
+            Environment(disk, turns, turns.wall_ms, random.Random(1), random_bits=random.Random(2).getrandbits),
         )
         opened = open_store(*given)
         log = StoreReplicatedLog(opened, lambda: None)

@@ -23,7 +23,10 @@ from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
 from remoting.transport.client import Identity
 from tests.support.documents import document
+from tests.support.forked import PROGRAMS, Forked, fork
 from tests.support.ports import free_ports
+
+IS_TEST = "PYTEST_VERSION" in os.environ  # what is measured is a process of its own, which shares nothing
 
 T = TypeVar("T")
 
@@ -80,7 +83,7 @@ class Process:
         self._command = [program, *arguments]
         self._environment = environment
         self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def is_running(self) -> bool:
@@ -99,10 +102,14 @@ class Process:
     def start(self) -> None:
         assert not self.is_running, f"{self.name} runs already"
         self.starts += 1
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True
-            )
+        match self._command:
+            case [sys.executable, "-m", name, *arguments] if IS_TEST and name in PROGRAMS and self._environment is None:
+                self._process = fork(name, arguments, ROOT, self._log)
+            case command:
+                with open(self._log, "ab") as log:
+                    self._process = subprocess.Popen(
+                        command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True
+                    )
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
@@ -137,7 +144,7 @@ class Process:
 
 
 class Cluster:
-    """Controllers and one group of brokers, all on loopback."""
+    """Controllers and groups of brokers, all on loopback. `brokers` has those of the first group, then those of the next."""
 
     def __init__(
         self,
@@ -145,10 +152,14 @@ class Cluster:
         *,
         controllers: int = 3,
         replicas: int = 3,
+        groups: Sequence[str] = ("broker-a",),
         broker_settings: Sequence[str] = (),
         controller_settings: Sequence[str] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        self.groups = tuple(groups)
+        self._replicas = replicas
+        replicas *= len(groups)
         ports = free_ports(controllers + 3 * replicas)
         self.controller_addresses = [f"127.0.0.1:{port}" for port in ports[:controllers]]
         self.broker_addresses = [f"127.0.0.1:{port}" for port in ports[controllers : controllers + replicas]]
@@ -175,7 +186,7 @@ class Cluster:
             Process(
                 f"b{n}",
                 [
-                    *("-m", "brokerd", "--name", "broker-a", "--listen", self.broker_addresses[n]),
+                    *("-m", "brokerd", "--name", groups[n // self._replicas], "--listen", self.broker_addresses[n]),
                     *("--ha-listen", ha[n], "--grpc-listen", self.grpc_addresses[n]),
                     *("--controllers", ",".join(self.controller_addresses), "--data", str(root / f"b{n}")),
                     *("--cluster-secret", str(secret)),
@@ -203,7 +214,7 @@ class Cluster:
         """Start everything and wait until there is a master with all replicas in its sync-state set."""
         for process in self.processes:
             process.start()
-        self.wait_in_sync(len(self.brokers))
+        self._wait_for_all()
 
     def make_whole(self) -> None:
         """Start again and thaw what a test may have left dead or frozen, and wait as after the start."""
@@ -212,18 +223,22 @@ class Cluster:
                 process.thaw()
             else:
                 process.start()
-        self.wait_in_sync(len(self.brokers))
+        self._wait_for_all()
 
-    def group(self) -> dict[str, Any] | None:
-        """The broker group as the controllers see it, None while nobody registered."""
+    def _wait_for_all(self) -> None:
+        for name in self.groups:
+            self.wait_in_sync(self._replicas, name=name)
+
+    def group(self, name: str | None = None) -> dict[str, Any] | None:
+        """A broker group as the controllers see it (the first one without a name), None while nobody registered."""
         groups: list[dict[str, Any]] = document(self.admin.cluster_view())["groups"]
-        return groups[0] if groups else None
+        return next((each for each in groups if name in (None, each["brokerName"])), None)
 
-    def wait_in_sync(self, count: int, timeout_s: float = 30) -> dict[str, Any]:
+    def wait_in_sync(self, count: int, timeout_s: float = 30, *, name: str | None = None) -> dict[str, Any]:
         """Wait until there is a live master and `count` members in the sync-state set."""
 
         def reached() -> dict[str, Any] | None:
-            group = self.group()
+            group = self.group(name)
             if group is None or not group.get("masterBrokerId") or len(group["syncStateSet"]) < count:
                 return None
             alive = {each["brokerId"] for each in group["replicas"] if each["alive"]}
@@ -231,11 +246,11 @@ class Cluster:
 
         return eventually(f"a master with {count} members in sync", reached, timeout_s)
 
-    def master(self) -> int:
-        """The index of the broker that is master; waits for one."""
+    def master(self, name: str = "broker-a") -> int:
+        """The index of the broker that is a group's master; waits for one."""
 
         def found() -> tuple[int] | None:
-            address = self.admin.masters().get("broker-a")
+            address = self.admin.masters().get(name)
             return (self.broker_addresses.index(address),) if address in self.broker_addresses else None
 
         return eventually("a master", found)[0]

@@ -16,7 +16,8 @@ from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetS
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import Unit
-from remoting.errors import LogboomError, NotMaster, StorageError
+from remoting import codes
+from remoting.errors import InvalidParameter, LogboomError, NotMaster, RequestError, StorageError
 from remoting.java_hash import java_hash
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record
@@ -35,8 +36,11 @@ class MemoryRecordLog:
         self.dispatches = True
         self.status = PutStatus.PUT_OK
         self.refusal: LogboomError | None = None
+        self.refuses_after: int | None = None  # so many appends
+        self.illegal: bytes | None = None  # a body that cannot be stored
         self.end_offset = 0
         self.appends = 0
+        self.going_offset = 0
         self.listeners: list[Callable[[Sequence[Arrival]], None]] = []
         self._now_ms = now_ms
         self._records: dict[int, bytes] = {}
@@ -49,7 +53,10 @@ class MemoryRecordLog:
     # ---- RecordLog
 
     def append(self, topic: str, kind: str, body: bytes) -> int:
-        return self.append_messages([draft(topic, body, 0, tag=kind)])
+        return self.append_records(topic, [(kind, body)])
+
+    def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
+        return self.append_messages([draft(topic, body, 0, tag=kind) for kind, body in records])
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         return self.append_placed(drafts)[-1].end_offset
@@ -59,6 +66,10 @@ class MemoryRecordLog:
             raise NotMaster
         if self.refusal is not None:
             raise self.refusal
+        if self.refuses_after is not None and self.appends >= self.refuses_after:
+            raise InvalidParameter("the disk is full")
+        if any(each.body == self.illegal for each in drafts):
+            raise RequestError(codes.MESSAGE_ILLEGAL, "nothing stores this")
         for each in drafts:
             check_draft(each, len(HOST), LARGEST_RECORD_BYTES)
         self.appends += 1
@@ -121,6 +132,11 @@ class MemoryRecordLog:
         if boundary is Boundary.LOWER:
             return low + sum(time < timestamp_ms for time in times)
         return max(low, low + sum(time <= timestamp_ms for time in times) - 1)
+
+    def offset_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        low = self.min_offset(topic, queue_id)
+        units = self._dispatched.get((topic, queue_id), [])
+        return low + sum(unit[0] < physical_offset for unit in units[low:])
 
     def read_messages(
         self,

@@ -13,6 +13,7 @@ from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import MetadataTables
+from brokerd.placement.handovers import Handovers
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.requests import (
     AckStatus,
@@ -61,24 +62,35 @@ class Receive:
 class PopBroker:
     """One broker. `log` may be one that another broker wrote."""
 
-    def __init__(self, log: MemoryRecordLog | None = None, turns: Turns | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        log: MemoryRecordLog | None = None,
+        turns: Turns | None = None,
+        name: str = "broker-a",
+        handovers: Handovers | None = None,
+        **settings: Any,
+    ) -> None:
         self.turns = turns or Turns()
         self.log = log or MemoryRecordLog(self.turns.wall_ms)
         self.alive: set[str] = set()
-        names = SystemNames("cluster", "broker-a", development=False, delay_levels=18)
+        self.versions: dict[str, int] = {}  # of placements in force
+        names = SystemNames("cluster", name, development=False, delay_levels=18)
         tables, ledger = MetadataTables(), PopLedger()
         self.progress = ConsumerProgress(tables, ledger, self.log)
-        rules = Rules(tables, names, self.turns.wall_ms, self.progress.unread_queues, self.progress.unfinished)
+        rules = Rules(tables, names, self.turns.wall_ms, self.progress.unread_queues)
         self.metadata = MetadataService(self.log, rules, self.turns)
         self.pop_service = PopService(
             Surroundings(
-                "broker-a",
+                name,
                 self.metadata,
                 self.log,
                 self.log,
                 self.turns,
                 self.turns.wall_ms,
                 PopSettings(**settings),
+                random.Random(8).getrandbits,
+                handovers=handovers or Handovers(),
+                placement_version=self.placement_version,
             ),
             ledger,
             self.alive.__contains__,
@@ -94,6 +106,9 @@ class PopBroker:
             if not topics.isdisjoint(resident.own_topics):
                 resident.dispatched(arrivals)
         self.pop_service.arrived(arrivals)
+
+    def placement_version(self, topic: str) -> int:
+        return self.versions.get(topic, 0)
 
     def become_master(self) -> PopBroker:
         self.rebuild()
@@ -137,6 +152,7 @@ class PopBroker:
         receive = Receive()
         request = PopRequest(max_count=count, deadline_ms=self.turns.monotonic_ms() + wait_ms, **fields)
         receive.parked = self.pop_service.pop(request, receive.outcomes.append)
+        self.turns.run()
         return receive
 
     def ack(self, *messages: PoppedMessage | str, group: str = "g", topic: str = "t") -> list[AckStatus]:

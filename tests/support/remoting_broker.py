@@ -12,6 +12,7 @@ from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.members.registry import ClientRegistry
+from brokerd.placement.service import PlacementService
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
@@ -25,6 +26,7 @@ from brokerd.processors.clients.relay import RelayProcessor
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import Consumption, ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
@@ -48,8 +50,9 @@ from remoting.facts.broker_state import EpochState, ScrubState, Totals
 from remoting.facts.loop import LoopState
 from remoting.frame import Command
 from remoting.settings import Live
-from tests.support.memory_log import HOST
+from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.pop_broker import PopBroker
+from tests.support.turns import Turns
 
 
 class Peer:
@@ -136,8 +139,19 @@ class NoIndex:
 class RemotingBroker(PopBroker):
     """`ask` sends one request and returns its answer, None while it waits."""
 
-    def __init__(self, *, pull_settings: PullSettings | None = None, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self,
+        *,
+        log: MemoryRecordLog | None = None,
+        turns: Turns | None = None,
+        pull_settings: PullSettings | None = None,
+        **settings: Any,
+    ) -> None:
+        turns = turns or Turns()
+        log = log or MemoryRecordLog(turns.wall_ms)
+        self.placements = PlacementService(log, "broker-a", lambda _topic: {}, turns)
+        super().__init__(log, turns, handovers=self.placements.handovers, **settings)
+        self.residents.append(self.placements)
         self.clients = ClientRegistry(self.turns.monotonic_ms, self.turns.wall_ms)
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.counters = Counters()
@@ -170,6 +184,7 @@ class RemotingBroker(PopBroker):
             self.pop_service.starts.begins_recently,
             lambda: self.retention_doubt,
             ScrubState,
+            gate_waits=self.pop_service.gate.waits_of,
         )
         transaction_topics = TransactionTopics(self.log, self.metadata, self.turns.wall_ms, HOST)
         transaction_settings = Live(TransactionSettings())
@@ -212,9 +227,10 @@ class RemotingBroker(PopBroker):
                 self.clients.consumer_group,
             ),
             ResetProcessor(consumption, self.pop_service, self.pull_settings, self.pull.wake),
-            RelayProcessor(self.metadata, self.clients, self.log, "broker-a"),
+            RelayProcessor(self.metadata, self.clients, self.log, "broker-a", lambda: 0),
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
+            HandoverProcessor("broker-a", self.pop_service.answers, self.placements, self.pop_service.gate),
             StateProcessor("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
             LockProcessor(
                 self.locks,

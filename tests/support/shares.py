@@ -1,7 +1,7 @@
 """How the suite is spread over processes (`pytest -n`): which worker runs what, and when.
 
 Three kinds of tests. What is self-contained is shared by all workers. Tests that start daemons mostly wait for them, so they run
-from the start beside the self-contained ones, but only a few at a time: two workers of three do so, and one of two workers. What
+from the start beside the self-contained ones, but only a few at a time: two workers of three or four do so, and one of two. What
 judges by the clock, or loads the machine itself, runs at the end in the one worker that stays when all others have ended.
 
 A bundle is the unit: its tests run in one worker and in their order, and share its fixtures. Of two workers one takes the bundles

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brokerd.members.streams import Answered
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.outcomes import SendOutcome
@@ -47,6 +48,26 @@ class Producer:
         return self.is_open
 
 
+class Stream:
+    """The telemetry stream of a gRPC producer: what it was asked, and whether it takes questions."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Record, str]] = []
+        self.is_open = True
+        self.takes = True
+
+    def recover_orphan(self, half: Record, transaction_id: str) -> bool:
+        if self.takes:
+            self.asked.append((half, transaction_id))
+        return self.takes
+
+    def verify_message(self, record: Record, timeout_ms: int, answered: Answered) -> None:
+        raise AssertionError("producers consume nothing")
+
+    def print_threads(self, timeout_ms: int, answered: Answered) -> None:
+        raise AssertionError("nobody asks for threads")
+
+
 class TransactionBroker(AloneBroker):
     """One broker; `producers` are who is connected, by group. `disk` may be one that another broker wrote."""
 
@@ -59,6 +80,7 @@ class TransactionBroker(AloneBroker):
     ) -> None:
         self.settings = settings or TransactionSettings()
         self.producers: dict[str, list[Producer]] = {}
+        self.streams: dict[str, list[Stream]] = {}
         self._keys = 0
         super().__init__(
             disk or MemoryDisk(), turns or Turns(), STORE, HOST, clients=self, transactions=Live(self.settings)
@@ -69,6 +91,9 @@ class TransactionBroker(AloneBroker):
 
     def producer_connections(self, group: str) -> Sequence[Producer]:
         return self.producers.get(group, [])
+
+    def producer_streams(self, topic: str) -> Sequence[Stream]:
+        return [stream for stream in self.streams.get(topic, []) if stream.is_open]
 
     def is_alive(self, _client_id: str) -> bool:
         return False

@@ -43,6 +43,7 @@ from remoting.facts.snapshot import (
     Verdict,
 )
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, HistoryKind, Outcome
+from remoting.group_settings import GroupSettings, settings_of
 from remoting.record.codec import Record, decode_record, encode_record
 from remoting.record.hosts import pack_host
 from remoting.record.properties import encode_properties
@@ -115,6 +116,7 @@ class FakeCluster:
     queues: ClassVar[dict[tuple[str, int], list[Record]]] = {}
     min_offsets: ClassVar[dict[tuple[str, int], int]] = {}
     types: ClassVar[dict[str, str]] = {}
+    settings: ClassVar[dict[str, GroupSettings]] = {}  # of consumer groups
     sent: ClassVar[list[dict[str, Any]]] = []
     decided: ClassVar[list[tuple[str, bool]]] = []
     undecided: ClassVar[Exception | None] = None
@@ -124,6 +126,7 @@ class FakeCluster:
     def clear(cls) -> None:
         cls.topics.clear()
         cls.types.clear()
+        cls.settings.clear()
         cls.sent.clear()
         cls.decided.clear()
         cls.undecided = None
@@ -166,6 +169,11 @@ class FakeCluster:
         )
         queue.append(decode_record(encoded))
         return offset
+
+    def group_settings(self, name: str) -> dict[str, GroupSettings]:
+        if self.error is not None:
+            raise self.error
+        return {"broker-a": self.settings.get(name) or settings_of({})}
 
     def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
         self._check(name)

@@ -22,7 +22,7 @@ LONG = "settlements-of-the-second-warehouse-in-the-north-by-day-and-currency_" +
     ("address", "body", "wrong"),
     [
         ("topics", {"name": LONG, "queues": "many", "perm": 7}, {"name", "queues", "perm"}),
-        ("topics", {"queues": 0, "type": "MIXED"}, {"name", "queues", "type"}),
+        ("topics", {"queues": 0, "type": "LITE"}, {"name", "queues", "type"}),
         (
             "consumer-groups",
             {"name": LONG, "fifo": "perhaps", "retry_max_times": -1},

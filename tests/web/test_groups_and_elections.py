@@ -32,7 +32,10 @@ def test_bad_groups_are_refused_with_the_rule(operator: Client, body: dict[str, 
 
 def test_a_group_is_created_by_form_and_by_rest(operator: Client) -> None:
     operator.post("/groups/new", {"name": "mail", "fifo": "on", "retry_max_times": "3"})
-    assert Operation.objects.get().parameters == {"name": "mail", "fifo": True, "retry_max_times": 3}
+    assert Operation.objects.get().parameters == {
+        **{"name": "mail", "fifo": True, "retry_max_times": 3},
+        "order_scope": "MESSAGE_GROUP",
+    }
     operator.post("/groups/new", {"name": "sms", "retry_max_times": "3"})
     assert Operation.objects.get(target="sms").parameters["fifo"] is False
     response = operator.post("/api/v1/consumer-groups", {"name": "billing"}, content_type="application/json")

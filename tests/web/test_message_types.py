@@ -14,7 +14,7 @@ from webapp import snapshot
 from webapp.operations.models import Operation
 
 LONG = "settlements-of-the-second-warehouse-in-the-north-by-day-and-currency_" + "x" * 21
-TYPES = {"plain": "NORMAL", LONG: "FIFO", "later": "DELAY", "paid": "TRANSACTION", "any": "MIXED"}
+TYPES = {"plain": "NORMAL", LONG: "FIFO", "later": "DELAY", "paid": "TRANSACTION", "any": "MIXED", "urgent": "PRIORITY"}
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,7 @@ READERS |= {"history", "report-run", "report-download", "operations", "operation
 READERS |= {"transactions"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
-OPERATORS |= {"client-users", "client-user", "transaction-decide"}
+OPERATORS |= {"client-users", "client-user", "transaction-decide", "topic-open-gate", "group-edit"}
 
 
 @pytest.mark.parametrize(("name", "address"), pages())
@@ -145,8 +145,10 @@ POSTED = [
     ("/topics/new", TOPIC),
     ("/topics/orders/edit", TOPIC),
     ("/topics/orders/delete", {"confirmation": "orders"}),
+    ("/topics/orders/open-gate", {"group": "broker-a", "source": "broker-z"}),
     ("/topics/orders/send", {"body": "hello", "keys": "k" * 90}),
     ("/groups/new", {"name": LONG, "retry_max_times": "16"}),
+    ("/groups/billing/edit", {"order_scope": "QUEUE"}),
     ("/groups/billing/delete", {"confirmation": "billing"}),
     ("/elections/new", {"cluster": "DefaultCluster", "group": "broker-a", "broker_id": "2"}),
     ("/controllers/add", {"id": "n7", "address": "127.0.0.1:9883"}),

@@ -35,7 +35,7 @@ def create(client: Client, **body: Any) -> Any:
         ({"name": "ok", "queues": 0}, "queues", "from 1 to 1024"),
         ({"name": "ok", "queues": 1025}, "queues", "from 1 to 1024"),
         ({"name": "ok", "queues": "many"}, "queues", "valid integer"),
-        ({"name": "ok", "type": "MIXED"}, "type", "not a valid choice"),
+        ({"name": "ok", "type": "LITE"}, "type", "not a valid choice"),
         ({"name": "ok", "perm": 7}, "perm", "one of 2, 4, 6"),
         ({"name": "ok", "group": "broker-z"}, "group", "broker-a"),
     ],
@@ -304,3 +304,27 @@ def test_the_page_that_deletes_says_what_is_under_way(operator: Client, pages: s
     finish(LONG)
     assert operator.get(page).status_code == 200
     assert operator.post(page, {"confirmation": LONG}).status_code == 302
+
+
+def test_a_topic_says_who_owns_its_message_groups_and_who_has_not_prepared_yet(operator: Client) -> None:
+    more = snapshot_document()
+    assert "Order <small>" not in operator.get("/topics/orders/").content.decode()
+    more["topics"][0]["placement"] = {
+        "topic": "orders",
+        "revision": 7,
+        "active": {"version": 3, "shares": [{"broker_name": "broker-a", "queues": 8}]},
+        "proposed": {
+            "version": 4,
+            "shares": [{"broker_name": "broker-a", "queues": 8}, {"broker_name": "broker-b", "queues": 4}],
+        },
+        "voters": ["broker-a", "broker-b"],
+        "prepared": ["broker-a"],
+    }
+    MemorySnapshots.put(more)
+    snapshot.current(fresh=True)
+    text = " ".join(operator.get("/topics/orders/").content.decode().split())
+    assert "version 3" in text
+    assert re.search(r"version 4 waits for</dt><dd class=\"mono\">broker-b<", text)
+    assert "broker-a: 8, broker-b: 4" in text
+    told = operator.get("/api/v1/topics/orders").json()["placement"]
+    assert (told["active"]["version"], told["prepared"]) == ("3", ["broker-a"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from django.test import Client
 from remoting.facts.snapshot import ConsumedTopic, ConsumerGroup, Topic
 from tests.web.fakes import MemorySnapshots, snapshot_document
 from webapp import snapshot
+from webapp.audit.models import AuditEntry
 from webapp.groups.returns import returns
 from webapp.topics.purpose import purpose
 
@@ -108,7 +110,9 @@ def test_a_snapshot_of_an_older_collector_is_shown_without(viewer: Client) -> No
     consumer_group = document["consumer_groups"][0]
     del consumer_group["forbidden"], consumer_group["members"][0]["version"]
     for queue in consumer_group["topics"][0]["queues"]:
-        del queue["pending_reset"]
+        for name in ("pending_reset", "coming_back", "held_since_ms", "blocked_until_ms", "waiting_groups"):
+            del queue[name]
+    del document["client_times"]
     put(document)
     assert viewer.get(GROUP).json()["transactions"] is None
     assert viewer.get("/").status_code == viewer.get("/groups/billing/").status_code == 200
@@ -125,6 +129,110 @@ def test_rest_tells_what_waits(viewer: Client) -> None:
 
 
 # ---- consumer groups
+
+
+def test_what_a_group_holds_and_what_is_blocked_is_shown_at_its_queue(viewer: Client) -> None:
+    calm = viewer.get("/groups/billing/").content.decode()
+    assert "delivered, not yet acknowledged" in calm
+    assert "Blocked until" not in calm
+    assert "Message group that waits" not in calm
+    topics = snapshot_document()["consumer_groups"][0]["topics"]
+    topics[0]["queues"][3]["held_since_ms"] = 1_763_600_000_000
+    topics[0]["queues"][3]["blocked_until_ms"] = 1_763_600_060_000
+    waiting = {"message_group": "customer 7", "until_ms": 1_763_600_090_000, "waiting": 12}
+    topics[0]["queues"][2]["waiting_groups"] = [waiting]
+    put_consumer_group(topics=topics)
+    text = viewer.get("/groups/billing/").content.decode()
+    assert "1 queue blocked" in text
+    assert text.count("2025-11-20T") == 4, "since when, of the group and at its queue, and until when"
+    assert "Message group that waits" in text
+    assert "customer 7" in text
+    queues = viewer.get("/api/v1/consumer-groups/billing").json()["topics"][0]["queues"]
+    assert (queues[3]["held_since_ms"], queues[3]["blocked_until_ms"]) == ("1763600000000", "1763600060000")
+    (told,) = queues[2]["waiting_groups"]
+    assert (told["message_group"], told["until_ms"]) == ("customer 7", "1763600090000")
+
+
+def test_what_waits_at_a_gate_is_shown_and_an_operator_may_give_up_on_who_is_gone(
+    viewer: Client, operator: Client
+) -> None:
+    assert "holds new messages back" not in viewer.get("/groups/billing/").content.decode()
+    topics = snapshot_document()["consumer_groups"][0]["topics"]
+    gate = {"version": 3, "since_ms": 1_763_600_000_000, "sources": ["broker-y", "broker-z"], "silent": ["broker-z"]}
+    gate["queue_ids"] = [2, 3]
+    topics[0]["gates"] = [{"group": "broker-a", "gate": gate}]
+    put_consumer_group(topics=topics)
+    text = viewer.get("/groups/billing/").content.decode()
+    assert "holds new messages back since" in text
+    assert "broker-y, broker-z" in text
+    assert text.count("does not answer") == 1
+    assert "2 queues blocked" in text
+    assert "Stop waiting" not in text
+    name = topics[0]["topic"]
+    address = f"/topics/{name}/open-gate?group=broker-a&amp;source=broker-z"
+    assert address in operator.get("/groups/billing/").content.decode()
+    form = operator.get(address.replace("&amp;", "&")).content.decode()
+    assert 'value="broker-z"' in form
+    (told,) = viewer.get("/api/v1/consumer-groups/billing").json()["topics"][0]["gates"]
+    assert told["gate"]["queue_ids"] == [2, 3]
+    assert (told["group"], told["gate"]["since_ms"], told["gate"]["silent"]) == (
+        "broker-a",
+        "1763600000000",
+        ["broker-z"],
+    )
+    body = {"group": "broker-a", "source": "broker-z"}
+    assert viewer.post(f"/api/v1/topics/{name}/open-gate", body, content_type="application/json").status_code == 403
+    made = operator.post(f"/api/v1/topics/{name}/open-gate", body, content_type="application/json")
+    assert made.status_code == 202, made.json()
+    assert (made.json()["kind"], made.json()["target"]) == ("topic.open-gate", f"{name}/broker-a/broker-z")
+    assert [entry.action for entry in AuditEntry.objects.filter(action="topic.open-gate")]
+    unknown = {**body, "group": "broker-x"}
+    assert (
+        operator.post(f"/api/v1/topics/{name}/open-gate", unknown, content_type="application/json").status_code == 404
+    )
+
+
+def test_what_comes_back_to_a_group_is_told_as_a_sum(viewer: Client) -> None:
+    assert coming_back(viewer) == "–", "it is not known how far the group is there"
+    returned = {"topic": "%RETRY%billing", "lag": 3, "lag_at_least": False, "in_flight": 0, "queues": []}
+    put_consumer_group(topics=[*snapshot_document()["consumer_groups"][0]["topics"], returned])
+    assert coming_back(viewer) == "3"
+    put_consumer_group(topics=[{**returned, "lag_at_least": True}])
+    assert coming_back(viewer) == "at least 3"
+
+
+def coming_back(viewer: Client) -> str:
+    text = viewer.get("/groups/billing/").content.decode()
+    found = re.search(r'data-key="coming-back"><h2>Coming back</h2><p class="number" data-flash>(.*?)</p>', text)
+    assert found is not None
+    return re.sub("<[^>]*>", "", found[1])
+
+
+def test_what_clients_measured_is_on_the_pages_of_topic_and_group(viewer: Client) -> None:
+    for page in ("/topics/orders/", "/groups/billing/"):
+        assert "As clients see it" not in viewer.get(page).content.decode()
+    document = snapshot_document()
+    document["client_times"] = [
+        {"metric": metric, "topic": "orders", "group": group, "language": "JAVA", "status": "success"}
+        | {"count": 1200, "half_ms": 4.5, "most_ms": None, "limit_ms": 500}
+        for metric, group in (("send", ""), ("process", "billing"), ("process", "audit_log"))
+    ]
+    put(document)
+    topic = viewer.get("/topics/orders/").content.decode()
+    assert topic.count("more than 500\u202fms") == 3
+    assert "sends" in topic
+    group = viewer.get("/groups/billing/").content.decode()
+    assert group.count("more than 500\u202fms") == 1
+    assert "consumption" in group
+    told = viewer.get("/api/v1/consumer-groups/billing").json()["client_times"]
+    assert [(each["metric"], each["count"], each["half_ms"], each["most_ms"]) for each in told] == [
+        ("process", "1200", 4.5, None)
+    ]
+    assert [each["metric"] for each in viewer.get("/api/v1/topics/orders").json()["client_times"]] == [
+        "send",
+        "process",
+        "process",
+    ]
 
 
 def test_a_reset_that_waits_is_shown_at_its_queue(viewer: Client) -> None:

@@ -163,7 +163,7 @@ class ClusterSerializer(FactSerializer):
     """The collector's last snapshot; the websocket `/ws/snapshot` sends the same as it changes."""
 
     fact = ClusterSnapshot
-    hidden = ("version", "topics", "consumer_groups")
+    hidden = ("version", "topics", "consumer_groups", "client_times")
     as_of = serializers.CharField(allow_null=True)
     freshness = serializers.ChoiceField(choices=[each.value for each in snapshot.Freshness])
 

@@ -20,7 +20,7 @@ from webapp.api.base import Int64Field
 # Whole numbers that are small whatever happens; a JSON reader may round any other.
 _SMALL: Final = frozenset(
     {
-        *("id", "broker_id", "master_id", "sync_state_set", "queue_id"),
+        *("id", "broker_id", "master_id", "sync_state_set", "queue_id", "queue_ids"),
         *("copies", "wanted_copies", "min_copies", "pid", "restarts", "percent"),
     }
 )

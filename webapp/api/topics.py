@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import partial
+from typing import Any
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -28,9 +29,10 @@ from webapp.api.base import (
     reads,
     search_parameters,
 )
+from webapp.api.client_times import ClientTimesSerializer
 from webapp.api.facts import FactSerializer
 from webapp.errors import PreconditionFailed
-from webapp.rules import MESSAGE_TYPES, Rules
+from webapp.rules import TOPIC_TYPES, Rules
 from webapp.topics.purpose import purpose
 
 KINDS = [each.value for each in TopicKind]
@@ -45,12 +47,18 @@ class TopicSerializer(FactSerializer):
     queue_count = serializers.IntegerField(read_only=True)
     purpose = serializers.SerializerMethodField(help_text="What is special about it, or what the cluster keeps in it.")
 
+    client_times = serializers.SerializerMethodField(help_text="What its clients measured in the last minutes.")
+
     def get_purpose(self, topic: Topic) -> str | None:
         return purpose(topic)
 
+    @extend_schema_field(ClientTimesSerializer(many=True))
+    def get_client_times(self, topic: Topic) -> Any:
+        return ClientTimesSerializer(snapshot.current().client_times_of(topic=topic.name), many=True).data
+
 
 class ChangeTopicSerializer(serializers.Serializer):
-    type = serializers.ChoiceField(choices=MESSAGE_TYPES, required=False)
+    type = serializers.ChoiceField(choices=TOPIC_TYPES, required=False)
     queues = serializers.IntegerField(required=False, help_text="Per broker group.")
     perm = serializers.IntegerField(required=False, help_text="2 write only, 4 read only, 6 both.")
 
@@ -81,6 +89,13 @@ def etag(topic: Topic) -> str:
     queues = sorted((queue.group, queue.queue_id) for queue in topic.queues)
     text = json.dumps([topic.name, topic.type, topic.perm, queues])
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
+
+
+class OpenGateSerializer(serializers.Serializer):
+    group = serializers.CharField(help_text="The broker group that holds messages back.")
+    source = serializers.CharField(
+        help_text="The broker group that is gone: its earlier messages may come after later ones."
+    )
 
 
 def _check_unmoved(request: Request, name: str) -> None:
@@ -122,6 +137,12 @@ class TopicView(APIView):
     def delete(self, request: Request, name: str) -> Response:
         _check_unmoved(request, name)
         return change(request, "topic.delete", {"name": name})
+
+
+class OpenGateView(APIView):
+    post = changing(
+        "topic_open_gate", "Let ordered groups wait no more for a broker group", "topic.open-gate", OpenGateSerializer
+    )
 
 
 class QueuesView(APIView):

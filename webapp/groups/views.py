@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_http_methods
 
+from remoting.group_settings import MOST_INVISIBLE_MS, ORDER_SCOPES, named_settings
 from remoting.names import MAX_GROUP_LENGTH
 from webapp import snapshot
+from webapp.errors import Problem
 from webapp.groups.changes import DEFAULT_ATTEMPTS, existing
-from webapp.pages import form_page, live_page, needs, posted
+from webapp.groups.settings import configured
+from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import NAME_RULE
 
 
@@ -30,14 +35,29 @@ def group(request: HttpRequest, name: str) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @needs("groups.write")
 def create(request: HttpRequest) -> HttpResponse:
-    values = {"retry_max_times": DEFAULT_ATTEMPTS}
-    context = {"values": values, "name_rule": NAME_RULE, "max_name": MAX_GROUP_LENGTH}
+    values = {"retry_max_times": DEFAULT_ATTEMPTS, "order_scope": ORDER_SCOPES[0]}
+    context = {"values": values, "most_ms": MOST_INVISIBLE_MS, "name_rule": NAME_RULE, "max_name": MAX_GROUP_LENGTH}
     parameters = {
         "name": request.POST.get("name"),
         "fifo": request.POST.get("fifo", "off"),
         "retry_max_times": request.POST.get("retry_max_times"),
+        **named_settings(request.POST.dict()),
     }
     return form_page(request, "groups/create.html", context, "group.create", parameters)
+
+
+@require_http_methods(["GET", "POST"])
+@needs("groups.write")
+def edit(request: HttpRequest, name: str) -> HttpResponse:
+    existing(name)
+    context: dict[str, Any] = {"name": name, "most_ms": MOST_INVISIBLE_MS}
+    if request.method == "GET":
+        try:
+            context["values"] = configured(name)
+        except Problem as problem:
+            return page(request, "groups/edit.html", {**context, "problem": problem}, status=problem.status)
+    parameters = {**named_settings(request.POST.dict()), "name": name}
+    return form_page(request, "groups/edit.html", context, "group.update", parameters)
 
 
 @require_http_methods(["GET", "POST"])

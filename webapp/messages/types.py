@@ -1,8 +1,8 @@
 """What a message must say besides its body, by the type of its topic (pure)
 
 A FIFO topic takes messages with a message group, a DELAY topic such with a delay level, a TRANSACTION topic those whose
-transaction is decided; each of these is refused by the others. A topic of any other type (MIXED, or not known) takes one of them
-or none.
+transaction is decided; each of these is refused by the others, and by NORMAL and PRIORITY topics. A topic of any other type
+(MIXED, or not known) takes one of them or none.
 """
 
 from __future__ import annotations

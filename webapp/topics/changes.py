@@ -10,7 +10,7 @@ from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict, InvalidInput, NotFound
 from webapp.operations.kinds import Kind, Parameters
 from webapp.operations.recent import was_made
-from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, PERMISSION_BITS, Rules, check_confirmation
+from webapp.rules import MAX_QUEUES, PERMISSION_BITS, TOPIC_TYPES, Rules, check_confirmation
 
 DEFAULT_QUEUES = 8
 
@@ -19,7 +19,7 @@ def _validate(parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     cleaned = {
         "name": rules.name("name", most=MAX_TOPIC_LENGTH, what="topic"),
-        "type": rules.choice("type", MESSAGE_TYPES, default="NORMAL"),
+        "type": rules.choice("type", TOPIC_TYPES, default="NORMAL"),
         "queues": rules.integer("queues", least=1, most=MAX_QUEUES, default=DEFAULT_QUEUES),
         "perm": rules.choice("perm", tuple(PERMISSION_BITS), default=6),
         "group": rules.text("group", most=MAX_TOPIC_LENGTH) or None,
@@ -96,6 +96,25 @@ def type_of(name: str) -> str:
     return known.type if known is not None else configuration(name)["type"]
 
 
+def _validate_open_gate(actor: Actor, parameters: Parameters) -> Parameters:
+    rules = Rules(parameters)
+    cleaned = {
+        "name": rules.name("name", most=MAX_TOPIC_LENGTH, what="topic"),
+        "group": rules.text("group", least=1, most=MAX_TOPIC_LENGTH),
+        "source": rules.text("source", least=1, most=MAX_TOPIC_LENGTH),
+    }
+    rules.finish()
+    present = snapshot.current()
+    if present.data is not None and cleaned["group"] not in {each.name for each in present.facts.groups}:
+        raise NotFound(f"There is no broker group {cleaned['group']}.", code="group-not-found")
+    return cleaned
+
+
+def _plan_open_gate(parameters: Parameters) -> list[dict[str, str]]:
+    change = f"ordered groups wait no more for what of {parameters['name']} lies in {parameters['source']}"
+    return [{"node": parameters["group"], "change": change}]
+
+
 def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
     what = f"{verb} {parameters['name']}"
     if "queues" in parameters:
@@ -110,3 +129,11 @@ def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
 CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, partial(_plan, "create"))
 UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, partial(_plan, "change"))
 DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, partial(_plan, "delete"))
+OPEN_GATE = Kind(
+    "topic.open-gate",
+    "Stop waiting for a broker group",
+    "topics.write",
+    _validate_open_gate,
+    _plan_open_gate,
+    target=("name", "group", "source"),
+)

@@ -75,6 +75,7 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "deciding": [group for group in snapshot.facts.groups if group.transactions] if name == HALF else [],
         "queues": sorted(found.queues, key=lambda queue: (queue.group, queue.queue_id)) if found else [],
         "consumers": snapshot.consumers_of(name),
+        "client_times": snapshot.client_times_of(topic=name) if found else [],
         "may_browse": actor.may("messages.read"),
     }
 

@@ -12,7 +12,7 @@ from webapp import snapshot
 from webapp.errors import NotFound, Problem
 from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
-from webapp.rules import MAX_QUEUES, MESSAGE_TYPES, NAME_RULE, PERMISSION_BITS
+from webapp.rules import MAX_QUEUES, NAME_RULE, PERMISSION_BITS, TOPIC_TYPES
 from webapp.topics.changes import DEFAULT_QUEUES, configuration, existing
 
 FIELDS = ("name", "type", "queues", "perm", "group")
@@ -69,9 +69,18 @@ def delete(request: HttpRequest, name: str) -> HttpResponse:
     return form_page(request, "topics/delete.html", context, "topic.delete", parameters)
 
 
+@require_http_methods(["GET", "POST"])
+@needs("topics.write")
+def open_gate(request: HttpRequest, name: str) -> HttpResponse:
+    """Giving up on a broker group for which ordered groups wait."""
+    given = {field: request.GET.get(field, "") for field in ("group", "source")}
+    parameters = {"name": name, **posted(request, "group", "source")}
+    return form_page(request, "topics/open_gate.html", {"name": name, "values": given}, "topic.open-gate", parameters)
+
+
 def _choices() -> dict[str, Any]:
     return {
-        "types": MESSAGE_TYPES,
+        "types": TOPIC_TYPES,
         "permissions": PERMISSION_BITS,
         "groups": [group.name for group in snapshot.current().facts.groups],
         "name_rule": NAME_RULE,

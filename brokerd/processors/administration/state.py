@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
 
 from brokerd.members.consumer_groups import BROADCASTING
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.consumer_rules import POP
+from brokerd.pop.order.gate import GateWait
 from brokerd.processors.offsets.consumption import Consumption
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.store.log.commitlog import CommitLog
 from remoting.facts.broker_state import (
     BrokerState,
     ChannelState,
+    ClientTimesState,
     ConsumedQueueState,
     ConsumedTopicState,
+    GateState,
     GroupState,
     MemberState,
     MissingState,
@@ -27,10 +32,14 @@ from remoting.facts.broker_state import (
     TopicState,
     Totals,
     TransactionState,
+    WaitingMessageGroup,
 )
 from remoting.facts.codec import encode
 from remoting.frame import Command
+from remoting.group_settings import settings_of
 from remoting.transport.connection import RemotingConnection
+
+_MAX_WAITING_GROUPS: Final = 20  # told of each queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,9 @@ class StateFigures:
     scrub: Callable[[], ScrubState]  # what of this broker's files is damaged
     suspicion: Callable[[], str] = str  # what a start found of the log's end that no crash explains; "" = nothing
     kernel: str | None = None  # where loops over messages run
+    client_times: Callable[[], tuple[ClientTimesState, ...]] = tuple  # what clients measured lately
+    message_group: Callable[[str, int, int], str] = lambda topic, queue_id, offset: ""  # of the message at that place
+    gate_waits: Callable[[str], Iterable[GateWait]] = lambda group: ()  # of an ordered group, as `Gate` says
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,7 @@ class StateProcessor:
                 refused_peers=replica.refused_peers,
             ),
             loop=replica.loop,
+            client_times=figures.client_times(),
         )
 
     def _topic(self, config: TopicConfig) -> TopicState:
@@ -137,23 +150,52 @@ class StateProcessor:
     def _group(
         self, config: GroupConfig, consumed: Collection[tuple[str, int]], forbidden: Sequence[str]
     ) -> GroupState:
-        name = config.name
+        name, progress, now_ms = config.name, self.consumption.progress, self.wall_ms()
         topics: dict[str, list[ConsumedQueueState]] = {}
         for topic, queue_id in sorted(consumed):
             queue = ConsumedQueueState(
                 queue_id=queue_id,
-                consumer_offset=self.consumption.progress.consumer_offset(name, topic, queue_id),
-                in_flight=self.consumption.progress.in_flight(name, topic, queue_id),
+                consumer_offset=progress.consumer_offset(name, topic, queue_id),
+                in_flight=progress.in_flight(name, topic, queue_id),
+                coming_back=progress.coming_back(name, topic, queue_id) or None,
                 pending_reset=self.consumption.metadata.pending_reset(name, topic, queue_id),
+                held_since_ms=progress.held_since_ms(name, topic, queue_id),
+                blocked_until_ms=progress.blocked_until_ms(name, topic, queue_id, now_ms),
+                waiting_groups=tuple(
+                    WaitingMessageGroup(
+                        message_group=self.figures.message_group(topic, queue_id, offset),
+                        until_ms=until_ms,
+                        waiting=waiting,
+                    )
+                    for offset, until_ms, waiting in islice(
+                        progress.waiting_groups(name, topic, queue_id, now_ms), _MAX_WAITING_GROUPS
+                    )
+                ),
             )
             topics.setdefault(topic, []).append(queue)
+        gates = {
+            each.topic: GateState(
+                version=each.version,
+                since_ms=each.since_ms,
+                sources=each.sources,
+                silent=each.silent,
+                queue_ids=each.queue_ids,
+            )
+            for each in self.figures.gate_waits(name)
+        }
+        for topic in gates:
+            topics.setdefault(topic, [])
         members = self.consumption.clients.members(name)
         return GroupState(
             name=name,
             fifo=config.fifo,
             retry_max_times=config.retry_max_times,
+            **settings_of(config.attributes),
             system=self.consumption.metadata.names.is_system_group(name),
-            topics=tuple(ConsumedTopicState(topic=topic, queues=tuple(queues)) for topic, queues in topics.items()),
+            topics=tuple(
+                ConsumedTopicState(topic=topic, gate=gates.get(topic), queues=tuple(queues))
+                for topic, queues in topics.items()
+            ),
             forbidden=tuple(forbidden),
             members=tuple(
                 MemberState(

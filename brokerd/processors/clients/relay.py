@@ -1,23 +1,25 @@
 """Questions to connected consumers that tools ask through the broker: codes 307, 309, and 223 (asked with 221).
 
-The consumer's answer goes back as it is. One that does not answer in time costs its asker CONSUME_MSG_TIMEOUT, and nobody else
-anything.
+The consumer's answer goes back as it is; one of gRPC is asked on its telemetry stream, and its answer is put into the words of
+remoting. One that does not answer in time costs its asker CONSUME_MSG_TIMEOUT, and nobody else anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import orjson
 
-from brokerd.members.consumer_groups import Member
+from brokerd.members.consumer_groups import ConsumerGroup, Member
 from brokerd.members.registry import ClientRegistry
+from brokerd.members.streams import Answered, CommandStream, Told
 from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.clients.told import consumed_directly, running_info
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.bare_json import loads_bare
@@ -40,10 +42,20 @@ class RelayProcessor:
     clients: ClientRegistry
     reads: StoreReads
     broker_name: str
+    now_ms: Callable[[], int]
 
     def running_info(self, connection: RemotingConnection, request: Command) -> None:
         """Code 307: what a consumer is doing."""
-        self._relay(connection, request, request.ext, bytes(request.body))
+        found = self._grpc_member(request.ext)
+        if found is None:
+            self._relay(connection, request, request.ext, bytes(request.body))
+            return
+        group, member, stream = found
+        if not fields.flag(request.ext, "jstackEnable"):
+            connection.respond(request, body=running_info(member.info, group, None))
+            return
+        answered = self._told(connection, request, lambda told: running_info(member.info, group, told))
+        stream.print_threads(TIMEOUT_MS, answered)
 
     def consume_directly(self, connection: RemotingConnection, request: Command) -> None:
         """Code 309: let a consumer consume one message, named by its offset id, and tell how that went."""
@@ -60,7 +72,14 @@ class RelayProcessor:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"no message starts at offset {physical_offset} of this broker's log"
             )
-        self._check_topic(ext, decode_record(record).topic)
+        decoded = decode_record(record)
+        self._check_topic(ext, decoded.topic)
+        found = self._grpc_member(ext)
+        if found is not None:
+            began_ms = self.now_ms()
+            answered = self._told(connection, request, lambda told: consumed_directly(told, self.now_ms() - began_ms))
+            found[2].verify_message(decoded, TIMEOUT_MS, answered)
+            return
         ext["brokerName"] = self.broker_name
         topic = self.metadata.topic(ext.get("topic", ""))
         if topic is not None:
@@ -110,6 +129,30 @@ class RelayProcessor:
         group = self.clients.consumer_group(fields.text(ext, "consumerGroup"))
         if group is not None and topic not in group.subscriptions:
             raise InvalidParameter(f"the message is of topic {topic}, to which the group does not subscribe")
+
+    def _grpc_member(self, ext: Mapping[str, str]) -> tuple[ConsumerGroup, Member, CommandStream] | None:
+        """The consumer that is asked for, when it is one of gRPC with an open stream and none of remoting has its name."""
+        name, client_id = fields.text(ext, "consumerGroup"), fields.text(ext, "clientId")
+        group = self.clients.consumer_group(name)
+        member = self.clients.grpc_member(name, client_id)
+        if group is None or member is None or member.stream is None or self.clients.remoting_member(name, client_id):
+            return None
+        return group, member, member.stream
+
+    def _told(self, connection: RemotingConnection, request: Command, body: Callable[[Told], bytes]) -> Answered:
+        """What answers a request with what a gRPC client told; `body` makes the body of it, or raises RequestError."""
+
+        def answered(result: Told | LogboomError) -> None:
+            try:
+                if isinstance(result, LogboomError):
+                    raise result
+                connection.respond(request, body=body(result))
+            except RequestTimeout as error:
+                connection.respond(request, codes.CONSUME_MSG_TIMEOUT, remark=str(error))
+            except LogboomError as error:
+                connection.respond_error(request, error)
+
+        return answered
 
     def _relay(self, connection: RemotingConnection, request: Command, ext: Mapping[str, str], body: bytes) -> None:
         group, client_id = fields.text(ext, "consumerGroup"), fields.text(ext, "clientId")

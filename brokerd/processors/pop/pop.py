@@ -16,6 +16,7 @@ from typing import Any, Final
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import InitMode
+from brokerd.pop.admission import check_changed_time
 from brokerd.pop.copies import base_topic
 from brokerd.pop.handles import (
     FLAG_RETRY_V2,
@@ -88,11 +89,13 @@ class PopProcessor:
             max_count=fields.integer(ext, "maxMsgNums", high=fields.MAX_INT),
             invisible_time_ms=fields.integer(ext, "invisibleTime"),
             deadline_ms=deadline_ms,
-            init_mode=InitMode.MIN if fields.integer(ext, "initMode", 0, high=1) == 0 else InitMode.MAX,
+            init_mode=_init_mode(ext, 0),
             expression_type=ext.get("expType") or "TAG",
             expression=ext.get("exp") or "*",
             fifo=is_ordered,
             attempt_id=(ext.get("attemptId") or "")[:MAX_ATTEMPT_ID],
+            client_id=connection.peer,
+            has_tag=False,
         )
         tickets: list[int] = []
 
@@ -196,6 +199,7 @@ class PopProcessor:
         """Code 200053."""
         group, topic, handle = self._named(request)
         invisible_ms = fields.integer(request.ext, "invisibleTime")
+        check_changed_time(group, invisible_ms, self.metadata, self.popper.settings)
 
         def done(outcome: InvisibleTimeOutcome) -> None:
             if outcome.status != AckStatus.OK:
@@ -235,7 +239,7 @@ class PopProcessor:
             found, full = (str(each).lower() for each in (notice.has_messages, notice.is_full))
             connection.respond(request, ext={"hasMsg": found, "pollingFull": full})
 
-        asked = self._asked(request, 1, deadline_ms=deadline_ms)
+        asked = self._asked(request, 1, deadline_ms=deadline_ms, client_id=connection.peer)
         self._hold(connection, request, self.popper.looking.notify(asked, done), tickets)
 
     def polling_info(self, connection: RemotingConnection, request: Command) -> None:
@@ -275,7 +279,7 @@ class PopProcessor:
         config = self.metadata.group(group)
         return group, fields.flag(ext, "order") or (config is not None and config.fifo)
 
-    def _asked(self, request: Command, count: int, *, deadline_ms: int = 0) -> PopRequest:
+    def _asked(self, request: Command, count: int, *, deadline_ms: int = 0, client_id: str = "") -> PopRequest:
         ext = request.ext
         group, is_ordered = self._group(ext)
         return PopRequest(
@@ -285,8 +289,12 @@ class PopProcessor:
             max_count=count,
             invisible_time_ms=0,
             deadline_ms=deadline_ms,
+            init_mode=_init_mode(ext, 1),
+            expression_type=ext.get("expType") or "TAG",
+            expression=ext.get("exp") or "*",
             fifo=is_ordered,
             attempt_id=(ext.get("attemptId") or "")[:MAX_ATTEMPT_ID],
+            client_id=client_id,
         )
 
     def _respond_one(self, connection: RemotingConnection, request: Command, status: AckStatus) -> None:
@@ -310,15 +318,18 @@ class PopProcessor:
         handle = decode_handle(fields.text(ext, "extraInfo"))
         if handle is None:
             raise RequestError(codes.MESSAGE_ILLEGAL, "extraInfo is no receipt handle")
-        config = self.metadata.topic(stored)
-        if config is None:
+        if self.metadata.topic(stored) is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {stored} does not exist")
-        if queue_id >= config.read_queue_nums or queue_id != handle.queue_id:
+        if queue_id != handle.queue_id:  # which may be one that is not read any more
             raise RequestError(codes.MESSAGE_ILLEGAL, f"queue {queue_id} of {stored} is not the one of the handle")
         if handle.queue_offset != offset:
-            handle = handle._replace(queue_offset=offset, physical_offset=-1)
+            handle = handle._replace(queue_offset=offset, proof="")
         topic = base_topic(group, stored) if 0 < handle.retry_flag <= FLAG_RETRY_V2 else stored
         return group, topic, handle
+
+
+def _init_mode(ext: Mapping[str, str], default: int) -> InitMode:
+    return InitMode.MIN if fields.integer(ext, "initMode", default, high=1) == 0 else InitMode.MAX
 
 
 def _respond_status(connection: RemotingConnection, request: Command, status: AckStatus) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Final
 
+from brokerd.consuming.filtered_reads import read_admitted
 from brokerd.consuming.progress import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
@@ -25,7 +26,6 @@ from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
-from remoting.record.fields import properties_of
 from remoting.transport.connection import RemotingConnection
 
 MAX_MESSAGES: Final = 32
@@ -33,7 +33,6 @@ MAX_BYTES: Final = 256 * 1024
 MAX_SUSPEND_MS: Final = 25_000  # clients give up after 30 s
 _FOUND: Final = GetStatus.FOUND.name
 _MAX_HELD: Final = 100_000
-_SCAN_ROUNDS: Final = 25
 # A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
 _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT})
 
@@ -76,6 +75,11 @@ class _Pull:
             self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
         self.tags_codes = self.message_filter.tags_codes
         self.ticket = 0  # among the parked requests, when it is one
+
+    @property
+    def client(self) -> str:
+        """Those who hold pulls are bounded all together."""
+        return ""
 
 
 class PullProcessor:
@@ -236,7 +240,17 @@ class PullProcessor:
     def _read(self, pull: _Pull) -> tuple[int, int, JoinedResult]:
         """(answer's code, next offset, what was read)."""
         if pull.tags_codes is None and not pull.message_filter.is_exact:
-            result = joined(self._admitted(pull))
+            result = joined(
+                read_admitted(
+                    self._reads,
+                    pull.topic,
+                    pull.queue_id,
+                    pull.offset,
+                    pull.max_count,
+                    pull.max_bytes,
+                    pull.message_filter,
+                )
+            )
         else:
             result = self._reads.read_joined(
                 pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes, pull.tags_codes
@@ -249,29 +263,10 @@ class PullProcessor:
             return codes.PULL_RETRY_IMMEDIATELY, pull.offset, result
         return code, next_offset, result
 
-    def _admitted(self, pull: _Pull) -> GetResult:
-        """What an expression over properties lets through, looking a bounded way ahead."""
-        result = self._reads.read_messages(pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes)
-        for _ in range(_SCAN_ROUNDS):
-            if result.status != GetStatus.FOUND:
-                return result
-            admits = pull.message_filter.admits
-            records = [record for record in result.records if admits(properties_of(record))]
-            if records:
-                return result._replace(records=records)
-            if result.next_offset >= result.max_offset:
-                break
-            following = self._reads.read_messages(
-                pull.topic, pull.queue_id, result.next_offset, pull.max_count, pull.max_bytes
-            )
-            if following.status != GetStatus.FOUND:
-                break
-            result = following
-        return result._replace(status=GetStatus.NO_MATCHED_MESSAGE, records=[])
-
     # ---- waiting
 
-    def _try_again(self, waiter: Waiter[_Pull]) -> bool:
+    def _try_again(self, waiters: Sequence[Waiter[_Pull]]) -> int:
+        (waiter,) = waiters
         pull = waiter.payload
         try:
             self._checks.check_forbidden(pull.group, pull.topic)

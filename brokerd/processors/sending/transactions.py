@@ -10,6 +10,7 @@ from brokerd.processors import fields
 from brokerd.processors.answers import when_done
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.given_up import MAX_LISTED
+from brokerd.transactions.ids import parse_transaction_id
 from brokerd.transactions.records import MAX_NAME_LENGTH, EndedAs
 from brokerd.transactions.service import TransactionService
 from remoting.errors import InvalidParameter
@@ -36,12 +37,14 @@ class TransactionProcessor:
                 f"commitOrRollback must be {Outcome.COMMIT} (commit), {Outcome.ROLLBACK} (rollback) or {Outcome.UNKNOWN} "
                 f"(undecided), not {number}"
             )
+        identity = parse_transaction_id(ext.get("transactionId", ""))
         decision = EndTransaction(
             fields.text(ext, "producerGroup"),
             fields.integer(ext, "tranStateTableOffset"),
             fields.integer(ext, "commitLogOffset"),
             Outcome(number),
             fields.flag(ext, "fromTransactionCheck"),
+            "" if identity is None else identity.secret,
         )
         self.transactions.end(decision, when_done(connection, request))
 

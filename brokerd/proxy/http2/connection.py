@@ -11,7 +11,6 @@ replenished as bytes arrive, because what bounds memory is the budget for unfini
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic
 
@@ -41,7 +40,7 @@ from brokerd.proxy.http2.frames import (
     Setting,
     StreamFault,
 )
-from brokerd.proxy.http2.headers import Fields, H, HeaderReader, MalformedHeaders, check_trailers
+from brokerd.proxy.http2.headers import H, HeaderReader, MalformedHeaders, check_trailers
 from brokerd.proxy.http2.limits import Allowance, Budget, Http2Limits
 from brokerd.proxy.http2.outgoing import Outgoing
 from brokerd.proxy.http2.streams import BY_PEER, CLOSED, FRAME_FAULTS, HALF_CLOSED_REMOTE, OPEN, Stream
@@ -61,13 +60,41 @@ _REMEMBERED_GAPS: Final = 32
 
 
 class ServerConnection(Generic[H]):
-    """One HTTP/2 connection. `read_head` turns checked header fields into what the layer above works with."""
+    """One HTTP/2 connection. `headers` turns header blocks into what the layer above works with."""
 
-    def __init__(self, limits: Http2Limits, budget: Budget, read_head: Callable[[Fields], H], now_ms: int) -> None:
+    __slots__ = (
+        "_block",
+        "_block_bytes",
+        "_block_ends_stream",
+        "_block_stream_id",
+        "_budget",
+        "_events",
+        "_gaps",
+        "_headers",
+        "_idle_frames",
+        "_last_stream_id",
+        "_limits",
+        "_now_ms",
+        "_pings",
+        "_preface_seen",
+        "_receive_window",
+        "_replenish_below",
+        "_resets",
+        "_rest",
+        "_settings_frames",
+        "_unfinished_bytes",
+        "fault",
+        "going_away",
+        "outgoing",
+        "ready",
+        "streams",
+    )
+
+    def __init__(self, limits: Http2Limits, budget: Budget, headers: HeaderReader[H], now_ms: int) -> None:
         assert limits.connection_window_bytes >= 4 * limits.max_frame_bytes <= 4 * limits.stream_window_bytes
         self._limits = limits
         self._budget = budget
-        self._headers = HeaderReader(limits, read_head)
+        self._headers = headers
         self._pings = Allowance(limits.ping_rate, limits.ping_burst)
         self._settings_frames = Allowance(limits.settings_rate, limits.settings_burst)
         self._resets = Allowance(limits.reset_rate, limits.max_concurrent_streams)
@@ -76,7 +103,7 @@ class ServerConnection(Generic[H]):
 
         self.streams: dict[int, Stream[H]] = {}
         self._last_stream_id = -1
-        self._gaps: deque[range] = deque(maxlen=_REMEMBERED_GAPS)
+        self._gaps: tuple[range, ...] = ()
 
         self._rest = b""
         self._preface_seen = False
@@ -294,7 +321,7 @@ class ServerConnection(Generic[H]):
 
     def _open(self, stream_id: int, block: bytes) -> None:
         if stream_id != self._last_stream_id + 2:
-            self._gaps.append(range(self._last_stream_id + 2, stream_id, 2))
+            self._gaps = (*self._gaps, range(self._last_stream_id + 2, stream_id, 2))[-_REMEMBERED_GAPS:]
         self._last_stream_id = stream_id
         if self.going_away:
             self._headers.decode(block)

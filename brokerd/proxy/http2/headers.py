@@ -1,30 +1,31 @@
-"""Header blocks in: HPACK, the rules of RFC 9113 section 8.2 and 8.3, and a cache of the blocks that need neither (pure).
+"""Header blocks in: HPACK, the rules of RFC 9113 section 8.2 and 8.3, and what is remembered of the blocks before (pure).
 
-A peer repeats itself: once its constant headers are in the dynamic table, the blocks of its requests are equal bytes that change
-nothing in the table. What such a block means holds until some other block changes the table; the cache maps its bytes to the
-finished head and is dropped when that happens.
+A peer repeats itself. Where its block changes nothing in the table and is equal to an earlier one, it means the same until some
+other block changes the table: a connection maps such bytes to the finished head. Where only those fields are new that are each
+call's own, which is what official clients send, the block's key is one that was seen before, of this client or of one that is
+like it: its fields were checked then, and its head is made of that one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, Self, TypeVar
 
+from brokerd.proxy.http2.blocks import Block, BlockReader, Fields, Own, fields_of
 from brokerd.proxy.http2.frames import ConnectionFault, ErrorCode
-from brokerd.proxy.http2.hpack import HeaderListTooLarge, HpackDecoder, HpackError
-from brokerd.proxy.http2.limits import Http2Limits
-
-Fields = Sequence[tuple[bytes, bytes]]
+from brokerd.proxy.http2.hpack import HeaderListTooLarge, HpackError
 
 _MAX_CACHED_HEADS: Final = 32
 _MAX_CACHED_BLOCK_BYTES: Final = 512
+_MAX_KEYS: Final = 1024  # of all connections
+_MAX_KEY_BYTES: Final = 1024
 
 _FIELD_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 # looked for in all values at once, each between two 0x01
 _BAD_IN_VALUES: Final = (b"\0", b"\r", b"\n", b"\x01 ", b"\x01\t", b" \x01", b"\t\x01")
 # what every RocketMQ client sends: known to be fine
-_ORDINARY_FIELDS: Final = frozenset(
+ORDINARY_FIELDS: Final = frozenset(
     b"te content-type user-agent grpc-timeout grpc-accept-encoding authorization x-mq-language x-mq-protocol x-mq-client-id "
     b"x-mq-client-version x-mq-date-time x-mq-request-id x-mq-namespace x-mq-session-token accept-encoding".split()
 )
@@ -52,16 +53,49 @@ class Head:
         self.max_body_bytes = max_body_bytes
         self.content_length: int | None = None
 
+    def again(self, own: Own) -> Self | None:
+        """What the same headers mean with other values of the fields that are each call's own, which are well-formed; None where
+        all of them have to be read."""
+        return self
+
 
 H = TypeVar("H", bound=Head)
 
 
-class HeaderReader(Generic[H]):
-    """Decodes the header blocks of one connection, in the order they came (HPACK is stateful: none may be left out)."""
+class Heads(Generic[H]):
+    """The heads of all connections' requests, by the keys of their blocks. `read` makes one of checked fields."""
 
-    def __init__(self, limits: Http2Limits, read_head: Callable[[Fields], H]) -> None:
-        self._read_head = read_head
-        self._decoder = HpackDecoder(limits.max_header_list_bytes)
+    def __init__(self, read: Callable[[Fields], H]) -> None:
+        self._read = read
+        self._known: dict[bytes, H] = {}
+
+    def head_of(self, block: Block) -> H:
+        """Raises MalformedHeaders."""
+        key, own = block
+        known = self._known.get(key) if own is not None else None
+        head = known.again(own) if known is not None and own is not None else None
+        return self._read_whole(block) if head is None else head
+
+    def _read_whole(self, block: Block) -> H:
+        fields = fields_of(block)
+        content_length = check_request(fields)
+        head = self._read(fields)
+        head.content_length = content_length
+        if block.own is not None and len(block.key) <= _MAX_KEY_BYTES:
+            if len(self._known) >= _MAX_KEYS:
+                self._known.clear()
+            self._known[block.key] = head
+        return head
+
+
+class HeaderReader(Generic[H]):
+    """Reads the header blocks of one connection, in the order they came (HPACK is stateful: none may be left out)."""
+
+    __slots__ = ("_blocks", "_heads", "cached")
+
+    def __init__(self, heads: Heads[H], blocks: BlockReader) -> None:
+        self._heads = heads
+        self._blocks = blocks
         self.cached: dict[bytes, H] = {}
 
     def read_request(self, block: bytes) -> H:
@@ -69,12 +103,9 @@ class HeaderReader(Generic[H]):
         head = self.cached.get(block)
         if head is not None:
             return head
-        changes = self._decoder.changes
-        fields = self.decode(block)
-        content_length = check_request(fields)
-        head = self._read_head(fields)
-        head.content_length = content_length
-        if self._decoder.changes == changes and len(block) <= _MAX_CACHED_BLOCK_BYTES:
+        changes = self._blocks.changes
+        head = self._heads.head_of(self._read(block))
+        if self._blocks.changes == changes and len(block) <= _MAX_CACHED_BLOCK_BYTES:
             if len(self.cached) >= _MAX_CACHED_HEADS:
                 self.cached.clear()
             self.cached[block] = head
@@ -82,16 +113,19 @@ class HeaderReader(Generic[H]):
 
     def decode(self, block: bytes) -> Fields:
         """The fields of any header block, unchecked. Raises ConnectionFault when the table is no longer the peer's."""
-        changes = self._decoder.changes
+        return fields_of(self._read(block))
+
+    def _read(self, block: bytes) -> Block:
+        changes = self._blocks.changes
         try:
-            fields = self._decoder.decode(block)
+            found = self._blocks.read(block)
         except HeaderListTooLarge as error:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"headers too large: {error}") from error
         except HpackError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, f"undecodable header block: {error}") from error
-        if self._decoder.changes != changes:
+        if self._blocks.changes != changes and self.cached:
             self.cached.clear()
-        return fields
+        return found
 
 
 def check_request(fields: Fields) -> int | None:
@@ -110,7 +144,7 @@ def check_request(fields: Fields) -> int | None:
                 raise MalformedHeaders("an empty :path")
             continue
         regular = True
-        if name not in _ORDINARY_FIELDS:
+        if name not in ORDINARY_FIELDS:
             _check_name(name)
         if name == b"te" and value != b"trailers":
             raise MalformedHeaders("te may only be trailers")

@@ -7,7 +7,6 @@ other.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from hpack.table import HeaderTable
@@ -25,6 +24,14 @@ _FIRST_DYNAMIC: Final = len(_STATIC)
 _ENTRY_OVERHEAD: Final = 32
 _MAX_INTEGER_BYTES: Final = 5
 
+# What is wrong with a block
+CUT_BLOCK: Final = "the block is cut off"
+CUT_STRING: Final = "a string that is cut off"
+BAD_INDEX: Final = "an index that is not in the table"
+LATE_SIZE: Final = "a table size update after a field"
+LARGE_TABLE: Final = "a table size update beyond what we allow"
+LONG_INTEGER: Final = "an integer that is too long"
+
 
 class HpackError(ValueError):
     """The block does not decode; the table is no longer the peer's, so the connection is over."""
@@ -33,6 +40,9 @@ class HpackError(ValueError):
 class HeaderListTooLarge(HpackError):
     """The fields take more than we are willing to hold."""
 
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"more than {most_bytes} bytes of headers")
+
 
 class HpackDecoder:
     """The decoder of one connection. `changes` counts what blocks did to the table."""
@@ -40,7 +50,7 @@ class HpackDecoder:
     def __init__(self, max_list_bytes: int) -> None:
         self._max_list_bytes = max_list_bytes
         self._max_table_bytes = DEFAULT_TABLE_BYTES
-        self._table: deque[Field] = deque()  # newest first, as indexes count
+        self._table: list[Field] = []  # newest last, indexes count from there
         self._table_bytes = 0
         self.changes = 0
 
@@ -61,7 +71,7 @@ class HpackDecoder:
                     self._add(field)
                 elif first & 0x20:
                     if fields:
-                        raise HpackError("a table size update after a field")
+                        raise HpackError(LATE_SIZE)
                     size, position = _integer(block, position, 0x1F)
                     self._resize(size)
                     continue
@@ -69,10 +79,10 @@ class HpackDecoder:
                     field, position = self._literal(block, position, 0x0F)
                 list_bytes += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
                 if list_bytes > self._max_list_bytes:
-                    raise HeaderListTooLarge(f"more than {self._max_list_bytes} bytes of headers")
+                    raise HeaderListTooLarge(self._max_list_bytes)
                 fields.append(field)
         except IndexError as error:
-            raise HpackError("the block is cut off") from error
+            raise HpackError(CUT_BLOCK) from error
         except HuffmanError as error:
             raise HpackError(str(error)) from error
         return fields
@@ -82,8 +92,8 @@ class HpackDecoder:
             return _STATIC[index]
         index -= _FIRST_DYNAMIC
         if not 0 <= index < len(self._table):
-            raise HpackError("an index that is not in the table")
-        return self._table[index]
+            raise HpackError(BAD_INDEX)
+        return self._table[-1 - index]
 
     def _literal(self, block: bytes, position: int, mask: int) -> tuple[Field, int]:
         if block[position] & mask:
@@ -99,12 +109,12 @@ class HpackDecoder:
         size = len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
         self._evict(self._max_table_bytes - size)
         if size <= self._max_table_bytes:
-            self._table.appendleft(field)
+            self._table.append(field)
             self._table_bytes += size
 
     def _resize(self, size: int) -> None:
         if size > DEFAULT_TABLE_BYTES:
-            raise HpackError("a table size update beyond what we allow")
+            raise HpackError(LARGE_TABLE)
         self.changes += 1
         self._max_table_bytes = size
         self._evict(size)
@@ -112,7 +122,7 @@ class HpackDecoder:
     def _evict(self, limit: int) -> None:
         """Drop the oldest entries until the table takes at most `limit` bytes (less than none: all of them)."""
         while self._table and self._table_bytes > limit:
-            name, value = self._table.pop()
+            name, value = self._table.pop(0)
             self._table_bytes -= len(name) + len(value) + _ENTRY_OVERHEAD
 
 
@@ -130,7 +140,7 @@ def _integer(block: bytes, position: int, mask: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise HpackError("an integer that is too long")
+    raise HpackError(LONG_INTEGER)
 
 
 def _string(block: bytes, position: int) -> tuple[bytes, int]:
@@ -142,6 +152,6 @@ def _string(block: bytes, position: int) -> tuple[bytes, int]:
         start = position + 1
     position = start + length
     if position > len(block):
-        raise HpackError("a string that is cut off")
+        raise HpackError(CUT_STRING)
     text = block[start:position]
     return (decode_huffman(text) if first & 0x80 else text), position

@@ -12,6 +12,9 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 _END_OF_STRING: Final = 256
 
+EARLY_END: Final = "the end-of-string symbol inside a string"
+BAD_PADDING: Final = "wrong padding"
+
 
 class HuffmanError(ValueError):
     """The bytes are not a Huffman-coded string."""
@@ -50,7 +53,7 @@ def _step(key: int) -> tuple[int, bytes]:
         child = _NODES[node][key >> shift & 1]
         if child < 0:
             if ~child == _END_OF_STRING:
-                raise HuffmanError("the end-of-string symbol inside a string")
+                raise HuffmanError(EARLY_END)
             spelled.append(~child)
             child = 0
         node = child
@@ -69,5 +72,5 @@ def decode_huffman(coded: bytes) -> bytes:
         node = step[0]
         spelled.append(step[1])
     if node not in _ENDS:
-        raise HuffmanError("wrong padding")
+        raise HuffmanError(BAD_PADDING)
     return b"".join(spelled)

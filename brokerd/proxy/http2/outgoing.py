@@ -36,6 +36,21 @@ class Outgoing(Generic[H]):
     connection.
     """
 
+    __slots__ = (
+        "_blocked",
+        "_fail",
+        "_max_blocked_bytes",
+        "_out",
+        "_release",
+        "_streams",
+        "_window",
+        "blocked_bytes",
+        "initial_window",
+        "max_frame_bytes",
+        "must_empty_table",
+        "reset_by_us",
+    )
+
     def __init__(
         self,
         streams: dict[int, Stream[H]],
@@ -200,6 +215,7 @@ class Outgoing(Generic[H]):
         while waiting:
             if not self._send_one_frame(stream, waiting):
                 return
+        stream.waiting = None
         self._blocked.pop(stream.stream_id, None)
         if stream.waiting_trailers is not None:
             self.end(stream, stream.waiting_trailers)

@@ -14,12 +14,18 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from brokerd.cluster.routes import Routes
+from brokerd.consuming.progress import ConsumerProgress
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import Metadata
 from brokerd.pop.service import PopService
 from brokerd.proxy.calls import Call, Handler
+from brokerd.proxy.outline import check_outline
+from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, Code, Refusal, refusal_of
+from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import Sender
+from brokerd.store.store_reads import StoreReads
+from brokerd.transactions.service import TransactionService
 from remoting.errors import RequestError
 
 log = logging.getLogger(__name__)
@@ -35,13 +41,19 @@ Refuse = Callable[[Call, Any, Refusal], None]
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of the broker that the methods use."""
+    """The parts of the broker that the methods use. `counters` and `progress` learn what was given out; `broker_name` is that of
+    its group."""
 
     sender: Sender
     popper: PopService
     metadata: Metadata
     clients: ClientRegistry
     routes: Routes
+    transactions: TransactionService
+    reads: StoreReads
+    progress: ConsumerProgress
+    counters: Counters
+    broker_name: str
 
 
 def header(call: Call, name: str) -> str:
@@ -79,6 +91,8 @@ def attempt(call: Call, request: Any, refuse: Refuse, action: Callable[..., None
 
 def decode(call: Call, request_class: Any) -> Any:
     """The call's request message. Raises Refusal."""
+    if request_class is service.SendMessageRequest:
+        check_outline(call.message)
     try:
         return request_class.FromString(call.message)
     except DecodeError as error:
@@ -92,10 +106,18 @@ def parse(call: Call, request_class: Any, refuse: Refuse = refuse_unary) -> Any:
     except Refusal as refusal:
         refuse(call, None, refusal)
         return None
-    if not call.metadata.get(CLIENT_ID):
-        refuse(call, request, Refusal(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing"))
+    try:
+        check_client_id(call)
+    except Refusal as refusal:
+        refuse(call, request, refusal)
         return None
     return request
+
+
+def check_client_id(call: Call) -> None:
+    """Raises Refusal for a call that names no client."""
+    if not call.metadata.get(CLIENT_ID):
+        raise Refusal(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing")
 
 
 def each(request_class: Any, handle: Callable[[Call, Any], None], refuse: Refuse = refuse_unary) -> Handler:

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome
 from brokerd.pop.service import PopService
+from brokerd.proxy.ack_results import encode_results, result_status
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.methods.base import attempt, each, parse, refuse_unary
-from brokerd.proxy.methods.receive_message import MAX_INVISIBLE_MS
+from brokerd.proxy.methods.base import attempt, each, parse
+from brokerd.proxy.methods.groups import Groups
+from brokerd.proxy.methods.invisible_time import check_change
 from brokerd.proxy.names import group_name, topic_name
 from brokerd.proxy.protobuf import milliseconds, service
 from brokerd.proxy.status import Code, Refusal, encode_length, status_field
@@ -29,6 +31,7 @@ _STATUSES: Final = {
     AckStatus.FAILED: (Code.INTERNAL_SERVER_ERROR, "the ack could not be recorded; try again"),
 }
 _STATUS_FIELDS: Final = {ack_status: status_field(code, text) for ack_status, (code, text) in _STATUSES.items()}
+_RESULTS: Final = {ack_status: result_status(code, text) for ack_status, (code, text) in _STATUSES.items()}
 _MULTIPLE: Final = status_field(Code.MULTIPLE_RESULTS, "see the entries")
 
 
@@ -36,9 +39,9 @@ def ack_message(popper: PopService) -> Handler:
     def handler(calls: Sequence[Call]) -> None:
         batches: dict[tuple[str, str], list[tuple[Call, Any]]] = {}
         for call in calls:
-            request = parse(call, service.AckMessageRequest)
+            request = parse(call, service.AckMessageRequest, refuse_ack)
             if request is not None:
-                attempt(call, request, refuse_unary, _sort_in, batches, call, request)
+                attempt(call, request, refuse_ack, _sort_in, batches, call, request)
         for (group, topic), batch in batches.items():
             acknowledge(group, topic, batch)
 
@@ -67,26 +70,26 @@ def _answer(batch: Sequence[tuple[Call, Any]], statuses: Sequence[AckStatus]) ->
 
 def _encode_response(request: Any, statuses: Sequence[AckStatus]) -> bytes:
     """One result per entry, and their common status, or that there are several."""
-    response = service.AckMessageResponse()
-    for entry, status in zip(request.entries, statuses, strict=True):
-        result = response.entries.add(message_id=entry.message_id, receipt_handle=entry.receipt_handle)
-        result.status.code, result.status.message = _STATUSES[status]
     different = set(statuses)
     overall = _STATUS_FIELDS[different.pop()] if len(different) == 1 else _MULTIPLE
-    encoded: bytes = response.SerializeToString()
-    return overall + encoded
+    return overall + encode_results(request.entries, [_RESULTS[status] for status in statuses])
 
 
-def change_invisible_duration(popper: PopService) -> Handler:
+def refuse_ack(call: Call, request: Any, refusal: Refusal) -> None:
+    """Refuse a whole request: overall, and for each handle."""
+    entries = () if request is None else request.entries[:MAX_ENTRIES]
+    result = result_status(refusal.code, refusal.text)
+    call.answer(refusal.status + encode_results(entries, [result] * len(entries)))
+
+
+def change_invisible_duration(popper: PopService, groups: Groups) -> Handler:
     """Clients take the handle of the answer before they look at its status, so a failure gives them their old one."""
 
     def handle(call: Call, request: Any) -> None:
         group = group_name(request.group)
         topic = topic_name(request.topic)
         invisible_time_ms = milliseconds(request.invisible_duration)
-        if not 0 <= invisible_time_ms <= MAX_INVISIBLE_MS:
-            size = "small" if invisible_time_ms < 0 else "large"
-            raise Refusal(Code.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too {size}; it may be from 0 to 12 hours")
+        check_change(group, invisible_time_ms, groups, popper.settings)
 
         def changed(outcome: InvisibleTimeOutcome) -> None:
             call.answer(_STATUS_FIELDS[outcome.status] + _handle_field(outcome.receipt_handle))

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from brokerd.metadata.configs import GroupConfig, Metadata
+from brokerd.metadata.configs import BY_MESSAGE_GROUP, ORDER_SCOPE, GroupConfig, Metadata
 from remoting.errors import RequestError
+from remoting.names import RETRY_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,17 @@ class Groups:
         else:
             self.waiting[name] = [ensured]
             log.info("creating consumer group %s for its first client", name)
-            self.metadata.put_group(GroupConfig(name), lambda error: self._created(name, error))
+            config = GroupConfig(name, attributes={ORDER_SCOPE: BY_MESSAGE_GROUP})
+            self.metadata.put_group(config, lambda error: self._created(name, error))
+
+    def ensure_retry_topic(self, name: str) -> None:
+        """Make a group's retry topic if it is missing, as heartbeats of remoting do: tools find the brokers of a group by it."""
+        config = self.metadata.group(name)
+        if config is None or config.retry_queue_nums < 1:
+            return
+        error = self.metadata.ensure_topic(f"{RETRY_PREFIX}{name}", config.retry_queue_nums)
+        if error is not None:
+            log.warning("the retry topic of %s could not be made: %s", name, error)
 
     def _created(self, name: str, error: RequestError | None) -> None:
         for ensured in self.waiting.pop(name, ()):

@@ -1,47 +1,69 @@
-"""UpdateOffset and GetOffset: a consumer group's position in a queue."""
+"""QueryOffset, UpdateOffset and GetOffset: where a queue begins and ends, and where a consumer group is in it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from brokerd.metadata.configs import Metadata
+from brokerd.metadata.groups import ensure_group
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.methods.base import answer_when_done, each
-from brokerd.proxy.names import group_name, topic_name
-from brokerd.proxy.protobuf import service
+from brokerd.proxy.methods.base import Services, answer_when_done, each
+from brokerd.proxy.methods.groups import Groups
+from brokerd.proxy.methods.queues import consumed_queue, named_queue
+from brokerd.proxy.names import group_name
+from brokerd.proxy.protobuf import definition, milliseconds, service
 from brokerd.proxy.status import OK, Code, Refusal
+from brokerd.store.store_reads import StoreReads
+
+_BEGINNING, _END, _TIMESTAMP = (definition.QueryOffsetPolicy.Value(name) for name in ("BEGINNING", "END", "TIMESTAMP"))
 
 
-def update_offset(metadata: Metadata) -> Handler:
+def query_offset(services: Services) -> Handler:
+    """Of messages that can be read: the first one, behind the last one, or the first that was stored at a time or later."""
+
+    def handle(call: Call, request: Any) -> None:
+        topic, queue_id = named_queue(services, request.message_queue)
+        offset = _offset(services.reads, topic, queue_id, request)
+        call.answer(OK + service.QueryOffsetResponse(offset=offset).SerializeToString())
+
+    return each(service.QueryOffsetRequest, handle)
+
+
+def _offset(reads: StoreReads, topic: str, queue_id: int, request: Any) -> int:
+    policy = request.query_offset_policy
+    if policy == _BEGINNING:
+        return reads.min_offset(topic, queue_id)
+    if policy == _END:
+        return reads.max_offset(topic, queue_id)
+    if policy != _TIMESTAMP:
+        raise Refusal(Code.BAD_REQUEST, f"query_offset_policy is BEGINNING, END or TIMESTAMP, not {policy}")
+    if not request.HasField("timestamp"):
+        raise Refusal(Code.BAD_REQUEST, "query_offset_policy TIMESTAMP needs a timestamp")
+    return reads.offset_by_time(topic, queue_id, milliseconds(request.timestamp))
+
+
+def update_offset(services: Services, groups: Groups) -> Handler:
+    """The group is made if it is not there: without one, nobody could say later whose offset it is. An offset may go back."""
+
     def handle(call: Call, request: Any) -> None:
         group = group_name(request.group)
-        topic, queue_id = _queue(metadata, request.message_queue)
+        topic, queue_id = consumed_queue(services, request.message_queue)
         if request.offset < 0:
             raise Refusal(Code.ILLEGAL_OFFSET, "an offset is not negative")
-        metadata.commit_offset(group, topic, queue_id, request.offset, answer_when_done(call))
+        ensure_group(services.metadata, group, groups.auto_create)
+        services.metadata.commit_offset(group, topic, queue_id, request.offset, answer_when_done(call))
 
     return each(service.UpdateOffsetRequest, handle)
 
 
-def get_offset(metadata: Metadata) -> Handler:
+def get_offset(services: Services) -> Handler:
+    """Whichever way the group consumes: what it committed, or behind the last message that it popped and finished."""
+
     def handle(call: Call, request: Any) -> None:
         group = group_name(request.group)
-        topic, queue_id = _queue(metadata, request.message_queue)
-        offset = metadata.consumer_offset(group, topic, queue_id)
+        topic, queue_id = named_queue(services, request.message_queue)
+        offset = services.progress.consumer_offset(group, topic, queue_id)
         if offset is None:
             raise Refusal(Code.OFFSET_NOT_FOUND, f"group {group} has no offset for queue {queue_id} of {topic}")
         call.answer(OK + service.GetOffsetResponse(offset=offset).SerializeToString())
 
     return each(service.GetOffsetRequest, handle)
-
-
-def _queue(metadata: Metadata, queue: Any) -> tuple[str, int]:
-    """The topic and queue id that a request names, checked."""
-    topic = topic_name(queue.topic)
-    config = metadata.topic(topic)
-    if config is None:
-        raise Refusal(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
-    queue_id: int = queue.id
-    if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
-        raise Refusal(Code.BAD_REQUEST, f"topic {topic} has no queue {queue_id}")
-    return topic, queue_id

@@ -13,7 +13,7 @@ from brokerd.metadata.configs import PERM_READ, PERM_WRITE
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import LANGUAGE, attempt, each, header, refuse_unary
 from brokerd.proxy.methods.groups import Groups
-from brokerd.proxy.names import group_name, topic_name
+from brokerd.proxy.names import group_name, name_of_one_address, topic_name
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import OK, Code, Refusal, refusal_of
 from remoting.errors import RequestError
@@ -105,7 +105,7 @@ def _one_address_each(route: BrokerRoute, *, living: bool = False) -> list[Broke
         brokers.append(
             replace(
                 route,
-                broker_name=f"{route.broker_name}@{address}",
+                broker_name=name_of_one_address(route.broker_name, address),
                 grpc_addresses=[address],
                 read_queue_nums=min(route.read_queue_nums, most),
                 write_queue_nums=min(route.write_queue_nums, most),

@@ -1,23 +1,28 @@
 """SendMessage: all calls of one read event become one append.
 
 A request is stored whole or refused whole: its messages are checked before any of them is given to the log. What went wrong is
-said in the overall status too, because some clients look at nothing else.
+said in the overall status too, because some clients look at nothing else. A message that begins a transaction is the only one of
+its request, and is answered with the id that ends the transaction.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from brokerd.metadata.configs import Metadata
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.mapping import check_same_topic, to_draft
+from brokerd.proxy.mapping import TRANSACTION, check_same_topic, to_draft
 from brokerd.proxy.methods.base import attempt, parse
+from brokerd.proxy.methods.placing import Anywhere, Placing, Unplaced, place
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
 from brokerd.sending.outcomes import Sender, SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.transactions.ids import SECRET_BYTES, TransactionId
+from remoting.facts.placements import MESSAGE_TYPES
 
 MAX_MESSAGES: Final = 1024
 
@@ -35,45 +40,81 @@ _TEXTS: Final = {
     PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: "too few replicas are in sync; nothing was stored",
 }
 
+_ANYWHERE: Final = Anywhere()
 
-def send_message(sender: Sender, metadata: Metadata, wall_ms: Callable[[], int]) -> Handler:
+
+class _Accepted(NamedTuple):
+    """A call, the ids of its messages, and the secret of the transaction that it begins, if it does."""
+
+    call: Call
+    message_ids: list[str]
+    secret: str
+
+
+def draw_secret() -> str:
+    """What the id of one transaction proves; nobody can guess it."""
+    return secrets.token_hex(SECRET_BYTES)
+
+
+def send_message(
+    sender: Sender,
+    metadata: Metadata,
+    broker_name: str,
+    wall_ms: Callable[[], int],
+    new_secret: Callable[[], str] = draw_secret,
+    placing: Placing = _ANYWHERE,
+) -> Handler:
     def handler(calls: Sequence[Call]) -> None:
         now_ms = wall_ms()
         drafts: list[Draft] = []
-        accepted: list[tuple[Call, list[str]]] = []
+        accepted: list[_Accepted] = []
         for call in calls:
             request = parse(call, service.SendMessageRequest, refuse)
             if request is not None:
                 attempt(call, request, refuse, accept, call, request, now_ms, drafts, accepted)
         if drafts:
-            sender.send(drafts, lambda outcomes: _answer(accepted, outcomes))
+            sender.send(drafts, lambda outcomes: _answer(accepted, outcomes, broker_name))
 
-    def accept(
-        call: Call, request: Any, now_ms: int, drafts: list[Draft], accepted: list[tuple[Call, list[str]]]
-    ) -> None:
+    def accept(call: Call, request: Any, now_ms: int, drafts: list[Draft], accepted: list[_Accepted]) -> None:
         messages = request.messages
         if len(messages) > MAX_MESSAGES:
             raise Refusal(Code.BAD_REQUEST, f"{len(messages)} messages in one request; at most {MAX_MESSAGES}")
         topic = check_same_topic(messages)
         config = metadata.topic(topic)
         born_host = call.peer.packed_host
-        own = [to_draft(message, topic, config, born_host, now_ms) for message in messages]
+        secret = ""
+        if any(message.system_properties.message_type == TRANSACTION for message in messages):
+            if len(messages) > 1:
+                raise Refusal(
+                    Code.BAD_REQUEST, "a message that begins a transaction must be the only one of its request"
+                )
+            secret = new_secret()
+        own = [to_draft(message, topic, config, born_host, now_ms, secret) for message in messages]
+        if config is not None and config.message_type in MESSAGE_TYPES:
+            other = place(placing, broker_name, messages, own, config)
+            if other is not None:
+                placing.elsewhere(Unplaced(call, topic, *other, broker_name, handler))
+                return
         drafts += own
-        accepted.append((call, [message.system_properties.message_id for message in messages]))
+        accepted.append(_Accepted(call, [message.system_properties.message_id for message in messages], secret))
 
     return handler
 
 
-def _answer(accepted: Sequence[tuple[Call, list[str]]], outcomes: Sequence[SendOutcome]) -> None:
+def _answer(accepted: Sequence[_Accepted], outcomes: Sequence[SendOutcome], broker_name: str) -> None:
     start = 0
-    for call, message_ids in accepted:
+    for call, message_ids, secret in accepted:
         end = start + len(message_ids)
-        call.answer(encode_response(message_ids, outcomes[start:end]))
+        transaction_id = ""
+        if secret and outcomes[start].physical_offset >= 0:
+            half = outcomes[start]
+            transaction_id = str(TransactionId(half.physical_offset, half.queue_offset, secret, broker_name))
+        call.answer(encode_response(message_ids, outcomes[start:end], transaction_id))
         start = end
 
 
-def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome]) -> bytes:
-    """SendMessageResponse{status 1, entries 2 of {status 1, message_id 2, offset 4}}."""
+def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome], transaction_id: str = "") -> bytes:
+    """SendMessageResponse{status 1, entries 2 of {status 1, message_id 2, transaction_id 3, offset 4}}."""
     entries = []
     statuses: set[bytes] = set()
     for message_id, outcome in zip(message_ids, outcomes, strict=True):
@@ -81,6 +122,9 @@ def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome])
         statuses.add(status)
         identity = message_id.encode()
         entry = status + b"\x12" + encode_length(len(identity)) + identity
+        if transaction_id:
+            identity = transaction_id.encode()
+            entry += b"\x1a" + encode_length(len(identity)) + identity
         if outcome.queue_offset > 0:
             entry += b"\x20" + encode_length(outcome.queue_offset)
         entries.append(b"\x12" + encode_length(len(entry)) + entry)

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from brokerd.loop.scheduler import Scheduler
 from brokerd.proxy.calls import Call, Handler, Kind
-from brokerd.proxy.methods import send_message
+from brokerd.proxy.commands import Questions
+from brokerd.proxy.methods import pull_message, send_message
 from brokerd.proxy.methods.base import Refuse, Services, each, refuse_streamed, refuse_unary
-from brokerd.proxy.methods.clients import heartbeat, notify_client_termination, telemetry
+from brokerd.proxy.methods.clients import heartbeat, notify_client_termination
 from brokerd.proxy.methods.finishing import (
     ack_message,
     change_invisible_duration,
     forward_to_dead_letter,
+    refuse_ack,
     refuse_change,
 )
 from brokerd.proxy.methods.groups import Groups
-from brokerd.proxy.methods.offsets import get_offset, update_offset
+from brokerd.proxy.methods.lite import not_for_lite, sync_lite_subscription
+from brokerd.proxy.methods.offsets import get_offset, query_offset, update_offset
+from brokerd.proxy.methods.placing import Anywhere, Placing
+from brokerd.proxy.methods.pull_message import PullMessage
 from brokerd.proxy.methods.receive_message import ReceiveMessage
 from brokerd.proxy.methods.routes import query_assignment, query_route
+from brokerd.proxy.methods.telemetry import Telemetry
+from brokerd.proxy.methods.transactions import end_transaction
 from brokerd.proxy.protobuf import service
+from brokerd.proxy.received import Answers, answers_of
 from brokerd.proxy.sessions import Sessions
 from brokerd.proxy.status import Code, Refusal
+
+PLACED: Final = "$placed_send"  # a send that another broker group passes on, as this one owns its message group
 
 KINDS: Final = {
     "ReceiveMessage": Kind.SERVER_STREAM,
@@ -30,12 +42,15 @@ KINDS: Final = {
     "Telemetry": Kind.BIDIRECTIONAL,
 }
 
+# What a request may take: messages are bounded by the port's own limit, settings by that of streams
+MAX_REQUEST_BYTES: Final = 512 * 1024
+_WITHOUT_LIMIT: Final = frozenset({"SendMessage", "Telemetry"})
+
+_ANYWHERE: Final = Anywhere()
+
 # Methods that this version does not have: always refused, with a status that clients understand
 _DECLINED: Final = {
     "RecallMessage": (Code.NOT_IMPLEMENTED, "this version does not have delayed messages to recall"),
-    "QueryOffset": (Code.NOT_IMPLEMENTED, "this version does not have QueryOffset"),
-    "PullMessage": (Code.NOT_IMPLEMENTED, "PullMessage is not implemented; use ReceiveMessage"),
-    "SyncLiteSubscription": (Code.UNSUPPORTED, "this version does not have lite topics"),
 }
 
 
@@ -47,43 +62,71 @@ class Methods:
     refusals: dict[str, tuple[Any, Refuse]]  # request class and how the method refuses
     sessions: Sessions
     receive: ReceiveMessage
+    telemetry: Telemetry
+    pull: PullMessage
+    placed: Handler
+
+    @property
+    def forwarded_handlers(self) -> dict[str, Handler]:
+        """For calls that other brokers pass on; a replica answers telemetry itself."""
+        return {**self.handlers, "Telemetry": self.telemetry.noted, PLACED: self.placed}
+
+
+def max_request_bytes(method: str) -> int:
+    """For `calls.Method`: every two bytes may become an object, so what needs no more gets no more."""
+    return 0 if method in _WITHOUT_LIMIT else MAX_REQUEST_BYTES
 
 
 def build_methods(
     services: Services,
     *,
+    scheduler: Scheduler,
     monotonic_ms: Callable[[], int],
     wall_ms: Callable[[], int],
     auto_create_groups: bool = True,
+    answers: Answers = answers_of,
+    new_secret: Callable[[], str] = send_message.draw_secret,
+    placing: Placing = _ANYWHERE,
+    received: Placing = _ANYWHERE,
 ) -> Methods:
+    """`new_secret` draws what the id of a transaction proves. `placing` says which sends of clients are this group's, `received`
+    which of those that other broker groups pass on."""
     sessions = Sessions()
     metadata, clients, popper = services.metadata, services.clients, services.popper
     groups = Groups(metadata, auto_create_groups)
-    receive = ReceiveMessage(popper, metadata, groups, monotonic_ms, wall_ms)
+    telemetry = Telemetry(clients, sessions, groups, Questions(scheduler), scheduler, takes_metrics=True)
+    receive = ReceiveMessage(popper, metadata, groups, monotonic_ms, wall_ms, answers)
+    pull = PullMessage(services, groups, scheduler, monotonic_ms, answers)
+    sends = partial(send_message.send_message, services.sender, metadata, services.broker_name, wall_ms, new_secret)
     handlers: dict[str, Handler] = {
         "QueryRoute": query_route(services.routes),
-        "QueryAssignment": query_assignment(services.routes, groups),
+        "QueryAssignment": not_for_lite(sessions, query_assignment(services.routes, groups), refuse_unary),
         "Heartbeat": heartbeat(clients, sessions, groups),
-        "NotifyClientTermination": notify_client_termination(clients),
-        "Telemetry": telemetry(clients, sessions, groups),
-        "SendMessage": send_message.send_message(services.sender, metadata, wall_ms),
-        "ReceiveMessage": receive,
+        "NotifyClientTermination": notify_client_termination(clients, sessions),
+        "Telemetry": telemetry.handler,
+        "SendMessage": sends(placing),
+        "ReceiveMessage": not_for_lite(sessions, receive, receive.refuse),
         "AckMessage": ack_message(popper),
-        "ChangeInvisibleDuration": change_invisible_duration(popper),
+        "ChangeInvisibleDuration": change_invisible_duration(popper, groups),
         "ForwardMessageToDeadLetterQueue": forward_to_dead_letter(popper),
-        "UpdateOffset": update_offset(metadata),
-        "GetOffset": get_offset(metadata),
-        "EndTransaction": each(service.EndTransactionRequest, _end_transaction),
+        "PullMessage": pull,
+        "QueryOffset": query_offset(services),
+        "UpdateOffset": update_offset(services, groups),
+        "GetOffset": get_offset(services),
+        "SyncLiteSubscription": sync_lite_subscription(),
+        "EndTransaction": end_transaction(services.transactions, services.broker_name),
     }
     handlers |= {name: _declined(name, code, text) for name, (code, text) in _DECLINED.items()}
     refuses: dict[str, Refuse] = {
         "SendMessage": send_message.refuse,
         "ReceiveMessage": receive.refuse,
+        "AckMessage": refuse_ack,
+        "PullMessage": pull_message.refuse,
         "ChangeInvisibleDuration": refuse_change,
         "Telemetry": refuse_streamed,
     }
     refusals = {name: (_request_class(name), refuses.get(name, refuse_unary)) for name in handlers}
-    return Methods(handlers, refusals, sessions, receive)
+    return Methods(handlers, refusals, sessions, receive, telemetry, pull, sends(received))
 
 
 def _request_class(name: str) -> Any:
@@ -95,9 +138,3 @@ def _declined(name: str, code: Code, text: str) -> Handler:
         raise Refusal(code, text)
 
     return each(_request_class(name), handle)
-
-
-def _end_transaction(call: Call, request: Any) -> None:
-    """No transaction was ever begun here, so every id is a made-up one."""
-    text = "this version takes transactions over remoting only, so there is none with this id"
-    raise Refusal(Code.INVALID_TRANSACTION_ID, text if request.transaction_id else "the transaction id is missing")

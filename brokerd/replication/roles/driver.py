@@ -107,6 +107,11 @@ class ReplicationDriver:
         return self.machine.role is Role.MASTER
 
     @property
+    def is_handing_over(self) -> bool:
+        """A planned switch is under way: somebody else is the master in a moment, or this broker goes on."""
+        return self._hand_over is not None
+
+    @property
     def accepts_messages(self) -> bool:
         """A master with enough replicas and room for another waiting append."""
         mastership = self.machine.mastership

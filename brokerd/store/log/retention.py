@@ -14,6 +14,9 @@ from brokerd.store.settings import RetentionSettings
 from remoting.disk import DiskUsage
 
 _WORTH_TELLING_MS: Final = 600_000  # two clocks that are right differ by less
+_AHEAD_MS: Final = 3_600_000  # "soon" is in so long, or in this part of the time for which files stay, if that is less,
+_AHEAD_PART: Final = 10
+_AHEAD_FILES: Final = 2  # or when so many more files are written
 _LATEST_MS: Final = 253_402_300_799_000  # of a time that can be written: the year 9999
 
 
@@ -55,6 +58,17 @@ def decide_retention(
     while removable < len(files) - 1 and files[removable].end <= held_offset:
         removable += 1
     return RetentionDecision(min(wanted, removable, settings.files_per_round), is_full(usage, refusing, settings))
+
+
+def decide_going(files: Sequence[FileAge], usage: DiskUsage, now_ms: int, settings: RetentionSettings) -> int:
+    """Up to which position of the log files may go soon, so that what has to outlive them is stored again before that."""
+    if not files:
+        return 0
+    size = files[0].end - files[0].start
+    later_ms = now_ms + min(_AHEAD_MS, settings.reserved_time_ms // _AHEAD_PART)
+    fuller = DiskUsage(usage.total_bytes, max(0, usage.free_bytes - _AHEAD_FILES * size))
+    going = decide_retention(files, fuller, files[-1].end, later_ms, False, settings).remove
+    return files[going].start
 
 
 def is_full(usage: DiskUsage, refusing: bool, settings: RetentionSettings) -> bool:

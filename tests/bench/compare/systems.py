@@ -48,6 +48,7 @@ _OWN_VALUES: Final[Mapping[str, object]] = {
     "mappedFileSizeConsumeQueue": 300_000 * 20,
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
+    "timerWheelEnable": True,
 }
 
 

@@ -9,6 +9,7 @@ import json
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +18,12 @@ from tests.bench.compare.systems import BACKGROUND_FLUSH, DISK_FLUSH, GRPC, GRPC
 from tests.bench.grpc_sends import send_request
 from tests.bench.h2load import GrpcLoad
 from tests.bench.harness import Sample, run_load
+from tests.bench.receive_ack import consume, sample_of
 from tests.bench.sends import check_stored, wait_stored
 
 _MANY_QUEUES: Final = 16
 _FILLED: Final = 400_000  # messages that raw pulls and the Java consumer find
+_RECEIVED: Final = 40_000  # messages that consumers over gRPC find
 _THREADS: Final = 64
 
 
@@ -87,9 +90,13 @@ def raw_sends(
 def fill(running: Running, tools: Tools, queues: int = QUEUES) -> tuple[str, int]:
     """A new topic with at least as many messages as a consumer needs to be measured, sent one by one; and their number."""
     topic = running.new_topic(queues)
-    while running.stored(topic, queues) < _FILLED:
+    return topic, _store(running, tools, topic, queues, _FILLED)
+
+
+def _store(running: Running, tools: Tools, topic: str, queues: int, least: int) -> int:
+    while (stored := running.stored(topic, queues)) < least:
         run_load(tools.load, running.address, topic, queues=queues, in_flight=_THREADS, seconds=1, may_fail=True)
-    return topic, running.stored(topic, queues)
+    return stored
 
 
 def raw_pulls(running: Running, tools: Tools) -> Sample:
@@ -173,6 +180,31 @@ def grpc_sends(connections: int, streams: int) -> Callable[[Running, Tools], Sam
     return measure
 
 
+def grpc_receives(running: Running, tools: Tools) -> Sample:
+    """Receives and acks of 32 messages over gRPC, by several processes with several conversations each; topic after topic, the
+    median of them. A conversation ends with the first receive that brings nothing; what is left then counts as failed."""
+    found: list[Sample] = []
+    consumed_s = 0.0
+    while consumed_s < tools.seconds:
+        topic = running.new_topic()
+        consume("grpc", running.grpc_address, topic, _readers(topic))  # a group that is new begins with what comes then
+        stored = _store(running, tools, topic, QUEUES, _RECEIVED)
+        sample, acknowledged = _counted(running, partial(_receive_all, running.grpc_address, topic))
+        found.append(replace(sample, failures=stored - acknowledged))
+        consumed_s += acknowledged / sample.rate
+    return sorted(found, key=lambda sample: sample.rate)[len(found) // 2]
+
+
+def _receive_all(address: str, topic: str) -> tuple[Sample, int]:
+    results = consume("grpc", address, topic, _readers(topic))
+    acknowledged = sum(result["acked"] for result in results)
+    return sample_of(results, acknowledged, used_s=0), acknowledged  # who counts knows what was used
+
+
+def _readers(topic: str) -> str:
+    return f"{topic}-readers"
+
+
 ROWS: Final[Sequence[Work]] = (
     Work("send, 1 x 64", BACKGROUND_FLUSH, raw_sends(1, 64), 2.0),
     Work("send, 4 x 64", BACKGROUND_FLUSH, raw_sends(4, 64), 1.5),
@@ -195,5 +227,7 @@ ROWS: Final[Sequence[Work]] = (
     Work("send, 4 x 16", GRPC, grpc_sends(4, 16), 2.0),
     Work("send, 1 x 64", GRPC, grpc_sends(1, 64), 2.0),
     Work("send, 1 x 1", GRPC, grpc_sends(1, 1), 2.0),
+    Work("receive + ack of 32", GRPC, grpc_receives, 3.0),
     Work("send, 4 x 16", GRPC_LOCAL, grpc_sends(4, 16), 2.0),
+    Work("receive + ack of 32", GRPC_LOCAL, grpc_receives, 2.0),
 )

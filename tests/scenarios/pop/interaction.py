@@ -132,7 +132,10 @@ class Interaction:
         for record in new:
             body = orjson.loads(record.body)
             entries = body.get("b") or body.get("a") or body.get("c") or body.get("rows")
-            shown.append(f"{record.property_map()['TAGS']} {orjson.dumps(self._relative(entries)).decode()}")
+            line = f"{record.property_map()['TAGS']} {orjson.dumps(self._relative(entries)).decode()}"
+            if released := body.get("r"):
+                line += f" again {orjson.dumps(self._relative(released)).decode()}"
+            shown.append(line)
         return "\n".join(shown) or "none"
 
     def do_switch(self, command: Command) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class FakeAdmin:
         self.retired: list[str] = []
         self.calls: list[str] = []
         self.reads_fail = 0
+        self.refused: set[str] = set()
+        self.gates_opened: set[tuple[str, str, str]] = set()
         self.given_up_messages = [
             GivenUp(
                 offset=each,
@@ -65,6 +67,15 @@ class FakeAdmin:
             self.given_up_messages[offset] = replace(known, decision=decision, decided_by=decided_by)
         if group in self.lost | self.deaf:
             raise RequestError(codes.FLUSH_SLAVE_TIMEOUT, "it is not known whether the transaction is ended")
+
+    def open_gate(self, group: str, topic: str, source: str) -> bool:
+        if group in self.refused:
+            raise REFUSAL
+        is_new = (group, topic, source) not in self.gates_opened
+        self.gates_opened.add((group, topic, source))
+        if is_new and group in self.lost:
+            raise TIMEOUT
+        return is_new
 
     # ---- reading
 
@@ -157,8 +168,14 @@ class FakeAdmin:
         outcomes = [self._put(each, self.topics, name, None) for each in self.groups]
         return [*outcomes, NodeOutcome("127.0.0.1:9878", Outcome.UNKNOWN, "its route may linger: no answer")]
 
-    def create_group(self, name: str, fifo: bool = False, retry_max_times: int = 16) -> list[NodeOutcome]:
-        config = GroupState(name=name, fifo=fifo, retry_max_times=retry_max_times)
+    def change_group(self, name: str, settings: Mapping[str, Any]) -> list[NodeOutcome]:
+        changed = {group: replace(table[name], **settings) for group, table in self.consumer_groups.items()}
+        return [self._put(each, self.consumer_groups, name, changed[each]) for each in self.groups]
+
+    def create_group(
+        self, name: str, fifo: bool = False, retry_max_times: int = 16, settings: Mapping[str, Any] | None = None
+    ) -> list[NodeOutcome]:
+        config = GroupState(name=name, fifo=fifo, retry_max_times=retry_max_times, **(settings or {}))
         return [self._put(each, self.consumer_groups, name, config) for each in self.groups]
 
     def delete_group(self, name: str) -> list[NodeOutcome]:

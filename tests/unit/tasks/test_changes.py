@@ -204,3 +204,48 @@ def test_a_given_up_message_is_ended_once_and_an_answer_that_is_not_sure_is_read
     lost = Outcome(admin, "transaction.decide", **{**DECISION, "offset": 0})
     assert lost.failure is not None
     assert lost.failure.code == "change-incomplete"
+
+
+GATE = {"name": "orders", "group": "broker-a", "source": "broker-z"}
+
+
+def test_a_gate_is_opened_once_and_an_answer_that_is_not_sure_is_read_back() -> None:
+    admin = FakeAdmin("broker-a")
+    assert Outcome(admin, "topic.open-gate", **GATE).outcomes == {"broker-a": "CONFIRMED"}
+    assert Outcome(admin, "topic.open-gate", **GATE).outcomes == {"broker-a": "UNCHANGED"}
+    admin.lost = {"broker-a"}
+    assert Outcome(admin, "topic.open-gate", **{**GATE, "source": "broker-y"}).outcomes == {"broker-a": "CONFIRMED"}
+
+
+def test_a_gate_that_a_broker_does_not_open_is_refused() -> None:
+    admin = FakeAdmin("broker-a")
+    admin.refused = {"broker-a"}
+    refused = Outcome(admin, "topic.open-gate", **GATE)
+    assert refused.failure is not None
+    assert refused.failure.code == "gate-refused"
+
+
+def test_what_a_group_keeps_the_order_of_is_changed_and_nothing_else() -> None:
+    admin = FakeAdmin("broker-a", "broker-b")
+    Outcome(admin, "group.create", name="g", fifo=True, retry_max_times=3)
+    made = {"broker-a": "CONFIRMED", "broker-b": "CONFIRMED"}
+    assert Outcome(admin, "group.update", name="g", order_scope="QUEUE").outcomes == made
+    assert [each["g"].order_scope for each in admin.consumer_groups.values()] == ["QUEUE"] * 2
+    assert [each["g"].retry_max_times for each in admin.consumer_groups.values()] == [3, 3]
+    admin.lost = {"broker-a"}
+    assert Outcome(admin, "group.update", name="g", order_scope="MESSAGE_GROUP").outcomes == made
+
+
+def test_bounds_of_a_group_are_set_and_taken_away_one_by_one() -> None:
+    admin = FakeAdmin("broker-a")
+    Outcome(admin, "group.create", name="g", invisible_max_ms=30_000)
+    group = admin.consumer_groups["broker-a"]
+    assert (group["g"].order_scope, group["g"].invisible_max_ms) == ("MESSAGE_GROUP", 30_000)
+    admin.lost = {"broker-a"}
+    changed = Outcome(admin, "group.update", name="g", invisible_min_ms=5, invisible_max_ms=None)
+    assert changed.nodes["broker-a"] == ("CONFIRMED", "the answer was lost; read back")
+    assert (group["g"].invisible_min_ms, group["g"].invisible_max_ms) == (5, None)
+    admin.deaf = {"broker-a"}
+    unknown = Outcome(admin, "group.update", name="g", invisible_min_ms=6)
+    assert unknown.failure is not None
+    assert "the settings of consumer group g" in str(unknown.failure)

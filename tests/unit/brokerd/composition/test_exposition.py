@@ -10,6 +10,22 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.composition.exposition import Exposition, Sources
+from brokerd.metadata.start_offsets import InitMode
+from brokerd.placement.handovers import Handover
+from brokerd.pop.requests import PopOutcome, PopRequest, PopStatus
+from brokerd.pop.survey import PopSurvey
+from brokerd.proxy.client_figures import (
+    BOUNDS_MS,
+    CACHED_BYTES,
+    CACHED_MESSAGES,
+    SEND,
+    SPAN_SEND,
+    Buckets,
+    ClientFigures,
+    Labels,
+    Running,
+)
+from brokerd.proxy.figures import GrpcFigures
 from brokerd.replication.facts import ReplicaFacts
 from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.put_status import PutStatus
@@ -38,13 +54,40 @@ SCRUB = ScrubState(
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
+def grpc_figures(now_ms: int) -> GrpcFigures:
+    """Of every metric that clients have, one."""
+    clients = ClientFigures(now_ms)
+    for metric, bounds_ms in BOUNDS_MS.items():
+        counts = [0, 2, *[0] * (len(bounds_ms) - 1)]
+        running = Running(Buckets(bounds_ms, counts, 6.0), None)
+        group = "" if metric in (SEND, SPAN_SEND) else "g"
+        clients.histogram("c1", Labels(metric, "orders", group, "JAVA", "success"), running, now_ms)
+    for metric, value in ((CACHED_MESSAGES, 5), (CACHED_BYTES, 500)):
+        for client in ("c1", "c2"):
+            clients.gauge(client, Labels(metric, "orders", "g", "PYTHON"), value, now_ms)
+    clients.refuse(3)
+    calls = {"SendMessage": {"OK": 7, "TOPIC_NOT_FOUND": 1}, "Telemetry": {}}
+    return GrpcFigures(calls, 4, 2, 1, 5, clients)
+
+
 def scrape(broker: Broker, state: ReplicaFacts) -> Samples:
     flushes = Histogram((0.001, 0.01))
     flushes.observe(0.005)
     guard = Guard(AccessSettings(), "c", (), lambda: 0)
     usage = DiskUsage(total_bytes=100, free_bytes=40)
     sources = Sources(
-        broker.core, lambda: state, flushes, lambda: 3, lambda: 2, lambda: usage, lambda: LAGS, lambda: SCRUB, guard
+        broker.core,
+        lambda: state,
+        flushes,
+        lambda: 3,
+        lambda: 2,
+        lambda: usage,
+        lambda: LAGS,
+        lambda: grpc_figures(broker.turns.wall_ms()),
+        PopSurvey(broker.core.pop.ledger, broker.core.pop.gate, broker.turns, broker.turns.wall_ms),
+        broker.turns.wall_ms,
+        lambda: SCRUB,
+        guard,
     )
     text = Exposition("c", "broker-a", sources).render().decode()
     found: Samples = {}
@@ -58,6 +101,15 @@ def scrape(broker: Broker, state: ReplicaFacts) -> Samples:
             assert key not in found, f"twice: {key}"
             found[key] = sample.value
     return found
+
+
+def take_one(broker: Broker) -> None:
+    """A group takes the only message, now."""
+    broker.send(0)
+    outcomes: list[PopOutcome] = []
+    broker.core.pop.pop(PopRequest("group", "T", -1, 32, 10_000, 0, init_mode=InitMode.MIN), outcomes.append)
+    broker.turns.run()
+    assert [outcome.status for outcome in outcomes] == [PopStatus.FOUND]
 
 
 def a_master_that_misses_one() -> ReplicaFacts:
@@ -84,6 +136,7 @@ def names(samples: Samples) -> set[str]:
 
 def test_the_page_lists_what_a_scrape_gives_and_nothing_else() -> None:
     broker = Broker()
+    take_one(broker)
     given = names(scrape(broker, replace(a_master_that_misses_one(), weaknesses=["ack_after=append: memory"])))
     given |= names(scrape(broker, a_replica()))
     given |= {"logboom_sends_unacknowledged_total", "logboom_schedule_late_seconds"}  # absent until there is one
@@ -166,3 +219,57 @@ def test_a_master_tells_the_lag_of_each_group_and_when_a_part_is_missing() -> No
     assert ("logboom_consumer_lag_messages", refunds) not in samples
     assert samples["logboom_consumer_lag_at_least", refunds] == 1
     assert not [name for name in names(scrape(Broker(), a_replica())) if "consumer_lag" in name]
+
+
+def test_calls_over_grpc_are_counted_by_method_and_code() -> None:
+    samples = scrape(Broker(), a_replica())
+    assert samples["logboom_grpc_calls_total", (("code", "OK"), ("method", "SendMessage"))] == 7
+    assert samples["logboom_grpc_calls_total", (("code", "TOPIC_NOT_FOUND"), ("method", "SendMessage"))] == 1
+    assert samples["logboom_grpc_connections", ()] == 4
+    assert samples["logboom_grpc_telemetry_streams", ()] == 2
+    assert samples["logboom_grpc_pulls_held", ()] == 1
+    assert samples["logboom_grpc_sends_held", ()] == 5
+
+
+def test_what_clients_measured_is_told_by_topic_group_and_language() -> None:
+    samples = scrape(Broker(), a_replica())
+    sends = (("language", "JAVA"), ("status", "success"), ("topic", "orders"))
+    assert samples["logboom_client_send_seconds_count", sends] == 2
+    assert samples["logboom_client_send_seconds_sum", sends] == 0.006
+    assert samples["logboom_client_send_seconds_bucket", (("language", "JAVA"), ("le", "0.001"), *sends[1:])] == 0
+    assert samples["logboom_client_send_seconds_bucket", (("language", "JAVA"), ("le", "0.005"), *sends[1:])] == 2
+    consumer = (("group", "g"), ("language", "PYTHON"), ("topic", "orders"))
+    assert samples["logboom_client_cached_messages", consumer] == 10
+    assert samples["logboom_client_cached_bytes", consumer] == 1000
+    assert samples["logboom_client_figures_refused_total", ()] == 3
+
+
+def test_a_master_tells_what_each_group_holds() -> None:
+    broker = Broker()
+    take_one(broker)
+    broker.turns.run(4000)
+    master = a_master_that_misses_one()
+    samples = scrape(broker, master)
+    assert samples["logboom_pop_group_in_flight", (("group", "group"),)] == 1
+    assert samples["logboom_pop_group_oldest_seconds", (("group", "group"),)] == 4.0
+    assert samples["logboom_pop_group_blocked_queues", (("group", "group"),)] == 0
+    assert samples["logboom_pop_group_waiting_message_groups", (("group", "group"),)] == 0
+    assert samples["logboom_pop_oldest_seconds", ()] == 4.0
+    assert samples["logboom_pop_revive_lag_seconds", ()] == 0
+    assert not [name for name in names(scrape(broker, a_replica())) if "pop_group" in name]
+
+
+def test_a_master_tells_who_waits_at_a_gate_and_for_how_long() -> None:
+    broker = Broker()
+    broker.send(0)
+    master = a_master_that_misses_one()
+    samples = scrape(broker, master)
+    assert (samples["logboom_pop_gated_groups", ()], samples["logboom_pop_gated_oldest_seconds", ()]) == (0, 0)
+    broker.core.placements.handovers.add(Handover("T", 1, {0: 1}, {0: 0}, ("broker-z",)))
+    pop = PopRequest("group", "T", -1, 32, 10_000, broker.turns.monotonic_ms() + 60_000, fifo=True)
+    broker.core.pop.pop(pop, lambda _: None)
+    broker.turns.run(3000)
+    samples = scrape(broker, master)
+    assert (samples["logboom_pop_gated_groups", ()], samples["logboom_pop_gated_oldest_seconds", ()]) == (1, 3.0)
+    assert samples["logboom_pop_group_blocked_queues", (("group", "group"),)] == 1
+    assert not [name for name in names(scrape(broker, a_replica())) if "gated" in name]

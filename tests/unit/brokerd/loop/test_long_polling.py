@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,29 +12,31 @@ from tests.support.turns import Turns
 
 
 class Wants:
-    def __init__(self, name: str, *codes: int) -> None:
+    def __init__(self, name: str, *codes: int, client: str = "") -> None:
         self.name = name
+        self.client = client
         self.tags_codes = frozenset(codes) if codes else None
 
 
 class Counter:
     """Messages as a number per topic; a waiter is served by one."""
 
-    def __init__(self, turns: Turns, *, per_key: int = 10, total: int = 100, share: bool = True) -> None:
+    def __init__(self, turns: Turns, *, per_client: int = 100, total: int = 100, share: bool = True) -> None:
         self.available = 0
         self.tries = 0
+        self.most_at_once = 0
         self.served: list[str] = []
         self.expired: list[str] = []
-        table: WaitTable[Wants] = WaitTable(per_key, total)
+        table: WaitTable[Wants] = WaitTable(per_client, total)
         self.polling = LongPolling(turns, table, self.try_again, self.timed_out, share=share)
 
-    def try_again(self, waiter: Waiter[Wants]) -> bool:
+    def try_again(self, waiters: Sequence[Waiter[Wants]]) -> int:
         self.tries += 1
-        if not self.available:
-            return False
-        self.available -= 1
-        self.served.append(waiter.payload.name)
-        return True
+        self.most_at_once = max(self.most_at_once, len(waiters))
+        served = [waiter.payload.name for waiter in waiters[: self.available]]
+        self.available -= len(served)
+        self.served += served
+        return len(served)
 
     def timed_out(self, waiter: Waiter[Wants]) -> None:
         self.expired.append(waiter.payload.name)
@@ -53,7 +56,7 @@ def test_an_arrival_serves_the_longest_waiting(turns: Turns) -> None:
     assert counter.served == []
     turns.run()
     assert counter.served == ["a", "b"]
-    assert counter.tries == 3
+    assert counter.tries == 2
     assert counter.polling.table.count == 1
 
 
@@ -103,12 +106,25 @@ def test_deadlines_with_one_timer(turns: Turns) -> None:
 
 
 def test_limits(turns: Turns) -> None:
-    counter = Counter(turns, per_key=2, total=3)
-    assert counter.polling.park("t", "g", 0, 100, Wants("a"))
-    assert counter.polling.park("t", "g", 0, 100, Wants("b"))
-    assert counter.polling.park("t", "g", 0, 100, Wants("c")) is None
-    assert counter.polling.park("t", "h", 0, 100, Wants("d"))
-    assert counter.polling.park("u", "h", 0, 100, Wants("e")) is None
+    counter = Counter(turns, per_client=2, total=3)
+    assert counter.polling.park("t", "g", 0, 100, Wants("a", client="x"))
+    second = counter.polling.park("u", "h", 0, 100, Wants("b", client="x"))
+    assert second
+    assert counter.polling.park("t", "g", 0, 100, Wants("c", client="x")) is None
+    assert counter.polling.park("t", "g", 0, 100, Wants("d", client="y")), "it keeps nobody else out"
+    third = counter.polling.park("t", "g", 0, 100, Wants("e", client="z"))
+    assert third, "each has its share"
+    assert not second.is_parked
+    assert counter.polling.park("t", "g", 0, 100, Wants("w", client="w")) is None, "that is all together"
+    third.cancel()
+    assert counter.polling.park("t", "g", 0, 100, Wants("f", client="x"))
+    turns.run(100)
+    assert sorted(counter.expired) == ["a", "b", "d", "f"]
+    assert [bool(counter.polling.park("t", "g", 0, 300, Wants(each, client="x"))) for each in "ghi"] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_a_cancelled_one_leaves_nothing(turns: Turns) -> None:
@@ -131,6 +147,19 @@ def test_everybody_is_tried_when_they_do_not_compete(turns: Turns) -> None:
     counter.polling.arrived("t", 0)
     turns.run()
     assert counter.tries == 3
+    assert counter.most_at_once == 1
+
+
+def test_a_burst_is_for_many_at_once(turns: Turns) -> None:
+    counter = Counter(turns, per_client=300, total=300)
+    for number in range(300):
+        counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants(str(number)))
+    counter.available = 250
+    counter.polling.arrived("t", 0)
+    turns.run()
+    assert counter.served == [str(number) for number in range(250)]
+    assert (counter.tries, counter.most_at_once) == (9, 64)
+    assert counter.polling.table.count == 50
 
 
 def test_a_group_can_be_served_alone(turns: Turns) -> None:
@@ -148,7 +177,7 @@ def test_no_wake_up_is_lost(seed: int) -> None:
     """Waiters that look before they park, messages that arrive in any order: in the end nobody waits beside a message."""
     rng = random.Random(seed)
     turns = Turns()
-    counter = Counter(turns, per_key=10_000, total=10_000)
+    counter = Counter(turns, per_client=10_000, total=10_000)
     parked = 0
     for step in range(400):
         choice = rng.random()
@@ -168,7 +197,7 @@ def test_no_wake_up_is_lost(seed: int) -> None:
 
 
 def test_ten_thousand_waiters_cost_one_timer_and_no_work(turns: Turns) -> None:
-    counter = Counter(turns, per_key=10_000, total=10_000)
+    counter = Counter(turns, per_client=10_000, total=10_000)
     for number in range(10_000):
         assert counter.polling.park(f"t{number % 100}", "g", ANY_QUEUE, 20_000, Wants("w"))
     assert turns.waiting == 1
@@ -177,3 +206,70 @@ def test_ten_thousand_waiters_cost_one_timer_and_no_work(turns: Turns) -> None:
     assert turns.waiting == 1
     assert len(counter.polling.take_all()) == 10_000
     assert turns.waiting == 0
+
+
+def test_clients_are_served_in_turns(turns: Turns) -> None:
+    counter = Counter(turns, per_client=5000, total=10_000)
+    for number in range(5000):
+        counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants(f"greedy {number}", client="greedy"))
+    for name in ("one", "two"):
+        counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants(name, client=name))
+    counter.available = 5
+    counter.polling.arrived("t", 0)
+    turns.run()
+    assert counter.served == ["greedy 0", "one", "two", "greedy 1", "greedy 2"]
+
+
+def test_whoever_was_served_last_comes_last_also_when_messages_come_one_by_one(turns: Turns) -> None:
+    counter = Counter(turns, per_client=5000, total=10_000)
+    for _ in range(10):
+        counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants("greedy", client="greedy"))
+    for number in range(6):
+        if number % 2 == 0:
+            counter.polling.park("t", "g", ANY_QUEUE, 1000, Wants("one", client="one"))
+        counter.available = 1
+        counter.polling.arrived("t", 0)
+        turns.run()
+    assert counter.served == ["greedy", "one"] * 3
+
+
+def test_a_full_table_gives_a_client_its_share(turns: Turns) -> None:
+    counter = Counter(turns, per_client=100, total=6)
+    for number in range(6):
+        assert counter.polling.park("t", "g", 0, 1000, Wants(str(number), client="greedy"))
+    assert counter.polling.park("t", "g", 0, 1000, Wants("a", client="x"))
+    turns.run()
+    assert counter.expired == ["5"], "the one that waited shortest"
+    assert counter.polling.park("u", "h", 0, 1000, Wants("b", client="x"))
+    assert counter.polling.park("t", "g", 0, 1000, Wants("c", client="x"))
+    assert counter.polling.park("t", "g", 0, 1000, Wants("d", client="x")) is None, "that is its share"
+    assert counter.polling.park("t", "g", 0, 1000, Wants("e", client="greedy")) is None
+    turns.run()
+    assert counter.expired == ["5", "4", "3"]
+    assert counter.polling.park("t", "g", 0, 1000, Wants("f", client="y")), "two is the share of three"
+    assert counter.polling.table.count == 6
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_table_counts_its_clients_right(seed: int) -> None:
+    rng = random.Random(seed)
+    table: WaitTable[Wants] = WaitTable(5, 12)
+    parked: list[Waiter[Wants]] = []
+    for step in range(300):
+        if rng.random() < 0.6:
+            client = rng.choice("abcde")
+            waiter, displaced = table.park("t", "g", 0, step, Wants(str(step), client=client))
+            parked = [each for each in parked if each.is_parked]
+            if waiter is not None:
+                parked.append(waiter)
+            if displaced is not None:
+                assert not displaced.is_parked
+                assert displaced.payload.client != client
+        elif parked:
+            table.remove(parked.pop(rng.randrange(len(parked))))
+        found = list(table.waiters("t", "g", 0))
+        assert table.count == len(found) == len(parked) <= 12
+        assert set(found) == set(parked)
+        counts = [sum(each.payload.client == client for each in parked) for client in "abcde"]
+        assert max(counts) <= 5
+        assert table.most_of_one_client == max(counts)

@@ -94,7 +94,7 @@ def test_the_connection_is_the_identity(registry: Registry) -> None:
 def test_several_grpc_clients_share_a_connection(registry: Registry) -> None:
     registry.grpc("x", "c1")
     registry.grpc("x", "c2")
-    registry.clients.unregister("c1", "g")
+    registry.clients.unregister("x", "c1", "g")
     assert registry.ids() == ["c2"]
     assert registry.gone == ["c1"]
     registry.clients.connection_closed("x")
@@ -106,7 +106,7 @@ def test_producers_of_grpc_are_alive_too(registry: Registry) -> None:
     registry.grpc("x", "p2", group="")
     assert registry.clients.is_alive("p1")
     assert registry.clients.is_alive("p2")
-    registry.clients.unregister("p1", "")
+    registry.clients.unregister("x", "p1", "")
     assert registry.gone == ["p1"]
     assert registry.clients.producers("t") == []
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from brokerd.metadata.configs import GroupConfig, Metadata, TopicConfig
@@ -44,11 +42,9 @@ def log() -> MemoryRecordLog:
     return MemoryRecordLog()
 
 
-def service(
-    log: MemoryRecordLog, turns: Turns, unfinished: Callable[[str], str | None] = lambda _: None
-) -> MetadataService:
+def service(log: MemoryRecordLog, turns: Turns) -> MetadataService:
     names = SystemNames("c", "broker-a", development=True, delay_levels=18)
-    rules = Rules(MetadataTables(), names, turns.wall_ms, unfinished=unfinished)
+    rules = Rules(MetadataTables(), names, turns.wall_ms)
     made = MetadataService(log, rules, turns)
     protocol: Metadata = made
     assert protocol is made
@@ -178,21 +174,6 @@ def test_deleting_a_group_deletes_where_its_unfinished_messages_wait(log: Memory
     assert answers.only is None
     assert metadata.group("g") is None
     assert set(metadata.tables.topics) == {"%RETRY%gg+t", "%DLQ%g"}
-
-
-def test_a_group_with_unfinished_messages_keeps_its_order(log: MemoryRecordLog, turns: Turns) -> None:
-    reasons = {"g": "3 messages are in flight"}
-    metadata = service(log, turns, reasons.get)
-    metadata.put_group(GroupConfig("g"), Answers())
-    answers = Answers()
-    metadata.put_group(GroupConfig("g", fifo=True), answers)
-    assert answers.only is not None
-    assert "3 messages" in answers.only.message
-    metadata.put_group(GroupConfig("g", retry_max_times=3), Answers())
-    assert metadata.group("g") == GroupConfig("g", retry_max_times=3)
-    reasons.clear()
-    metadata.put_group(GroupConfig("g", fifo=True), Answers())
-    assert metadata.group("g") == GroupConfig("g", fifo=True)
 
 
 def test_system_topics_and_groups_are_there_without_records(log: MemoryRecordLog, turns: Turns) -> None:

@@ -7,7 +7,7 @@ import pytest
 from brokerd.delay.rules import Target, deliver
 from brokerd.pop import copies
 from brokerd.pop.requests import PoppedMessage
-from brokerd.processors.pop.answers import with_handle
+from brokerd.processors.pop.answers import with_deliveries, with_handle
 from brokerd.retry.rules import decide_copy
 from brokerd.store.draft import Draft
 from brokerd.transactions.records import commit_draft, given_up_draft, successor_draft
@@ -50,6 +50,32 @@ def test_no_copy_has_it(name: str) -> None:
     assert draft is not None
     assert b"__CRC32#" not in draft.properties
     assert b"UNIQ_KEY\x01U\x02" in draft.properties
+
+
+@pytest.mark.parametrize(
+    "encoded", [ENCODED, RECORD._replace(properties=b"TAGS\x01a\x02").encode()], ids=["sealed", "plain"]
+)
+def test_what_comes_again_shows_its_count_and_is_intact(encoded: bytes) -> None:
+    shown = with_deliveries(PoppedMessage(encoded, "T", 0, 0, 3, "1 2 3 4 5 6 7 8 3", 4))
+    assert is_intact(shown)
+    assert decode_record(shown).reconsume_times == 3
+    assert decode_record(shown)._replace(reconsume_times=0, properties=b"") == decode_record(encoded)._replace(
+        properties=b""
+    )
+    first = PoppedMessage(encoded, "T", 0, 0, 3, "1 2 3 4 5 6 7 8 3", 1)
+    assert with_deliveries(first) is encoded
+
+
+def test_a_copy_is_known_by_what_it_has_from_its_original() -> None:
+    draft = copies.dead_letter("g", RECORD.topic, ENCODED, 2)
+    stored = RECORD._replace(
+        topic=draft.topic, properties=reserve(draft.properties)[:-20], reconsume_times=2, physical_offset=9000
+    )
+    assert copies.is_copy(decode_record(stored.encode()), draft)
+    sealed = stored._replace(properties=reserve(draft.properties))
+    assert copies.is_copy(decode_record(seal(sealed.encode())), draft)
+    assert not copies.is_copy(decode_record(stored._replace(body=b"other").encode()), draft)
+    assert not copies.is_copy(decode_record(stored._replace(reconsume_times=3).encode()), draft)
 
 
 def test_what_is_changed_on_its_way_to_a_client_is_sent_without() -> None:

@@ -50,7 +50,7 @@ def test_after_its_time_a_batch_starts_at_its_first_unfinished_message(broker: P
     again = receive(broker, invisible_time_ms=1000)
     assert again.bodies == ["a", "c"], "what is finished in the middle does not come again"
     assert [message.delivery_attempt for message in again.messages] == [2, 2]
-    assert broker.ack(*first.messages) == [INVALID] * 3, "old handles do not advance the queue"
+    assert broker.ack(*first.messages) == [INVALID, OK, INVALID], "old handles do not advance the queue"
     assert broker.ack(*again.messages) == [OK, OK]
     assert receive(broker).bodies == ["d"]
     assert broker.stored("%RETRY%g+t") == []
@@ -173,18 +173,61 @@ def test_a_new_master_keeps_the_order(broker: PopBroker) -> None:
     assert receive(other).bodies == ["d"]
 
 
-def test_a_group_changes_between_ordered_and_not_only_when_nothing_is_on_its_way(broker: PopBroker) -> None:
-    broker.group("h")
-    broker.send("a")
-    message = broker.receive(group="h", invisible_time_ms=1000).messages[0]
-    reason = broker.progress.unfinished("h")
-    assert reason is not None
-    assert "1 messages are with its clients" in reason
+def test_a_later_postponed_message_does_not_hold_back_earlier_ones(broker: PopBroker) -> None:
+    broker.send("a", "b", "c", "d")
+    first = receive(broker, 3, invisible_time_ms=1000)
+    assert broker.change(first.messages[2], 60_000).status == OK
     broker.turns.run(1000)
-    reason = broker.progress.unfinished("h")
-    assert reason is not None
-    assert "1 returned messages" in reason
-    assert broker.ack(message, group="h") == [INVALID]
-    broker.ack(*broker.receive(group="h").messages, group="h")
-    assert broker.progress.unfinished("h") is None
+    again = receive(broker, invisible_time_ms=1000)
+    assert again.bodies == ["a", "b"], "what expired comes again; what is behind it waits for its time"
+    assert nothing(broker)
+    assert broker.ack(*again.messages) == [OK, OK]
+    assert nothing(broker), "the next one is postponed, and the order holds"
+    broker.turns.run(59_000)
+    assert receive(broker).bodies == ["c"]
+
+
+def test_only_what_nothing_before_it_is_with_a_client_comes_again(broker: PopBroker) -> None:
+    broker.send(*"abcde")
+    first = receive(broker, 5, invisible_time_ms=1000)
+    assert broker.change(first.messages[1], 5000).status == OK
+    broker.turns.run(1000)
+    again = receive(broker, invisible_time_ms=60_000)
+    assert again.bodies == ["a"], "b is postponed; c, d and e expired and stay behind it"
+    assert broker.ack(again.messages[0]) == [OK]
+    broker.turns.run(4000)
+    assert receive(broker).bodies == ["b", "c", "d", "e"]
+
+
+def test_what_was_taken_of_queues_that_are_not_read_any_more_is_drained(broker: PopBroker) -> None:
+    broker.topic("t", 4)
+    broker.send("a", "b", "c", queue_id=3)
+    first = receive(broker, 3, invisible_time_ms=1000)
+    broker.ack(first.messages[0])
+    broker.metadata.commit_offset("g", "t", 3, 3, None)
+    broker.turns.run(100)
+    broker.topic("t", 2)
+    broker.turns.run(900)
+    again = receive(broker, queue_id=0)
+    assert again.bodies == ["b", "c"]
+    assert [message.queue_id for message in again.messages] == [3, 3]
+    assert broker.ack(*again.messages) == [OK, OK]
+    assert broker.pop_service.ledger.in_flight("g") == 0
+
+
+def test_a_group_becomes_ordered_while_its_messages_are_with_clients(broker: PopBroker) -> None:
+    broker.group("h")
+    broker.send(*"abcd")
+    first = broker.receive(2, group="h", invisible_time_ms=1000)
+    second = broker.receive(1, group="h", invisible_time_ms=5000)
+    assert broker.ack(first.messages[0], group="h") == [OK]
     broker.group("h", fifo=True)
+    assert nothing(broker, group="h"), "the earliest unfinished message decides"
+    broker.turns.run(1000)
+    again = receive(broker, group="h", invisible_time_ms=60_000)
+    assert again.bodies == ["b"]
+    assert again.messages[0].delivery_attempt == 2
+    assert broker.ack(*again.messages, group="h") == [OK]
+    assert nothing(broker, group="h")
+    assert broker.ack(*second.messages, group="h") == [OK], "its handle is as good as before"
+    assert receive(broker, group="h").bodies == ["d"]

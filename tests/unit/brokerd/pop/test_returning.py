@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from brokerd.pop.batch import Batch
 from brokerd.pop.handles import decode_handle
+from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import AckStatus, PopStatus
 from remoting.errors import InvalidParameter
 from tests.support.memory_log import draft
@@ -28,7 +32,7 @@ def test_what_is_not_finished_comes_back_in_time() -> None:
     assert again.bodies == ["c"]
     message = again.messages[0]
     assert message.delivery_attempt == 2
-    assert message.retry_flag == 2
+    assert (message.retry_flag, message.queue_offset) == (0, 2), "from where it is"
     assert message.topic == "t"
     assert broker.ack(three) == [INVALID], "its handle expired"
     assert broker.ack(message) == [OK]
@@ -37,11 +41,27 @@ def test_what_is_not_finished_comes_back_in_time() -> None:
     assert broker.pop_service.ledger.committed_offset("g", "t", 0) == 3
 
 
+def test_what_comes_again_is_not_stored_again() -> None:
+    broker = master()
+    broker.send("a", tag="x", KEYS="k1 k2", UNIQ_KEY="U")
+    first = broker.receive(invisible_time_ms=1000).messages[0]
+    broker.turns.run(1000)
+    for attempt in range(2, 12):
+        (again,) = broker.receive(invisible_time_ms=1000, expression="x").messages
+        assert (again.record, again.delivery_attempt) == (first.record, attempt)
+        broker.turns.run(1000)
+    assert len(broker.stored("t")) == 1
+    assert broker.metadata.topic(RETRY) is None
+    assert broker.log.kinds(POP_TOPIC) == ["taken"] * 11
+
+
 def test_a_copy_keeps_everything_but_its_count() -> None:
     broker = master()
     broker.send("a", tag="x", KEYS="k1 k2", UNIQ_KEY="U", POP_CK="stale", INNER_MULTI_DISPATCH="l")
     broker.receive(invisible_time_ms=1000)
     broker.turns.run(1000)
+    broker.log.going_offset = broker.log.end_offset
+    broker.turns.run(10_000)
     original, copy = broker.stored("t")[0], broker.stored(RETRY)[0]
     assert copy._replace(size=0, queue_offset=0, physical_offset=0, store_timestamp_ms=0) == original._replace(
         size=0,
@@ -55,7 +75,8 @@ def test_a_copy_keeps_everything_but_its_count() -> None:
     properties = copy.property_map()
     assert properties.pop("1ST_POP_TIME")
     assert properties == {"TAGS": "x", "KEYS": "k1 k2", "UNIQ_KEY": "U"}
-    assert broker.receive(expression="x").bodies == ["a"]
+    (moved,) = broker.receive(expression="x").messages
+    assert (moved.retry_flag, moved.delivery_attempt) == (2, 2)
 
 
 def test_any_count_that_a_producer_wrote_comes_back_and_ends() -> None:
@@ -76,8 +97,8 @@ def test_returned_messages_and_new_ones_both_get_their_share() -> None:
     broker.receive(32, invisible_time_ms=1000)
     broker.turns.run(1000)
     broker.send(*(f"new {number}" for number in range(200)))
-    flags = [broker.receive(1, invisible_time_ms=100_000).messages[0].retry_flag for _ in range(200)]
-    assert 20 <= flags.count(2) <= 60
+    attempts = [broker.receive(1, invisible_time_ms=100_000).messages[0].delivery_attempt for _ in range(200)]
+    assert 20 <= attempts.count(2) <= 60
 
 
 def test_a_full_batch_takes_new_and_returned_messages_together() -> None:
@@ -87,9 +108,10 @@ def test_a_full_batch_takes_new_and_returned_messages_together() -> None:
     broker.turns.run(1000)
     broker.send("b")
     receive = broker.receive()
-    assert sorted(receive.bodies) == ["a", "b"]
+    assert receive.bodies == ["a", "b"]
     handles = [decode_handle(message.receipt_handle) for message in receive.messages]
-    assert {(each.retry_flag, each.start_offset) for each in handles if each} == {(0, 1), (2, 0)}
+    assert {(each.retry_flag, each.start_offset) for each in handles if each} == {(0, 0)}, "one batch of one queue"
+    assert [message.delivery_attempt for message in receive.messages] == [2, 1]
     assert broker.ack(*receive.messages) == [OK, OK]
 
 
@@ -139,7 +161,7 @@ def test_a_client_may_give_a_message_up() -> None:
     broker.send("a", "b")
     one, two = broker.receive(invisible_time_ms=1000).messages
     assert broker.forward(one) == OK
-    assert broker.forward(one) == INVALID
+    assert broker.forward(one) == OK, "it is asked again"
     assert broker.ack(two) == [OK]
     (dead,) = broker.stored("%DLQ%g")
     assert dead.body == b"a"
@@ -166,16 +188,37 @@ def test_what_retention_or_deletion_took_is_counted_and_dropped() -> None:
     assert broker.pop_service.ledger.queue("g", "u", 0) is None
 
 
-def test_returning_waits_while_the_log_refuses() -> None:
+def test_what_leaves_waits_while_the_log_refuses() -> None:
     broker = master()
+    broker.group("g", retry_max_times=0)
     broker.send("a")
     broker.receive(invisible_time_ms=1000)
     broker.log.refusal = InvalidParameter("the disk is full")
     broker.turns.run(5500)
     assert broker.pop_service.counters.revive_failures == 5
+    assert broker.receive().outcome.status == PopStatus.NOTHING
     broker.log.refusal = None
     broker.turns.run(1000)
-    assert broker.receive().bodies == ["a"]
+    assert [record.body for record in broker.stored("%DLQ%g")] == [b"a"]
+    assert broker.pop_service.ledger.in_flight("g") == 0
+
+
+@pytest.mark.parametrize(("times", "is_read"), [(16, False), (0, True)])
+def test_what_is_due_is_read_only_when_it_may_leave(times: int, is_read: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = master()
+    broker.group("g", retry_max_times=times)
+    broker.send("a", "b")
+    broker.receive(invisible_time_ms=1000)
+    reads: list[int] = []
+    read_messages = broker.log.read_messages
+    monkeypatch.setattr(
+        broker.log,
+        "read_messages",
+        lambda *asked, **options: (reads.append(asked[2]), read_messages(*asked, **options))[1],
+    )
+    broker.turns.run(1000)
+    assert bool(reads) is is_read
+    assert len(broker.stored("%DLQ%g")) == (2 if is_read else 0)
 
 
 def test_many_due_at_once_come_back_in_slices() -> None:
@@ -184,9 +227,121 @@ def test_many_due_at_once_come_back_in_slices() -> None:
         broker.send(*map(str, range(32)))
         broker.receive(32, invisible_time_ms=1000)
     broker.turns.run(1000)
-    assert len(broker.stored(RETRY)) == 40 * 32
     assert broker.pop_service.counters.revived == 40 * 32
+    assert broker.pop_service.ledger.returned_count("g", "t") == 40 * 32
+    for _ in range(40):
+        assert broker.ack(*broker.receive(32).messages) == [OK] * 32
     assert not any(queue.batches for queue in broker.pop_service.ledger.queues())
+
+
+def test_only_part_of_a_returned_batch_may_be_taken() -> None:
+    broker = master()
+    broker.send(*"abcde")
+    broker.receive(5, invisible_time_ms=1000)
+    broker.turns.run(1000)
+    pieces = [broker.receive(2, invisible_time_ms=5000) for _ in range(3)]
+    assert [piece.bodies for piece in pieces] == [["a", "b"], ["c", "d"], ["e"]]
+    assert broker.receive().outcome.status == PopStatus.NOTHING
+    assert broker.pop_service.ledger.committed_offset("g", "t", 0) == 0
+    for piece in reversed(pieces):
+        broker.ack(*piece.messages)
+    assert broker.pop_service.ledger.committed_offset("g", "t", 0) == 5
+
+
+def test_a_filter_that_does_not_admit_what_came_back_lets_it_go() -> None:
+    broker = master()
+    broker.send("a", tag="x")
+    broker.send("b", tag="y")
+    broker.receive(invisible_time_ms=1000)
+    broker.turns.run(1000)
+    assert broker.receive(expression="y").bodies == ["b"]
+    broker.turns.run(20_000)
+    assert broker.receive().bodies == ["b"]
+
+
+def test_what_came_back_of_any_queue_comes_to_whoever_asks() -> None:
+    """Also of one that is not read any more."""
+    broker = master()
+    broker.topic("t", 4)
+    broker.send("a", queue_id=3)
+    broker.receive(invisible_time_ms=1000)
+    broker.metadata.commit_offset("g", "t", 3, 1, None)
+    broker.turns.run(100)
+    broker.topic("t", 1)
+    waiting = broker.receive(queue_id=0, wait_ms=5000)
+    broker.turns.run(900)
+    assert waiting.bodies == ["a"]
+    assert waiting.messages[0].queue_id == 3
+    assert broker.ack(*waiting.messages) == [OK]
+
+
+def test_what_an_ordered_group_took_comes_back_when_it_is_none_any_more() -> None:
+    broker = master()
+    broker.group("g", fifo=True)
+    broker.send("a", "b", "c")
+    broker.receive(1, fifo=True, invisible_time_ms=1000)
+    broker.group("g")
+    assert broker.receive().bodies == ["b", "c"]
+    broker.turns.run(1000)
+    assert broker.receive().bodies == ["a"]
+
+
+def test_copies_that_wait_from_before_are_read_also_by_an_ordered_group() -> None:
+    broker = master()
+    broker.metadata.ensure_topic(RETRY)
+    broker.metadata.ensure_topic("%RETRY%g_t")
+    broker.send("old", topic=RETRY)
+    broker.send("older", topic="%RETRY%g_t")
+    broker.send("a")
+    receive = broker.receive()
+    assert sorted(
+        (message.retry_flag, body) for message, body in zip(receive.messages, receive.bodies, strict=True)
+    ) == [
+        (0, "a"),
+        (1, "older"),
+        (2, "old"),
+    ]
+    broker.group("h", fifo=True)
+    broker.metadata.ensure_topic("%RETRY%h+t")
+    broker.send("old", topic="%RETRY%h+t")
+    ordered = broker.receive(group="h")
+    assert ordered.bodies == ["old"], "what waits there was taken from the topic before"
+    assert broker.ack(*ordered.messages, group="h") == [OK]
+    assert broker.receive(group="h").bodies == ["a"]
+
+
+def test_a_copy_that_comes_again_stays_in_the_retry_topic() -> None:
+    broker = master()
+    broker.metadata.ensure_topic(RETRY)
+    broker.log.append_messages([draft(RETRY, b"a", 0)._replace(reconsume_times=3)])
+    for attempt in (4, 5, 6):
+        (message,) = broker.receive(invisible_time_ms=1000).messages
+        assert (message.retry_flag, message.queue_offset, message.delivery_attempt) == (2, 0, attempt)
+        broker.turns.run(1000)
+    assert len(broker.stored(RETRY)) == 1
+
+
+def test_what_the_log_is_about_to_lose_moves_and_keeps_its_count() -> None:
+    broker = master()
+    broker.send(*"abc")
+    broker.receive(2, invisible_time_ms=1000)
+    held = broker.receive(1, invisible_time_ms=60_000).messages[0]
+    broker.turns.run(1000)
+    broker.receive(1, invisible_time_ms=1000)
+    broker.turns.run(1000)
+    broker.log.going_offset = broker.log.end_offset
+    broker.turns.run(20_000)
+    assert sorted((record.body, record.reconsume_times) for record in broker.stored(RETRY)) == [(b"a", 2), (b"b", 1)]
+    broker.log.expire("t", 0, 3)
+    again = broker.receive()
+    assert sorted(
+        (message.delivery_attempt, body) for message, body in zip(again.messages, again.bodies, strict=True)
+    ) == [
+        (2, "b"),
+        (3, "a"),
+    ]
+    assert broker.ack(held, *again.messages) == [OK] * 3
+    assert broker.pop_service.counters.lost == 0
 
 
 # ---- postponing
@@ -224,5 +379,32 @@ def test_changing_to_the_same_due_time_keeps_the_message() -> None:
     for _ in range(3):
         handle = broker.change(handle, 1000).receipt_handle
     broker.turns.run(1100)
-    assert broker.receive().bodies == ["a"]
-    assert len(broker.stored(RETRY)) == 1
+    (again,) = broker.receive().messages
+    assert again.delivery_attempt == 2
+
+
+# ---- cost
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_pop_looks_at_what_it_takes_however_much_waits(fifo: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = master()
+    broker.send(*map(str, range(2000)))
+    for _ in range(1000):
+        broker.receive(1, invisible_time_ms=1000)
+    broker.turns.run(1000)
+    broker.group("g", fifo=fifo)
+    looked_at: list[int] = []
+    offset_at = Batch.offset_at
+
+    def counted(self: Batch, place: int) -> int:
+        looked_at.append(place)
+        return offset_at(self, place)
+
+    monkeypatch.setattr(Batch, "offset_at", counted)
+    for number in range(100):
+        taken = broker.receive(4, invisible_time_ms=100_000)
+        if fifo:
+            assert taken.bodies == [str(4 * number + n) for n in range(4)]
+        assert broker.ack(*taken.messages) == [OK] * 4
+    assert len(looked_at) < 100 * 60

@@ -12,8 +12,7 @@ from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import InvalidParameter
 from remoting.java_hash import java_hash
-from remoting.record.codec import decode_record
-from tests.support.pop_broker import master
+from tests.support.pop_broker import PopBroker, master
 
 OK, INVALID, FAILED = AckStatus.OK, AckStatus.INVALID_HANDLE, AckStatus.FAILED
 RETRY = "%RETRY%g+t"
@@ -57,21 +56,21 @@ def test_handles_name_what_they_finish() -> None:
     message = broker.receive().messages[1]
     handle = decode_handle(message.receipt_handle)
     assert handle is not None
-    record = decode_record(message.record)
-    assert handle.physical_offset == record.physical_offset
+    assert len(handle.proof) == 16
     assert (handle.start_offset, handle.queue_offset, handle.broker_name) == (0, 1, "broker-a")
     assert handle.revive_queue_id == 0
     assert message.topic == "t"
 
 
-def test_finishing_twice_is_refused_and_changes_nothing() -> None:
+def test_finishing_twice_changes_nothing() -> None:
     broker = master()
     broker.send("a", "b")
     one, two = broker.receive().messages
-    assert broker.ack(one, one) == [OK, INVALID]
+    assert broker.ack(one, one) == [OK, OK]
     before = broker.log.end_offset
-    assert broker.ack(one) == [INVALID]
+    assert broker.ack(one) == [OK]
     assert broker.log.end_offset == before
+    assert broker.progress.in_flight("g", "t", 0) == 1
     assert broker.ack(two) == [OK]
 
 
@@ -290,10 +289,98 @@ def test_a_cancelled_receive_takes_nothing() -> None:
 
 
 def test_too_many_receives_are_told() -> None:
-    broker = master(max_waiting_per_queue=2)
-    broker.receive(wait_ms=5000)
-    broker.receive(wait_ms=5000)
-    assert broker.receive(wait_ms=5000).outcome.status == PopStatus.POLLING_FULL
+    broker = master(max_waiting=3, max_waiting_per_client=2)
+    broker.topic("u")
+    broker.receive(wait_ms=5000, client_id="x")
+    broker.receive(wait_ms=5000, client_id="x", topic="u")
+    assert broker.receive(wait_ms=5000, client_id="x").outcome.status == PopStatus.POLLING_FULL
+    assert broker.receive(wait_ms=5000, client_id="y").waits, "it keeps the others of its group out of nothing"
+    assert broker.receive(wait_ms=5000, client_id="z").waits, "in the place of one of x"
+    assert broker.receive(wait_ms=5000, client_id="w").outcome.status == PopStatus.POLLING_FULL
+
+
+def test_a_client_that_waits_very_often_keeps_the_others_out_of_nothing() -> None:
+    broker = master()
+    greedy = [broker.receive(1, wait_ms=60_000, client_id="greedy") for _ in range(500)]
+    honest = broker.receive(1, wait_ms=60_000, client_id="honest")
+    broker.send("a", "b")
+    broker.turns.run()
+    assert honest.bodies == ["b"]
+    assert sum(not each.waits for each in greedy) == 1
+    again = broker.receive(1, wait_ms=60_000, client_id="honest")
+    broker.send("c")
+    late = broker.receive(1, wait_ms=60_000, client_id="greedy")
+    assert late.waits, "it comes newly, and others wait"
+    broker.send("d")
+    broker.turns.run()
+    assert not again.waits
+
+
+def test_a_group_holds_so_many_messages_and_no_more() -> None:
+    broker = master(max_in_flight_per_group=5)
+    broker.topic("u")
+    broker.group("h")
+    broker.send(*map(str, range(8)))
+    broker.send("u", topic="u")
+    first = broker.receive(3)
+    assert len(first.messages) == 3
+    assert len(broker.receive(32, invisible_time_ms=1000).messages) == 2, "as many as there is room for"
+    for topic in ("t", "u"):
+        outcome = broker.receive(topic=topic).outcome
+        assert outcome.error is not None
+        assert (outcome.status, outcome.error.code) == (PopStatus.REFUSED, codes.SYSTEM_BUSY)
+        assert "max_in_flight_per_group" in outcome.error.message
+    assert len(broker.receive(group="h").messages) == 5
+    broker.ack(first.messages[0])
+    assert broker.receive().bodies == ["5"]
+    broker.turns.run(1000)
+    assert broker.pop_service.ledger.in_flight("g") == 5, "what came back is not finished"
+    assert sorted(broker.receive().bodies) == ["3", "4"], "it is given, and nothing new"
+
+
+def test_a_group_that_holds_all_it_may_waits_while_nothing_is_there() -> None:
+    broker = master(max_in_flight_per_group=1)
+    broker.send("a")
+    message = broker.receive().messages[0]
+    waiting = broker.receive(wait_ms=5000)
+    assert waiting.waits
+    broker.send("b")
+    broker.turns.run()
+    assert waiting.outcome.error is not None
+    assert waiting.outcome.error.code == codes.SYSTEM_BUSY
+    broker.ack(message)
+    assert broker.receive().bodies == ["b"]
+
+
+def test_an_ordered_group_that_holds_all_it_may_gets_again_what_it_holds() -> None:
+    broker = master(max_in_flight_per_group=2)
+    broker.topic("t", 2)
+    broker.send("a", "b")
+    broker.send("c", queue_id=1)
+    assert broker.receive(queue_id=0, fifo=True, invisible_time_ms=1000).bodies == ["a", "b"]
+    broker.turns.run(1000)
+    assert broker.receive(fifo=True).bodies == ["a", "b"]
+    assert broker.receive(fifo=True).outcome.status == PopStatus.REFUSED
+
+
+def test_how_many_messages_a_group_holds_is_counted_over_a_switch() -> None:
+    broker = master()
+    broker.topic("u")
+    broker.group("h")
+    broker.send(*"abcd")
+    broker.send("e", topic="u")
+    messages = broker.receive().messages
+    broker.receive(topic="u")
+    broker.receive(group="h")
+    broker.ack(messages[0])
+    broker.change(messages[1], 60_000)
+    other = PopBroker(broker.log.copy(), broker.turns).become_master()
+    for each in (broker, other):
+        assert [each.pop_service.ledger.in_flight(group) for group in ("g", "h", "none")] == [4, 4, 0]
+        each.pop_service.reset_offset("g", "t", 0, 0)
+        assert each.pop_service.ledger.in_flight("g") == 1
+        each.metadata.delete_group("h", lambda _: None)
+        assert each.pop_service.ledger.in_flight("h") == 0
 
 
 def test_those_who_wait_are_told_when_the_role_changes_or_the_topic_goes() -> None:
@@ -345,8 +432,6 @@ def test_a_long_stretch_without_a_match_is_scanned_in_the_end() -> None:
     broker.send(*["no"] * 10_000, tag="y")
     broker.send("yes", tag="x")
     receive = broker.receive(expression="x", wait_ms=5000)
-    assert receive.waits
-    broker.turns.run()
     assert receive.bodies == ["yes"]
 
 

@@ -15,6 +15,7 @@ from remoting.codes import FLAG_ONEWAY
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.codec import decode
 from remoting.facts.lag import Lag, topic_lags
+from remoting.group_settings import attribute_changes
 from remoting.record.codec import decode_record
 from remoting.registry import ROWS, By
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
@@ -192,6 +193,26 @@ def test_groups_are_created_changed_and_deleted(broker: RemotingBroker) -> None:
     broker.group("h")
     broker.answer(codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "h", "cleanOffset": "true"})
     assert broker.metadata.consumer_offset("h", "t", 0) is None
+
+
+def test_settings_of_a_group_change_one_by_one_and_are_told(broker: RemotingBroker) -> None:
+    def told() -> tuple[str | None, int | None, int | None]:
+        groups = decode(BrokerState, broker.answer(codes.BROKER_STATE).body).groups
+        [group] = [each for each in groups if each.name == "g"]
+        return group.order_scope, group.invisible_min_ms, group.invisible_max_ms
+
+    def change(**settings: str | int | None) -> int:
+        config = orjson.loads(broker.answer(codes.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"}).body)
+        body = orjson.dumps({**config, "attributes": attribute_changes(settings)})
+        return broker.answer(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code
+
+    assert told() == ("QUEUE", None, None)
+    assert change(order_scope="MESSAGE_GROUP", invisible_min_ms=5, invisible_max_ms=9) == 0
+    assert told() == ("MESSAGE_GROUP", 5, 9)
+    assert change(invisible_min_ms=10) == codes.INVALID_PARAMETER, "with what stays"
+    assert change(invisible_min_ms=10, invisible_max_ms=None) == 0
+    assert change(invisible_max_ms=None) == 0, "what is not there"
+    assert told() == ("MESSAGE_GROUP", 10, None)
 
 
 @pytest.mark.parametrize(
@@ -563,8 +584,18 @@ def test_the_state_document(broker: RemotingBroker) -> None:
     }
     assert topics["SELF_TEST_TOPIC"]["system"]
     groups = {each["name"]: each for each in state["groups"]}
-    assert groups["g"]["topics"] == [
-        {"topic": "t", "queues": [{"queueId": 0, "consumerOffset": 0, "inFlight": 1, "pendingReset": None}]},
+    (topic,) = groups["g"]["topics"]
+    assert topic["queues"] == [
+        {
+            "queueId": 0,
+            "consumerOffset": 0,
+            "inFlight": 1,
+            "comingBack": None,
+            "pendingReset": None,
+            "heldSinceMs": broker.turns.wall_ms(),
+            "blockedUntilMs": None,
+            "waitingGroups": [],
+        }
     ]
     assert groups["g"]["members"] == [
         {"clientId": "c1", "address": "127.0.0.1:5000", "language": "JAVA", "version": "479"}

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from brokerd.members.consumer_groups import ClientInfo
+from brokerd.pop.requests import AckStatus, PopStatus
 from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.java_hash import java_hash
@@ -168,6 +169,55 @@ def test_only_what_a_live_group_subscribes_to_is_told_unless_topics_are_listed(b
     assert [row[0] for row in progress(broker)] == ["%RETRY%g", "t"]
     assert progress(broker, topic="u") == []
     assert [row[0] for row in progress(broker, topicList="u;t;nowhere")] == ["t", "u"]
+
+
+def test_what_waits_to_be_taken_again_is_shown_once() -> None:
+    broker = remoting_master(retry_share_percent=100)
+    broker.group("g")
+    broker.send("a", "b", "c", "d")
+    first = broker.receive(3, invisible_time_ms=1000).messages
+    assert broker.ack(first[1]) == [AckStatus.OK]
+    broker.turns.run(1000)
+    assert [row[:4] for row in progress(broker)] == [("t", 0, 4, 0)]
+    assert broker.progress.in_flight("g", "t", 0) == 2
+    broker.log.going_offset = broker.log.end_offset
+    broker.turns.run(10_000)
+    again = broker.receive(1, queue_id=0).messages
+    assert [row[:4] for row in progress(broker)] == [("%RETRY%g+t", 0, 2, 0), ("t", 0, 4, 3)], (
+        "two have moved, one is new"
+    )
+    assert broker.ack(*again) == [AckStatus.OK]
+    while (receive := broker.receive()).outcome.status == PopStatus.FOUND:
+        broker.ack(*receive.messages)
+    assert [row[:4] for row in progress(broker)] == [("%RETRY%g+t", 0, 2, 2), ("t", 0, 4, 4)]
+
+
+def test_mqadmin_shows_what_waits_to_be_taken_again_as_not_consumed_where_it_is() -> None:
+    """`consumerProgress` asks for the route of the retry topic, for this table of each broker, for the members of the group, and
+    each of them for its queues. Its Diff is the first number less the second, its Inflight the third less the second."""
+    broker = remoting_master(retry_share_percent=100)
+    broker.group("g")
+    heartbeat(broker, t="*")
+    assert broker.metadata.topic("%RETRY%g") is not None, "whose route is asked for first"
+    broker.send("a", "b", "c", "d")
+    first, second, third = broker.receive(3, invisible_time_ms=1000).messages
+    assert broker.ack(second) == [AckStatus.OK]
+    assert progress(broker) == [("t", 0, 4, 0, 3)], "with a client"
+    broker.turns.run(1000)
+    assert broker.progress.coming_back("g", "t", 0) == 2
+    assert progress(broker) == [("t", 0, 4, 0, 3)], "waiting, in no other topic"
+    again = broker.receive(1).messages
+    assert [each.queue_offset for each in again] == [first.queue_offset]
+    assert broker.ack(*again) == [AckStatus.OK]
+    assert progress(broker) == [("t", 0, 4, 2, 3)], "two are finished, the third waits, the fourth was never taken"
+    (again,) = broker.receive(1).messages
+    assert again.queue_offset == third.queue_offset
+    assert broker.ack(again) == [AckStatus.OK]
+    assert progress(broker) == [("t", 0, 4, 3, 3)]
+    found = loads_bare(broker.answer(codes.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}).body)
+    assert (found["totalDiff"], found["totalInflightDiff"]) == (1, 0)
+    members = ask(broker, codes.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")["connectionSet"]
+    assert [each["clientId"] for each in members] == ["c1"]
 
 
 def test_what_is_pulled_but_not_committed_is_in_flight(broker: RemotingBroker) -> None:

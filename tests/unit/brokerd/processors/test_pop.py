@@ -88,16 +88,20 @@ def test_messages_are_popped_and_acked(broker: RemotingBroker) -> None:
     assert sorted(record.body for record, _ in messages) == [str(number).encode() for number in range(9)]
     for record, handle in messages:
         assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
+    before = broker.log.end_offset
     for record, handle in messages:
-        assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == codes.MESSAGE_ILLEGAL
+        assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0, "it is asked again"
+    assert broker.log.end_offset == before
     assert not any(queue.batches for queue in broker.pop_service.ledger.queues())
     assert broker.pop_service.counters.popped_messages == 9
 
 
-def test_a_message_that_came_back_carries_its_handle(broker: RemotingBroker) -> None:
+def test_a_message_of_a_retry_topic_carries_its_handle(broker: RemotingBroker) -> None:
     broker.send("a", "b", tag="x", KEYS="k")
     broker.receive(1, invisible_time_ms=1000)
     broker.turns.run(1000)
+    broker.log.going_offset = broker.log.end_offset
+    broker.turns.run(10_000)
     messages = handles_of(pop(broker))
     returned = {record.body: (record, handle) for record, handle in messages}
     record, handle = returned[b"a"]
@@ -108,6 +112,34 @@ def test_a_message_that_came_back_carries_its_handle(broker: RemotingBroker) -> 
     assert record.property_map()["KEYS"] == "k"
     assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
     assert broker.progress.in_flight("g", "%RETRY%g+t", 0) == 0
+
+
+def test_a_message_that_comes_again_shows_how_often_it_came() -> None:
+    """Its handle is built from the header like that of a new one."""
+    broker = remoting_master(retry_share_percent=100)
+    broker.send("a", "b", tag="x", KEYS="k")
+    for _ in range(2):
+        broker.receive(1, invisible_time_ms=1000)
+        broker.turns.run(1000)
+    answer = pop(broker)
+    (a, handle), (b, _) = handles_of(answer)
+    assert [(each.body, each.reconsume_times) for each in (a, b)] == [(b"a", 2), (b"b", 0)]
+    assert (handle.split(" ")[4], a.property_map()["KEYS"]) == ("0", "k")
+    assert broker.answer(codes.ACK_MESSAGE, named(a, handle)).code == 0
+
+
+def test_a_message_of_a_queue_that_is_not_read_any_more_comes_again_and_is_acked(broker: RemotingBroker) -> None:
+    broker.topic("t", 2)
+    broker.send("a", queue_id=1)
+    broker.receive(1, invisible_time_ms=1000)
+    broker.metadata.commit_offset("g", "t", 1, 1, None)
+    broker.turns.run(100)
+    broker.topic("t", 1)
+    broker.turns.run(900)
+    ((record, handle),) = handles_of(pop(broker))
+    assert record.queue_id == 1
+    assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
+    assert broker.pop_service.ledger.in_flight("g") == 0
 
 
 def test_empty_answers(broker: RemotingBroker) -> None:
@@ -162,11 +194,24 @@ def test_a_closed_connection_takes_nothing(broker: RemotingBroker) -> None:
 
 
 def test_too_many_waiting_pops_are_told() -> None:
-    broker = remoting_master(max_waiting_per_queue=1)
+    broker = remoting_master(max_waiting_per_client=1)
     broker.send_request(codes.POP_MESSAGE, ext(broker, pollTime=15_000))
     answer = broker.answer(codes.POP_MESSAGE, ext(broker, pollTime=15_000))
     assert answer.code == codes.POLLING_FULL
     assert set(answer.ext) >= set(INFO)
+    other = Peer(6000)
+    broker.send_request(codes.POP_MESSAGE, ext(broker, pollTime=15_000), peer=other)
+    assert other.answers == {}, "another client waits"
+
+
+def test_a_group_that_holds_too_many_messages_is_told() -> None:
+    broker = remoting_master(max_in_flight_per_group=1)
+    broker.send("a", "b")
+    ((record, handle),) = handles_of(pop(broker))
+    answer = pop(broker)
+    assert (answer.code, "max_in_flight_per_group" in (answer.remark or "")) == (codes.SYSTEM_BUSY, True)
+    assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
+    assert len(handles_of(pop(broker))) == 1
 
 
 @pytest.mark.parametrize(
@@ -209,6 +254,23 @@ def test_changing_the_invisible_time(broker: RemotingBroker) -> None:
     new = f"0 {answer.ext['popTime']} {answer.ext['invisibleTime']} {answer.ext['reviveQid']} 0 broker-a 0 0"
     assert broker.answer(change, named(record, handle, invisibleTime=2000)).code == codes.MESSAGE_ILLEGAL
     assert broker.answer(codes.ACK_MESSAGE, named(record, new)).code == 0
+
+
+def test_no_change_hides_a_message_for_longer_than_its_group_allows(broker: RemotingBroker) -> None:
+    broker.group("g", attributes={"invisible.min.ms": "5000", "invisible.max.ms": "30000"})
+    broker.send("a")
+    ((record, handle),) = handles_of(pop(broker))
+    change = codes.CHANGE_MESSAGE_INVISIBLETIME
+    refused = broker.answer(change, named(record, handle, invisibleTime=30_001))
+    assert (refused.code, refused.remark) == (
+        codes.INVALID_PARAMETER,
+        "the invisible time of consumer group g is from 0 to 30000 ms, not 30001",
+    )
+    answer = broker.answer(change, named(record, handle, invisibleTime=30_000))
+    assert answer.code == 0, "the handle is still good"
+    new = f"0 {answer.ext['popTime']} {answer.ext['invisibleTime']} {answer.ext['reviveQid']} 0 broker-a 0 0"
+    soon = broker.answer(change, named(record, new, invisibleTime=1))
+    assert soon.code == 0, "what shall come again soon is not bounded"
 
 
 def test_a_changed_handle_starts_at_its_message(broker: RemotingBroker) -> None:
@@ -292,12 +354,55 @@ def test_bad_batches(broker: RemotingBroker, body: bytes, code: int) -> None:
     assert broker.answer(codes.BATCH_ACK_MESSAGE, body=body).code == code
 
 
-def test_both_protocols_share_messages_and_handles(broker: RemotingBroker) -> None:
+def test_both_protocols_share_messages_each_with_its_own_handles(broker: RemotingBroker) -> None:
     broker.send("a", "b")
     ((record, handle),) = handles_of(pop(broker, maxMsgNums=1))
     other = broker.receive(1).messages[0]
     assert record.body == b"a"
-    assert broker.ack(handle)[0].name == "OK"
-    fields = " ".join(other.receipt_handle.split(" ")[:8])
     from_grpc = next(iter(decode_records(other.record)))
-    assert broker.answer(codes.ACK_MESSAGE, named(from_grpc, fields)).code == 0
+    fields = " ".join(other.receipt_handle.split(" ")[:8])
+    for request in (codes.ACK_MESSAGE, codes.CHANGE_MESSAGE_INVISIBLETIME):
+        changes = {"invisibleTime": 0}
+        assert broker.answer(request, named(from_grpc, fields, **changes)).code == codes.MESSAGE_ILLEGAL, "a guess"
+    bits = {"so": 1, "pt": int(fields.split(" ")[1])}
+    assert broker.answer(codes.BATCH_ACK_MESSAGE, body=batch(pop(broker), 1, **bits)).code == 0
+    assert broker.progress.in_flight("g", "t", 0) == 2, "what cannot be acked is skipped"
+    assert broker.ack(other)[0].name == "OK"
+    assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
+    assert broker.progress.in_flight("g", "t", 0) == 0
+
+
+def test_what_comes_back_is_shared_too(broker: RemotingBroker) -> None:
+    broker.send("a", "b")
+    broker.receive(1, invisible_time_ms=1000)
+    pop(broker, invisibleTime=1000)
+    broker.turns.run(1000)
+    ((record, handle),) = handles_of(pop(broker, maxMsgNums=1))
+    (other,) = broker.receive().messages
+    assert broker.answer(codes.ACK_MESSAGE, named(record, handle)).code == 0
+    assert broker.ack(other)[0].name == "OK"
+
+
+def test_the_originals_proxy_appends_the_place_in_the_log(broker: RemotingBroker) -> None:
+    broker.send("a", "b")
+    messages = handles_of(pop(broker))
+    (first, handle), (second, other) = messages
+    wrong = named(first, f"{handle} {second.physical_offset}")
+    assert broker.answer(codes.ACK_MESSAGE, wrong).code == codes.MESSAGE_ILLEGAL
+    for record, eight in messages:
+        right = named(record, f"{eight} {record.physical_offset}")
+        assert broker.answer(codes.ACK_MESSAGE, right).code == 0
+    assert other != handle
+
+
+def test_who_looks_with_a_filter_sees_what_a_pop_with_it_gets(broker: RemotingBroker) -> None:
+    broker.send("a", tag="x")
+    broker.send("b", tag="y")
+    peeked = broker.answer(codes.PEEK_MESSAGE, ext(broker, exp="y", expType="TAG"))
+    assert [record.body for record in decode_records(peeked.body)] == [b"b"]
+    for expression, found in (("y", "true"), ("z", "false")):
+        notice = broker.answer(codes.NOTIFICATION, ext(broker, exp=expression))
+        assert notice.ext["hasMsg"] == found
+    popped = pop(broker, exp="y")
+    assert [record.body for record, _ in handles_of(popped)] == [b"b"]
+    assert popped.ext["restNum"] == peeked.ext["restNum"] == "0"

@@ -87,10 +87,11 @@ def test_one_queue_and_many(broker: RemotingBroker) -> None:
     broker.topic("t", 3)
     for queue_id in range(3):
         broker.send(str(queue_id), queue_id=queue_id)
-    assert bodies(peek(broker)) == ["0", "1", "2"]
+    shown = bodies(peek(broker))
+    assert sorted(shown) == ["0", "1", "2"]
     assert bodies(peek(broker, queueId=1)) == ["1"]
     answer = peek(broker, maxMsgNums=1)
-    assert (bodies(answer), answer.ext["restNum"]) == (["0"], "2")
+    assert (bodies(answer), answer.ext["restNum"]) == (shown[:1], "2")
 
 
 # ---- being told
@@ -146,7 +147,7 @@ def test_an_old_request_does_not_wait(broker: RemotingBroker) -> None:
 
 
 def test_waits_are_bounded_and_forgotten_with_their_connection() -> None:
-    broker = remoting_master(max_waiting_per_queue=2)
+    broker = remoting_master(max_waiting=2)
     peers = [Peer(1), Peer(2), Peer(3)]
     opaques = [notify(broker, peer) for peer in peers]
     assert told(broker, opaques[2], peers[2]) == {"hasMsg": "false", "pollingFull": "true"}

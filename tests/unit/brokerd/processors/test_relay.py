@@ -8,11 +8,12 @@ import orjson
 import pytest
 
 from brokerd.members.consumer_groups import ClientInfo, ConsumerData, Subscription
+from brokerd.members.streams import Answered, Told
 from remoting import codes
 from remoting.bare_json import loads_bare
-from remoting.errors import ConnectionLost, RequestTimeout
+from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.frame import Command
-from remoting.record.codec import decode_record
+from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import offset_message_id
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
@@ -154,3 +155,95 @@ def test_one_consumer_of_several(broker: RemotingBroker) -> None:
 def test_nobody_to_ask(broker: RemotingBroker, client_id: str) -> None:
     answer = broker.answer(codes.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {**STATUS, "clientAddr": client_id})
     assert answer.code == codes.CONSUMER_NOT_ONLINE
+
+
+# ---- consumers of gRPC
+
+
+class Stream:
+    """An open telemetry stream: what the client is asked."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Record | None, int, Answered]] = []
+
+    def recover_orphan(self, half: Record, transaction_id: str) -> bool:
+        raise AssertionError("consumers begin nothing")
+
+    def verify_message(self, record: Record, timeout_ms: int, answered: Answered) -> None:
+        self.asked.append((record, timeout_ms, answered))
+
+    def print_threads(self, timeout_ms: int, answered: Answered) -> None:
+        self.asked.append((None, timeout_ms, answered))
+
+
+def join_over_grpc(broker: RemotingBroker, connection: str = "one") -> Stream:
+    stream = Stream()
+    info = ClientInfo("c1", "10.0.0.1:9", "JAVA", "5.2.0", group="g", subscriptions={"t": "a || b"})
+    broker.clients.heartbeat(info, connection, stream)
+    return stream
+
+
+def test_threads_of_a_grpc_consumer(broker: RemotingBroker) -> None:
+    stream = join_over_grpc(broker)
+    broker.send_request(codes.GET_CONSUMER_RUNNING_INFO, RUNNING)
+    [(_, timeout_ms, answered)] = stream.asked
+    assert timeout_ms == 10_000
+    answered(Told(20000, "main at x"))
+    info = loads_bare(the_answer(broker).body)
+    assert (the_answer(broker).code, info["jstack"]) == (codes.SUCCESS, "main at x")
+    assert [each["subString"] for each in info["subscriptionSet"]] == ["a || b"]
+    assert info["properties"]["PROP_CLIENT_VERSION"] == "5.2.0"
+
+
+def test_a_grpc_consumer_is_described_without_being_asked(broker: RemotingBroker) -> None:
+    stream = join_over_grpc(broker)
+    answer = broker.answer(codes.GET_CONSUMER_RUNNING_INFO, {**RUNNING, "jstackEnable": "false"})
+    assert (answer.code, loads_bare(answer.body)["jstack"], stream.asked) == (codes.SUCCESS, "", [])
+
+
+@pytest.mark.parametrize(
+    ("told", "result"),
+    [(Told(20000, ""), "CR_SUCCESS"), (Told(60000, "no"), "CR_LATER"), (Told(40016, ""), "CR_RETURN_NULL")],
+)
+def test_a_grpc_consumer_consumes_directly(broker: RemotingBroker, told: Told, result: str) -> None:
+    stream = join_over_grpc(broker)
+    broker.topic("t")
+    broker.send("a", "b")
+    broker.send_request(codes.CONSUME_MESSAGE_DIRECTLY, direct(broker))
+    [(record, _, answered)] = stream.asked
+    assert record is not None
+    assert (record.topic, record.body) == ("t", b"b")
+    answered(told)
+    answer = loads_bare(the_answer(broker).body)
+    assert (answer["consumeResult"], bool(answer["remark"])) == (result, True)
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        (Told(50502, "in order"), codes.SYSTEM_ERROR),
+        (RequestTimeout("slow"), codes.CONSUME_MSG_TIMEOUT),
+        (RequestError(codes.SYSTEM_BUSY, "too many"), codes.SYSTEM_BUSY),
+    ],
+)
+@pytest.mark.parametrize("code_of_request", [codes.CONSUME_MESSAGE_DIRECTLY, codes.GET_CONSUMER_RUNNING_INFO])
+def test_grpc_consumers_that_do_not(
+    broker: RemotingBroker, told: Told | LogboomError, code: int, code_of_request: int
+) -> None:
+    stream = join_over_grpc(broker)
+    broker.topic("t")
+    broker.send("a", "b")
+    broker.send_request(code_of_request, {**direct(broker), "jstackEnable": "true"})
+    stream.asked[0][2](told)
+    assert (the_answer(broker).code, bool(the_answer(broker).remark)) == (code, True)
+
+
+def test_the_latest_of_two_connections_with_a_stream_is_asked(broker: RemotingBroker) -> None:
+    first, second = join_over_grpc(broker), join_over_grpc(broker, "two")
+    broker.send_request(codes.GET_CONSUMER_RUNNING_INFO, RUNNING)
+    assert (len(first.asked), len(second.asked)) == (0, 1)
+    second.is_open = False
+    broker.send_request(codes.GET_CONSUMER_RUNNING_INFO, RUNNING)
+    assert (len(first.asked), len(second.asked)) == (1, 1)

@@ -35,6 +35,10 @@ class FakeCall:
         self.writable = True
         self.waiting: list[Callable[[], None]] = []
 
+    @property
+    def is_slow(self) -> bool:
+        return not self.writable
+
     def when_writable(self, start: Callable[[], None]) -> None:
         if self.writable:
             start()
@@ -50,6 +54,10 @@ class FakeCall:
     def send(self, messages: Sequence[bytes]) -> None:
         assert not self.finished
         self.answers += messages
+
+    def finish_with(self, messages: Sequence[bytes]) -> None:
+        self.send(messages)
+        self.finish()
 
     def finish(self) -> None:
         assert not self.finished

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from brokerd.proxy.methods.table import build_methods
+from tests.support.turns import Turns
 from tests.unit.brokerd.proxy.calls import FakeCall
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 
@@ -14,13 +16,18 @@ from tests.unit.brokerd.proxy.fakes import FakeBroker
 class Bench:
     """A fake broker, its method table, and a way to call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clients: Any = None) -> None:
+        """`clients` are the broker's own unless given."""
         self.broker = FakeBroker(lambda: ["127.0.0.1:8081", "127.0.0.1:8082"])
         for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"):
             self.broker.add_topic(kind.title(), kind)
         self.wall_ms = 1_763_600_000_000
+        self.turns = Turns()
         self.methods = build_methods(
-            self.broker.services(), monotonic_ms=lambda: int(time.monotonic() * 1000), wall_ms=lambda: self.wall_ms
+            self.broker.services(clients),
+            scheduler=self.turns,
+            monotonic_ms=lambda: int(time.monotonic() * 1000),
+            wall_ms=lambda: self.wall_ms,
         )
 
     def begin(self, method, request, **options) -> FakeCall:

@@ -10,19 +10,26 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from brokerd.cluster.routes import BrokerRoute
+from brokerd.consuming.progress import PullOffsets
 from brokerd.members.consumer_groups import ClientInfo
+from brokerd.members.streams import CommandStream
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
+from brokerd.pop.settings import PopSettings
 from brokerd.proxy.methods.base import Services
+from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft, encode_draft
 from brokerd.store.put_status import PutStatus
+from brokerd.transactions.decide import EndTransaction
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.record.hosts import pack_host
 from remoting.record.properties import decode_properties
+from tests.support.memory_log import MemoryRecordLog
 
 STORE_HOST = pack_host("127.0.0.1", 10911)
 
@@ -74,7 +81,7 @@ class FakeParked:
 
 
 class FakeBroker:
-    """Sender, Popper, Metadata, Clients and Routes in one."""
+    """Sender, Popper, Metadata, Clients, Routes and ConsumerProgress in one; `reads` is what pulls read."""
 
     def __init__(self, grpc_addresses: Callable[[], Sequence[str]] = lambda: ["127.0.0.1:1"]) -> None:
         self.grpc_addresses = grpc_addresses
@@ -90,6 +97,9 @@ class FakeBroker:
         self.parked: list[FakeParked] = []
         self.cancelled = 0
         self.live: dict[str, tuple[ClientInfo, object]] = {}
+        self.streams: dict[str, CommandStream] = {}
+        self.ends: list[EndTransaction] = []
+        self.end_error: RequestError | None = None
         self.closed: list[object] = []
         self.unregistered: list[tuple[str, str]] = []
         self.send_status = PutStatus.PUT_OK
@@ -97,11 +107,18 @@ class FakeBroker:
         self.pop_outcome: PopOutcome | None = None
         self.ack_status: AckStatus | None = None
         self.filter_tags = True
+        self.settings = PopSettings()
+        self.reads = MemoryRecordLog()
+        self.counters = Counters()
+        self.pulled = PullOffsets()
+        self.popped: dict[tuple[str, str, int], int] = {}
+        self.forbidden: set[tuple[str, str]] = set()
+        self.resets: dict[tuple[str, str, int], int] = {}
         self._numbers = itertools.count(1)
         self._next_queue = itertools.count()
 
-    def services(self) -> Services:
-        return Services(self, self, self, self, self)
+    def services(self, clients: Any = None) -> Services:
+        return Services(self, self, self, clients or self, self, self, self.reads, self, self.counters, "broker-a")
 
     def add_topic(self, name: str, message_type: str = "NORMAL", queues: int = 4, perm: int = 6) -> None:
         self.topic_table[name] = TopicConfig(name, queues, queues, perm, attributes={"message.type": message_type})
@@ -229,11 +246,25 @@ class FakeBroker:
         return self.group_table
 
     def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self.offsets.get((group, topic, queue_id))
+        return self.offsets.get((group, topic, queue_id), self.popped.get((group, topic, queue_id)))
+
+    def is_forbidden(self, group: str, topic: str) -> bool:
+        return (group, topic) in self.forbidden
+
+    def pending_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self.resets.get((group, topic, queue_id))
+
+    def take_resets(self, queues: Sequence[tuple[str, str, int]]) -> None:
+        for queue in queues:
+            self.resets.pop(queue, None)
 
     def put_topic(self, config: TopicConfig, done: Callable[[RequestError | None], None]) -> None:
         self.topic_table[config.name] = config
         done(None)
+
+    def ensure_topic(self, name: str, queues: int = 1) -> RequestError | None:
+        self.topic_table.setdefault(name, TopicConfig(name, queues, queues))
+        return None
 
     def delete_topic(self, name: str, done: Callable[[RequestError | None], None]) -> None:
         self.topic_table.pop(name, None)
@@ -256,18 +287,27 @@ class FakeBroker:
 
     # ---- Clients
 
-    def heartbeat(self, info: ClientInfo, connection: object) -> None:
+    def heartbeat(self, info: ClientInfo, connection: object, stream: CommandStream | None = None) -> None:
         self.live[info.client_id] = info, connection
+        if stream is not None:
+            self.streams[info.client_id] = stream
 
-    def unregister(self, client_id: str, group: str) -> None:
+    def unregister(self, connection: object, client_id: str, group: str) -> None:
         self.unregistered.append((client_id, group))
-        self.live.pop(client_id, None)
+        if client_id in self.live and self.live[client_id][1] is connection:
+            del self.live[client_id]
 
     def connection_closed(self, connection: object) -> None:
         self.closed.append(connection)
 
     def members(self, group: str) -> Sequence[ClientInfo]:
         return [info for info, _ in self.live.values() if info.group == group]
+
+    # ---- transactions
+
+    def end(self, request: EndTransaction, done: Callable[[RequestError | None], None]) -> None:
+        self.ends.append(request)
+        done(self.end_error)
 
     # ---- Routes
 
@@ -296,4 +336,5 @@ class Alone:
     """The mastership of a group of one."""
 
     is_master = True
+    is_handing_over = False
     master_address = ""

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import hpack
 
 from brokerd.proxy.http2 import frames
+from brokerd.proxy.http2.blocks import Fields, PlainBlockReader
 from brokerd.proxy.http2.connection import ServerConnection
-from brokerd.proxy.http2.headers import Fields, Head
+from brokerd.proxy.http2.headers import Head, HeaderReader, Heads
 from brokerd.proxy.http2.limits import Budget, Http2Limits
 
 REQUEST = (
@@ -57,7 +58,9 @@ class Client:
             return Head(collects=collects, max_body_bytes=max_body_bytes)
 
         self.now_ms = 1_000_000
-        self.server = ServerConnection(limits or Http2Limits(), budget or Budget(1 << 30), read_head, self.now_ms)
+        limits = limits or Http2Limits()
+        headers = HeaderReader(Heads(read_head), PlainBlockReader(limits.max_header_list_bytes))
+        self.server = ServerConnection(limits, budget or Budget(1 << 30), headers, self.now_ms)
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
         if handshake:

@@ -12,11 +12,13 @@ from brokerd.proxy.access import DEMANDS, protect
 from brokerd.proxy.calls import Call, Peer
 from brokerd.proxy.methods.table import build_methods
 from brokerd.proxy.protobuf import definition, service
+from brokerd.proxy.sessions import MAX_TOPICS_PER_SESSION
 from brokerd.proxy.status import Code
 from remoting.access.decision import Demand
 from remoting.access.model import ALL, CUSTOM, GROUP, PUB, SUB, TOPIC, AccessState, Entry, User, resource
 from remoting.access.sealing import seal
 from remoting.guarding.guard import AccessSettings, Guard
+from tests.support.turns import Turns
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 
 SECRET = b"0123456789abcdef"
@@ -47,6 +49,10 @@ class FakeCall:
     def send(self, messages: Sequence[bytes]) -> None:
         self.answers += messages
 
+    def finish_with(self, messages: Sequence[bytes]) -> None:
+        self.send(messages)
+        self.finish()
+
     def finish(self) -> None:
         self.finished = True
 
@@ -64,7 +70,7 @@ def make_guard(*, on: bool = True) -> Guard:
 
 @pytest.fixture(scope="module")
 def methods() -> Any:
-    return build_methods(FakeBroker().services(), monotonic_ms=lambda: 0, wall_ms=lambda: 0)
+    return build_methods(FakeBroker().services(), scheduler=Turns(), monotonic_ms=lambda: 0, wall_ms=lambda: 0)
 
 
 def called(methods: Any, name: str, *calls: FakeCall) -> list[Call]:
@@ -111,6 +117,56 @@ def test_streams_are_refused_in_their_own_way(methods: Any) -> None:
     assert not stream.finished
 
 
+HANDLES = ("one", "two", "three")
+FORBIDDEN = {
+    "AckMessage": service.AckMessageRequest(
+        group=G,
+        topic=G,
+        entries=[service.AckMessageEntry(message_id=f"ID{each}", receipt_handle=each) for each in HANDLES],
+    ),
+    "ChangeInvisibleDuration": service.ChangeInvisibleDurationRequest(group=G, topic=G, receipt_handle="old"),
+    "SendMessage": service.SendMessageRequest(messages=[definition.Message(topic=G)] * 3),
+}
+
+
+@pytest.mark.parametrize("fields", [{}, metadata(password="x"), metadata()], ids=["unsigned", "wrong", "not allowed"])
+def test_a_refused_ack_has_a_result_for_each_handle_and_is_not_asked_again(methods: Any, fields: Any) -> None:
+    """Java's push consumer asks again every second, for ever, until the code is OK or this one."""
+    call = FakeCall(FORBIDDEN["AckMessage"], fields)
+    assert called(methods, "AckMessage", call) == []
+    response = service.AckMessageResponse.FromString(call.answers[0])
+    assert response.status.code == Code.INVALID_RECEIPT_HANDLE
+    assert "UNAUTHORIZED" in response.status.message
+    assert [(entry.message_id, entry.receipt_handle) for entry in response.entries] == [
+        (f"ID{each}", each) for each in HANDLES
+    ]
+    assert {entry.status.code for entry in response.entries} == {Code.INVALID_RECEIPT_HANDLE}
+
+
+@pytest.mark.parametrize("fields", [{}, metadata(password="x"), metadata()], ids=["unsigned", "wrong", "not allowed"])
+def test_a_refused_change_gives_the_old_handle_back_and_is_not_asked_again(methods: Any, fields: Any) -> None:
+    call = FakeCall(FORBIDDEN["ChangeInvisibleDuration"], fields)
+    assert called(methods, "ChangeInvisibleDuration", call) == []
+    response = service.ChangeInvisibleDurationResponse.FromString(call.answers[0])
+    assert (response.status.code, response.receipt_handle) == (Code.INVALID_RECEIPT_HANDLE, "old")
+    assert "UNAUTHORIZED" in response.status.message
+
+
+@pytest.mark.parametrize("fields", [{}, metadata(password="x"), metadata()], ids=["unsigned", "wrong", "not allowed"])
+def test_a_refused_send_has_a_result_for_each_message(methods: Any, fields: Any) -> None:
+    call = FakeCall(FORBIDDEN["SendMessage"], fields)
+    assert called(methods, "SendMessage", call) == []
+    response = service.SendMessageResponse.FromString(call.answers[0])
+    assert [each.status.code for each in (response, *response.entries)] == [Code.UNAUTHORIZED] * 4
+
+
+def test_a_refused_call_that_cannot_be_read_has_a_status_all_the_same(methods: Any) -> None:
+    call = FakeCall(b"\xff\xff\xff", {})
+    assert called(methods, "AckMessage", call) == []
+    response = service.AckMessageResponse.FromString(call.answers[0])
+    assert (response.status.code, len(response.entries)) == (Code.INVALID_RECEIPT_HANDLE, 0)
+
+
 def test_what_cannot_be_read_is_refused(methods: Any) -> None:
     call = FakeCall(b"\xff\xff\xff", metadata())
     assert called(methods, "AckMessage", call) == []
@@ -153,3 +209,22 @@ BOTH = [Demand(GROUP, "g", (SUB,)), Demand(TOPIC, "ns%T", (SUB,))]
 )
 def test_what_methods_need(name: str, request_message: Any, wanted: list[Demand]) -> None:
     assert DEMANDS[name](request_message) == wanted
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (definition.Settings(publishing=definition.Publishing(topics=[T] * 5000)), MAX_TOPICS_PER_SESSION),
+        (
+            definition.Settings(
+                subscription=definition.Subscription(
+                    group=G, subscriptions=[definition.SubscriptionEntry(topic=T)] * 5000
+                )
+            ),
+            1 + MAX_TOPICS_PER_SESSION,
+        ),
+    ],
+    ids=["producer", "consumer"],
+)
+def test_of_very_many_topics_those_are_judged_that_are_remembered(settings: Any, wanted: int) -> None:
+    assert len(DEMANDS["Telemetry"](service.TelemetryCommand(settings=settings))) == wanted

@@ -9,6 +9,7 @@ from typing import Any
 import hpack
 import pytest
 
+from brokerd.pop.settings import PopSettings
 from brokerd.proxy.grpc import SERVICE_PATH
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.protobuf import service
@@ -81,6 +82,7 @@ async def replay(port: int, name: str) -> Answers:
 
 async def test_the_csharp_clients_conversations() -> None:
     broker = FakeBroker()
+    broker.settings = PopSettings(min_wait_ms=1000)  # the recorded simple consumer waits for one second
     broker.add_topic("Orders")
     broker.add_topic("Ordered", "FIFO")
     async with serving(broker) as proxy:

@@ -15,8 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from brokerd.proxy import endpoint
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint
 from brokerd.proxy.forward import ForwardSettings
+from brokerd.proxy.heads import CallHeads
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode
 from brokerd.proxy.protobuf import definition, service
@@ -31,6 +33,8 @@ from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import producer, resource, sending, settings_of
 from tests.unit.brokerd.proxy.test_receive_message import receiving
 from tests.unit.brokerd.proxy.waiting import until
+
+NO_METHODS = CallHeads({}, 1)
 
 
 @contextlib.asynccontextmanager
@@ -109,6 +113,17 @@ async def test_a_silent_connection_is_dropped() -> None:
         await until("no connection", lambda: not proxy.endpoint.connections)
         writer.close()
         half_writer.close()
+
+
+async def test_every_silent_connection_is_dropped_however_many_there_are(monkeypatch) -> None:
+    """One turn of the loop looks at some of them; those that went away before their turn are left out."""
+    monkeypatch.setattr(endpoint, "_SWEPT_AT_ONCE", 2)
+    async with serving(handshake_s=0.05, sweep_s=0.02) as proxy:
+        opened = [await asyncio.open_connection("127.0.0.1", proxy.endpoint.port) for _ in range(7)]
+        opened[0][1].close()
+        await until("no connection", lambda: not proxy.endpoint.connections)
+        for _, writer in opened:
+            writer.close()
 
 
 async def test_connections_are_counted() -> None:
@@ -218,10 +233,10 @@ async def test_who_does_not_come_to_the_point_is_closed_on_a_port_with_tls(certi
 
 async def test_tls_settings_that_cannot_work_are_refused_at_start(tmp_path, certificate) -> None:
     with pytest.raises(SettingsError, match=r"grpc\.key_path"):
-        await GrpcEndpoint("127.0.0.1", 0, {}, EndpointSettings(certificate_path="x")).start()
+        await GrpcEndpoint("127.0.0.1", 0, NO_METHODS, EndpointSettings(certificate_path="x")).start()
     settings = EndpointSettings(certificate_path=certificate["certificate_path"], key_path=str(tmp_path / "missing"))
     with pytest.raises(SettingsError, match="PEM"):
-        await GrpcEndpoint("127.0.0.1", 0, {}, settings).start()
+        await GrpcEndpoint("127.0.0.1", 0, NO_METHODS, settings).start()
 
 
 def test_settings_are_declared_with_their_bounds() -> None:
@@ -235,7 +250,7 @@ def test_settings_are_declared_with_their_bounds() -> None:
 async def test_a_taken_port_is_a_sentence() -> None:
     async with serving() as proxy:
         with pytest.raises(SettingsError, match="cannot listen on"):
-            await GrpcEndpoint("127.0.0.1", proxy.endpoint.port, {}, EndpointSettings()).start()
+            await GrpcEndpoint("127.0.0.1", proxy.endpoint.port, NO_METHODS, EndpointSettings()).start()
 
 
 # ---- floods and slow readers

@@ -3,115 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 
 import pytest
 
-from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode
 from brokerd.proxy.protobuf import definition, service
-from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
-from brokerd.proxy.proxy_call import ProxyCall, decode_messages, encode_messages, take_part
 from brokerd.proxy.status import Code
 from remoting import codes
-from remoting.errors import ProtocolError
-from remoting.transport.client import RemotingClient, connect
-from remoting.transport.server import Place, RemotingServer
-from tests.unit.brokerd.proxy.fakes import FakeBroker
+from remoting.transport.client import connect
+from tests.support.memory_log import draft
 from tests.unit.brokerd.proxy.rawclient import RawClient
-from tests.unit.brokerd.proxy.test_methods import acking, changing, producer, resource, sending, settings_of
+from tests.unit.brokerd.proxy.replica_group import Node, client_of, group_of, receive, send
+from tests.unit.brokerd.proxy.test_methods import acking, changing, resource, sending
 from tests.unit.brokerd.proxy.test_receive_message import receiving
 from tests.unit.brokerd.proxy.waiting import until
-
-
-class Node:
-    """A broker with both ports; who is master is set by the test."""
-
-    def __init__(self, group: Group, name: str) -> None:
-        self.group = group
-        self.name = name
-        self.broker = FakeBroker(lambda: [f"127.0.0.1:{node.proxy.endpoint.port}" for node in group.nodes])
-        self.broker.add_topic("Normal")
-        self.dialler = RemotingClient()
-        self.proxy = GrpcProxy(
-            "127.0.0.1",
-            0,
-            self.broker.services(),
-            self.dialler,
-            self,
-            ProxyOptions(forward=group.settings),
-        )
-        self.server = RemotingServer(
-            Place("127.0.0.1", 0), {codes.PROXY_CALL: self.proxy.handle_forwarded}, closed=self.proxy.remoting_closed
-        )
-
-    @property
-    def is_master(self) -> bool:
-        return self.group.master is self
-
-    @property
-    def master_address(self) -> str:
-        return "" if self.group.master is None else self.group.master.address
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server.port}"
-
-    async def start(self) -> None:
-        await self.proxy.start()
-        await self.server.start()
-
-    async def close(self) -> None:
-        await self.proxy.close()
-        self.dialler.close()
-        await self.server.close()
-
-    def cut(self) -> None:
-        """Lose every remoting connection, as a killed process does."""
-        for connection in list(self.server.connections):
-            connection.abort()
-
-
-class Group:
-    def __init__(self, settings: ForwardSettings) -> None:
-        self.settings = settings
-        self.nodes: list[Node] = []
-        self.master: Node | None = None
-
-
-@contextlib.asynccontextmanager
-async def group_of(count: int = 2, **settings) -> AsyncIterator[Group]:
-    group = Group(
-        ForwardSettings(**{"hold_ms": 60_000, **settings})
-    )  # on a busy machine a test is slower than a client
-    group.nodes = [Node(group, f"n{number}") for number in range(count)]
-    for node in group.nodes:
-        await node.start()
-    group.master = group.nodes[0]
-    try:
-        yield group
-    finally:
-        for node in group.nodes:
-            await node.close()
-
-
-async def client_of(node: Node) -> RawClient:
-    return await RawClient.connect(node.proxy.endpoint.port)
-
-
-async def send(client: RawClient, body=b"x", **headers) -> int:
-    return (await client.call("SendMessage", sending(body), service.SendMessageResponse, **headers)).status.code
-
-
-async def receive(client: RawClient, stream_id=None):
-    if stream_id is None:
-        stream_id = client.start("ReceiveMessage", receiving())
-    found, fields = await client.answer(stream_id, service.ReceiveMessageResponse)
-    assert fields["grpc-status"] == "0"
-    assert found[-1].HasField("delivery_timestamp")
-    return found[0].status.code, [one.message for one in found[1:-1]]
 
 
 async def test_a_replica_does_what_the_master_does() -> None:
@@ -136,66 +42,60 @@ async def test_a_replica_does_what_the_master_does() -> None:
         await client.close()
 
 
-async def test_the_master_knows_who_the_client_is() -> None:
+def pulling(offset: int, wait_ms: int = 0, batch_size: int = 32):
+    request = service.PullMessageRequest(group=resource("G"), offset=offset, batch_size=batch_size)
+    request.message_queue.topic.name = "Normal"
+    request.long_polling_timeout.FromMilliseconds(wait_ms)
+    return request
+
+
+def waiting_pulls(node: Node) -> int:
+    return node.proxy._methods.pull.waiting_count
+
+
+async def pulled(client: RawClient, stream_id: int):
+    """(code, bodies, next offset) of a pull that is answered."""
+    found, fields = await client.answer(stream_id, service.PullMessageResponse)
+    assert fields["grpc-status"] == "0"
+    return found[0].status.code, [one.message.body for one in found[1:-1]], found[-1].next_offset
+
+
+async def test_a_replica_lets_clients_pull_from_the_master() -> None:
     async with group_of() as group:
         master, replica = group.nodes
+        master.broker.reads.listeners.append(master.proxy.arrived)
         client = await client_of(replica)
-        telemetry = client.start("Telemetry", settings_of(producer("Normal")), end=False)
-        await until("the master to hear of the settings", lambda: "raw-client" in master.broker.live)
-        info, _ = master.broker.live["raw-client"]
-        assert info.producer_topics == {"Normal"}
-        assert info.address == f"127.0.0.1:{client.writer.get_extra_info('sockname')[1]}"
-        assert info.language == "PYTHON"
-        assert "raw-client" in replica.broker.live  # its own connection, its own registry
-        request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
-        assert (await client.call("Heartbeat", request, service.HeartbeatResponse)).status.code == Code.OK
-        _, connection = master.broker.live["raw-client"]
-        client.writer.write(frames.encode_rst_stream(telemetry, ErrorCode.CANCEL))
+        waiting = client.start("PullMessage", pulling(0, wait_ms=60_000))
+        await until("the call waits at the master", lambda: waiting_pulls(master))
+        master.broker.reads.append_messages([draft("Normal", b"first")])
+        assert await pulled(client, waiting) == (Code.OK, [b"first"], 1)
+        master.broker.reads.append_messages([draft("Normal", b"%d" % number) for number in range(12)])
+        found = await pulled(client, client.start("PullMessage", pulling(1, batch_size=5)))
+        assert found == (Code.OK, [b"0", b"1", b"2", b"3", b"4"], 6)
+        assert await pulled(client, client.start("PullMessage", pulling(99))) == (Code.ILLEGAL_OFFSET, [], 13)
+        queue = definition.MessageQueue(topic=resource("Normal"))
+        update = service.UpdateOffsetRequest(group=resource("G"), message_queue=queue, offset=13)
+        assert (await client.call("UpdateOffset", update, service.UpdateOffsetResponse)).status.code == Code.OK
+        asked = service.GetOffsetRequest(group=resource("G"), message_queue=queue)
+        assert (await client.call("GetOffset", asked, service.GetOffsetResponse)).offset == 13
+        end = service.QueryOffsetRequest(message_queue=queue, query_offset_policy=1)
+        assert (await client.call("QueryOffset", end, service.QueryOffsetResponse)).offset == 13
+        assert replica.broker.offsets == {}
         await client.close()
-        await until("the master to hear that it is gone", lambda: connection in master.broker.closed)
 
 
-async def test_a_broken_connection_between_brokers_does_not_make_a_client_gone_at_once(monkeypatch) -> None:
-    monkeypatch.setattr("brokerd.proxy.forwarded._RETURN_S", 0.2)
+async def test_a_pull_that_waits_is_asked_of_the_next_master() -> None:
     async with group_of() as group:
-        master, replica = group.nodes
-        client = await client_of(replica)
-        request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
-        assert (await client.call("Heartbeat", request, service.HeartbeatResponse)).status.code == Code.OK
-        _, before = master.broker.live["raw-client"]
-        master.cut()
-        await until("the connection to be gone", lambda: not master.server.connections)
-        assert before not in master.broker.closed
-        assert (await client.call("Heartbeat", request, service.HeartbeatResponse)).status.code == Code.OK
-        _, after = master.broker.live["raw-client"]
-        assert after is not before  # it is there again before its old connection counts as gone
-        await until("the old connection to count as gone", lambda: before in master.broker.closed)
-        assert after not in master.broker.closed
-        await client.close()
-
-
-async def test_every_new_master_hears_of_the_clients_that_are_there() -> None:
-    async with group_of(3) as group:
-        first, second, replica = group.nodes
-        client = await client_of(replica)
-        client.start("Telemetry", settings_of(producer("Normal")), end=False)
-        await until("the first master to know", lambda: "raw-client" in first.broker.live)
-        group.master = second
-        assert await send(client) == Code.OK
-        await until("the second master to know", lambda: "raw-client" in second.broker.live)
-        assert second.broker.live["raw-client"][0].producer_topics == {"Normal"}
-        await client.close()
-
-
-async def test_a_master_that_steps_down_tells_its_successor_of_its_clients() -> None:
-    async with group_of(2) as group:
         first, second = group.nodes
-        client = await client_of(first)
-        client.start("Telemetry", settings_of(producer("Normal")), end=False)
-        await until("the first master to know", lambda: "raw-client" in first.broker.live)
+        second.broker.reads.listeners.append(second.proxy.arrived)
+        client = await client_of(second)
+        waiting = client.start("PullMessage", pulling(0, wait_ms=60_000))
+        await until("the call waits at the master", lambda: waiting_pulls(first))
         group.master = second
-        assert await send(client) == Code.OK
-        await until("the second master to know", lambda: "raw-client" in second.broker.live)
+        first.cut()
+        await until("the call waits at the next one", lambda: waiting_pulls(second))
+        second.broker.reads.append_messages([draft("Normal", b"x")])
+        assert await pulled(client, waiting) == (Code.OK, [b"x"], 1)
         await client.close()
 
 
@@ -275,6 +175,27 @@ async def test_a_replica_that_becomes_master_serves_what_it_held() -> None:
         ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
         assert response.status.code == Code.OK
         assert len(replica.broker.log) == 1
+        await client.close()
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize("successor", [0, 1])
+async def test_calls_wait_while_a_master_hands_over(asked, successor) -> None:
+    """Asked at the master or at a replica; then the replica is master, or the master goes on."""
+    async with group_of() as group:
+        master = group.nodes[0]
+        client = await client_of(group.nodes[asked])
+        assert await send(client) == Code.OK
+        master.is_handing_over = True
+        stream_id = client.start("SendMessage", sending(b"patient"))
+        held = group.nodes[asked].proxy._forwarder
+        await until("a held call", lambda: held._held)
+        assert len(master.broker.log) == 1
+        group.master = group.nodes[successor]
+        master.is_handing_over = False
+        ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
+        assert response.status.code == Code.OK
+        assert len(group.nodes[successor].broker.log) == (1 if successor else 2)
         await client.close()
 
 
@@ -373,6 +294,28 @@ async def test_a_receive_goes_on_at_the_next_master() -> None:
         assert message.body == b"after the switch"
         await client.close()
         await other.close()
+
+
+async def test_what_a_frozen_master_is_asked_is_bounded() -> None:
+    async with group_of(max_in_flight_bytes=5000) as group:
+        master, replica = group.nodes
+        client = await client_of(replica)
+        stuck = []
+        master.broker.send = lambda drafts, done: stuck.append((drafts, done))  # frozen: takes, and never answers
+        first = client.start("SendMessage", sending(b"x" * 3000))
+        await until("the first call", lambda: stuck)
+        for _ in range(3):
+            assert await send(client, b"y" * 3000) == Code.TOO_MANY_REQUESTS
+        small = client.start("SendMessage", sending(b"z" * 1000))
+        await until("a call that fits", lambda: len(stuck) == 2)
+        del master.broker.send
+        for drafts, done in stuck:
+            master.broker.send(drafts, done)
+        for stream_id in (first, small):
+            ((response,), _) = await client.answer(stream_id, service.SendMessageResponse)
+            assert response.status.code == Code.OK
+        assert await send(client, b"x" * 3000) == Code.OK, "what was answered counts no more"
+        await client.close()
 
 
 async def test_a_master_that_is_replaced_while_it_is_frozen_is_not_waited_for() -> None:
@@ -500,26 +443,3 @@ async def test_broken_internal_requests_are_answered_with_an_error(ext) -> None:
         assert response.code != codes.SUCCESS
         connection.close()
         await until("no connection", lambda: not group.nodes[0].server.connections)
-
-
-def test_the_description_of_a_call_survives_its_ext_fields() -> None:
-    call = ProxyCall("SendMessage", 7, 3000, "127.0.0.1:5", 9, {"x-mq-client-id": "c", "authorization": "a", "te": "x"})
-    assert ProxyCall.from_ext(call.to_ext()) == ProxyCall(
-        "SendMessage", 7, 3000, "127.0.0.1:5", 9, {"x-mq-client-id": "c", "authorization": "a"}
-    )
-
-
-def test_messages_of_an_answer_survive_and_broken_ones_are_refused() -> None:
-    messages = [b"", b"one", bytes(70_000)]
-    encoded = encode_messages(messages)
-    assert decode_messages(encoded) == messages
-    for broken in (encoded[:-1], encoded + b"\0\0"):
-        with pytest.raises(ProtocolError):
-            decode_messages(broken)
-
-
-def test_parts_have_at_least_one_message_and_otherwise_stay_small() -> None:
-    large = bytes(9 << 20)
-    assert take_part([large, b"x"]) == 1
-    assert take_part([b"x", large]) == 1
-    assert take_part([b"x", b"y"]) == 2

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
 from brokerd.proxy.grpc import PREFIX, GrpcCall, GrpcConnection, GrpcLimits, encode_status_text
+from brokerd.proxy.heads import CallHeads
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode, Setting
 from brokerd.proxy.http2.limits import Budget
@@ -44,7 +45,7 @@ class Client:
             "/s/Both": Method("Both", Kind.BIDIRECTIONAL, lambda calls: None),
         }
         self.connection = GrpcConnection(
-            methods,
+            CallHeads(methods, max_message_bytes),
             GrpcLimits(max_message_bytes, 1000),
             budget or Budget(1 << 30),
             peer=Peer("127.0.0.1:1", b"", self),
@@ -235,6 +236,18 @@ def test_gzip_messages_are_read_within_their_bound() -> None:
         assert client.only_answer()[0]["grpc-status"] == str(int(status))
     (call,) = client.call(message(b"plain"), grpc_encoding="gzip")["Unary"]
     assert call.message == b"plain"
+
+
+def test_gzip_messages_that_come_together_share_their_bound() -> None:
+    client = Client(max_message_bytes=8 << 20)
+    bomb = message(gzip.compress(bytes(3 << 20)), 1)
+    data = b"".join(client.open(grpc_encoding="gzip") + client.data(bomb) for _ in range(20))
+    for _ in range(2):
+        (call,) = client.receive(data)["Unary"]
+        assert len(call.message) == 3 << 20
+        statuses = [fields["grpc-status"] for fields, _, _ in client.answers().values()]
+        assert statuses == [str(int(GrpcStatus.RESOURCE_EXHAUSTED))] * 19
+        data = b"".join(client.open(grpc_encoding="gzip") + client.data(bomb) for _ in range(20))
 
 
 def test_a_message_over_the_limit_is_refused_before_it_has_come() -> None:

@@ -1,25 +1,18 @@
-"""What a gRPC client may send, what is stored of it, and what comes back: each rule, its code, and their order."""
+"""What a gRPC client may send, and what is stored of it: each rule, its code, and their order."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
-import zlib
+from types import SimpleNamespace
 
-import lz4.frame
 import pytest
-import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from brokerd.metadata.configs import TopicConfig
-from brokerd.pop.requests import PoppedMessage
 from brokerd.proxy import mapping
-from brokerd.proxy.mapping import check_same_topic, to_draft, to_message
+from brokerd.proxy.mapping import check_same_topic, to_draft
 from brokerd.proxy.protobuf import definition
 from brokerd.proxy.status import Code, Refusal
 from remoting.message_groups import queue_of_group
-from remoting.record.codec import decode_record, encode_record
 from remoting.record.hosts import pack_host
 from remoting.record.layout import SYS_COMPRESSED
 from remoting.record.properties import decode_properties
@@ -177,7 +170,7 @@ def delayed(ahead_ms):
     return message
 
 
-TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 
 
 def message_of(kind):
@@ -186,6 +179,7 @@ def message_of(kind):
         "FIFO": good(message_group="g"),
         "DELAY": delayed(-1000),
         "TRANSACTION": good(message_type=mapping.TRANSACTION),
+        "PRIORITY": good(priority=2),
     }[kind]
 
 
@@ -193,12 +187,12 @@ def message_of(kind):
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_topic_takes_its_own_type_of_message(kind, topic_type) -> None:
     message = message_of(kind)
-    if topic_type not in (kind, "MIXED"):
+    if topic_type != kind and (topic_type != "MIXED" or kind == "PRIORITY"):
         assert refusal(message, topic_type).code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-    elif kind == "TRANSACTION":
-        assert refusal(message, topic_type).code == Code.UNSUPPORTED
     else:
-        assert draft_of(message, topic_type).topic == "T"
+        draft = draft_of(message, topic_type)
+        assert draft.topic == "T"
+        assert (b"TRAN_MSG" in draft.properties) == (kind == "TRANSACTION")
 
 
 def test_the_properties_decide_the_type_not_the_field() -> None:
@@ -214,15 +208,68 @@ def test_a_delay_is_never_dropped_in_silence() -> None:
     assert draft_of(delayed(0), "DELAY").queue_id == -1  # due already: delivered now, as promised
 
 
-def test_lite_topics_and_priorities_are_refused() -> None:
-    assert refusal(good(lite_topic="l")).code == Code.UNSUPPORTED
-    assert refusal(good(priority=3)).code == Code.UNSUPPORTED
+@pytest.mark.parametrize(("priority", "queue_id"), [(0, 0), (2, 2), (3, 3), (4, 3), ((1 << 31) - 1, 3)])
+def test_a_priority_is_stored_and_names_the_queue(priority, queue_id) -> None:
+    draft = draft_of(good(priority=priority), "PRIORITY")
+    assert draft.queue_id == queue_id
+    assert decode_properties(draft.properties)["_SYS_MSG_PRIORITY_"] == str(priority)
+
+
+def test_a_message_has_a_priority_or_another_type() -> None:
+    assert refusal(good(priority=-1), "PRIORITY").code == Code.BAD_REQUEST
+    grouped = good(priority=1, message_group="g")
+    for message, kind in (
+        (grouped, "FIFO"),
+        (good(priority=1, message_type=mapping.TRANSACTION), "TRANSACTION"),
+        (grouped, "MIXED"),
+    ):
+        assert refusal(message, kind).code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
+@pytest.mark.parametrize("kind", ["NORMAL", "PRIORITY", "MIXED"])
+def test_lite_topics_are_refused_by_name(kind) -> None:
+    refused = refusal(good(lite_topic="l"), kind)
+    assert refused.code == Code.UNSUPPORTED
+    assert "lite topics" in refused.text
+    for name in ("", " ", "x" * 65, "a\nb"):
+        assert refusal(good(lite_topic=name), kind).code == Code.ILLEGAL_LITE_TOPIC
 
 
 def test_transaction_recovery_is_at_most_an_hour() -> None:
     message = good()
     message.system_properties.orphaned_transaction_recovery_duration.seconds = 3601
     assert refusal(message).code == Code.BAD_REQUEST
+
+
+def half_properties(**recovery: int) -> dict[str, str]:
+    message = good(message_type=mapping.TRANSACTION, tag="a")
+    if recovery:
+        duration = message.system_properties.orphaned_transaction_recovery_duration
+        duration.seconds, duration.nanos = recovery["seconds"], recovery.get("nanos", 0)
+    config = TopicConfig("ns%T", 4, 4, attributes={"message.type": "TRANSACTION"})
+    return decode_properties(to_draft(message, "ns%T", config, HOST, NOW_MS, "s" * 32).properties)
+
+
+def test_a_transaction_is_of_the_group_of_those_who_publish_its_topic() -> None:
+    stored = half_properties()
+    assert (stored["TRAN_MSG"], stored["PGROUP"], stored["TRAN_SECRET"]) == ("true", "ns%T", "s" * 32)
+    assert (stored["UNIQ_KEY"], stored["TAGS"]) == ("01A2B3", "a")
+    assert "CHECK_IMMUNITY_TIME_IN_SECONDS" not in stored
+
+
+@pytest.mark.parametrize(
+    ("recovery", "seconds"),
+    [({"seconds": 40}, "40"), ({"seconds": 1, "nanos": 1}, "2"), ({"seconds": 3600}, "3600"), ({"seconds": 0}, None)],
+)
+def test_how_long_a_producer_wants_to_be_left_alone(recovery, seconds) -> None:
+    assert half_properties(**recovery).get("CHECK_IMMUNITY_TIME_IN_SECONDS") == seconds
+
+
+def test_nobody_sets_the_secret_or_the_group_by_a_property_of_his_own() -> None:
+    for name in ("TRAN_SECRET", "PGROUP"):
+        message = good()
+        message.user_properties[name] = "x"
+        assert refusal(message).code == Code.ILLEGAL_MESSAGE_PROPERTY_KEY
 
 
 def test_a_topic_that_does_not_exist() -> None:
@@ -251,123 +298,14 @@ def test_illegal_topics(name) -> None:
     assert refused.value.code == Code.ILLEGAL_TOPIC
 
 
-# ---- receiving
+def test_very_many_properties_are_refused_before_they_are_copied() -> None:
+    class Unreadable(dict[str, str]):
+        def __getitem__(self, name: str) -> str:
+            raise AssertionError("it was copied")
 
-PROPERTIES = (
-    b"UNIQ_KEY\x0101AB\x02TAGS\x01red\x02KEYS\x01k1 k2\x02__SHARDINGKEY\x01g\x02TRACE_CONTEXT\x01trace\x02color\x01blue\x02"
-    b"__BORNHOST\x01host-7\x02MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02"
-    b"DLQ_ORIGIN_TOPIC\x01T0\x02DLQ_ORIGIN_MESSAGE_ID\x0102\x02POP_CK\x01x\x02__transactionId__\x0199\x02"
-)
-
-
-def received(properties=PROPERTIES, body=b"body", sys_flag=0, attempt=2, born_host=HOST):
-    record = encode_record(
-        topic=b"T",
-        queue_id=3,
-        queue_offset=17,
-        physical_offset=4242,
-        body=body,
-        properties=properties,
-        born_timestamp_ms=1_763_600_000_123,
-        born_host=born_host,
-        store_timestamp_ms=1_763_600_000_456,
-        store_host=pack_host("10.0.0.1", 10911),
-        sys_flag=sys_flag,
+    message = SimpleNamespace(
+        body=b"body",
+        system_properties=good().system_properties,
+        user_properties=Unreadable.fromkeys(map(str, range(129))),
     )
-    popped = PoppedMessage(record, "T", 0, 3, 17, "a handle", attempt)
-    decoded = decode_record(record)
-    topic = definition.Resource(resource_namespace="ns", name="T")
-    return definition.Message.FromString(to_message(popped, decoded, decoded.property_map(), topic, 30_000))
-
-
-def test_every_field_of_a_delivered_message() -> None:
-    message = received()
-    system = message.system_properties
-    assert (message.topic.resource_namespace, message.topic.name, message.body) == ("ns", "T", b"body")
-    assert message.user_properties == {"color": "blue", "__transactionId__": "99"}
-    assert (system.tag, list(system.keys), system.message_id) == ("red", ["k1", "k2"], "01AB")
-    assert system.body_digest.type == definition.DigestType.Value("MD5")
-    assert system.body_digest.checksum == hashlib.md5(b"body").hexdigest().upper()
-    assert system.body_encoding == definition.Encoding.Value("IDENTITY")
-    assert system.message_type == definition.MessageType.Value("FIFO")
-    assert system.born_timestamp.ToMilliseconds() == 1_763_600_000_123
-    assert system.store_timestamp.ToMilliseconds() == 1_763_600_000_456
-    assert (system.born_host, system.store_host) == ("host-7", "10.0.0.1:10911")
-    assert not system.HasField("delivery_timestamp")
-    assert (system.receipt_handle, system.queue_id, system.queue_offset) == ("a handle", 3, 17)
-    assert system.invisible_duration.ToMilliseconds() == 30_000
-    assert system.delivery_attempt == 2
-    assert (system.message_group, system.trace_context) == ("g", "trace")
-    assert system.orphaned_transaction_recovery_duration.seconds == 60
-    assert (system.dead_letter_queue.topic, system.dead_letter_queue.message_id) == ("T0", "02")
-
-
-def test_a_message_without_properties_has_what_clients_need() -> None:
-    system = received(properties=b"", attempt=0).system_properties
-    assert system.message_id == "0A00000100002A9F0000000000001092"  # the server's id
-    assert system.born_host == "10.0.0.9"
-    assert system.delivery_attempt == 1
-    assert system.message_type == definition.MessageType.Value("NORMAL")
-    assert not system.HasField("tag")
-    assert not system.HasField("message_group")
-
-
-@pytest.mark.parametrize(
-    ("properties", "kind"),
-    [
-        (b"TRAN_MSG\x01true\x02__SHARDINGKEY\x01g\x02", "TRANSACTION"),
-        (b"TIMER_DELIVER_MS\x011763600009000\x02", "DELAY"),
-        (b"DELAY\x013\x02", "DELAY"),
-        (b"__SHARDINGKEY\x01g\x02", "FIFO"),
-        (b"TAGS\x01g\x02", "NORMAL"),
-    ],
-)
-def test_the_type_comes_from_the_stored_properties(properties, kind) -> None:
-    system = received(properties=properties).system_properties
-    assert system.message_type == definition.MessageType.Value(kind)
-    assert system.HasField("delivery_timestamp") == (b"DELIVER" in properties)
-
-
-@pytest.mark.parametrize(
-    ("compressed", "flag", "delivered", "encoding"),
-    [
-        (gzip.compress(b"x" * 500), SYS_COMPRESSED, None, "GZIP"),
-        (zlib.compress(b"x" * 500), SYS_COMPRESSED | 0x300, None, "GZIP"),
-        (lz4.frame.compress(b"x" * 500), SYS_COMPRESSED | 0x100, b"x" * 500, "IDENTITY"),
-        (zstandard.compress(b"x" * 500), SYS_COMPRESSED | 0x200, b"x" * 500, "IDENTITY"),
-        (b"no zstandard", SYS_COMPRESSED | 0x200, None, "GZIP"),
-        (b"no lz4", SYS_COMPRESSED | 0x100, None, "GZIP"),
-    ],
-    ids=["gzip", "zlib", "lz4", "zstd", "broken zstd", "broken lz4"],
-)
-def test_bodies_compressed_by_other_clients_are_readable(compressed, flag, delivered, encoding) -> None:
-    message = received(body=compressed, sys_flag=flag)
-    assert message.body == (compressed if delivered is None else delivered)
-    assert message.system_properties.body_encoding == definition.Encoding.Value(encoding)
-    assert message.system_properties.body_digest.checksum == hashlib.md5(message.body).hexdigest().upper()
-
-
-def test_a_body_that_grows_too_much_is_not_unpacked() -> None:
-    bomb = zstandard.compress(bytes(40 * 1024 * 1024))
-    assert received(body=bomb, sys_flag=SYS_COMPRESSED | 0x200).body == bomb
-    bomb = lz4.frame.compress(bytes(40 * 1024 * 1024))
-    assert received(body=bomb, sys_flag=SYS_COMPRESSED | 0x100).body == bomb
-
-
-@given(st.data())
-def test_what_is_sent_is_what_comes_back(data) -> None:
-    text = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20).filter(str.strip)
-    key = text.filter(lambda key: " " not in key)
-    message = good(keys=data.draw(st.lists(key, max_size=3)), born_host="h")
-    message.body = data.draw(st.binary(min_size=1, max_size=100))
-    if data.draw(st.booleans()):
-        message.system_properties.tag = data.draw(text.filter(lambda tag: "|" not in tag))
-    for name, value in data.draw(st.dictionaries(text, text, max_size=4)).items():
-        if name not in mapping.names.RESERVED:
-            message.user_properties[name] = value
-    draft = draft_of(message)
-    delivered = received(draft.properties, draft.body, draft.sys_flag)
-    assert delivered.body == message.body
-    assert delivered.user_properties == message.user_properties
-    for name in ("tag", "message_id", "born_host", "keys"):
-        assert getattr(delivered.system_properties, name) == getattr(message.system_properties, name)
+    assert refusal(message).code == Code.MESSAGE_PROPERTIES_TOO_LARGE

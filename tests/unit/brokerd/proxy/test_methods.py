@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.pop.requests import AckStatus
 from brokerd.proxy.calls import Peer
@@ -12,7 +13,8 @@ from brokerd.proxy.status import Code
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
-from tests.unit.brokerd.proxy.calls import METADATA, FakeCall
+from tests.unit.brokerd.proxy.calls import METADATA, PEER, FakeCall
+from tests.unit.brokerd.proxy.conftest import Bench
 
 READ_WRITE, READ, WRITE, NONE = (definition.Permission.Value(name) for name in ("READ_WRITE", "READ", "WRITE", "NONE"))
 
@@ -119,6 +121,7 @@ def test_clients_that_begin_with_tls_and_do_not_look_for_names_keep_their_addres
         ("DELAY", ["DELAY"]),
         ("TRANSACTION", ["TRANSACTION"]),
         ("MIXED", ["NORMAL", "FIFO", "DELAY", "TRANSACTION"]),
+        ("PRIORITY", ["PRIORITY"]),
         ("UNSPECIFIED", ["MESSAGE_TYPE_UNSPECIFIED"]),
     ],
 )
@@ -286,13 +289,11 @@ def test_what_the_broker_says_of_an_append(bench, status, error, code) -> None:
     assert response.entries[0].status.code == code
 
 
-def test_delays_and_transactions_are_refused_not_stored(bench) -> None:
+def test_delays_are_refused_not_stored(bench) -> None:
     delayed = sending(b"x", topic="Delay")
     delayed.messages[0].system_properties.delivery_timestamp.FromMilliseconds(bench.wall_ms + 5000)
-    half = sending(b"x", topic="Transaction", message_type=definition.MessageType.Value("TRANSACTION"))
-    for request in (delayed, half):
-        response = bench.call("SendMessage", request, service.SendMessageResponse)
-        assert response.status.code == Code.UNSUPPORTED
+    response = bench.call("SendMessage", delayed, service.SendMessageResponse)
+    assert response.status.code == Code.UNSUPPORTED
     assert bench.broker.log == []
 
 
@@ -403,6 +404,7 @@ def test_a_heartbeat_registers_a_client_that_never_sent_settings(bench) -> None:
     info, _ = bench.broker.live["client-1"]
     assert (info.group, info.language, info.version, info.address) == ("ns%G", "PYTHON", "5.1.2", "127.0.0.1:5000")
     assert "ns%G" in bench.broker.group_table  # groups come into being with their first client
+    assert bench.broker.topic_table["%RETRY%ns%G"].read_queue_nums == 1, "tools find the group's brokers by it"
 
 
 def test_a_producer_has_no_group(bench) -> None:
@@ -418,15 +420,6 @@ def test_a_heartbeat_knows_what_the_settings_said(bench) -> None:
     assert bench.broker.live["client-1"][0].producer_topics == {"Normal", "Fifo"}
 
 
-def test_lite_clients_are_refused(bench) -> None:
-    kind = definition.ClientType.Value("LITE_PUSH_CONSUMER")
-    heartbeat = bench.call("Heartbeat", service.HeartbeatRequest(client_type=kind), service.HeartbeatResponse)
-    assert heartbeat.status.code == Code.UNSUPPORTED
-    lite = definition.Settings(client_type=kind, subscription=definition.Subscription(group=resource("G")))
-    answer = bench.begin("Telemetry", settings_of(lite)).response(service.TelemetryCommand)
-    assert answer.status.code == Code.UNSUPPORTED
-
-
 def test_termination(bench) -> None:
     request = service.NotifyClientTerminationRequest(group=resource("G"))
     response = bench.call("NotifyClientTermination", request, service.NotifyClientTerminationResponse)
@@ -437,6 +430,59 @@ def test_termination(bench) -> None:
         service.NotifyClientTerminationResponse,
     )
     assert bench.broker.unregistered == [("client-1", "G"), ("client-1", "")]
+
+
+def terminate(bench, peer, group="G") -> None:
+    request = service.NotifyClientTerminationRequest(group=resource(group))
+    response = bench.call("NotifyClientTermination", request, service.NotifyClientTerminationResponse, peer=peer)
+    assert response.status.code == Code.OK
+
+
+def beat(bench, peer, group="") -> None:
+    request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
+    if group:
+        request.group.CopyFrom(resource(group))
+    assert bench.call("Heartbeat", request, service.HeartbeatResponse, peer=peer).status.code == Code.OK
+
+
+def test_a_stranger_ends_nobody_and_takes_nothing_over() -> None:
+    clients = ClientRegistry(lambda: 0, lambda: 0)
+    bench = Bench(clients)
+    owner, stranger = Peer("1.1.1.1:1", b"", "owner"), Peer("2.2.2.2:2", b"", "stranger")
+    bench.begin("Telemetry", settings_of(producer("Normal")), peer=owner)
+    bench.begin(
+        "Telemetry", settings_of(consumer("G")), peer=owner, metadata={**METADATA, "x-mq-client-id": "client-2"}
+    )
+    terminate(bench, stranger, "")
+    terminate(bench, Peer("2.2.2.2:2", b"", "other"), "")
+    assert [info.address for info in clients.producers("Normal")] == ["1.1.1.1:1"]
+    beat(bench, stranger)
+    assert [info.address for info in clients.producers("Normal")] == ["1.1.1.1:1"], (
+        "the owner's settings are not the stranger's"
+    )
+    terminate(bench, stranger, "")
+    assert [info.address for info in clients.producers("Normal")] == ["1.1.1.1:1"]
+    assert clients.is_alive("client-1")
+    terminate(bench, owner, "")
+    assert not clients.is_alive("client-1")
+    assert clients.is_alive("client-2")
+    beat(bench, owner)
+    assert clients.producers("Normal") == [], "who ended has to say anew what it is"
+
+
+def test_a_client_that_returns_on_another_connection_outlives_its_old_one() -> None:
+    clients = ClientRegistry(lambda: 0, lambda: 0)
+    bench = Bench(clients)
+    gone: list[str] = []
+    clients.gone_listeners.append(gone.append)
+    old, new = Peer("1.1.1.1:1", b"", "old"), Peer("1.1.1.1:2", b"", "new")
+    bench.begin("Telemetry", settings_of(consumer("G")), peer=old)
+    beat(bench, new, "G")  # some clients send their settings only minutes later
+    terminate(bench, old)
+    bench.methods.sessions.connection_closed("old")
+    clients.connection_closed("old")
+    assert gone == []
+    assert [info.address for info in clients.members("G")] == ["1.1.1.1:2"]
 
 
 # ---- Telemetry
@@ -508,6 +554,60 @@ def test_a_groups_retry_policy_is_what_its_consumers_are_told(bench) -> None:
     assert len(merged(bench, consumer("X")).backoff_policy.customized_backoff.next) == 18
 
 
+def test_node_is_told_delays_that_it_reads(bench) -> None:
+    """It takes a list of them as no attempt beyond the first."""
+    delays = {"customizedRetryPolicy": {"next": [100, 2500]}}
+    bench.broker.group_table["C"] = GroupConfig("C", retry_max_times=4, retry_policy={"type": "CUSTOMIZED", **delays})
+    metadata = {"x-mq-client-id": "one", "x-mq-language": "HTTP"}
+    for group, attempts, first_ms, last_ms in (("G", 17, 1000, 7_200_000), ("C", 5, 100, 2500)):
+        call = bench.begin("Telemetry", settings_of(consumer(group)), metadata=metadata)
+        policy = call.response(service.TelemetryCommand).settings.backoff_policy
+        backoff = policy.exponential_backoff
+        assert (policy.max_attempts, policy.WhichOneof("strategy")) == (attempts, "exponential_backoff")
+        assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds(), backoff.multiplier) == (
+            first_ms,
+            last_ms,
+            2,
+        )
+
+
+@pytest.mark.parametrize(
+    ("language", "topics", "told"), [("HTTP", 2, 5), ("HTTP", 1, 1), ("JAVA", 2, 1), ("PYTHON", 2, 1)]
+)
+def test_node_is_told_again_what_it_may_have_missed(bench, language, topics, told) -> None:
+    """It waits for its settings only when it has the routes of all its topics, and forgets those that came before."""
+    settings = consumer()
+    for number in range(1, topics):
+        settings.subscription.subscriptions.add(topic=resource(f"T{number}"))
+    metadata = {"x-mq-client-id": "one", "x-mq-language": language}
+    call = bench.begin("Telemetry", settings_of(settings), metadata=metadata)
+    again = bench.begin("Telemetry", settings_of(settings), metadata=metadata)
+    bench.turns.run(60_000)
+    assert len(call.answers) == told
+    assert len(set(call.answers)) == 1
+    assert len(again.answers) == 1, "who asks again knows that it was told"
+
+
+def test_a_stream_that_ended_is_told_nothing_more(bench) -> None:
+    settings = consumer()
+    settings.subscription.subscriptions.add(topic=resource("T2"))
+    call = bench.begin("Telemetry", settings_of(settings), metadata={"x-mq-client-id": "one", "x-mq-language": "HTTP"})
+    call.cancel()
+    bench.turns.run(60_000)
+    assert len(call.answers) == 1
+    assert bench.turns.waiting == 0
+
+
+def test_a_consumer_that_pulls_has_settings_like_the_others(bench) -> None:
+    asked = consumer("Puller")
+    asked.client_type = definition.ClientType.Value("PULL_CONSUMER")
+    answer = merged(bench, asked)
+    assert (answer.client_type, answer.subscription.receive_batch_size) == (asked.client_type, 32)
+    beat = service.HeartbeatRequest(group=resource("Puller"), client_type=asked.client_type)
+    assert bench.call("Heartbeat", beat, service.HeartbeatResponse).status.code == Code.OK
+    assert "Puller" in bench.broker.group_table
+
+
 def test_settings_are_answered_without_any_topic(bench) -> None:
     merged(bench, producer())
 
@@ -537,45 +637,29 @@ def test_a_session_goes_with_its_connection_but_not_with_an_older_one(bench) -> 
     for peer in (old, new):
         bench.begin("Telemetry", settings_of(producer("Normal")), peer=peer)
     bench.methods.sessions.connection_closed("old")
-    assert bench.methods.sessions.get("client-1") is not None
+    assert bench.methods.sessions.get("client-1", "old") is None
+    assert bench.methods.sessions.get("client-1", "new") is not None
     bench.methods.sessions.connection_closed("new")
-    assert bench.methods.sessions.get("client-1") is None
+    assert bench.methods.sessions.get("client-1", "new") is None
 
 
 def test_what_one_connection_makes_us_remember_is_bounded(bench) -> None:
     for number in range(300):
         metadata = {**METADATA, "x-mq-client-id": f"c{number}"}
         bench.begin("Telemetry", settings_of(producer(*map(str, range(400)))), metadata=metadata)
-    remembered = [number for number in range(300) if bench.methods.sessions.get(f"c{number}") is not None]
+    sessions, connection = bench.methods.sessions, PEER.connection
+    remembered = [number for number in range(300) if sessions.get(f"c{number}", connection) is not None]
     assert remembered == list(range(300 - 256, 300))
-    assert len(bench.methods.sessions.get("c299").producer_topics) == 256
+    assert len(sessions.get("c299", connection).producer_topics) == 256
 
 
-# ---- offsets, and what this version does not have
-
-
-def test_offsets(bench) -> None:
-    queue = definition.MessageQueue(topic=resource("Normal"), id=2)
-    asked = service.GetOffsetRequest(group=resource("G"), message_queue=queue)
-    assert bench.call("GetOffset", asked, service.GetOffsetResponse).status.code == Code.OFFSET_NOT_FOUND
-    update = service.UpdateOffsetRequest(group=resource("G"), message_queue=queue, offset=42)
-    assert bench.call("UpdateOffset", update, service.UpdateOffsetResponse).status.code == Code.OK
-    response = bench.call("GetOffset", asked, service.GetOffsetResponse)
-    assert (response.status.code, response.offset) == (Code.OK, 42)
-    update.offset = -1
-    assert bench.call("UpdateOffset", update, service.UpdateOffsetResponse).status.code == Code.ILLEGAL_OFFSET
-    update.message_queue.id = 4
-    assert bench.call("UpdateOffset", update, service.UpdateOffsetResponse).status.code == Code.BAD_REQUEST
+# ---- what this version does not have
 
 
 @pytest.mark.parametrize(
     ("method", "code"),
     [
         ("RecallMessage", Code.NOT_IMPLEMENTED),
-        ("QueryOffset", Code.NOT_IMPLEMENTED),
-        ("SyncLiteSubscription", Code.UNSUPPORTED),
-        ("EndTransaction", Code.INVALID_TRANSACTION_ID),
-        ("PullMessage", Code.NOT_IMPLEMENTED),
     ],
 )
 def test_methods_that_are_declined(bench, method, code) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import time
 
 import pytest
+import zstandard
 
 from brokerd.metadata.configs import GroupConfig
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.requests import PopOutcome, PopStatus
-from brokerd.proxy.methods.receive_message import polling_ms
+from brokerd.pop.settings import PopSettings
+from brokerd.proxy.methods.asked import Wait, wait_of
 from brokerd.proxy.protobuf import definition, service
-from brokerd.proxy.status import Code, Refusal
+from brokerd.proxy.status import Code
+from brokerd.store.draft import Draft, encode_draft
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.record.codec import decode_record
+from remoting.record.layout import SYS_COMPRESSED
 from tests.unit.brokerd.proxy.test_methods import resource, sending
 from tests.unit.brokerd.proxy.waiting import until
 
@@ -265,7 +270,8 @@ async def test_endless_mismatches_end_the_call(bench) -> None:
     [
         (20_000, 23_000, 20_000),
         (25_000, 60_000, 20_000),
-        (1_000, 4_000, 1_000),
+        (1_000, 5_000, 1_000),
+        (2_000, 4_950, 2_000),
         (3_000, 6_000, 3_000),
         (20_000, 8_000, 7_900),
         (10_000, None, 10_000),
@@ -277,15 +283,86 @@ async def test_endless_mismatches_end_the_call(bench) -> None:
     ],
 )
 def test_polling_time(asked_ms, left_ms, wait_ms) -> None:
-    request = receiving()
-    request.long_polling_timeout.FromMilliseconds(asked_ms)
-    assert polling_ms(request, None if left_ms is None else 1_000_000 + left_ms, 1_000_000) == wait_ms
+    deadline_ms = None if left_ms is None else 1_000_000 + left_ms
+    assert wait_of(asked_ms, deadline_ms, 1_000_000, PopSettings()) == Wait(wait_ms)
 
 
-@pytest.mark.parametrize(("asked_ms", "left_ms"), [(20_000, 4_999), (5_000, 3_000), (1_000, -1)])
-def test_a_wait_beyond_a_near_deadline_is_refused(asked_ms, left_ms) -> None:
+@pytest.mark.parametrize(
+    ("asked_ms", "left_ms"), [(20_000, 4_899), (5_000, 3_000), (1_000, -1), (1_000, 4_000), (1_000, 1_500)]
+)
+async def test_who_has_no_time_to_poll_gets_what_is_there_or_is_told_so(bench, asked_ms, left_ms) -> None:
+    """The original refuses such a call, and its Go client asserts that: it waits for a second, and its deadline is three later.
+    The C# client takes messages in this way (`test_dotnet`)."""
     request = receiving()
     request.long_polling_timeout.FromMilliseconds(asked_ms)
-    with pytest.raises(Refusal) as refused:
-        polling_ms(request, 1_000_000 + left_ms, 1_000_000)
-    assert refused.value.code == Code.ILLEGAL_POLLING_TIME
+    assert wait_of(asked_ms, 1_000_000 + left_ms, 1_000_000, PopSettings()).ms == 0
+    call = bench.begin("ReceiveMessage", request, deadline_ms=now_ms() + left_ms)
+    await until("the answer", lambda: call.finished)
+    assert frames(call) == (Code.ILLEGAL_POLLING_TIME, [])
+    send(bench, b"x")
+    call = bench.begin("ReceiveMessage", request, deadline_ms=now_ms() + left_ms)
+    assert [message.body for message in frames(call)[1]] == [b"x"]
+
+
+def test_how_long_is_waited_is_set() -> None:
+    settings = PopSettings(min_wait_ms=1_000, max_wait_ms=700)
+    assert wait_of(1_000, 1_004_000, 1_000_000, settings) == Wait(700)
+    assert wait_of(1_000, None, 1_000_000, settings) == Wait(700)
+    assert wait_of(1_000, 1_000_800, 1_000_000, settings).empty != Wait(0).empty
+
+
+async def test_the_shortest_and_the_longest_invisible_time_are_set(bench) -> None:
+    bench.broker.settings = PopSettings(min_invisible_time_ms=2_000, max_invisible_time_ms=30_000)
+    for seconds, expected in ((1, "too small"), (2, ""), (30, ""), (31, "too large")):
+        send(bench, b"x")
+        request = receiving()
+        request.invisible_duration.seconds = seconds
+        call = bench.begin("ReceiveMessage", request)
+        code, _ = frames(call)
+        assert code == (Code.ILLEGAL_INVISIBLE_TIME if expected else Code.OK)
+        assert expected in service.ReceiveMessageResponse.FromString(call.answers[0]).status.message
+
+
+async def test_bodies_that_grow_very_much_come_a_few_at_a_time(bench) -> None:
+    send(bench, *(b"%d" % number for number in range(5)))
+    bomb = zstandard.compress(bytes(7 * 1024 * 1024))
+    for stored in bench.broker.log:
+        unpacked = decode_record(stored.record)
+        stored.record = encode_draft(
+            Draft.again(unpacked)._replace(body=bomb, sys_flag=SYS_COMPRESSED | 0x200), 0, 0, 0, unpacked.store_host
+        )
+    code, messages = frames(bench.begin("ReceiveMessage", receiving()))
+    assert code == Code.OK
+    assert [len(message.body) for message in messages] == [7 * 1024 * 1024] * 2
+    late = [stored.taken["G"].due - time.monotonic() > 5 for stored in bench.broker.log]
+    assert late == [True, True, False, False, False], "those that did not come are given back soon"
+
+
+@pytest.mark.parametrize(("asked_s", "hidden_s"), [(0, 25), (19, None), (20, 20), (30, 30), (31, None)])
+async def test_a_group_bounds_its_invisible_time_and_has_a_default(bench, asked_s, hidden_s) -> None:
+    attributes = {"invisible.min.ms": "20000", "invisible.max.ms": "30000", "invisible.default.ms": "25000"}
+    bench.broker.group_table["G"] = GroupConfig("G", attributes=attributes)
+    send(bench, b"x")
+    request = receiving()
+    request.invisible_duration.seconds = asked_s
+    call = bench.begin("ReceiveMessage", request)
+    code, messages = frames(call)
+    if hidden_s is None:
+        assert code == Code.ILLEGAL_INVISIBLE_TIME
+        text = service.ReceiveMessageResponse.FromString(call.answers[0]).status.message
+        assert text.endswith(f"{asked_s * 1000} ms; it may be from 20000 to 30000 ms")
+    else:
+        assert [message.system_properties.invisible_duration.seconds for message in messages] == [hidden_s]
+
+
+async def test_no_change_hides_a_message_for_longer_than_its_group_allows(bench) -> None:
+    bench.broker.group_table["G"] = GroupConfig("G", attributes={"invisible.max.ms": "30000"})
+    send(bench, b"x")
+    (message,) = frames(bench.begin("ReceiveMessage", receiving()))[1]
+    change = service.ChangeInvisibleDurationRequest(
+        group=resource("G"), topic=resource("Normal"), receipt_handle=message.system_properties.receipt_handle
+    )
+    for seconds, expected in ((31, Code.ILLEGAL_INVISIBLE_TIME), (30, Code.OK)):
+        change.invisible_duration.seconds = seconds
+        response = bench.call("ChangeInvisibleDuration", change, service.ChangeInvisibleDurationResponse)
+        assert response.status.code == expected

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.proxy.ack_results import encode_results, result_status
 from brokerd.proxy.methods.routes import endpoints
 from brokerd.proxy.methods.send_message import encode_response
 from brokerd.proxy.protobuf import definition, service
@@ -70,3 +71,18 @@ def test_endpoints(addresses, scheme, hosts) -> None:
     answer = endpoints(addresses)
     assert answer.scheme == definition.AddressScheme.Value(scheme)
     assert [address.host for address in answer.addresses] == hosts
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(max_size=200), st.text(max_size=300), st.sampled_from(list(Code)), st.text(max_size=200))
+    )
+)
+def test_results_of_acks_are_what_protobuf_makes(acked) -> None:
+    request, expected = service.AckMessageRequest(), service.AckMessageResponse()
+    for message_id, handle, code, text in acked:
+        request.entries.add(message_id=message_id, receipt_handle=handle)
+        result = expected.entries.add(message_id=message_id, receipt_handle=handle)
+        result.status.code, result.status.message = code, text
+    encoded = encode_results(request.entries, [result_status(code, text) for _, _, code, text in acked])
+    assert service.AckMessageResponse.FromString(encoded) == expected

@@ -11,6 +11,7 @@ from brokerd.store.log.retention import (
     RetentionDecision,
     believe_ages,
     claims_the_future,
+    decide_going,
     decide_retention,
     describe_doubt,
     used_percent,
@@ -47,6 +48,24 @@ def decide(
 
 def test_expired_files_go_and_younger_ones_stay() -> None:
     assert decide(files(100, 80, 72, 71, 1, -1)).remove == 3
+
+
+def test_files_are_going_for_a_while_before_they_go() -> None:
+    """By age: an hour, or a tenth of the time that they stay. By room: two files' worth."""
+
+    def going(found: list[FileAge], percent: int = 50, settings: RetentionSettings = SETTINGS) -> int:
+        return decide_going(found, DiskUsage(100 * SIZE, (100 - percent) * SIZE), NOW, settings)
+
+    assert going(files(100, 71, 70, -1)) == 2 * SIZE
+    assert going(files(70, 1, -1)) == 0
+    assert going(files(100, 100)) == SIZE, "the last one stays"
+    assert going([]) == 0
+    roomless = RetentionSettings(enough_free_bytes=0)
+    assert going(files(1, 1, 1, -1), 83, roomless) == 0
+    assert going(files(1, 1, 1, -1), 84, roomless) == SIZE
+    short = RetentionSettings(reserved_time_ms=10 * 60_000)
+    assert going([FileAge(0, SIZE, NOW - 9 * 60_000), FileAge(SIZE, 2 * SIZE, -1)], settings=short) == SIZE
+    assert going([FileAge(0, SIZE, NOW - 8 * 60_000), FileAge(SIZE, 2 * SIZE, -1)], settings=short) == 0
 
 
 def test_the_last_file_never_goes() -> None:

@@ -10,7 +10,7 @@ from brokerd.transactions.records import (
     OP_TOPIC,
     EndedAs,
     Half,
-    check_body,
+    asked_about,
     commit_draft,
     done_offsets,
     half_draft,
@@ -99,9 +99,9 @@ def test_a_commit_keeps_everything_but_its_place_and_flags() -> None:
 
 def test_a_question_is_a_record_of_the_message_itself() -> None:
     half = stored(half_draft(sent()))
-    question = decode_record(check_body(half))
+    question = decode_record(asked_about(half).encode())
     assert (question.topic, question.queue_id) == ("T", 3)
-    assert question.size == len(check_body(half))
+    assert question.size == len(asked_about(half).encode())
     kept = ("body", "properties", "queue_offset", "physical_offset", "store_timestamp_ms", "store_host", "sys_flag")
     assert [getattr(question, name) for name in kept] == [getattr(half, name) for name in kept]
 

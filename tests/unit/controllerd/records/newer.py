@@ -1,4 +1,4 @@
-"""A later version of the program: one record has another format from feature level 2 on, and there is one more subject."""
+"""A later version of the program: one record has another format from feature level 3 on, and there is one more subject."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _decode_lost(fields: list[object]) -> MasterLost:
 
 
 SHORT_LOST = Format(
-    "master_lost", MasterLost, lambda record: [record.broker_name, record.master_epoch], _decode_lost, 2, 2
+    "master_lost", MasterLost, lambda record: [record.broker_name, record.master_epoch], _decode_lost, 2, 3
 )
 NOTES: Subject[Note, Note, Note] = Subject(
     "notes",
@@ -31,7 +31,7 @@ NOTES: Subject[Note, Note, Note] = Subject(
     (Note,),
     lambda _state, request: Decision((request,)),
     lambda _state, record: record,
-    (replace(plain("note", Note), level=2),),
+    (replace(plain("note", Note), level=3),),
     lambda state: state.text.encode(),
     lambda content: Note(content.decode()),
 )

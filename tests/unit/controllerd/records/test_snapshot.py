@@ -19,7 +19,7 @@ from tests.unit.controllerd.records.newer import NEWER, Note
 REQUESTS = (
     ApplyBrokerId("c", "broker-a", 1, "127.0.0.1:1;7"),
     CreateUser("root", "sealed", "Super", "enable", by_super=True),
-    RaiseLevel((2, 2)),
+    RaiseLevel((3, 3)),
     Note("remember"),
 )
 
@@ -50,7 +50,7 @@ def test_before_the_level_is_raised_an_older_version_reads_it() -> None:
     assert copy.access.users.keys() == {"root"}
 
 
-@pytest.mark.parametrize(("count", "what"), [(3, "feature level 2"), (4, "the subject 'notes'")])
+@pytest.mark.parametrize(("count", "what"), [(3, "feature level 3"), (4, "the subject 'notes'")])
 def test_what_a_later_version_wrote_is_refused(count: int, what: str) -> None:
     with pytest.raises(UnknownFormat, match=f"{what} is not known"):
         ControllerMachine().restore(filled(count).snapshot())

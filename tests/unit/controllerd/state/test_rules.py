@@ -91,7 +91,7 @@ def test_a_later_version_replays_the_log_of_an_earlier_one() -> None:
 
 def test_an_earlier_version_stops_where_a_later_one_raised_the_level() -> None:
     log, _ = written()
-    raised = encode_entry(FEATURES, Decision((LevelRaised(2),)), 1)
+    raised = encode_entry(FEATURES, Decision((LevelRaised(3),)), 1)
     later = ControllerMachine(subjects=NEWER)
     later.apply(raised)
     noted = later.decide(Note("x"))

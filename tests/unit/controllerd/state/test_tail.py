@@ -171,12 +171,12 @@ def test_records_of_a_higher_level_follow_its_raising_at_once_and_not_before() -
     leader = Leader(ControllerMachine(subjects=NEWER))
     with pytest.raises(RequestError, match="upgrade all of them first"):
         leader.propose(Note("early"))
-    leader.propose(RaiseLevel((2, 1, 2)))
+    leader.propose(RaiseLevel((3, 1, 3)))
     with pytest.raises(RequestError, match="upgrade all of them first"):
         leader.propose(Note("one of them is old"))
-    leader.propose(RaiseLevel((2, 2, 2)))
+    leader.propose(RaiseLevel((3, 3, 3)))
     leader.propose(Note("now"))
-    leader.propose(RaiseLevel((2, 2, 2)))
+    leader.propose(RaiseLevel((3, 3, 3)))
     leader.commit()
-    assert [each.remark for each in leader.replies] == ["the level is 1 already", None, None, "the level is 2 already"]
-    assert leader.machine.features.level == 2
+    assert [each.remark for each in leader.replies] == ["the level is 1 already", None, None, "the level is 3 already"]
+    assert leader.machine.features.level == 3

@@ -36,7 +36,8 @@ KINDS = {
 
 SAYS_NOTHING = (
     *(("kind", "controllers"), ("lag_at_least", False), ("subscriptions", [])),
-    *(("elections", []), ("history", []), ("recent", [])),
+    *(("waitingGroups", []), ("waiting_groups", []), ("gates", []), ("placements", [])),
+    *(("elections", []), ("history", []), ("recent", []), ("clientTimes", []), ("client_times", [])),
 )
 UNKNOWN = {"ofANewerPeer", "ofANewerCollector", "colour", "weather", "mood"}
 

@@ -20,6 +20,7 @@ from remoting.facts.broker_state import (
     ScheduleState,
     Totals,
     TransactionState,
+    WaitingMessageGroup,
 )
 from remoting.facts.cluster_view import ControllerView
 from remoting.facts.codec import decode, encode
@@ -102,7 +103,7 @@ def test_every_part_of_the_schema_is_there_even_when_nobody_answers() -> None:
     snapshot, _ = build(look(views={}, states={}, supervisor=None), Memory())
     assert set(json.loads(encode(snapshot))) == {
         *("version", "seq", "as_of", "verdict", "controllers", "groups", "rates", "topics", "consumer_groups"),
-        *("timeline", "history", "processes", "spark"),
+        *("client_times", "timeline", "history", "processes", "spark"),
     }
     assert snapshot.verdict.status == "down"
     assert [each.role for each in snapshot.controllers] == ["unreachable"] * 3
@@ -470,6 +471,22 @@ def test_resets_that_wait_and_forbidden_topics_are_told() -> None:
     (group,) = snapshot.consumer_groups
     assert group.forbidden == ("orders", "refunds")
     assert [queue.pending_reset for queue in group.topics[0].queues] == [0, None]
+
+
+def test_what_is_held_and_which_queues_are_blocked_is_told() -> None:
+    waiting = WaitingMessageGroup(message_group="customer", until_ms=8000, waiting=3)
+    queues = [
+        ConsumedQueueState(queue_id=0, consumer_offset=1, in_flight=2, held_since_ms=5000, blocked_until_ms=9000),
+        ConsumedQueueState(
+            queue_id=1, consumer_offset=1, in_flight=3, coming_back=2, held_since_ms=4000, waiting_groups=(waiting,)
+        ),
+        ConsumedQueueState(queue_id=2, consumer_offset=1, in_flight=0),
+    ]
+    snapshot, _ = build(look(states={1: state(1, "master", groups=(billing(*queues),))}), Memory())
+    (group,) = snapshot.consumer_groups
+    assert (group.held_since_ms, group.blocked_queues, group.coming_back) == (4000, 1, 2)
+    assert [queue.blocked_until_ms for queue in group.topics[0].queues] == [9000, None, None]
+    assert group.topics[0].waiting_groups == (waiting,)
 
 
 # ---- what waits inside

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from django.core.management.base import CommandParser
 
 from webapp.api import client
-from webapp.rules import MESSAGE_TYPES
+from webapp.rules import TOPIC_TYPES
 
 
 class Command(client.ConsoleCommand):
@@ -18,7 +18,7 @@ class Command(client.ConsoleCommand):
         actions = parser.add_subparsers(dest="action", required=True)
         create = actions.add_parser("create", help="create a topic")
         create.add_argument("name")
-        create.add_argument("--type", choices=MESSAGE_TYPES, default="NORMAL")
+        create.add_argument("--type", choices=TOPIC_TYPES, default="NORMAL")
         create.add_argument("--queues", type=int, default=8, help="per broker group (default: 8)")
         create.add_argument("--group", help="on one broker group only")
         create.add_argument("--if-missing", action="store_true", help="it is no error when the topic exists already")

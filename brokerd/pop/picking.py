@@ -1,0 +1,152 @@
+"""What a plan takes of one queue: messages that come again, from where they are, and new ones from the group's offset on.
+
+What came back and what is new in one queue are one batch of a pop: clients expect each queue once in an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from brokerd.metadata.start_offsets import StartOffsets
+from brokerd.pop.batch import MAX_BATCH, Place
+from brokerd.pop.handles import FLAG_NORMAL
+from brokerd.pop.ledger import PopLedger
+from brokerd.pop.order.passing import New, Passing
+from brokerd.pop.plan import Found, Source, Work
+from brokerd.pop.reading import read_first
+from brokerd.pop.records import taken_batch
+from brokerd.pop.requests import PopRequest
+from brokerd.pop.surroundings import Surroundings
+from remoting.errors import LogboomError
+from remoting.record.fields import properties_of, queue_offset_of
+
+SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, in one pop
+
+
+class Picking:
+    """Reads the store and the ledger, and changes neither."""
+
+    def __init__(self, around: Surroundings, ledger: PopLedger, starts: StartOffsets) -> None:
+        self._metadata = around.metadata
+        self._reads = around.reads
+        self._ledger = ledger
+        self._starts = starts
+
+    def again(self, work: Work, topic: str, places: Sequence[Place]) -> bool:
+        """Take messages that were delivered before, as far as the filter admits them; whether there were any."""
+        taking, message_filter = work.taking, work.message_filter
+        by_queue: dict[int, list[Place]] = {}
+        for each in places:
+            by_queue.setdefault(each.batch.queue.queue_id, []).append(each)
+        before = taking.messages_left
+        for queue_id, of_queue in by_queue.items():
+            if taking.is_full:
+                break
+            # On a broker that became the master a moment ago, what was taken may not be readable yet: that is not lost.
+            high = self._reads.max_offset(topic, queue_id)
+            readable = sorted((each.offset, each) for each in of_queue if each.offset < high)
+            offsets = [offset for offset, _ in readable]
+            try:
+                records, count = read_first(self._reads, topic, queue_id, offsets, taking.bytes_left)
+            except LogboomError:
+                taking.unreadable.update(each.batch for _, each in readable)
+                continue
+            for offset, each in readable[:count]:
+                record = records.get(offset)
+                if record is not None and (message_filter.is_exact or message_filter.admits(properties_of(record))):
+                    work.again.setdefault((topic, queue_id), []).append((each, record))
+                    taking.messages_left -= 1
+                    taking.bytes_left -= len(record)
+                else:
+                    taking.dropped.append(each)
+                    taking.lost += record is None
+        return taking.messages_left < before
+
+    def of_queue(self, work: Work, source: Source, queue_id: int, passing: Passing | None = None) -> None:
+        """Read on from the group's offset; `passing` where message groups have an order."""
+        taking, message_filter, topic = work.taking, work.message_filter, source.topic
+        offset, is_new = self.next_offset(work.request, topic, queue_id)
+        high = self._reads.max_offset(topic, queue_id)
+        limit = work.limits.get(queue_id, high) if source.retry_flag == FLAG_NORMAL else high
+        if limit < high:
+            taking.is_gated = True
+            high = limit
+        if taking.new_left <= 0 and offset < high:
+            taking.is_held_back = True
+            taking.rest_count += high - offset
+            return
+        before = offset
+        offsets: list[int] = []
+        records: list[bytes] = []
+        rounds = 0
+        while offset < high and not offsets:
+            if rounds == SCAN_ROUNDS:
+                taking.more = True
+                break
+            rounds += 1
+            most = min(taking.messages_left, taking.new_left)
+            count = MAX_BATCH if passing is not None and passing.offsets else most
+            result = self._reads.read_messages(
+                topic, queue_id, offset, count, taking.bytes_left, message_filter.tags_codes
+            )
+            records, next_offset = result.records, result.next_offset
+            if next_offset > high:  # a read of what a filter admits looks further than to the gate
+                records, next_offset = [record for record in records if queue_offset_of(record) < high], high
+            if not message_filter.is_exact:
+                records = [record for record in records if message_filter.admits(properties_of(record))]
+            if len(records) == next_offset - offset:
+                offsets = list(range(offset, next_offset))
+            else:
+                offsets = [queue_offset_of(record) for record in records]
+            if next_offset <= offset:
+                break
+            if passing is None:
+                offset = next_offset
+                continue
+            offsets, records, offset = passing.choose(offsets, records, next_offset, most)
+            if offset < next_offset:
+                break
+        if offsets:
+            taking.found.append(Found(topic, source.retry_flag, queue_id, offsets, records, None))
+            taking.messages_left -= len(offsets)
+            taking.new_left -= len(offsets)
+            taking.bytes_left -= sum(map(len, records))
+        if passing is not None and passing.offsets:
+            taking.passing.append(New(topic, queue_id, offset, *passing.all_of(offsets)))
+            taking.new_left -= len(passing.offsets)
+        if offsets or offset > before or is_new:
+            taking.batches.append(taken_batch(topic, queue_id, offset, offsets))
+        taking.rest_count += max(0, high - offset)
+
+    def next_offset(self, request: PopRequest, topic: str, queue_id: int) -> tuple[int, bool]:
+        """Where to read on, and whether that is the group's first look at the queue, which must be remembered."""
+        queue = self._ledger.queue(request.group, topic, queue_id)
+        committed = self._metadata.consumer_offset(request.group, topic, queue_id)
+        if queue is None and committed is None:
+            return self._starts.first_offset(topic, queue_id, request.init_mode), True
+        offset = max(queue.next_offset if queue is not None else 0, committed or 0)
+        return max(offset, self._reads.min_offset(topic, queue_id)), False
+
+    def join(self, work: Work, sources: Iterable[Source]) -> None:
+        """One batch of each queue: what comes again, and behind it what is new."""
+        taking = work.taking
+        flags = {source.topic: source.retry_flag for source in sources}
+        for (topic, queue_id), again in work.again.items():
+            again.sort(key=lambda each: each[0].offset)
+            offsets = [place.offset for place, _ in again]
+            records = [record for _, record in again]
+            counts = [place.deliveries for place, _ in again]
+            next_offset = again[0][0].batch.queue.next_offset
+            at = next((n for n, each in enumerate(taking.batches) if each[:2] == [topic, queue_id]), None)
+            if at is not None:
+                next_offset = taking.batches.pop(at)[2]
+            at = next((n for n, each in enumerate(taking.found) if (each[0], each[2]) == (topic, queue_id)), None)
+            if at is not None:
+                new = taking.found.pop(at)
+                offsets += new.offsets
+                records += new.records
+                counts += [1] * len(new.offsets)
+            places = [place for place, _ in again]
+            taking.found.append(Found(topic, flags[topic], queue_id, offsets, records, counts, places))
+            taking.batches.append(taken_batch(topic, queue_id, next_offset, offsets, counts))

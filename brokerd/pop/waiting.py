@@ -1,0 +1,155 @@
+"""Pops that are not answered yet: those of this turn of the loop, and those that are parked because nothing was there.
+
+The pops of a turn are looked at together at its end, those of one group and topic in their order. Whoever gets nothing is parked,
+tried again when something arrives, and answered at its deadline. Parked pops of one group compete for the same messages, so they
+are tried in turns between their clients until one finds nothing, and before those that come newly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+from brokerd.filters.message_filter import ALL, MessageFilter
+from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
+from brokerd.loop.scheduler import Scheduler
+from brokerd.pop.counters import PopCounters
+from brokerd.pop.giving import OpenPop
+from brokerd.pop.requests import Parked, PopDone, PopOutcome, PopRequest, PopStatus
+from brokerd.pop.settings import PopSettings
+from remoting.errors import RequestError, as_request_error
+
+_LONG_EXPRESSION: Final = 128  # characters
+
+Give = Callable[[Sequence[OpenPop]], tuple[int, bool]]  # `Giving.give`
+
+
+class _Pop(OpenPop):
+    """It may be parked."""
+
+    __slots__ = ("tags_codes", "waiter")
+
+    def __init__(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> None:
+        # The filter has what the expression says, and is shared with others; a long text of one's own need not wait with it.
+        is_long = len(request.expression) > _LONG_EXPRESSION
+        super().__init__(replace(request, expression=ALL) if is_long else request, message_filter, done)
+        self.tags_codes = message_filter.tags_codes
+        self.waiter: Waiter[_Pop] | None = None
+
+    @property
+    def client(self) -> str:
+        return self.request.client_id
+
+    @property
+    def question(self) -> tuple[object, ...]:
+        """Equal for pops that one look at the queues serves."""
+        request = self.request
+        place = request.group, request.topic, request.queue_id
+        attempt_id = request.attempt_id if request.fifo else ""
+        return *place, request.init_mode, request.fifo, attempt_id, id(self.message_filter)
+
+    def close(self) -> None:
+        super().close()
+        waiter, self.waiter = self.waiter, None  # which knows this pop: together they would be freed late
+        if waiter is not None:
+            waiter.cancel()
+
+
+class PopWaiting:
+    """Owned by the pop service."""
+
+    def __init__(self, scheduler: Scheduler, settings: PopSettings, counters: PopCounters, give: Give) -> None:
+        self._scheduler = scheduler
+        self._counters = counters
+        self._give = give
+        self._new: list[_Pop] = []
+        self._polling: LongPolling[_Pop] = LongPolling(
+            scheduler,
+            WaitTable(settings.max_waiting_per_client, settings.max_waiting),
+            self._try_again,
+            self._timed_out,
+            share=True,
+        )
+        self.arrived = self._polling.arrived
+
+    @property
+    def count(self) -> int:
+        """How many are parked."""
+        return self._polling.table.count
+
+    def count_of(self, request: PopRequest) -> int:
+        """How many are parked for exactly the request's topic, group and queue."""
+        return sum(1 for _ in self._polling.table.waiters(request.topic, request.group, request.queue_id))
+
+    def add(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> Parked:
+        """Give messages at the end of this turn of the loop, or as soon as some arrive."""
+        pop = _Pop(request, message_filter, done)
+        if not self._new:
+            self._scheduler.call_soon(self._serve_new)
+        self._new.append(pop)
+        return pop
+
+    def end(self, error: RequestError, group: str | None = None, topic: str | None = None) -> None:
+        """Nobody of the group, or for the topic, gets anything here any more: whoever waits is told why."""
+        parked = [waiter.payload for waiter in self._polling.table.all()]
+        for pop in (*self._new, *parked):
+            if pop.is_open and group in (None, pop.request.group) and topic in (None, pop.request.topic):
+                pop.answer(PopOutcome(PopStatus.REFUSED, error=as_request_error(error)))
+
+    def stop(self, error: RequestError) -> None:
+        """The same for everybody."""
+        self.end(error)
+        self._polling.take_all()
+
+    # ---- inside
+
+    def _serve_new(self) -> None:
+        self._polling.serve()
+        new, self._new = self._new, []
+        alike: dict[tuple[object, ...], list[_Pop]] = {}
+        for pop in new:
+            if pop.is_open:
+                alike.setdefault(pop.question if len(new) > 1 else (), []).append(pop)
+        for pops in alike.values():
+            self._serve(pops)
+
+    def _serve(self, pops: list[_Pop]) -> None:
+        answered, more = self._give(pops)
+        for pop in pops[answered:]:
+            self._park(pop)
+        if more and answered < len(pops):
+            self._scan_on(pops[0].request)
+
+    def _park(self, pop: _Pop) -> None:
+        """Let it wait, if it has time, and there is room."""
+        request = pop.request
+        if request.deadline_ms <= int(self._scheduler.time() * 1000) + 1:
+            self._counters.empty_pops += 1
+            pop.answer(PopOutcome(PopStatus.NOTHING))
+            return
+        pop.waiter = self._polling.park(request.topic, request.group, request.queue_id, request.deadline_ms, pop)
+        if pop.waiter is None:
+            self._counters.refused_pops += 1
+            pop.answer(PopOutcome(PopStatus.POLLING_FULL))
+
+    def _try_again(self, waiters: Sequence[Waiter[_Pop]]) -> int:
+        count = 0
+        for _, alike in groupby((waiter.payload for waiter in waiters), lambda pop: pop.question):
+            pops = list(alike)
+            answered, more = self._give(pops)
+            count += answered
+            if more:
+                self._scan_on(pops[0].request)
+            if answered < len(pops):
+                break
+        return count
+
+    def _scan_on(self, request: PopRequest) -> None:
+        """A look through many messages that do not match goes on in the next turn of the loop."""
+        self.arrived(request.topic, ANY_QUEUE, None, request.group)
+
+    def _timed_out(self, waiter: Waiter[_Pop]) -> None:
+        self._counters.empty_pops += 1
+        waiter.payload.answer(PopOutcome(PopStatus.NOTHING))

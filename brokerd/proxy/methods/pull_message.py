@@ -1,0 +1,241 @@
+"""PullMessage: read a queue from an offset on, and stream what is there: a status, a frame per message, and where to go on.
+
+The client keeps the offset, and may commit it with UpdateOffset. It reads what remoting pulls read: messages that are confirmed,
+of the master. A call that finds the queue's end is parked, as long as it asks, and no task. A pull of an offset that the queue
+does not have is told ILLEGAL_OFFSET with the next one that it has; so is one of a group that was reset, with where that goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, Final
+
+from brokerd.consuming.filtered_reads import read_admitted
+from brokerd.filters.message_filter import SQL92, TAG, compile_filter
+from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.loop.scheduler import Scheduler
+from brokerd.metadata.groups import ensure_group
+from brokerd.pop.requests import PoppedMessage
+from brokerd.proxy.calls import Call
+from brokerd.proxy.methods.asked import RESERVED_MS, batch_size
+from brokerd.proxy.methods.base import CLIENT_ID, LANGUAGE, Services, attempt, header, parse
+from brokerd.proxy.methods.groups import Groups
+from brokerd.proxy.methods.queues import consumed_queue
+from brokerd.proxy.names import group_name
+from brokerd.proxy.protobuf import definition, milliseconds, service
+from brokerd.proxy.received import Answers, topic_label
+from brokerd.proxy.status import OK, Code, Refusal, status_field
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.queues.queue_reads import GetResult, GetStatus
+from remoting.record.fields import offsets_of
+
+log = logging.getLogger(__name__)
+
+_MAX_BYTES: Final = 1 << 20
+_SQL: Final = definition.FilterType.Value("SQL")
+_NOTHING: Final = status_field(Code.MESSAGE_NOT_FOUND, "no message")
+_AT_THE_END: Final = frozenset(
+    {GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_MATCHED_LOGIC_QUEUE}
+)
+_BESIDE: Final = frozenset({GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY})
+
+
+class PullMessage:
+    """The method; keeps the calls that wait. `monotonic_ms` is the clock of deadlines, which the scheduler's is, too."""
+
+    def __init__(
+        self,
+        services: Services,
+        groups: Groups,
+        scheduler: Scheduler,
+        monotonic_ms: Callable[[], int],
+        answers: Answers,
+    ) -> None:
+        self.services = services
+        self._groups = groups
+        self._monotonic_ms = monotonic_ms
+        self.answers = answers
+        limits = services.popper.settings
+        self._polling: LongPolling[_Pull] = LongPolling(
+            scheduler,
+            WaitTable(limits.max_waiting_per_client, limits.max_waiting),
+            _try_again,
+            _time_out,
+            share=False,
+        )
+
+    def __call__(self, calls: Sequence[Call]) -> None:
+        for call in calls:
+            request = parse(call, service.PullMessageRequest, refuse)
+            if request is not None:
+                attempt(call, request, refuse, self._begin, call, request)
+
+    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+        """Messages became readable."""
+        for arrival in arrivals:
+            self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
+
+    def answer_all(self) -> None:
+        """The role changed, or the broker stops: let everybody ask again."""
+        for waiter in self._polling.take_all():
+            _time_out(waiter)
+
+    @property
+    def waiting_count(self) -> int:
+        return self._polling.table.count
+
+    def park(self, pull: _Pull) -> bool:
+        """Let a pull wait for messages; False when it may not, or not any more, or too many wait."""
+        waiter = None
+        if pull.deadline_ms > self._monotonic_ms():
+            waiter = self._polling.park(pull.topic, "", pull.queue_id, pull.deadline_ms, pull)
+        if waiter is not None:
+            pull.call.on_cancel = waiter.cancel
+        return waiter is not None
+
+    def _begin(self, call: Call, request: Any) -> None:
+        pull = _Pull(self, call, request, self._deadline_ms(call, request))
+        group = ensure_group(self.services.metadata, pull.group, self._groups.auto_create)
+        if not group.consume_enable:
+            raise Refusal(Code.FORBIDDEN, f"consumer group {pull.group} is disabled")
+        call.message = b""
+        call.when_writable(pull.start)
+
+    def _deadline_ms(self, call: Call, request: Any) -> int:
+        """Until when to wait: as long as the client asks, within bounds, and never beyond its own deadline."""
+        now_ms = self._monotonic_ms()
+        asked = milliseconds(request.long_polling_timeout)
+        if asked < 0:
+            raise Refusal(Code.ILLEGAL_POLLING_TIME, "long_polling_timeout must not be negative")
+        deadline_ms = now_ms + min(asked, self.services.popper.settings.max_wait_ms)
+        return deadline_ms if call.deadline_ms is None else min(deadline_ms, call.deadline_ms - RESERVED_MS)
+
+
+class _Pull:
+    """One call under way."""
+
+    __slots__ = (
+        "_method", "call", "client", "deadline_ms", "filter", "group", "label", "max_count", "offset", "queue_id",
+        "tags_codes", "topic",
+    )  # fmt: skip
+
+    def __init__(self, method: PullMessage, call: Call, request: Any, deadline_ms: int) -> None:
+        """Raises Refusal or RequestError for what is wrong with the request."""
+        asked = request.message_queue.topic
+        expression = request.filter_expression
+        self._method = method
+        self.call = call
+        self.client = header(call, CLIENT_ID)
+        self.deadline_ms = deadline_ms
+        self.group = group_name(request.group)
+        self.topic, self.queue_id = consumed_queue(method.services, request.message_queue)
+        self.offset: int = request.offset
+        self.max_count = batch_size(request.batch_size)
+        kind = SQL92 if expression.type == _SQL else TAG
+        self.filter = compile_filter(kind, expression.expression.strip() or "*")
+        self.tags_codes = self.filter.tags_codes
+        self.label = topic_label(asked)
+
+    def start(self) -> None:
+        """Read, now or when the client has read what it was sent before."""
+        if self.call.live:
+            attempt(self.call, None, refuse, self._first_look)
+
+    def _first_look(self) -> None:
+        if not self.look() and not self._method.park(self):
+            self.give_up()
+
+    def look(self) -> bool:
+        """Answer with what is there; False when nothing is and the call may wait."""
+        services = self._method.services
+        if services.metadata.is_forbidden(self.group, self.topic):
+            raise Refusal(Code.FORBIDDEN, f"consumer group {self.group} is forbidden to read topic {self.topic}")
+        target = services.metadata.pending_reset(self.group, self.topic, self.queue_id)
+        if target is not None:
+            services.metadata.take_resets([(self.group, self.topic, self.queue_id)])
+            self._send_elsewhere(target, f"the offset of group {self.group} was reset to {target}")
+            return True
+        started_ns = perf_counter_ns()
+        result = read_admitted(
+            services.reads, self.topic, self.queue_id, self.offset, self.max_count, _MAX_BYTES, self.filter
+        )
+        if result.status is GetStatus.FOUND:
+            self._deliver(result, started_ns)
+        elif result.status in _BESIDE or (result.status in _AT_THE_END and self.offset != result.next_offset):
+            low, high = result.min_offset, result.max_offset
+            text = f"queue {self.queue_id} of {self.topic} has offsets from {low} to {high}, not {self.offset}"
+            self._send_elsewhere(result.next_offset, text)
+        elif result.status in _AT_THE_END:
+            return False
+        else:  # looked through: behind that there is more, or nothing yet
+            self.offset = result.next_offset
+            if self.offset >= result.max_offset:
+                return False
+            self.give_up()
+        return True
+
+    def give_up(self) -> None:
+        """Nothing came: the client goes on where this call looked last."""
+        services = self._method.services
+        services.progress.pulled.note((self.group, self.topic, self.queue_id), self.offset)
+        services.counters.missed += 1
+        self._finish([_NOTHING], self.offset)
+
+    def _send_elsewhere(self, next_offset: int, text: str) -> None:
+        self._method.services.counters.missed += 1
+        self._finish([status_field(Code.ILLEGAL_OFFSET, text)], next_offset)
+
+    def _deliver(self, result: GetResult, started_ns: int) -> None:
+        services, reader = self._method.services, (self.group, self.topic, self.queue_id)
+        size = sum(map(len, result.records))
+        services.counters.pulled(reader, len(result.records), size, (perf_counter_ns() - started_ns) / 1e6)
+        frames, rest = self._frames(result.records)
+        next_offset = result.next_offset if rest is None else rest
+        services.progress.pulled.note(reader, next_offset)
+        self._finish([OK if frames else _NOTHING, *frames], next_offset)
+
+    def _frames(self, records: Sequence[bytes]) -> tuple[list[bytes], int | None]:
+        """The response frames of messages, without those whose bytes are no message; and where the next call goes on when all
+        of them would be too much at once."""
+        pulled = []
+        for record in records:
+            queue_offset, _, reconsume_times = offsets_of(record)
+            pulled.append(PoppedMessage(record, self.topic, 0, self.queue_id, queue_offset, "", reconsume_times + 1))
+        answered = self._method.answers(pulled, self.label, 0, header(self.call, LANGUAGE))
+        if None in answered:
+            log.error("%d records of %s cannot be given to group %s", answered.count(None), self.topic, self.group)
+        rest = pulled[len(answered)].queue_offset if len(answered) < len(pulled) else None
+        return [each[1] for each in answered if each is not None], rest
+
+    def _finish(self, frames: list[bytes], next_offset: int) -> None:
+        self.call.on_cancel = None
+        frames.append(service.PullMessageResponse(next_offset=next_offset).SerializeToString())
+        self.call.send(frames)
+        self.call.finish()
+
+
+def refuse(call: Call, request: Any, refusal: Refusal) -> None:
+    """A refused pull: a status, and no word of where to go on."""
+    call.on_cancel = None
+    call.send([refusal.status])
+    call.finish()
+
+
+def _try_again(waiters: Sequence[Waiter[_Pull]]) -> int:
+    """Messages came: how many of the calls were answered, of the one that is tried at a time."""
+    (waiter,) = waiters
+    pull = waiter.payload
+    answered = True  # also by a refusal
+
+    def look() -> None:
+        nonlocal answered
+        answered = pull.look()
+
+    attempt(pull.call, None, refuse, look)
+    return answered
+
+
+def _time_out(waiter: Waiter[_Pull]) -> None:
+    waiter.payload.give_up()

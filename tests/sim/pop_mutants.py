@@ -1,0 +1,245 @@
+"""Broken rules of POP: of what comes again, in which order, how often, and of what leaves. `cluster_mutants` has those of answers
+and leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from brokerd.pop import departures, giving
+from brokerd.pop.batch import Batch, Place
+from brokerd.pop.departures import Departures
+from brokerd.pop.ledger import PopLedger
+from brokerd.pop.order import passing
+from brokerd.pop.queue_ledger import Again, Blocked, Fresh, OrderedPlan, QueueLedger
+from brokerd.pop.reviver import Reviver
+from brokerd.store.draft import Draft
+from brokerd.store.unit import Unit
+from remoting.record.codec import Record
+from tests.sim.mutants import Mutant, full, scenario
+from tests.support.memory_log import MemoryRecordLog
+from tests.support.pop_broker import PopBroker, master
+from tests.unit.brokerd.pop import test_departures, test_masters, test_ordered, test_returning
+
+_ordered_plan = QueueLedger.ordered_plan
+_give_back = Batch.give_back
+_resume = PopLedger.resume
+_look = Reviver._look
+
+
+def _nothing_is_let_go(_places: Sequence[Place]) -> list[list[object]]:
+    return []
+
+
+def _let_go_of_all(places: Sequence[Place]) -> list[list[object]]:
+    """With a message, its whole batch: what was not taken of it is nobody's."""
+    return [batch.entry(batch.remaining)[1:] for batch in {place.batch for place in places}]
+
+
+def _first_delivery(self: Batch, place: int) -> int:
+    return 1
+
+
+def _go_on(self: QueueLedger, attempt_id: str, now_ms: int, count: int = 32) -> OrderedPlan:
+    """An ordered queue goes on while its earliest message is with a client."""
+    plan = _ordered_plan(self, attempt_id, now_ms, count)
+    return Fresh() if isinstance(plan, Blocked) else plan
+
+
+def _wait_for_all(self: QueueLedger, attempt_id: str, now_ms: int, count: int = 32) -> OrderedPlan:
+    """A later message that is with a client holds back earlier ones."""
+    if any(batch.due_ms > now_ms for batch in self.batches.values()):
+        return Blocked()
+    return _ordered_plan(self, attempt_id, now_ms, count)
+
+
+def _take_any_again(self: QueueLedger, attempt_id: str, now_ms: int, count: int = 32) -> OrderedPlan:
+    """What expired is given again although something before it is with a client."""
+    places = [
+        Place(batch, place, batch.deliveries(place) + 1)
+        for batch in self.batches.values()
+        if batch.may_come_again(now_ms)
+        for place in batch.remaining_places()
+    ]
+    places.sort(key=lambda place: place.offset)
+    return Again(places[:count]) if places else _ordered_plan(self, attempt_id, now_ms, count)
+
+
+def _nobody_waits(self: object, group: int) -> bool:
+    """New messages are taken although their message group has something with a client."""
+    return False
+
+
+def _forget_passed_over(self: PopLedger, now_ms: int, lease_grace_ms: int, inherited_lease_ms: int) -> None:
+    """A new master goes on behind what its predecessor passed over."""
+    for queue in self.queues():
+        for batch in list(queue.batches.values()):
+            if batch.is_passed_over:
+                self._finish_batch(queue, batch, batch.remaining)
+    _resume(self, now_ms, lease_grace_ms, inherited_lease_ms)
+
+
+def _keep_for_ever(self: PopLedger, batch: Batch) -> None:
+    """What came back is given to nobody."""
+    batch.lease_end_ms = 0
+
+
+def _resume_without_timers(self: PopLedger, now_ms: int, lease_grace_ms: int, inherited_lease_ms: int) -> None:
+    self._timers.clear()
+
+
+def _nothing_is_stored_yet(self: Departures, target: str, since: int) -> list[Record]:
+    return []
+
+
+def _only_what_is_confirmed(self: MemoryRecordLog, topic: str) -> list[Unit]:
+    return (
+        [] if topic.startswith("%") else [unit for name, queue_id, unit in self._tail if (name, queue_id) == (topic, 0)]
+    )
+
+
+def _all_are_missing(drafts: Sequence[Draft], stored: Sequence[Record], since: int) -> list[Draft]:
+    """Equal messages count as one."""
+    return [draft for draft in drafts if not any(record.body == draft.body for record in stored)]
+
+
+def _handles_stay(self: Batch) -> None:
+    """Who held a lease may still finish what waits for others."""
+    lease_end_ms = self.lease_end_ms
+    _give_back(self)
+    self.lease_end_ms = lease_end_ms
+
+
+def _never_over(self: Reviver, batch: Batch) -> object:
+    look = _look(self, batch)
+    return look._replace(over=0)
+
+
+def _in_order(test: Callable[[PopBroker], None]) -> None:
+    """A test of an ordered group."""
+    broker = master()
+    broker.group("g", fifo=True)
+    test(broker)
+
+
+MUTANTS = (
+    Mutant(
+        "pop: a returned message is given to two",
+        "POP",
+        "A pop that takes a message again does not let go of its older place.",
+        ((giving, "released_of", _nothing_is_let_go),),
+        full("calm"),
+        within=10,
+    ),
+    Mutant(
+        "pop: with one message goes its whole batch",
+        "POP",
+        "A pop that takes a part of a batch again lets go of all of it.",
+        ((giving, "released_of", _let_go_of_all),),
+        full("calm"),
+        within=10,
+    ),
+    Mutant(
+        "pop: deliveries are not counted",
+        "POP",
+        "What comes again looks like a first delivery.",
+        ((Batch, "deliveries", _first_delivery),),
+        full("calm"),
+        within=10,
+    ),
+    Mutant(
+        "pop: an ordered queue goes on",
+        "POP",
+        "An ordered queue gives more while its earliest message is with a client.",
+        ((QueueLedger, "ordered_plan", _go_on),),
+        full("calm"),
+        within=10,
+    ),
+    Mutant(
+        "pop: a later message holds back earlier ones",
+        "POP",
+        "A message that was postponed holds back what expired before it in an ordered queue.",
+        ((QueueLedger, "ordered_plan", _wait_for_all),),
+        scenario(_in_order, test_ordered.test_a_later_postponed_message_does_not_hold_back_earlier_ones),
+        within=1,
+    ),
+    Mutant(
+        "pop: what expired overtakes",
+        "POP",
+        "What expired in an ordered queue is given again although something before it is with a client.",
+        ((QueueLedger, "ordered_plan", _take_any_again),),
+        scenario(_in_order, test_ordered.test_only_what_nothing_before_it_is_with_a_client_comes_again),
+        within=1,
+    ),
+    Mutant(
+        "pop: a message group does not wait",
+        "POP",
+        "A new message is taken although an earlier one of its message group is with a client.",
+        ((passing.Passing, "_is_waiting", _nobody_waits),),
+        full("calm", ingredients=("message groups",)),
+        within=4,
+    ),
+    Mutant(
+        "pop: what was passed over is forgotten at a switch",
+        "POP",
+        "A new master does not know the messages whose message group waited.",
+        ((PopLedger, "resume", _forget_passed_over),),
+        full("processes", ingredients=("message groups",)),
+        within=20,
+    ),
+    Mutant(
+        "pop: what came back stays",
+        "POP",
+        "Messages that were not finished in time are given to nobody.",
+        ((PopLedger, "give_back", _keep_for_ever),),
+        full("calm"),
+        within=10,
+    ),
+    Mutant(
+        "pop: a new master sets no timers",
+        "POP",
+        "What was with clients when the master changed never comes again.",
+        ((PopLedger, "resume", _resume_without_timers),),
+        full("processes"),
+        within=20,
+    ),
+    Mutant(
+        "pop: a returned lease is finished by its handle",
+        "POP",
+        "The handle of a lease that is over is good until somebody else has the message.",
+        ((Batch, "give_back", _handles_stay),),
+        scenario(test_masters.test_the_handle_of_a_lease_that_ended_is_worth_nothing_while_its_message_waits),
+        within=1,
+    ),
+    Mutant(
+        "pop: copies are not looked for",
+        "POP",
+        "A new master copies a dead letter that its predecessor has copied.",
+        ((Departures, "_stored_since", _nothing_is_stored_yet),),
+        scenario(test_departures.test_a_master_may_die_at_any_record, test_departures.dead_letters, "all"),
+        within=1,
+    ),
+    Mutant(
+        "pop: copies that are not confirmed are not looked for",
+        "POP",
+        "A new master looks for copies only where consumers may look.",
+        ((MemoryRecordLog, "undispatched_units", _only_what_is_confirmed),),
+        scenario(test_departures.test_a_master_may_die_at_any_record, test_departures.dead_letters, "half"),
+        within=1,
+    ),
+    Mutant(
+        "pop: equal dead letters are one",
+        "POP",
+        "Of two equal messages that leave, the copy of one is taken for that of both.",
+        ((departures, "_missing", _all_are_missing),),
+        scenario(test_departures.test_a_master_may_die_at_any_record, test_departures.dead_letters, "all"),
+        within=1,
+    ),
+    Mutant(
+        "pop: attempts have no limit",
+        "POP",
+        "A message that was delivered as often as allowed comes again.",
+        ((Reviver, "_look", _never_over),),
+        scenario(test_returning.test_the_attempts_are_limited_and_the_dead_letter_names_its_origin),
+        within=1,
+    ),
+)
