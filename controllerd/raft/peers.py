@@ -6,10 +6,10 @@ under another name or for another node closes the connection. So a node brought 
 it and says who it is. The answer says up to which level of formats that node reads what entries hold.
 
 An introduction tells the lives of its node, too, and one in a new life is looked at: when somebody else answers at the node's own
-address, two processes have one identity, and the one that is not at home is refused for good. When the node does not remember the
-life in which it was met last (`acquaintances`), its directory is an older copy, and what it promised since is lost. So that
-whoever is left can tell, a node introduces itself in each life to all members, and not only to whom it has something to say
-(`greet`).
+address, two processes have one identity, and the one that is not at home is refused for good (`homes`). When the node does not
+remember the life in which it was met last (`acquaintances`), its directory is an older copy, and what it promised since is lost.
+So that whoever is left can tell, a node introduces itself in each life to all members, and not only to whom it has something to
+say (`greet`).
 
 Loss is allowed (the core repeats), so nothing here waits: while a connection is being made at most `_QUEUE_MESSAGES` messages are
 kept, the oldest is dropped; a peer that does not read gets nothing more. Snapshots may be large: they go in pieces, the next one
@@ -27,6 +27,7 @@ from typing import Final
 
 from controllerd.raft.chunks import Assembly, cut
 from controllerd.raft.codec import decode_message, encode_message
+from controllerd.raft.homes import LOOK_TIMEOUT_MS, Homes
 from controllerd.raft.incarnations import incarnations, name_of, present
 from controllerd.raft.members import Members
 from controllerd.raft.messages import Message, MessageKind
@@ -44,6 +45,9 @@ log = logging.getLogger(__name__)
 
 _QUEUE_MESSAGES: Final = 64
 _CONNECT_TIMEOUT_MS: Final = 500
+_INTRODUCE_TIMEOUT_MS: Final = (
+    _CONNECT_TIMEOUT_MS + LOOK_TIMEOUT_MS
+)  # the peer may look who is at home before it answers
 _CHUNK_TIMEOUT_MS: Final = 5000
 _GREET_EVERY_S: Final = 1.0
 _FIRST_RETRY_MS: Final = 50
@@ -118,6 +122,7 @@ class Peers:
         self._peers: dict[NodeId, _Peer] = {}
         self._greeted: set[NodeId] = set()  # the members that took this node's introduction
         self._introduced: dict[RemotingConnection, _Introduced] = {}
+        self._homes = Homes(identity)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -216,7 +221,7 @@ class Peers:
         """Say who this is. Raises RequestError when the peer wants nothing of it, ConnectionLost or RequestTimeout."""
         ext = self._introduction(node)
         try:
-            answer = await connection.call(codes.RAFT_HELLO, ext, timeout_ms=_CONNECT_TIMEOUT_MS)
+            answer = await connection.call(codes.RAFT_HELLO, ext, timeout_ms=_INTRODUCE_TIMEOUT_MS)
         except LogboomError:
             connection.close()
             raise
@@ -325,13 +330,15 @@ class Peers:
     async def _meet(self, connection: RemotingConnection, request: Command, lives: list[str]) -> None:
         """Admit a node in a new life, unless it is another process, or an older one, than who has its name."""
         node, own = request.ext["node"], self._members.configuration
-        at_home = await self._life_at_home(node)
+        address = self._members.address(node)
+        at_home = await self._homes.life(node, address, self._introduction(node)) if address else ""
         found = standing(lives, self._members.acquaintances.life(node), at_home)
+        if found is Standing.UNKNOWN:
+            remark = f"whether another process is controller {node} at {address} is not known yet: it does not answer"
+            connection.respond(request, codes.SYSTEM_BUSY, remark=remark)
+            return
         if found is Standing.COPIED:
-            remark = (
-                f"another process is controller {node} at {self._members.address(node)}: this one runs with a copy of its "
-                "directory"
-            )
+            remark = f"another process is controller {node} at {address}: this one runs with a copy of its directory"
         elif found is Standing.OLDER:
             remark = (
                 f"the directory of controller {node} is older than what it promised: it is a copy that was put back"
@@ -347,24 +354,6 @@ class Peers:
         log.error("%s; refused at %s", remark, connection.peer)
         answer = {found.value: "true", "cluster": own.cluster}
         connection.respond(request, codes.CONTROLLER_INVALID_REQUEST, answer, remark=remark)
-
-    async def _life_at_home(self, node: NodeId) -> str:
-        """The life of the process that answers at the node's address; empty when nobody does, or one that does not say."""
-        address = self._members.address(node)
-        if address is None:
-            return ""
-        try:
-            connection = await connect(address, timeout_ms=_CONNECT_TIMEOUT_MS, identity=self._identity)
-        except LogboomError:
-            return ""
-        try:
-            ext = {**self._introduction(node), "asks": "true"}
-            answer = await connection.call(codes.RAFT_HELLO, ext, timeout_ms=_CONNECT_TIMEOUT_MS)
-        except LogboomError:
-            return ""
-        finally:
-            connection.close()
-        return answer.ext.get("life", "") if answer.code == codes.SUCCESS else ""
 
     def _admit(self, connection: RemotingConnection, request: Command) -> None:
         ext, own = request.ext, self._members.configuration

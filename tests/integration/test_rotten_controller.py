@@ -139,6 +139,7 @@ async def test_a_copied_directory_is_found_out(tmp_path: Path) -> None:
         victim = next(n for n in range(3) if n != leader)
         name, first = f"n{victim}", cluster.controllers[victim]
         await blocking(eventually, "the group is founded", lambda: cluster.admin.controller_members()["cluster"])
+        await blocking(eventually, "its directory says so", lambda: _is_whole(cluster, name))
         copy = tmp_path / "copy"
         shutil.copytree(tmp_path / name, copy)
         addresses = list(cluster.controller_addresses)

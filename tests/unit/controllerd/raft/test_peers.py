@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from controllerd.raft import homes
 from controllerd.raft.acquaintances import Acquaintances
 from controllerd.raft.chunks import CHUNK_BYTES, MAX_TOTAL_BYTES, Assembly, cut
 from controllerd.raft.codec import encode_message
@@ -322,6 +323,36 @@ async def test_a_process_with_a_copy_of_a_directory_is_refused_while_the_first_o
             await until("the first one goes on", lambda: other.received[-1].term == 3)
             assert [each.term for each in other.received] == [1, 3]
             assert one.copied == []
+        finally:
+            await second.close()
+
+
+async def test_a_copy_waits_while_the_first_process_takes_connections_and_says_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Had it been admitted meanwhile, the first one would be the older one when it goes on."""
+    monkeypatch.setattr(homes, "_PART_TIMEOUT_MS", 20)
+    async with two_nodes(configuration=FOUNDED, configuration_of_other=FOUNDED) as (one, other):
+        in_life(one, "b", "a").peers.send(message(1))
+        await until("the message", lambda: other.received)
+        answering = one.handlers[codes.RAFT_HELLO]
+        one.handlers[codes.RAFT_HELLO] = lambda connection, requests: None
+        second = await copy_of(one, "c", "b", "a")
+        second.owner.spawn(second.peers.greet(), "introduce it")
+        try:
+            for _ in range(homes._LOOKS + 2):
+                second.peers.send(message(2))
+                second.unreachable.clear()
+                await until("a refusal", lambda: second.unreachable)
+            assert other.members.acquaintances.life("n0") == "b"
+            assert second.copied == []
+            one.handlers[codes.RAFT_HELLO] = answering
+            second.peers.send(message(2))
+            await until("the last refusal", lambda: second.copied)
+            one.peers.send(message(3))
+            await until("the first one goes on", lambda: other.received[-1].term == 3)
+            assert [each.term for each in other.received] == [1, 3]
+            assert one.lost_logs == []
         finally:
             await second.close()
 
