@@ -93,7 +93,9 @@ class PopService:
         taker = Taker(around, ledger, self.starts, Order(self.gate, passed), rng)
         giving = Giving(around, ledger, journal, counters, taker, self._reviver)
         self.given_listeners = giving.listeners
-        self._waiting = waiting = PopWaiting(scheduler, settings, counters, giving.give)
+        self._waiting = waiting = PopWaiting(
+            scheduler, settings, counters, giving.give, lambda: around.metadata.journal.applied_offset
+        )
         self.looking = PopLooking(around, giving.plan, lambda: self._serving)
         self._administration = PopAdministration(around.metadata, ledger, journal, waiting, self.looking)
 
