@@ -67,7 +67,11 @@ class _Clients(Generic[T]):
 
     def add(self, waiter: Waiter[T]) -> int:
         """How many the client has now."""
-        own = self.by_client.setdefault(waiter.payload.client, {})
+        client = waiter.payload.client
+        own = self.by_client.get(client)
+        if own is None:
+            self.by_client[client] = {waiter: None}
+            return 1
         own[waiter] = None
         return len(own)
 
@@ -131,7 +135,11 @@ class WaitTable(Generic[T]):
         number = self._last_number = self._last_number + 1
         waiter = self._numbered[number] = Waiter(self, number, topic, group, queue_id, payload)
         self._count(payload.client, own, self._clients.add(waiter))
-        self._topics.setdefault(topic, {}).setdefault(queue_id, {}).setdefault(group, _Clients()).add(waiter)
+        groups = self._topics.setdefault(topic, {}).setdefault(queue_id, {})
+        clients = groups.get(group)
+        if clients is None:
+            clients = groups[group] = _Clients()
+        clients.add(waiter)
         if len(self._deadlines) > 2 * len(self._numbered) + _SWEEP_SLACK:
             self._deadlines = [each for each in self._deadlines if each[1] in self._numbered]
             heapq.heapify(self._deadlines)

@@ -7,7 +7,6 @@ nobody got the messages, and they are due at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
@@ -138,7 +137,7 @@ class Giving:
         counts = [pop.request.max_count for pop in pops]
         request = pops[0].request
         if len(pops) > 1:
-            request = replace(request, max_count=sum(counts))
+            request = request._replace(max_count=sum(counts))
         now_ms = self._around.now_ms()
         taking = self._taker.plan(request, pops[0].message_filter, now_ms)
         self._reviver.read_later(taking.unreadable)

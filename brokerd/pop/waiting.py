@@ -9,7 +9,6 @@ look for the same has found nothing, and nothing arrived since (`known_empty`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
@@ -36,7 +35,7 @@ class _Pop(OpenPop):
     def __init__(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> None:
         # The filter has what the expression says, and is shared with others; a long text of one's own need not wait with it.
         is_long = len(request.expression) > _LONG_EXPRESSION
-        super().__init__(replace(request, expression=ALL) if is_long else request, message_filter, done)
+        super().__init__(request._replace(expression=ALL) if is_long else request, message_filter, done)
         self.tags_codes = message_filter.tags_codes
         self.waiter: Waiter[_Pop] | None = None
 
