@@ -100,11 +100,16 @@ class PopWaiting:
         return pop
 
     def arrived(
-        self, topic: str, queue_id: int, tags_codes: Collection[int] | None = None, group: str | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        tags_codes: Collection[int] | None = None,
+        group: str | None = None,
+        enough_for: int = 1,
     ) -> None:
         """As `LongPolling.arrived`."""
         self._empty.arrived(topic)
-        self._polling.arrived(topic, queue_id, tags_codes, group)
+        self._polling.arrived(topic, queue_id, tags_codes, group, enough_for)
 
     def end(self, error: RequestError, group: str | None = None, topic: str | None = None) -> None:
         """Nobody of the group, or for the topic, gets anything here any more: whoever waits is told why."""

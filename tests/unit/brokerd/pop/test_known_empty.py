@@ -199,3 +199,16 @@ def test_what_is_known_is_bounded() -> None:
     known.arrived("t4")
     assert not known.knows("t4", 10_000)
     assert known._count == 0
+
+
+def test_what_comes_back_in_a_burst_is_given_in_one_look() -> None:
+    broker = master()
+    broker.send(*map(str, range(256)))
+    for _ in range(8):
+        broker.receive(32, invisible_time_ms=10_000)
+    waiting = [broker.receive(32, wait_ms=20_000, client_id=str(number)) for number in range(10)]
+    looks = looks_of(broker)
+    broker.turns.run(10_001)
+    assert looks == [8, 2], "the others, who get nothing"
+    assert sum(len(each.messages) for each in waiting[:8]) == 256
+    assert all(each.waits for each in waiting[8:])
