@@ -10,13 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
+from weakref import ReferenceType, ref
+
+from brokerd.filters.message_filter import MessageFilter
 
 _MAX_QUESTIONS: Final = 10_000
 
 
 class _Looked(NamedTuple):
     version: int
-    about: object  # kept, as the question has its identity
+    message_filter: ReferenceType[
+        MessageFilter
+    ]  # of nobody's any more, it is not kept: all filters together are bounded
 
 
 class KnownEmpty:
@@ -27,19 +32,19 @@ class KnownEmpty:
         self._topics: dict[str, dict[Hashable, _Looked]] = {}
         self._count = 0
 
-    def note(self, topic: str, question: Hashable, about: object) -> None:
-        """A look has found nothing. The question may have the identity of `about`, and of nothing else."""
+    def note(self, topic: str, question: Hashable, message_filter: MessageFilter) -> None:
+        """A look with that filter has found nothing."""
         if self._count >= _MAX_QUESTIONS:
             self.forget()
         questions = self._topics.setdefault(topic, {})
         self._count += question not in questions
-        questions[question] = _Looked(self._version(), about)
+        questions[question] = _Looked(self._version(), ref(message_filter))
 
-    def knows(self, topic: str, question: Hashable) -> bool:
-        """A look would find nothing."""
+    def knows(self, topic: str, question: Hashable, message_filter: MessageFilter) -> bool:
+        """A look with that very filter would find nothing."""
         questions = self._topics.get(topic)
         looked = questions.get(question) if questions is not None else None
-        return looked is not None and looked.version == self._version()
+        return looked is not None and looked.message_filter() is message_filter and looked.version == self._version()
 
     def arrived(self, topic: str) -> None:
         """Something may be there."""

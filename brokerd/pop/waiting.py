@@ -134,7 +134,7 @@ class PopWaiting:
             if pop.is_open:
                 alike.setdefault(pop.question, []).append(pop)
         for question, pops in alike.items():
-            if self._empty.knows(pops[0].request.topic, question):
+            if self._empty.knows(pops[0].request.topic, question, pops[0].message_filter):
                 for pop in pops:
                     self._park(pop)
             else:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.filters.message_filter import MessageFilter, compile_filter
 from brokerd.metadata.configs import TopicConfig
 from brokerd.pop.known_empty import KnownEmpty
 from brokerd.pop.requests import PoppedMessage, PopRequest
@@ -27,13 +28,12 @@ class Story:
         self._empty, waiting._empty = waiting._empty, self  # type: ignore[assignment]
         self.note, self.arrived, self.forget = self._empty.note, self._empty.arrived, self._empty.forget
 
-    def knows(self, topic: str, question: tuple[Any, ...]) -> bool:
+    def knows(self, topic: str, question: tuple[Any, ...], message_filter: MessageFilter) -> bool:
         """As `KnownEmpty.knows`, and looks all the same."""
-        knows = self._empty.knows(topic, question)
+        knows = self._empty.knows(topic, question, message_filter)
         if knows:
             self.known += 1
             group, _, queue_id, init_mode, *_ = question
-            message_filter: Any = self._empty._topics[topic][question].about
             request = PopRequest(group, topic, queue_id, 32, 1000, 0, init_mode)
             taking = self.broker.pop_service.looking._plan(request, message_filter)
             assert not taking.found
@@ -189,16 +189,22 @@ def test_a_long_stretch_without_a_match_is_not_known_to_be_empty() -> None:
 
 
 def test_what_is_known_is_bounded() -> None:
-    known = KnownEmpty(lambda: 1)
+    known, wanted = KnownEmpty(lambda: 1), compile_filter("TAG", "*")
     for number in range(10_001):
-        known.note(f"t{number % 7}", number, None)
-    assert known.knows("t4", 10_000)
-    assert not known.knows("t0", 0)
-    known.note("t4", 10_000, None)
+        known.note(f"t{number % 7}", number, wanted)
+    assert known.knows("t4", 10_000, wanted)
+    assert not known.knows("t0", 0, wanted)
+    known.note("t4", 10_000, wanted)
     known.arrived("t4")
     known.arrived("t4")
-    assert not known.knows("t4", 10_000)
+    assert not known.knows("t4", 10_000, wanted)
     assert known._count == 0
+
+
+def test_a_filter_that_is_nobodys_is_not_kept() -> None:
+    known = KnownEmpty(lambda: 1)
+    known.note("t", 1, MessageFilter(bool))
+    assert not known.knows("t", 1, MessageFilter(bool))
 
 
 def test_what_comes_back_in_a_burst_is_given_in_one_look() -> None:
