@@ -28,6 +28,7 @@ from brokerd.metadata.tables import Change
 from brokerd.pop import copies
 from brokerd.pop.administration import PopAdministration
 from brokerd.pop.admission import admit, check_invisible_time
+from brokerd.pop.batch import MAX_BATCH
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.finishing import Finishing
@@ -93,7 +94,9 @@ class PopService:
         taker = Taker(around, ledger, self.starts, Order(self.gate, passed), rng)
         giving = Giving(around, ledger, journal, counters, taker, self._reviver)
         self.given_listeners = giving.listeners
-        self._waiting = waiting = PopWaiting(scheduler, settings, counters, giving.give)
+        self._waiting = waiting = PopWaiting(
+            scheduler, settings, counters, giving.give, lambda: around.metadata.journal.applied_offset
+        )
         self.looking = PopLooking(around, giving.plan, lambda: self._serving)
         self._administration = PopAdministration(around.metadata, ledger, journal, waiting, self.looking)
 
@@ -209,8 +212,10 @@ class PopService:
 
     def _came_back(self, group: str, stored: str) -> None:
         """Messages of a stored topic wait to be taken again by the group."""
+        whole_batches = self.ledger.returned_count(group, stored) // MAX_BATCH
         for topic in {stored, copies.base_topic(group, stored)}:
-            self._wake(topic, ANY_QUEUE, group)
+            self._waiting.arrived(topic, ANY_QUEUE, None, group, enough_for=max(1, whole_batches))
+            self.looking.arrived(topic, ANY_QUEUE, None, group)
 
     def _gate_opened(self, topic: str, group: str) -> None:
         self._wake(topic, ANY_QUEUE, group)
