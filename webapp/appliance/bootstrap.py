@@ -27,8 +27,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 VENV = PROJECT / ".venv"
 LOCK = PROJECT / "requirements.lock"
 
-# What tests and benchmarks drive: the first of these programs that is there will do, else one of these Debian packages brings one,
-# the first of them if it can be had. Chromium without windows takes a quarter of the processor that the whole one does.
+# What tests and benchmarks drive: the first of these programs that is there will do, else the first of these Debian packages
+# that can be had brings one. Chromium without windows takes a quarter of the processor that the whole one does.
 PROGRAMS = {
     "chromium": (
         ("chromium-headless-shell", "chromium", "chromium-browser"),
@@ -182,18 +182,16 @@ def explain(lines: Sequence[str]) -> str:
 
 def install_programs(names: Sequence[str]) -> None:
     """Make sure that each program is on this machine, installing Debian packages where that is possible."""
-    for choose in (
-        0,
-        -1,
-    ):  # apt-get installs nothing when it does not know one of the packages, so the others come with the second
+    # apt-get installs nothing at all when it does not know one of the packages: the second time they come without what it lacks
+    for choose in (0, -1):
         packages = list(dict.fromkeys(PROGRAMS[name][1][choose] for name in names if not _is_there(name)))
         if packages and may_install():
             say(f"set-up: installing Debian packages {' '.join(packages)}")
             apt_install(*packages)
     for name in names:
         if not _is_there(name):
-            _, packages, what_for = PROGRAMS[name]
-            package = packages[-1]
+            _, choice, what_for = PROGRAMS[name]
+            package = choice[-1]
             raise Missing(
                 f"{what_for} need {name}; install Debian's {package} (apt-get install {package}) and run again"
             )
