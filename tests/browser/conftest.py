@@ -23,9 +23,10 @@ import redis
 from channels_redis.core import RedisChannelLayer
 
 from tests.support.ports import free_ports
+from webapp.appliance.bootstrap import PROGRAMS
 
 PROJECT = Path(__file__).resolve().parents[2]
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS["chromium"][0])), None)
 PASSWORD = "a boom of many logs"
 START_DEADLINE_S = 120.0
 

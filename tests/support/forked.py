@@ -3,7 +3,7 @@
 To import a broker costs most of a second of a processor, and the tests start some hundreds of daemons. So each test process has
 one helper for each program, which imports it, reads requests from its standard input, and forks. A copy goes on as the program
 would: with a session, a log, signals and a working directory of its own. Daemons are started just as people start them in
-the tests of the appliance and in chaos.
+the tests of the appliance and in `make chaos`.
 
 As a program (`python -m tests.support.forked PROGRAM`) this is the helper; when its input ends, it kills what still runs.
 """
@@ -19,10 +19,13 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.chaos.namespaces import enter
 
 PROGRAMS = ("brokerd", "controllerd")
 
@@ -34,6 +37,7 @@ class Forked:
         self.pid = pid
         self.returncode: int | None = None
         self._helper = helper
+        self._looking = threading.Lock()
         self._ended = os.pidfd_open(pid)  # until the helper has reaped it, no other process has its number
 
     def poll(self) -> int | None:
@@ -48,19 +52,20 @@ class Forked:
         return code
 
     def _look(self, timeout_ms: int) -> int | None:
-        if self.returncode is None:
-            ending = select.poll()
-            ending.register(self._ended, select.POLLIN)
-            if ending.poll(timeout_ms):
-                self.returncode = self._helper.ask(reap=self.pid)
-                os.close(self._ended)
-        return self.returncode
+        with self._looking:  # it is reaped once, whoever finds its end
+            if self.returncode is None:
+                ending = select.poll()
+                ending.register(self._ended, select.POLLIN)
+                if ending.poll(timeout_ms):
+                    self.returncode = self._helper.ask(reap=self.pid)
+                    os.close(self._ended)
+            return self.returncode
 
 
-def fork(program: str, arguments: Sequence[str], directory: Path, log: Path) -> Forked:
-    """Run a program of `PROGRAMS` with these arguments; what it says is appended to the log."""
+def fork(program: str, arguments: Sequence[str], directory: Path, log: Path, namespace: str = "") -> Forked:
+    """Run a program of `PROGRAMS` with these arguments, in a network namespace if one is named; its words go to the log."""
     helper = _helper(program)
-    return Forked(helper.ask(start=[str(log), str(directory), *arguments]), helper)
+    return Forked(helper.ask(start=[str(log), str(directory), namespace, *arguments]), helper)
 
 
 class _Helper:
@@ -72,13 +77,15 @@ class _Helper:
             stdout=subprocess.PIPE,
             start_new_session=True,  # a keyboard's interrupt is for the tests, which then end it
         )
+        self._asking = threading.Lock()
 
     def ask(self, **request: Any) -> int:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request).encode() + b"\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        with self._asking:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            return int(self._process.stdout.readline())
 
     def close(self) -> None:
         self._process.communicate()
@@ -100,10 +107,12 @@ def _serve(program: str) -> int:
     while line := sys.stdin.buffer.readline():
         request = json.loads(line)
         if "start" in request:
-            log, directory, *arguments = request["start"]
+            log, directory, namespace, *arguments = request["start"]
             pid = os.fork()
             if pid == 0:
                 _settle_in(log, directory)
+                if namespace:
+                    enter(namespace)
                 sys.argv[:] = [program, *arguments]
                 return int(main())
             running.add(pid)
