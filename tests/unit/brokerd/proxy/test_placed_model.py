@@ -326,3 +326,23 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)
+
+
+def test_what_an_earlier_master_of_the_owner_may_give_back_is_waited_for() -> None:
+    stored: list[tuple[str, str]] = []
+    one, other = Master("broker-a", stored), Master("broker-b", stored)
+    for each in (one, other):
+        each.placements.owners["blue"] = "broker-b"
+    earlier = one.connect(other)
+    calls = [FakeCall(sending(body, topic="Orders", message_group="blue")) for body in (b"1", b"2")]
+    one.handler(calls[:1])
+    later = one.connect(other)
+    one.handler(calls[1:])
+    one.turns.run(100)
+    assert (len(earlier.asked), len(later.asked), one.sends.held_count) == (1, 0, 1)
+    _, answered = earlier.asked.popleft()
+    answered(Command(code=codes.SERVICE_NOT_AVAILABLE))
+    one.turns.run(100)
+    while later.asked:
+        later.deliver()
+    assert stored == [("1", "broker-b"), ("2", "broker-b")]
