@@ -133,6 +133,7 @@ class PopService:
         """As `PopAdministration.reset` says. Raises NotMaster on a replica."""
         self._check_serving()
         self._administration.reset(group, topic, queue_id, offset)
+        self.gate.forget(topic=topic, group=group)
         self._reviver.arm()
         self._wake(copies.base_topic(group, topic), ANY_QUEUE, group)
 

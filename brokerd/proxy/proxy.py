@@ -31,7 +31,7 @@ from brokerd.proxy.http2.blocks import PlainBlockReader
 from brokerd.proxy.http2.native_hpack import native_block_readers
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.client_reports import ClientReports
-from brokerd.proxy.methods.placing import Anywhere, OwnersOnly
+from brokerd.proxy.methods.placing import Anywhere
 from brokerd.proxy.methods.table import KINDS, build_methods, max_request_bytes
 from brokerd.proxy.otlp import MAX_REQUEST_BYTES, METRICS_PATH, TRACES_PATH
 from brokerd.proxy.placed import Masters, PlacedSends
@@ -96,7 +96,7 @@ class GrpcProxy:
             auto_create_groups=options.auto_create_groups,
             answers=answers_of if options.library is None else answers_in_c(options.library),
             placing=self._placed_sends or Anywhere(),
-            received=OwnersOnly(options.placed.placements) if options.placed is not None else Anywhere(),
+            received=self._placed_sends.received if self._placed_sends is not None else Anywhere(),
         )
         self._forwarder = Forwarder(
             self._methods,

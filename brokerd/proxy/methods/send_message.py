@@ -91,9 +91,10 @@ def send_message(
             secret = new_secret()
         own = [to_draft(message, topic, config, born_host, now_ms, secret) for message in messages]
         if config is not None and config.message_type in MESSAGE_TYPES:
-            other = place(placing, broker_name, messages, own, config)
-            if other is not None:
-                placing.elsewhere(Unplaced(call, topic, *other, broker_name, handler))
+            where = place(placing, broker_name, messages, own, config)
+            if where is not None:
+                groups = frozenset(message.system_properties.message_group for message in messages) - {""}
+                placing.elsewhere(Unplaced(call, topic, groups, where, broker_name, handler))
                 return
         drafts += own
         accepted.append(_Accepted(call, [message.system_properties.message_id for message in messages], secret))

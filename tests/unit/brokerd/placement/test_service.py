@@ -119,6 +119,23 @@ def test_a_topic_that_nobody_has_is_forgotten() -> None:
     assert not placed.service.handovers.of("orders")
 
 
+def test_a_topic_that_was_not_ordered_for_a_while_waits_for_all_before_and_not_within_it() -> None:
+    """Set to NORMAL it has no placement, and so no handovers: what moved before may overtake what it came from. Set back,
+    everything that is there then comes before everything later, wherever it lies."""
+    placed = Placed()
+    placed.first()
+    placed.take(1, proposed(V1))
+    placed.take(2, TopicPlacement("orders", 2, V2))
+    assert [each.version for each in placed.service.handovers.of("orders")] == [2]
+    placed.take(3, whole=True)
+    placed.ends = {0: 9}
+    again = PlacementFact(3, (A, B))
+    placed.take(4, TopicPlacement("orders", 4, None, again, ("a", "b")))
+    placed.take(5, TopicPlacement("orders", 5, again))
+    (handover,) = placed.service.handovers.of("orders")
+    assert (handover.version, handover.ends, handover.starts, handover.sources) == (3, {0: 9}, {0: 9}, ("a", "b"))
+
+
 def test_a_deleted_topic_hands_nothing_over() -> None:
     placed = Placed()
     placed.first()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,6 +117,7 @@ class FakeBroker:
         self.resets: dict[tuple[str, str, int], int] = {}
         self._numbers = itertools.count(1)
         self._next_queue = itertools.count()
+        self._ends: Counter[tuple[str, int]] = Counter()
 
     def services(self, clients: Any = None) -> Services:
         return Services(self, self, self, clients or self, self, self, self.reads, self, self.counters, "broker-a")
@@ -137,7 +139,8 @@ class FakeBroker:
     def store(self, draft: Draft) -> SendOutcome:
         config = self.topic_table[draft.topic]
         queue_id = draft.queue_id if draft.queue_id >= 0 else next(self._next_queue) % config.write_queue_nums
-        queue_offset = sum(1 for one in self.log if (one.topic, one.queue_id) == (draft.topic, queue_id))
+        queue_offset = self._ends[draft.topic, queue_id]
+        self._ends[draft.topic, queue_id] += 1
         physical_offset = len(self.log) * 1000
         placed = draft._replace(queue_id=queue_id)
         record = encode_draft(placed, queue_offset, physical_offset, 1_700_000_000_000, STORE_HOST)

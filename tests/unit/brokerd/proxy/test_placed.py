@@ -30,6 +30,10 @@ class Owners:
         self.known: dict[str, Owner | Waiting] = {}
         self.masters: dict[str, str] = {}
         self.refreshed = 0
+        self.version = 1
+
+    def version_of(self, _topic: str) -> int:
+        return self.version
 
     def owner(self, _topic: str, message_group: str) -> Owner | Waiting | None:
         return self.known.get(message_group)
@@ -42,6 +46,7 @@ class Owners:
 
     def change(self, **known: Owner | Waiting) -> None:
         self.known |= known
+        self.version += 1
         for listener in self.listeners:
             listener()
 
@@ -167,19 +172,73 @@ async def test_only_so_much_is_held() -> None:
 async def test_who_knows_an_older_placement_is_given_its_call_back() -> None:
     async with two() as (one, other, client):
         one.owners.known["blue"] = "broker-b", 0
-        for elsewhere in (("broker-a", 0), Waiting.MOVES):
-            other.owners.known["blue"] = elsewhere
-            stream = client.start("SendMessage", order())
-            await until("the call is held", lambda: one.held == 1)
-            one.owners.change(blue=("broker-a", 2))
-            assert await told(client, stream) == Code.OK
-            one.owners.known["blue"] = "broker-b", 0
-        assert (one.stored(), other.stored()) == ([(b"x", 2)] * 2, [])
+        other.owners.known["blue"] = "broker-a", 0
+        stream = client.start("SendMessage", order())
+        await until("the call is held", lambda: one.held == 1)
+        one.owners.change(blue=("broker-a", 2))
+        assert await told(client, stream) == Code.OK
+        assert (one.stored(), other.stored()) == ([(b"x", 2)], [])
+
+
+async def test_who_knows_a_newer_placement_is_not_given_its_calls_back_and_keeps_their_order() -> None:
+    """What the owner gave back would come behind what was passed on meanwhile."""
+    async with two() as (one, other, client):
+        one.owners.known["blue"], other.owners.known["blue"] = ("broker-b", 0), Waiting.MOVES
+        streams = [client.start("SendMessage", order(body)) for body in (b"1", b"2")]
+        await until("the owner holds them", lambda: other.held == 2)
+        assert one.held == 0
+        other.owners.known["blue"] = "broker-b", 2
+        streams.append(client.start("SendMessage", order(b"3")))
+        await until("the owner holds the third behind them", lambda: other.held == 3)
+        other.owners.change()
+        assert {await told(client, stream) for stream in streams} == {Code.OK}
+        assert other.stored() == [(b"1", 2), (b"2", 2), (b"3", 2)]
+
+
+async def test_what_moved_on_is_given_back_to_who_passed_it_on() -> None:
+    async with two() as (one, other, client):
+        one.owners.known["blue"], other.owners.known["blue"] = ("broker-b", 0), Waiting.MOVES
+        first = client.start("SendMessage", order(b"1"))
+        await until("the owner holds it", lambda: other.held == 1)
+        one.owners.change(blue=("broker-a", 1))
+        second = client.start("SendMessage", order(b"2"))
+        await until("the second waits, as the first may come back", lambda: one.held == 1)
+        other.owners.change(blue=("broker-a", 1))
+        assert [await told(client, first), await told(client, second)] == [Code.OK, Code.OK]
+        assert (one.stored(), other.stored()) == ([(b"1", 1), (b"2", 1)], [])
+
+
+async def test_nobody_overtakes_what_is_held() -> None:
+    async with two() as (one, _, client):
+        one.owners.known["blue"] = Waiting.MOVES
+        first = client.start("SendMessage", order(b"1"))
+        await until("the call is held", lambda: one.held == 1)
+        one.owners.known |= {"blue": ("broker-a", 1), "red": ("broker-a", 1)}
+        second = client.start("SendMessage", order(b"2"))
+        await until("the second waits behind it", lambda: one.held == 2)
+        assert await send(client, order(b"of another", "red")) == Code.OK
+        one.owners.change()
+        assert [await told(client, first), await told(client, second)] == [Code.OK, Code.OK]
+        assert one.stored() == [(b"of another", 1), (b"1", 1), (b"2", 1)]
+
+
+async def test_a_request_of_which_a_part_moves_waits_and_is_decided_then() -> None:
+    async with two() as (one, _, client):
+        one.owners.known |= {"blue": ("broker-a", 1), "red": Waiting.MOVES}
+        request = order(b"1")
+        request.messages.append(order(b"2", "red").messages[0])
+        stream = client.start("SendMessage", request)
+        await until("the call is held", lambda: one.held == 1)
+        later = client.start("SendMessage", order(b"3"))
+        await until("what comes for either waits", lambda: one.held == 2)
+        one.owners.change(red=("broker-a", 2))
+        assert [await told(client, stream), await told(client, later)] == [Code.OK, Code.OK]
+        assert one.stored() == [(b"1", 1), (b"2", 2), (b"3", 1)]
 
 
 async def test_who_is_given_back_again_and_again_is_refused_in_the_end() -> None:
     async with two(hold_ms=300) as (one, other, client):
-        one.owners.known["blue"], other.owners.known["blue"] = ("broker-b", 0), Waiting.MOVES
+        one.owners.known["blue"], other.owners.known["blue"] = ("broker-b", 0), ("broker-a", 0)
         assert await send(client) == Code.HA_NOT_AVAILABLE
 
 
@@ -255,10 +314,13 @@ async def test_all_that_waited_becomes_one_append() -> None:
         assert [body for body, _ in one.stored()] == [str(number).encode() for number in range(20)]
 
 
-async def test_stopping_refuses_what_is_held() -> None:
-    async with two() as (one, _, client):
-        one.owners.known["blue"] = Waiting.MOVES
-        stream = client.start("SendMessage", order())
-        await until("the call is held", lambda: one.held == 1)
+async def test_stopping_refuses_what_is_held_and_gives_back_what_was_passed_on() -> None:
+    async with two() as (one, other, client):
+        one.owners.known |= {"blue": Waiting.MOVES, "red": ("broker-b", 0)}
+        other.owners.known["red"] = Waiting.MOVES
+        stream, passed_on = (client.start("SendMessage", order(group=group)) for group in ("blue", "red"))
+        await until("the calls are held", lambda: (one.held, other.held) == (1, 1))
+        other.proxy._placed_sends.stop()
+        await until("it is given back", lambda: one.held == 2)
         one.proxy._placed_sends.stop()
-        assert await told(client, stream) == Code.HA_NOT_AVAILABLE
+        assert [await told(client, each) for each in (stream, passed_on)] == [Code.HA_NOT_AVAILABLE] * 2
