@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_placement import wait_for_placement
 from tests.support.cluster import Cluster
+from tests.support.placed_messages import wait_for_placement
 
 pytestmark = pytest.mark.slow
 
@@ -85,16 +85,16 @@ async def test_a_consumer_gets_each_message_group_in_order_while_its_place_chang
         admin = cluster.admin
         await asyncio.to_thread(admin.create_topic, "Orders", 2, "FIFO", 6, "broker-a")
         await asyncio.to_thread(admin.create_group, "billing", fifo=True)
-        await asyncio.to_thread(wait_for_placement, cluster, ("broker-a", 2))
+        await asyncio.to_thread(wait_for_placement, cluster, "Orders", ("broker-a", 2))
         producer = await programs(PRODUCER, cluster.grpc_addresses)
         producer.tell("5")
         await producer.said()
         await asyncio.to_thread(admin.create_topic, "Orders", 4, "FIFO", 6, "broker-a")
-        await asyncio.to_thread(wait_for_placement, cluster, ("broker-a", 4))
+        await asyncio.to_thread(wait_for_placement, cluster, "Orders", ("broker-a", 4))
         producer.tell("3")
         await producer.said()
         await asyncio.to_thread(admin.create_topic, "Orders", 4, "FIFO", 6, "broker-b")
-        await asyncio.to_thread(wait_for_placement, cluster, ("broker-a", 4), ("broker-b", 4))
+        await asyncio.to_thread(wait_for_placement, cluster, "Orders", ("broker-a", 4), ("broker-b", 4))
         producer.tell("5")
         numbers = (await producer.said())["numbers"]
         consumer = await programs(CONSUMER, cluster.grpc_addresses)
@@ -105,7 +105,7 @@ async def test_a_consumer_gets_each_message_group_in_order_while_its_place_chang
         # and while both are at work
         producer.tell("8")
         await asyncio.to_thread(admin.create_topic, "Orders", 8, "FIFO", 6, "broker-b")
-        await asyncio.to_thread(wait_for_placement, cluster, ("broker-a", 4), ("broker-b", 8))
+        await asyncio.to_thread(wait_for_placement, cluster, "Orders", ("broker-a", 4), ("broker-b", 8))
         numbers = (await producer.said())["numbers"]
         consumer.tell(str(numbers))
         told = await consumer.said()

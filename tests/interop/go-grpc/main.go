@@ -159,9 +159,13 @@ func report(name string, promise func()) {
 }
 
 func await(what string, holds func() bool) {
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(retry) {
+	awaitFor(patience, what, holds)
+}
+
+func awaitFor(limit time.Duration, what string, holds func() bool) {
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(retry) {
 		if time.Now().After(deadline) {
-			panic(fmt.Sprintf("not within %s: %s", patience, what))
+			panic(fmt.Sprintf("not within %s: %s", limit, what))
 		}
 	}
 }
