@@ -57,7 +57,7 @@ class PlacementService:
             PLACEMENTS_TOPIC,
             self.table,
             journal_settings,
-            in_slices=InSlices(self.table.freeze, self.table.begin_again, scheduler.call_soon),
+            in_slices=InSlices(self.table.freeze, self.table.begin_again, scheduler),
         )
         self._is_leading = False
         self._revision = -1  # of the latest news since this broker leads
@@ -196,7 +196,7 @@ class PlacementService:
         self._prepared_at.clear()
 
     def close(self) -> None:
-        """Nothing waits here."""
+        self._journal.close()
 
     # ---- inside
 

@@ -32,7 +32,7 @@ class Story:
         self.service.lead()
 
     def read(self, log: MemoryRecordLog | None = None) -> PlacementService:
-        settings = JournalSettings(snapshot_every_records=150, snapshot_bytes_factor=0, snapshot_part_bytes=8192)
+        settings = JournalSettings(150, 0, 8192, 0)
         turns = self.turns if log is None else Turns()
         service = PlacementService(log or self.log, OWN, lambda _: {0: self.version}, turns, settings)
         service.rebuild()
