@@ -39,6 +39,7 @@ from brokerd.native import library
 from brokerd.pop.survey import PopSurvey
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
+from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import handlers_of, on_master
@@ -64,7 +65,6 @@ from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import CorruptedFile, StorageError
 from remoting.exporter import MetricsExporter
-from remoting.facts.lag import topic_lags
 from remoting.guarding.guard import Guard
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
@@ -380,7 +380,7 @@ class Broker:
             self._connections.__len__,
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
-            lambda: topic_lags(self._processors.state.state()),
+            LagSurvey(lambda: self._processors.state.walk(), asyncio.get_running_loop()).lags,
             self._proxy.figures,
             PopSurvey(self.core.pop.ledger, self.core.pop.gate, asyncio.get_running_loop(), wall_ms),
             wall_ms,

@@ -24,7 +24,7 @@ from brokerd.pop.reading import message_group_at
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
-from brokerd.processors.administration.state import StateFigures, StateProcessor
+from brokerd.processors.administration.state import StateFigures, StateParts, StateProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -153,7 +153,10 @@ def build_processors(parts: Parts) -> Processors:
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),
-        state=StateProcessor(parts.names.cluster, consumption, replica.state, store.commitlog, figures, wall_ms),
+        state=StateProcessor(
+            StateParts(parts.names.cluster, consumption, replica.state, store.commitlog, figures, wall_ms),
+            scheduler.call_soon,
+        ),
         locks=LockProcessor(
             parts.locks,
             metadata,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import orjson
@@ -55,6 +54,10 @@ class JournalSettings:
     )
     snapshot_part_bytes: int = setting(
         1 << 20, "a snapshot is cut into records of about this size", minimum=1024, maximum=2 << 20
+    )
+
+    snapshot_pause_ms: int = setting(
+        20, "pause after each eighth of that of a large snapshot, for what else is written", minimum=0, maximum=1000
     )
 
     def __post_init__(self) -> None:
@@ -207,6 +210,10 @@ class Journal:
         if self._snapshot_wanted and self._writer is None:
             self._write_snapshot()
 
+    def close(self) -> None:
+        """Nothing more is written of a snapshot under way; it does not count."""
+        self._abandon()
+
     def held_offset(self) -> int | None:
         """From where on the log must be kept so that the table can be read from it; None while the topic is empty."""
         low, high = self._log.queue_range(self.topic, 0)
@@ -262,7 +269,7 @@ class Journal:
 
     def _read_in_turns(self, reread: Reread, in_slices: InSlices) -> None:
         if self._reread is reread and not self._read_on(reread):
-            in_slices.call_soon(partial(self._read_in_turns, reread, in_slices))
+            in_slices.scheduler.call_soon(self._read_in_turns, reread, in_slices)
 
     def _read_on(self, reread: Reread) -> bool:
         """Whether all is read."""
@@ -297,12 +304,13 @@ class Journal:
             self._refused(error)
             return
         if not writer.is_done:
-            in_slices.call_soon(partial(self._write_slice, writer, in_slices))
+            pause_s = self._settings.snapshot_pause_ms / 1000
+            in_slices.scheduler.call_later(pause_s, self._write_slice, writer, in_slices)
             return
         self._snapshot_bytes = writer.size
         self._abandon()
         if self._snapshot_wanted:  # a new file was begun meanwhile
-            in_slices.call_soon(self.maintain)
+            in_slices.scheduler.call_soon(self.maintain)
 
     def _abandon(self) -> None:
         """What is written of a snapshot stays as it is."""

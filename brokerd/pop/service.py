@@ -75,7 +75,7 @@ class PopService:
             POP_TOPIC,
             ledger,
             journal_settings,
-            in_slices=InSlices(ledger.freeze, ledger.begin_again, scheduler.call_soon),
+            in_slices=InSlices(ledger.freeze, ledger.begin_again, scheduler),
         )
         self.starts = StartOffsets(around.reads, lambda: record_log.end_offset, settings.recent_log_bytes)
         self._around = around
@@ -178,7 +178,9 @@ class PopService:
         self.looking.end(NotMaster())
         self.gate.forget()
 
-    close = step_down
+    def close(self) -> None:
+        self.step_down()
+        self.journal.close()
 
     # ---- events
 

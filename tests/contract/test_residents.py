@@ -60,7 +60,7 @@ STORE = StoreSettings(
 )
 OWN, ANOTHER = "broker-a", "broker-b"  # broker groups
 DELAYS = (1000, 2000, 5000)
-JOURNAL = JournalSettings(snapshot_every_records=64, snapshot_part_bytes=1024)
+JOURNAL = JournalSettings(snapshot_every_records=64, snapshot_part_bytes=1024, snapshot_pause_ms=0)
 LEVELS = 3
 HOST = pack_host("10.0.0.2", 10911)
 QUEUES = 2

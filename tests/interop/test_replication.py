@@ -138,9 +138,7 @@ def wait_for_copy(copy: Member, original: Member, start: int, end: int) -> None:
     def is_copied() -> bool:
         try:
             return read_log(copy.store, end)[-len(expected) :] == expected
-        except (
-            FileNotFoundError
-        ):  # the original starts after a kill and drops a file behind the end of what it recovered
+        except FileNotFoundError:  # the original dropped a file behind the end of what it recovered after a kill
             return False
 
     eventually("equal files", is_copied, 60)

@@ -16,7 +16,7 @@ from brokerd.placement.service import PlacementService
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
-from brokerd.processors.administration.state import StateFigures, StateProcessor
+from brokerd.processors.administration.state import StateFigures, StateParts, StateProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -231,7 +231,10 @@ class RemotingBroker(PopBroker):
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             HandoverProcessor("broker-a", self.pop_service.answers, self.placements, self.pop_service.gate),
-            StateProcessor("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
+            StateProcessor(
+                StateParts("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
+                self.turns.call_soon,
+            ),
             LockProcessor(
                 self.locks,
                 self.metadata,
