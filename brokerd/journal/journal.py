@@ -32,12 +32,14 @@ from brokerd.journal.replay import (
 )
 from brokerd.journal.reread import Reread
 from brokerd.journal.slices import InSlices, SliceWriter
+from brokerd.loop.scheduler import Timer
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.settings import check, setting
 
 log = logging.getLogger(__name__)
 
+_SETTLE_S = 1.0  # of a new master: what it takes first would be acknowledged behind a large snapshot
 _RETRY_AFTER_RECORDS = 256
 _SLICES_PER_PART = 8
 
@@ -94,6 +96,7 @@ class Journal:
         self._last_snapshot = -1  # where it begins
         self._in_slices = in_slices
         self._writer: SliceWriter | None = None  # of the snapshot under way
+        self._settling: Timer | None = None
         self._appended = 0  # records since this journal was made
         self._reread: Reread | None = None  # under way
         self._is_read = False
@@ -210,6 +213,11 @@ class Journal:
         if self._snapshot_wanted and self._writer is None:
             self._write_snapshot()
 
+    def maintain_when_settled(self) -> None:
+        """The same for a table with slices, and a broker that has just become the master: a little later."""
+        assert self._in_slices is not None
+        self._settling = self._in_slices.scheduler.call_later(_SETTLE_S, self.maintain)
+
     def close(self) -> None:
         """Nothing more is written of a snapshot under way; it does not count."""
         self._abandon()
@@ -314,6 +322,9 @@ class Journal:
 
     def _abandon(self) -> None:
         """What is written of a snapshot stays as it is."""
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -182,7 +182,7 @@ class PlacementService:
     def lead(self) -> None:
         """What an earlier master prepared has to be acknowledged again before the controllers are told of it."""
         self._is_leading = True
-        self._scheduler.call_soon(self._journal.maintain)
+        self._journal.maintain_when_settled()
         if self._journal.applied_offset:
             self._when_durable(lambda: None)
 

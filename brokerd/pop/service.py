@@ -166,7 +166,7 @@ class PopService:
         self.ledger.resume(now_ms, self.settings.lease_grace_ms, self.settings.inherited_lease_ms)
         self._serving = True
         self._administration.drop_orphans()
-        self._around.scheduler.call_soon(self.journal.maintain)
+        self.journal.maintain_when_settled()
         self._reviver.start()
 
     def step_down(self) -> None:
