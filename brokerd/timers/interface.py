@@ -37,9 +37,11 @@ class Timers(Protocol):
     def window_ms(self) -> int:
         """What is due further ahead than this is appended again on the way."""
 
-    @property
     def recall_key(self) -> bytes | None:
-        """The secret of this broker group that makes handles; None while no master has drawn it, or it may still be lost."""
+        """The secret of this broker group that makes handles, drawn when there is none; None when the log does not take it now.
+
+        A handle made with it may be given out when a timer that was appended afterwards is acknowledged.
+        """
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         """Whether the timer that waited first at that queue offset still waits, and was not recalled. On the master."""
