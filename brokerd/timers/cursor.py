@@ -5,10 +5,10 @@ offsets are those of the timer topic's queue:
 
     begin     {v, to: key, taken, offsets: [the first, differences, ...], names: [[name, slot], ...], aside: [offset, ...],
               back: [offset, ...]}
-              The records that follow in the log, one for each of the `offsets` and in their order, deliver these timers. All others
-              with keys up to `to` were delivered before, taken back, or are set `aside`, since they cannot be read or stored now;
-              those that come `back` are set aside no longer. `taken` entries were behind the cursor before. `names` are taken back
-              from now on, by clients' markers
+              The records that follow in the log, one for each of the `offsets` and in their order, deliver these timers. All
+              others with keys up to `to` were delivered before, taken back, or are set `aside`, since they cannot be read or
+              stored now; those that come `back` are set aside no longer. `taken` entries were behind the cursor before. `names`
+              are taken back from now on, by clients' markers
     recalled  {v, place, due}: the timer whose first record is at that offset is taken back; it would be due then
     key       {v, key}: what makes handles of recall, in hexadecimal digits
     snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
