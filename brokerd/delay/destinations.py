@@ -11,7 +11,8 @@ from remoting.record.codec import Record
 
 
 def destination_of(record: Record, metadata: MetadataService) -> Target | None:
-    """Where a message that waited goes. None when what the message was sent to is gone: a deleted topic, or a retry topic whose group is deleted.
+    """Where a message that waited goes. None when what it was sent to is gone: a deleted topic, or a retry topic whose group is
+    deleted.
 
     Raises RequestError when a retry topic that is needed cannot be made now.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -26,6 +26,7 @@ from brokerd.timers.horizon import Horizon
 from brokerd.timers.settings import TimerSettings
 from remoting import codes
 from remoting.errors import LogboomError
+from remoting.exposition import Histogram
 from remoting.names import TIMER_TOPIC
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ _ASIDE_EVERY_MS: Final = 10_000
 _ASIDE_FOR_MS: Final = 3_600_000
 _ASIDE_AT_ONCE: Final = 16
 _NEVER_MS: Final = 1 << 62
+LATE_BOUNDS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600, 86_400)
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class TimerCounters:
     failures: int = 0  # attempts; they are repeated
     lost: int = 0  # their topic or group was removed while they waited, or they could not be read for long
     last_late_ms: int = -1
+    late_s: Histogram = field(default_factory=lambda: Histogram(LATE_BOUNDS_S))
 
 
 class Delivery:
@@ -294,6 +297,8 @@ class Delivery:
         counters.lost += batch.lost
         if batch.due_ms:
             counters.last_late_ms = max(0, now_ms - min(batch.due_ms))
+        for due_ms in batch.due_ms:
+            counters.late_s.observe(max(0, now_ms - due_ms) / 1000)
 
     def _acknowledged(self, life: int, messages: int, size_bytes: int, status: PutStatus) -> None:
         if life != self._life:

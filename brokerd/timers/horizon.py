@@ -1,7 +1,7 @@
 """What is due soon, kept in memory: loaded from the far timers ahead of its time, and added to by what arrives.
 
-It covers the keys up to `covered`: of these, it has all entries that are not delivered. What is due later waits with the far ones,
-and so does the rest of what does not fit.
+It covers the keys up to `covered`: of these, it has all entries that are not delivered. What is due later waits with the far
+ones, and so does the rest of what does not fit.
 """
 
 from __future__ import annotations

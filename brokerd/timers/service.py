@@ -1,9 +1,9 @@
 """Timers on the group's log: on the master, what is due is delivered, in the order in which it is due.
 
 One cursor among the timers says how far that is. A batch is one write: a record that moves the cursor and announces what is
-delivered, and behind it the messages for their own topics. So batches need not wait for one another, and whoever becomes the master
-with a log that was cut inside a batch knows what is missing, and delivers just that. Timers further ahead than their file of the
-log lasts are appended again on the way.
+delivered, and behind it the messages for their own topics. So batches need not wait for one another, and whoever becomes the
+master with a log that was cut inside a batch knows what is missing, and delivers just that. Timers further ahead than their file
+of the log lasts are appended again on the way.
 
 Nothing moves the cursor past a timer that was appended and is not dispatched yet: that one would never be found.
 """
@@ -226,7 +226,7 @@ class TimerService:
             )
 
     def _is_there(self, timer: Recalled) -> bool:
-        """Whether the timer's first record is the one that is meant. One whose file is gone was it: it was appended again since."""
+        """Whether the timer's first record is the one that is meant. One whose file is gone was: it was appended again since."""
         low, end = self._log.queue_range(TIMER_TOPIC, 0)
         if timer.place < low:
             return True
