@@ -12,7 +12,20 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.metadata.service import MetadataService
 from brokerd.store.draft import Draft
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import DELETE_KEY, OUT_MS, PLACE, RECALL, Key, due_by, key_of, kind_of, number_of, slot_of
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    MAX_DUE_MS,
+    OUT_MS,
+    PLACE,
+    RECALL,
+    Key,
+    due_by,
+    due_of,
+    key_of,
+    kind_of,
+    number_of,
+    slot_of,
+)
 from brokerd.timers.copies import delivered, name_of, place_of, rolled
 from brokerd.timers.cursor import Begin, TimerTable
 from brokerd.timers.far import Found
@@ -24,6 +37,7 @@ from remoting.record.codec import decode_record
 log = logging.getLogger(__name__)
 
 MAX_ASIDE: Final = 10_000
+MAX_RECALLED: Final = 200_000  # that still wait for their time, of each kind
 
 
 @dataclass(slots=True)
@@ -43,6 +57,7 @@ class Batch:
     rolled: int = 0
     recalled: int = 0
     lost: int = 0
+    least_rolled_ms: int = MAX_DUE_MS  # the cursor stays before what is appended again
 
     def begin(self) -> Begin:
         """The record in front of it."""
@@ -70,7 +85,8 @@ class Batches:
         """Of the first of these entries behind the cursor, which are due, as many as fit; `entries` says how many."""
         batch = Batch(self._table.cursor)
         for (code, offset), unit in zip(found, self._units([offset for _, offset in found]), strict=True):
-            if batch.drafts and batch.size_bytes + unit[1] > size_bytes:
+            is_too_large = batch.drafts and batch.size_bytes + unit[1] > size_bytes
+            if is_too_large or due_of(code) >= batch.least_rolled_ms:
                 break
             batch.taken += 1
             batch.entries += 1
@@ -149,7 +165,7 @@ class Batches:
         properties = record.property_map()
         if kind_of(code) == RECALL:
             if PLACE not in properties:
-                batch.names.append((properties[DELETE_KEY], _slot(properties, code)))
+                self._add_name(batch, properties[DELETE_KEY], _slot(properties, code))
             return
         place = place_of(kind_of(code), properties, offset)
         if not is_promised and self._is_recalled(batch, properties, place, code):
@@ -161,16 +177,25 @@ class Batches:
             batch.lost += 1
             return
         due_ms = due_by(properties)
-        now_ms = max(now_ms, batch.to.due_ms)
-        if due_ms is not None and due_ms > now_ms:
-            draft = rolled(record, place, due_ms, leg_before(due_ms, now_ms, self._window_ms()))
+        if due_ms is not None and due_ms > due_of(
+            code
+        ):  # also when it is due by now: it comes behind what is due before
+            draft = rolled(record, place, due_ms, leg_before(due_ms, now_ms, batch.to.due_ms + 1, self._window_ms()))
             batch.rolled += 1
+            batch.least_rolled_ms = min(batch.least_rolled_ms, due_ms)
         else:
             draft = delivered(record, target, place)
             batch.due_ms.append(record.store_timestamp_ms if due_ms is None else due_ms)
         batch.offsets.append(offset)
         batch.drafts.append(draft)
         batch.size_bytes += size
+
+    def _add_name(self, batch: Batch, name: str, slot_ms: int) -> None:
+        if len(self._table.names) + len(batch.names) < MAX_RECALLED:
+            batch.names.append((name, slot_ms))
+        else:
+            log.error("a delete marker for %s has no effect: %d timers are recalled already", name, MAX_RECALLED)
+            batch.lost += 1
 
     def _is_recalled(self, batch: Batch, properties: dict[str, str], place: int, code: int) -> bool:
         if place in self._table.places:
@@ -183,4 +208,4 @@ class Batches:
 
 def _slot(properties: dict[str, str], code: int) -> int:
     slot_ms = number_of(properties, OUT_MS)
-    return slot_of(code >> 2) if slot_ms is None else slot_ms
+    return slot_of(due_of(code)) if slot_ms is None else slot_ms

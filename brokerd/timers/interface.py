@@ -22,8 +22,8 @@ class Timers(Protocol):
 
     A record of the timer topic is stamped and appended in one turn of the loop, so that it is behind the cursor: it has the
     property `codes.DUE_MS`, which is `least_due_ms` or later, also when somebody asked for an earlier time, and `codes.LEG_MS`
-    (`rolling.leg_before`) when it is due further ahead than `window_ms`. A delete marker that a client sends is due when its slot
-    begins (`codes.OUT_MS`), or at `least_due_ms` if that is later, and has no leg.
+    (`rolling.leg_before`) when it is due further ahead than `window_ms`. A delete marker that a client sends says in
+    `codes.OUT_MS` which slot it is for, and has the leg `least_due_ms`: it is effective at once.
     """
 
     def now_ms(self) -> int:

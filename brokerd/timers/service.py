@@ -19,7 +19,7 @@ from brokerd.journal.record_log import RecordLog, error_of
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.timers.batch import Batches
+from brokerd.timers.batch import MAX_RECALLED, Batches
 from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
@@ -215,6 +215,11 @@ class TimerService:
         """Raises RequestError for a timer that cannot be taken back."""
         if timer.place in self.table.places:
             raise RequestError(codes.ILLEGAL_OPERATION, "this message was recalled before")
+        if len(self.table.places) >= MAX_RECALLED:
+            raise RequestError(
+                codes.SYSTEM_BUSY,
+                f"{MAX_RECALLED} messages that are not due yet are recalled already; recall more when these are due",
+            )
         if not self.is_pending(timer.place, timer.due_ms):
             raise RequestError(
                 codes.ILLEGAL_OPERATION, "this message cannot be recalled any more: it was delivered when it was due"

@@ -211,6 +211,7 @@ class MemoryRecordLog:
     def cut(self, end_offset: int) -> None:
         """Truncate: forget every record that starts at or after the position."""
         self._tail = [each for each in self._tail if each[2][0] < end_offset]
+        self._appended.clear()
         for key, units in self._dispatched.items():
             while units and units[-1][0] >= end_offset:
                 units.pop()
