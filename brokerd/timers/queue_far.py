@@ -66,8 +66,16 @@ class QueueFar:
 
     def held_queue_offset(self, cursor: Key) -> int:
         held = max(self._held, self._queue_range()[0])
-        while held < self._scanned and self._last[held // CHUNK] < cursor.due_ms:
-            held = min((held // CHUNK + 1) * CHUNK, self._scanned)
+        while held < self._scanned:
+            chunk = held // CHUNK
+            stop = min((chunk + 1) * CHUNK, self._scanned)
+            if self._last[chunk] >= cursor.due_ms:
+                codes = [code for _, _, code in self._read(held, stop)]
+                pending = (offset for offset, code in enumerate(codes, held) if key_of(code, offset) > cursor)
+                held = next(pending, stop)
+                if held < stop:
+                    break
+            held = stop
         self._held = held
         return held
 
