@@ -53,7 +53,8 @@ class QueueFar:
         return self._scanned
 
     def between(self, after: Key, until_ms: int, limit: int) -> Sequence[Found] | None:
-        if self.step():
+        if self._scanned < self._queue_range()[1]:
+            self.step()
             return None
         wanted = after, until_ms, limit
         search = self._search
