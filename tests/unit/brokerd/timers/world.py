@@ -177,7 +177,7 @@ class World:
 
     def set_clock(self) -> None:
         """Somebody sets the wall clock, and back again; then nobody does for a while."""
-        if not self.ahead_ms and 0 < self.set_at_ms and steady_ms(self.turns) - self.set_at_ms < PATIENCE_MS:
+        if not self.ahead_ms and self.set_at_ms > 0 and steady_ms(self.turns) - self.set_at_ms < PATIENCE_MS:
             return
         self.believe()
         self.set_at_ms = steady_ms(self.turns)
