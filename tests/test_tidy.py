@@ -54,6 +54,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["journal"],
         ["members", "metadata", "placement", "statistics"],
         ["delay"],
+        ["timers"],
         ["pop"],
         ["consuming", "retry", "transactions"],
         ["sending"],

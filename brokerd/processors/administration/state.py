@@ -22,6 +22,7 @@ from remoting.facts.broker_state import (
     QuorumState,
     ScheduleState,
     ScrubState,
+    TimerState,
     TopicState,
     Totals,
     TransactionState,
@@ -43,6 +44,7 @@ class StateFigures:
     connections: Callable[[], int]
     transactions: Callable[[], TransactionState]
     schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
+    timers: Callable[[], TimerState]
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
     begins_recently: Callable[[str, int], bool]  # of a queue, as `StartOffsets` says
     retention_doubt: Callable[[], str]  # why files stay that would go by this machine's clock; "" = none does
@@ -117,6 +119,7 @@ class StateWalk:
             groups=tuple(self.groups),
             transactions=figures.transactions(),
             schedule=figures.schedule(),
+            timers=figures.timers(),
             index_lag_bytes=figures.index_lag_bytes(),
             kernel=figures.kernel,
             scrub=figures.scrub(),
