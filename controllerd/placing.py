@@ -58,7 +58,7 @@ class Placing:
         self._reports = Reports()
         self._wanted = Wanted()
         self._changes = Changes()
-        self._followed = 0  # up to which revision all records were heard
+        self._followed = 0  # up to which revision all records were followed, as the leader
         self._proposed: dict[str, int] = {}  # versions by topic
         self._open: dict[tuple[str, int], int] = {}  # proposals, and since when they are seen here
         self._failed: dict[str, tuple[int, int]] = {}  # by topic: how often in a row, and when to try again
@@ -113,18 +113,18 @@ class Placing:
     def recorded(self, record: Record, state: PlacementsState) -> None:
         """A placement changed, on every controller."""
         present = state.topics.get(record.topic)
+        self._changes.changed(record.topic, state)
+        if isinstance(record, PlacementActivated):
+            self._failed.pop(record.topic, None)
+        if not self._driver.is_serving:
+            return  # whoever begins to lead looks at all topics of which it did not follow each record
         if state.revision == self._followed + 1:
             self._followed = state.revision
         self._wanted.changed(record.topic)
-        self._changes.changed(record.topic, state)
         if present is not None and present.proposed is not None:
             self._proposed[record.topic] = present.proposed.version
         else:
             self._proposed.pop(record.topic, None)
-        if isinstance(record, PlacementActivated):
-            self._failed.pop(record.topic, None)
-        if not self._driver.is_serving:
-            return
         if isinstance(record, PlacementActivated) and present is not None and present.active is not None:
             log.info("%s: version %d of its placement is in force", record.topic, present.active.version)
         if present is not None:
@@ -155,7 +155,7 @@ class Placing:
 
     def _look(self, now_ms: int) -> None:
         state = self._machine.placements
-        if state.revision != self._followed:  # a snapshot replaced it
+        if state.revision != self._followed:  # a snapshot replaced it, or others led
             self._followed = state.revision
             self._wanted.replaced(state)
             self._proposed = {topic: each.proposed.version for topic, each in state.topics.items() if each.proposed}
@@ -176,10 +176,10 @@ class Placing:
         if told != wanted.told:
             wanted.tell(told, state)
         wanted.compare(state, now_ms, _COMPARED_AT_ONCE)
-        for topic, (request, since_ms) in wanted.requests.items():
+        for request in wanted.settled(now_ms, _SETTLE_MS):
             if len(self._open) + len(self._under_way) >= _MOST_OPEN:
                 break
-            if now_ms - since_ms >= _SETTLE_MS and now_ms >= self._failed.get(topic, (0, 0))[1]:
+            if now_ms >= self._failed.get(request.topic, (0, 0))[1]:
                 self._ask(request)
 
     def _ask(self, request: Request) -> None:

@@ -33,7 +33,7 @@ from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.finishing import Finishing
 from brokerd.pop.giving import Giving
-from brokerd.pop.handles import split_retry_topic
+from brokerd.pop.handles import bases_of_retry_topic
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.looking import PopLooking
 from brokerd.pop.order.answers import Answers
@@ -188,9 +188,7 @@ class PopService:
         """Messages became readable."""
         for arrival in arrivals:
             self._wake(arrival.topic, arrival.queue_id, None, arrival.tags_codes)
-            returned = split_retry_topic(arrival.topic)
-            if returned is not None:
-                group, topic = returned
+            for group, topic in bases_of_retry_topic(arrival.topic):
                 self._wake(topic, ANY_QUEUE, group, arrival.tags_codes)
 
     def metadata_changed(self, change: Change) -> None:

@@ -145,7 +145,7 @@ class Forwarder:
 
     def execute(self, name: str, calls: Sequence[Call]) -> None:
         """Carry out the calls of one read event for one method."""
-        here = self._serves_here
+        here = self.serves_here
         connection = self._master()
         if name == TELEMETRY:
             # settings are answered from this broker's own tables, at once; a master elsewhere is told who is there
@@ -215,7 +215,7 @@ class Forwarder:
         """Each attempt sees by itself whether there is a master."""
 
     def attempt(self, held: _Held) -> _Held | None:
-        if self._serves_here:
+        if self.serves_here:
             self._here.setdefault(held.what, []).append(held.call)
             return None
         connection = self._master()
@@ -239,7 +239,8 @@ class Forwarder:
     # ---- the connection to the master
 
     @property
-    def _serves_here(self) -> bool:
+    def serves_here(self) -> bool:
+        """Whether calls are carried out here."""
         return self._mastership.is_master and not self._mastership.is_handing_over
 
     def _master(self) -> RemotingConnection | None:

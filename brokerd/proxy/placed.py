@@ -6,13 +6,15 @@ send after it gave back an earlier one that was on the same connection. What it 
 
 Sends of a message group are carried out in the order in which they came. While one is held, or may still be given back by an
 earlier owner or an earlier master of the owner, later ones wait. What is held waits until its client's deadline or a few seconds;
-that is bounded, and so is what is with owners. A call whose outcome is unknown is not repeated.
+that is bounded, and so is what is with owners. A call whose outcome is unknown is not repeated. A broker that does not serve as
+the master any more gives what it holds to the next one.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -21,7 +23,7 @@ from brokerd.placement.rules import Owner, Waiting
 from brokerd.placement.service import PlacementService
 from brokerd.proxy.calls import Call, GrpcStatus, run
 from brokerd.proxy.forward import ForwardSettings
-from brokerd.proxy.forwarded import GRPC_STATUS
+from brokerd.proxy.forwarded import GRPC_STATUS, ForwardedCall
 from brokerd.proxy.held_calls import Held, HeldCalls
 from brokerd.proxy.methods.placing import Placing, Unplaced
 from brokerd.proxy.methods.send_message import refuse
@@ -87,6 +89,13 @@ class _Received:
         self._sends.place(_Send(unplaced, is_passed_on=True))
 
 
+class Mastership(NamedTuple):
+    """Whether this broker serves as its group's master, and who takes its clients' sends when it does not."""
+
+    serves_here: Callable[[], bool]
+    send: Callable[[Sequence[Call]], None]
+
+
 class PlacedSends:
     """Implements `methods.placing.Placing` for clients' calls; `received` for those of other broker groups."""
 
@@ -98,6 +107,7 @@ class PlacedSends:
         scheduler: Scheduler,
         tasks: TaskOwner,
         settings: ForwardSettings,
+        mastership: Mastership,
     ) -> None:
         self._placements = placements
         self._masters = masters
@@ -105,6 +115,7 @@ class PlacedSends:
         self._scheduler = scheduler
         self._tasks = tasks
         self._settings = settings
+        self._mastership = mastership
         self._call_ids = itertools.count(1)
         self._connections: dict[str, RemotingConnection] = {}  # by address
         self._dialling: set[str] = set()
@@ -148,6 +159,19 @@ class PlacedSends:
         if not self._hand_over(held):
             self._hold(held)
 
+    def let_go(self) -> None:
+        """Give what is held to the next master; nothing happens while this broker serves as that."""
+        if self._mastership.serves_here():
+            return
+        own: list[Call] = []
+        for held in self._held.take_all():
+            if isinstance(held.call, ForwardedCall):
+                held.call.give_back()
+            elif held.call.live:
+                own.append(held.call)
+        if own:
+            self._mastership.send(own)
+
     def stop(self) -> None:
         """Refuse what is held, and give back what other broker groups passed on."""
         self._stopped = True
@@ -177,12 +201,13 @@ class PlacedSends:
 
     def look(self) -> None:
         """What waits for a change of placements is not asked about again before there is one."""
+        self.let_go()
         self._reached = {Waiting.BEHIND: True, Waiting.MOVES: False, Waiting.UNKNOWN: False}
 
     def attempt(self, held: _Held) -> _Held | None:
         """Have it carried out where its message groups belong now; it stays while that cannot be done."""
         unplaced = held.what.unplaced
-        if not self._is_worth_a_try(unplaced.where):
+        if not self._is_worth_a_try(unplaced.where) or not self._mastership.serves_here():
             return held
         found = {self._where(unplaced, group) for group in unplaced.message_groups}
         waiting = next((where for where in found if isinstance(where, Waiting)), None)

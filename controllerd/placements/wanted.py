@@ -5,7 +5,7 @@ Only topics of which something changed are compared, so many of them at once as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from controllerd.placements.compare import Told, difference
@@ -46,6 +46,12 @@ class Wanted:
             were, are = before.groups.get(name, {}), told.groups.get(name, {})
             if were is not are:
                 self._due |= dict.fromkeys(sorted({topic for topic, _ in were.items() ^ are.items()}))
+
+    def settled(self, now_ms: int, settle_ms: int) -> Iterator[Propose | Drop]:
+        """What has been wanted for so long, and is still: nothing of it changed since it was found."""
+        for topic, (request, since_ms) in self.requests.items():
+            if now_ms - since_ms >= settle_ms and topic not in self._due:
+                yield request
 
     def compare(self, state: PlacementsState, now_ms: int, most: int) -> None:
         """Look at so many of the topics that are due."""

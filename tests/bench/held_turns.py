@@ -24,6 +24,7 @@ from brokerd.placement.rules import Owner, Waiting
 from brokerd.proxy.calls import GrpcStatus, Handler, Peer
 from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.methods.table import build_methods
+from brokerd.proxy.placed import Mastership as PlacedMastership
 from brokerd.proxy.placed import PlacedSends
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import encode_messages
@@ -163,7 +164,8 @@ class Broker:
         services = replace(fakes.services(), sender=sender, broker_name=_OWN)
         settings = ForwardSettings(max_held=1_000_000, max_held_bytes=1 << 40, max_in_flight_bytes=1 << 40)
         self.placements, owners, tasks, dialler = Placements(), Owners(), TaskOwner("held"), RemotingClient()
-        given: Any = (self.placements, owners, dialler, self.turns, tasks, settings)
+        always = PlacedMastership(lambda: True, lambda _calls: None)
+        given: Any = (self.placements, owners, dialler, self.turns, tasks, settings, always)
         self.placed = PlacedSends(*given)
         self.placed._connections[owners.master_of(_OTHER)] = owners  # type: ignore[assignment]
         methods = build_methods(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from brokerd.processors.administration.topic_states import TopicStates
 from brokerd.processors.offsets.consumption import Consumption
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.store.log.commitlog import CommitLog
+from remoting.errors import LogboomError
 from remoting.facts.broker_state import (
     BrokerState,
     ChannelState,
@@ -175,27 +176,33 @@ class StateProcessor:
 
     def _steps(self, asking: Sequence[tuple[RemotingConnection, Command]]) -> Iterator[int]:
         try:
-            walk = self.walk()
-            yield from walk.steps()
-            topics: list[bytes] = []
-            for topic in walk.topics:
-                topics.append(self._topic_states.encoded(topic))
-                yield 1 + len(topic.queues) // _CHEAP
-            groups: list[bytes] = []
-            for group in walk.groups:
-                consumed: list[bytes] = []
-                for each in group.topics:
-                    consumed.append(encode_item(each))
-                    yield 1 + len(each.queues) // _CHEAP
-                groups.append(encode_around(replace(group, topics=()), {"topics": consumed}))
-                yield 1 + len(group.members)
-            document = encode_around(replace(walk.state(), topics=(), groups=()), {"topics": topics, "groups": groups})
+            document = yield from self._document()
             for connection, request in asking:
                 connection.respond(request, body=document)
+        except LogboomError as error:  # in a later turn nobody else would tell them
+            for connection, request in asking:
+                connection.respond_error(request, error)
         finally:
             self._is_answering = False
             if self._waiting:
                 self._call_soon(self._answer)
+
+    def _document(self) -> Generator[int, None, bytes]:
+        walk = self.walk()
+        yield from walk.steps()
+        topics: list[bytes] = []
+        for topic in walk.topics:
+            topics.append(self._topic_states.encoded(topic))
+            yield 1 + len(topic.queues) // _CHEAP
+        groups: list[bytes] = []
+        for group in walk.groups:
+            consumed: list[bytes] = []
+            for each in group.topics:
+                consumed.append(encode_item(each))
+                yield 1 + len(each.queues) // _CHEAP
+            groups.append(encode_around(replace(group, topics=()), {"topics": consumed}))
+            yield 1 + len(group.members)
+        return encode_around(replace(walk.state(), topics=(), groups=()), {"topics": topics, "groups": groups})
 
 
 def _dated(leading: LeadingFacts, now_ms: int) -> QuorumState:

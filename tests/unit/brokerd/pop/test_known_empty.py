@@ -218,3 +218,16 @@ def test_what_comes_back_in_a_burst_is_given_in_one_look() -> None:
     assert looks == [8, 2], "the others, who get nothing"
     assert sum(len(each.messages) for each in waiting[:8]) == 256
     assert all(each.waits for each in waiting[8:])
+
+
+@pytest.mark.parametrize("wait_ms", [0, 5000])
+def test_what_comes_to_a_retry_topic_of_the_older_name_is_looked_for(wait_ms: int) -> None:
+    broker = master()
+    broker.topic("a_t")
+    broker.group("my_g")
+    broker.metadata.ensure_topic("%RETRY%my_g_a_t")
+    waiting = broker.receive(1, group="my_g", topic="a_t", wait_ms=wait_ms)
+    broker.send("older", topic="%RETRY%my_g_a_t")
+    broker.turns.run()
+    receive = waiting if wait_ms else broker.receive(1, group="my_g", topic="a_t", wait_ms=5000)
+    assert receive.bodies == ["older"]

@@ -10,6 +10,7 @@ from brokerd.processors.administration import lag_survey, state
 from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.state import StateProcessor
 from remoting import codes
+from remoting.errors import StorageError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.codec import decode
 from remoting.facts.lag import topic_lags
@@ -152,3 +153,19 @@ def test_lags_are_those_of_the_last_whole_look(broker: RemotingBroker, monkeypat
     assert survey.lags() == first
     broker.turns.run()
     assert [each.lag.messages for each in survey.lags()] == [3]
+
+
+def test_who_asks_hears_of_what_cannot_be_read(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(*_: object) -> int:
+        raise StorageError("the disk does not answer")
+
+    ranges = broker.processors.state._parts.consumption.ranges
+    with monkeypatch.context() as patch:
+        patch.setattr(state, "QUEUES_AT_ONCE", 5)
+        opaques = [broker.send_request(codes.BROKER_STATE, {}, b"", broker.peer) for _ in range(3)]
+        broker.send("a", topic="t")
+        patch.setattr(ranges, "store_timestamp", unreadable)
+        broker.turns.run()
+    answers = [broker.peer.answers[each] for each in opaques]
+    assert [(each.code, each.remark) for each in answers] == [(codes.SYSTEM_ERROR, "the disk does not answer")] * 3
+    assert told(broker) == fresh(broker)

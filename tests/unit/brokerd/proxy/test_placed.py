@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
+import pytest
+
 from brokerd.placement.rules import Owner, Waiting
 from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.protobuf import service
@@ -84,6 +86,17 @@ class Master:
         await self.proxy.close()
         self.dialler.close()
         await self.server.close()
+
+
+@contextlib.asynccontextmanager
+async def next_of(former: Master) -> AsyncIterator[Master]:
+    """Who becomes the master of a broker group whose master stepped down."""
+    master = Master(former.name, ForwardSettings(hold_ms=60_000))
+    await master.start()
+    try:
+        yield master
+    finally:
+        await master.close()
 
 
 @contextlib.asynccontextmanager
@@ -324,3 +337,42 @@ async def test_stopping_refuses_what_is_held_and_gives_back_what_was_passed_on()
         await until("it is given back", lambda: one.held == 2)
         one.proxy._placed_sends.stop()
         assert [await told(client, each) for each in (stream, passed_on)] == [Code.HA_NOT_AVAILABLE] * 2
+
+
+@pytest.mark.parametrize("is_planned", [False, True])
+async def test_who_is_not_the_master_any_more_gives_what_it_holds_to_the_next_one(is_planned: bool) -> None:
+    async with two() as (one, _, client), next_of(one) as successor:
+        one.owners.known["blue"] = Waiting.MOVES
+        streams = [client.start("SendMessage", order(body)) for body in (b"1", b"2")]
+        await until("the calls are held", lambda: one.held == 2)
+        one.is_handing_over, one.is_master = is_planned, is_planned
+        streams.append(client.start("SendMessage", order(b"3")))
+        await until("nothing is held there", lambda: one.held == 0)
+        one.is_master, one.master_address = False, f"127.0.0.1:{successor.server.port}"
+        assert {await told(client, stream) for stream in streams} == {Code.OK}
+        assert (one.stored(), [body for body, _ in successor.stored()]) == ([], [b"1", b"2", b"3"])
+
+
+async def test_what_another_broker_group_passed_on_is_passed_on_to_the_next_master() -> None:
+    async with two() as (one, other, client), next_of(other) as successor:
+        one.owners.known["blue"], other.owners.known["blue"] = ("broker-b", 0), Waiting.MOVES
+        streams = [client.start("SendMessage", order(body)) for body in (b"1", b"2")]
+        await until("the owner holds them", lambda: other.held == 2)
+        other.is_master = False
+        await until("they are given back", lambda: one.held == 2)
+        one.owners.masters["broker-b"] = f"127.0.0.1:{successor.server.port}"
+        assert {await told(client, stream) for stream in streams} == {Code.OK}
+        assert [body for body, _ in successor.stored()] == [b"1", b"2"]
+
+
+async def test_what_a_replica_forwarded_is_forwarded_to_the_next_master() -> None:
+    async with two() as (one, other, client), next_of(other) as successor:
+        one.is_master, one.master_address = False, f"127.0.0.1:{other.server.port}"
+        other.owners.known["blue"] = Waiting.MOVES
+        streams = [client.start("SendMessage", order(body)) for body in (b"1", b"2")]
+        await until("the master holds them", lambda: other.held == 2)
+        other.is_master = False
+        await until("nothing is held there", lambda: other.held == 0)
+        one.master_address = f"127.0.0.1:{successor.server.port}"
+        assert {await told(client, stream) for stream in streams} == {Code.OK}
+        assert [body for body, _ in successor.stored()] == [b"1", b"2"]

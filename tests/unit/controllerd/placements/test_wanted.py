@@ -84,3 +84,17 @@ def test_since_when_a_request_is_wanted_stays() -> None:
     wanted.tell(Told({"a": {"t": 3}}, {"a"}, are_all_there=True), state)
     wanted.compare(state, 12, 10)
     assert [since for _, since in wanted.requests.values()] == [12]
+
+
+def test_what_may_have_changed_since_is_not_asked_for() -> None:
+    state, wanted = PlacementsState(), Wanted()
+    told = Told({"a": dict.fromkeys(TOPICS[:4], 2)}, {"a"}, are_all_there=True)
+    wanted.tell(told, state)
+    wanted.compare(state, 0, 10)
+    assert [each.topic for each in wanted.settled(299, 300)] == []
+    assert [each.topic for each in wanted.settled(300, 300)] == TOPICS[:4]
+    wanted.tell(Told({"a": dict.fromkeys(TOPICS[2:4], 2)}, {"a"}, are_all_there=True), state)
+    wanted.compare(state, 300, 1)
+    assert [each.topic for each in wanted.settled(300, 300)] == TOPICS[2:4]
+    wanted.compare(state, 300, 1)
+    assert [each.topic for each in wanted.settled(300, 300)] == TOPICS[2:4]
