@@ -59,6 +59,13 @@ class Masters(Protocol):
         """That was wrong, or may be: ask again."""
 
 
+class Placed(NamedTuple):
+    """Which message groups are this broker group's, and where the masters of the others are."""
+
+    placements: PlacementService
+    masters: Masters
+
+
 class _Send(NamedTuple):
     """`is_passed_on`: another broker group did, and is given it back when a third one owns it."""
 
@@ -101,16 +108,14 @@ class PlacedSends:
 
     def __init__(
         self,
-        placements: PlacementService,
-        masters: Masters,
+        placed: Placed,
+        mastership: Mastership,
         dialler: RemotingClient,
         scheduler: Scheduler,
         tasks: TaskOwner,
         settings: ForwardSettings,
-        mastership: Mastership,
     ) -> None:
-        self._placements = placements
-        self._masters = masters
+        self._placements, self._masters = placed
         self._dialler = dialler
         self._scheduler = scheduler
         self._tasks = tasks
@@ -130,7 +135,7 @@ class PlacedSends:
         self._not_after_all: set[Hashable] = set()  # message groups of what was carried out just now, and is held again
         self._stopped = False
         self.received: Placing = _Received(self)
-        placements.listeners.append(self._placements_changed)
+        self._placements.listeners.append(self._placements_changed)
 
     @property
     def held_count(self) -> int:

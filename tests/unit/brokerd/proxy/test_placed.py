@@ -11,8 +11,9 @@ import pytest
 
 from brokerd.placement.rules import Owner, Waiting
 from brokerd.proxy.forward import ForwardSettings
+from brokerd.proxy.placed import Placed
 from brokerd.proxy.protobuf import service
-from brokerd.proxy.proxy import GrpcProxy, Placed, ProxyOptions
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.proxy.status import Code
 from remoting import codes
 from remoting.record.codec import decode_record
