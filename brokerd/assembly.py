@@ -48,7 +48,8 @@ from brokerd.proxy.answers import answers_agree
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.http2.native_hpack import block_readers_agree
 from brokerd.proxy.methods.base import Services
-from brokerd.proxy.proxy import GrpcProxy, Placed, ProxyOptions
+from brokerd.proxy.placed import Placed
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.repair.scrubber import Machine
 from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames

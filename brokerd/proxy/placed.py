@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -59,6 +59,13 @@ class Masters(Protocol):
         """That was wrong, or may be: ask again."""
 
 
+class Placed(NamedTuple):
+    """Which message groups are this broker group's, and where the masters of the others are."""
+
+    placements: PlacementService
+    masters: Masters
+
+
 class _Send(NamedTuple):
     """`is_passed_on`: another broker group did, and is given it back when a third one owns it."""
 
@@ -101,16 +108,14 @@ class PlacedSends:
 
     def __init__(
         self,
-        placements: PlacementService,
-        masters: Masters,
+        placed: Placed,
+        mastership: Mastership,
         dialler: RemotingClient,
         scheduler: Scheduler,
         tasks: TaskOwner,
         settings: ForwardSettings,
-        mastership: Mastership,
     ) -> None:
-        self._placements = placements
-        self._masters = masters
+        self._placements, self._masters = placed
         self._dialler = dialler
         self._scheduler = scheduler
         self._tasks = tasks
@@ -127,9 +132,10 @@ class PlacedSends:
         self._reached: dict[str | Waiting, bool] | None = None  # since the last look; without one all are worth a try
         self._here: list[_Held] = []  # to be carried out at the end of the portion
         self._carried_out: dict[int, _Held] = {}  # what is right now, by the call's identity
+        self._not_after_all: set[Hashable] = set()  # message groups of what was carried out just now, and is held again
         self._stopped = False
         self.received: Placing = _Received(self)
-        placements.listeners.append(self._placements_changed)
+        self._placements.listeners.append(self._placements_changed)
 
     @property
     def held_count(self) -> int:
@@ -137,7 +143,8 @@ class PlacedSends:
 
     def owner(self, topic: str, message_group: str) -> Owner | Waiting | None:
         """See `methods.placing.Placing`."""
-        if not self._carried_out and self._held.waits((topic, message_group)):
+        key = topic, message_group
+        if key in self._not_after_all or (not self._carried_out and self._held.waits(key)):
             return Waiting.BEHIND
         return self._owner_now(topic, message_group)
 
@@ -158,6 +165,8 @@ class PlacedSends:
             held = held._replace(what=send)
         if not self._hand_over(held):
             self._hold(held)
+            if self._carried_out:
+                self._not_after_all.update(held.keys)
 
     def let_go(self) -> None:
         """Give what is held to the next master; nothing happens while this broker serves as that."""
@@ -228,6 +237,7 @@ class PlacedSends:
         for again, alike in itertools.groupby((held.what.unplaced for held in here), attrgetter("again")):
             run(again, [unplaced.call for unplaced in alike])
         self._carried_out = {}
+        self._not_after_all.clear()
 
     def _is_worth_a_try(self, where: str | Waiting) -> bool:
         if self._reached is None:

@@ -11,11 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from brokerd.metadata.tables import Change
 from brokerd.native.library import Library
-from brokerd.placement.service import PlacementService
 from brokerd.proxy.access import protect
 from brokerd.proxy.answers import answers_in_c
 from brokerd.proxy.calls import Call, Kind, Method, StatuslessFigures
@@ -34,7 +33,7 @@ from brokerd.proxy.methods.client_reports import ClientReports
 from brokerd.proxy.methods.placing import Anywhere
 from brokerd.proxy.methods.table import KINDS, build_methods, max_request_bytes
 from brokerd.proxy.otlp import MAX_REQUEST_BYTES, METRICS_PATH, TRACES_PATH
-from brokerd.proxy.placed import Masters, Mastership, PlacedSends
+from brokerd.proxy.placed import Mastership, Placed, PlacedSends
 from brokerd.proxy.received import answers_of
 from brokerd.proxy.status import code_name
 from brokerd.replication.replica import Replica
@@ -51,13 +50,6 @@ _SEND_MESSAGE: Final = "SendMessage"
 
 def wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class Placed(NamedTuple):
-    """Which message groups are this broker group's, and where the masters of the others are."""
-
-    placements: PlacementService
-    masters: Masters
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +133,10 @@ class GrpcProxy:
     def _make_placed_sends(self, options: ProxyOptions, dialler: RemotingClient) -> PlacedSends | None:
         if options.placed is None:
             return None
-        placements, masters = options.placed
         mastership = Mastership(
             lambda: self._forwarder.serves_here, lambda calls: self._forwarder.execute(_SEND_MESSAGE, calls)
         )
-        return PlacedSends(placements, masters, dialler, self._loop, self._tasks, options.forward, mastership)
+        return PlacedSends(options.placed, mastership, dialler, self._loop, self._tasks, options.forward)
 
     def _send(self, calls: Sequence[Call]) -> None:
         """Clients' sends, behind those that came before them and wait, whoever the master is now."""

@@ -25,7 +25,7 @@ from brokerd.proxy.calls import GrpcStatus, Handler, Peer
 from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.methods.table import build_methods
 from brokerd.proxy.placed import Mastership as PlacedMastership
-from brokerd.proxy.placed import PlacedSends
+from brokerd.proxy.placed import Placed, PlacedSends
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import encode_messages
 from brokerd.sending.counters import Counters
@@ -165,7 +165,7 @@ class Broker:
         settings = ForwardSettings(max_held=1_000_000, max_held_bytes=1 << 40, max_in_flight_bytes=1 << 40)
         self.placements, owners, tasks, dialler = Placements(), Owners(), TaskOwner("held"), RemotingClient()
         always = PlacedMastership(lambda: True, lambda _calls: None)
-        given: Any = (self.placements, owners, dialler, self.turns, tasks, settings, always)
+        given: Any = (Placed(self.placements, owners), always, dialler, self.turns, tasks, settings)
         self.placed = PlacedSends(*given)
         self.placed._connections[owners.master_of(_OTHER)] = owners  # type: ignore[assignment]
         methods = build_methods(

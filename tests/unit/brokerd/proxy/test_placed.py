@@ -11,8 +11,9 @@ import pytest
 
 from brokerd.placement.rules import Owner, Waiting
 from brokerd.proxy.forward import ForwardSettings
+from brokerd.proxy.placed import Placed
 from brokerd.proxy.protobuf import service
-from brokerd.proxy.proxy import GrpcProxy, Placed, ProxyOptions
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.proxy.status import Code
 from remoting import codes
 from remoting.record.codec import decode_record
@@ -376,3 +377,20 @@ async def test_what_a_replica_forwarded_is_forwarded_to_the_next_master() -> Non
         one.master_address = f"127.0.0.1:{successor.server.port}"
         assert {await told(client, stream) for stream in streams} == {Code.OK}
         assert [body for body, _ in successor.stored()] == [b"1", b"2"]
+
+
+async def test_what_comes_back_while_it_is_carried_out_is_not_overtaken_by_what_left_with_it() -> None:
+    async with two() as (one, _, client):
+        one.owners.known |= {"blue": ("broker-a", 0), "red": Waiting.MOVES}
+        both = order(b"1")
+        both.messages.append(order(b"1", "red").messages[0])
+        streams = [client.start("SendMessage", both), client.start("SendMessage", order(b"2"))]
+        await until("the calls are held", lambda: one.held == 2)
+        carried_out = []
+        carry_out = one.proxy._placed_sends.carry_out
+        one.proxy._placed_sends.carry_out = lambda: carried_out.append(carry_out())
+        one.owners.change(red=("broker-a", 9))
+        await until("they were tried", lambda: carried_out)
+        one.owners.change(red=("broker-a", 1))
+        assert {await told(client, stream) for stream in streams} == {Code.OK}
+        assert [body for body, _ in one.stored()] == [b"1", b"1", b"2"]

@@ -24,7 +24,7 @@ from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.forwarded import GRPC_STATUS
 from brokerd.proxy.methods.placing import Placing
 from brokerd.proxy.methods.send_message import send_message
-from brokerd.proxy.placed import Mastership, PlacedSends
+from brokerd.proxy.placed import Mastership, Placed, PlacedSends
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import encode_messages
 from brokerd.proxy.status import Code
@@ -122,7 +122,7 @@ class Master:
         given = ForwardSettings(hold_ms=HOLD_MS, max_held=MAX_HELD)
         none: Any = None
         always = Mastership(lambda: True, none)
-        self.sends = PlacedSends(self.placements, self, none, self.turns, none, given, always)  # type: ignore[arg-type]
+        self.sends = PlacedSends(Placed(self.placements, self), always, none, self.turns, none, given)  # type: ignore[arg-type]
         self.handler = self._method(self.sends)
         self.handler_of_passed = self._method(self.sends.received)
 
