@@ -45,7 +45,7 @@ def lost_at_roll(record: Record, place: int, due_ms: int, leg_ms: int | None) ->
 
 
 def twice_after_a_switch(self: Batches) -> Sequence[int]:
-    return self._table.last.offsets if self._table.last is not None else ()
+    return self.table.last.offsets if self.table.last is not None else ()
 
 
 def lost_after_a_switch(_self: Batches) -> Sequence[int]:
@@ -53,7 +53,7 @@ def lost_after_a_switch(_self: Batches) -> Sequence[int]:
 
 
 def markers_are_ignored(self: Batches, _batch: Any, _properties: dict[str, str], place: int, _code: int) -> bool:
-    return place in self._table.places
+    return place in self.table.places
 
 
 def recalls_are_ignored(self: Batches, made: Any, properties: dict[str, str], _place: int, code: int) -> bool:

@@ -61,9 +61,9 @@ class Node:
         self.turns = turns
         self.topics = Topics()
         self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
-        surroundings = Surroundings(turns.wall_ms, HOST, rng.getrandbits, lambda: RETAINED_MS)
+        surroundings = Surroundings(self.topics, turns, turns.wall_ms, HOST, rng.getrandbits, lambda: RETAINED_MS)  # type: ignore[arg-type]
         self.far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
-        self.service = TimerService(log, self.topics, self.far, turns, surroundings, settings)  # type: ignore[arg-type]
+        self.service = TimerService(log, self.far, surroundings, settings)
         log.listeners.append(self.service.dispatched)
         self.service.rebuild()
 
