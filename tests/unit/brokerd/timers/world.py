@@ -29,6 +29,7 @@ from tests.support.memory_log import HOST, MemoryRecordLog, draft
 from tests.support.turns import Turns
 
 TOPIC = "orders"
+ROUNDING_MS = 1  # of the loop's time, where it is compared with the wall clock's
 RETAINED_MS = 90_000  # so the window is at most a minute
 
 
@@ -185,7 +186,7 @@ class World:
     def believe(self) -> None:
         """A clock that nobody has set for long is right."""
         now_ms = steady_ms(self.turns)
-        if now_ms - self.set_at_ms >= PATIENCE_MS:
+        if now_ms - self.set_at_ms >= PATIENCE_MS - ROUNDING_MS:
             self.node.base_ms = self.turns.wall_ms() - now_ms
 
     def refuse(self) -> None:
@@ -285,7 +286,7 @@ class World:
         if each.topic == TOPIC:
             due_ms = self.sent[each.body.decode()][1]
             self.believe()
-            now_ms = min(self.turns.wall_ms(), node.base_ms + steady_ms(self.turns) + SLACK_MS)
+            now_ms = min(self.turns.wall_ms(), node.base_ms + steady_ms(self.turns) + SLACK_MS + ROUNDING_MS)
             if due_ms > now_ms and not node.service._delivery._promised:
                 raise Wrong(f"{each.body!r} is delivered {due_ms - now_ms} ms early")
 
