@@ -40,6 +40,7 @@ RESERVED_PROPERTIES = frozenset(
         "TIMER_DELAY_MS",
         "TIMER_DELIVER_MS",
         "TIMER_DEL_UNIQKEY",
+        "TIMER_OUT_MS",
     ]
 )
 
