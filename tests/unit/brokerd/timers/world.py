@@ -176,7 +176,9 @@ class World:
         self.turns.run(self.rng.choice((1, 1, 7, 100, 1000, 9000)))
 
     def set_clock(self) -> None:
-        """Somebody sets the wall clock, and back again."""
+        """Somebody sets the wall clock, and back again; then nobody does for a while."""
+        if not self.ahead_ms and self.set_at_ms > 0 and steady_ms(self.turns) - self.set_at_ms < PATIENCE_MS:
+            return
         self.believe()
         self.set_at_ms = steady_ms(self.turns)
         by_ms = self.rng.choice((-4000, 3000, 40_000)) if not self.ahead_ms else -self.ahead_ms
@@ -291,8 +293,10 @@ class World:
                 raise Wrong(f"{each.body!r} is delivered {due_ms - now_ms} ms early")
 
     def check(self) -> None:
-        recalled, copies = self.recalled(), self.copies()
+        recalled, copies, timers = self.recalled(), self.copies(), self.timers()
         for key, records in copies.items():
+            if records[0].property_map()[PLACE] != str(timers[key].queue_offset):
+                raise Wrong(f"{key} says that it waited elsewhere")
             if len(records) > 1:
                 raise Wrong(f"{key} is delivered {len(records)} times")
             if key in recalled and records[0].physical_offset > recalled[key]:
