@@ -206,4 +206,4 @@ class HeldCalls(Generic[What]):
 
 
 def _size(held: Held[What]) -> int:
-    return len(held.call.message) + _KEY_BYTES * (len(held.keys) - 1)
+    return len(held.call.message) + _KEY_BYTES * max(0, len(held.keys) - 1)

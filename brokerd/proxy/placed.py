@@ -3,6 +3,7 @@
 Runs on masters: a replica has its master carry out every send. The owner is asked on a connection between brokers, by `PLACED`.
 It gives back at once what a third one owns by its own knowledge, and holds itself what nobody owns: so it does not take a later
 send after it gave back an earlier one that was on the same connection. What it gave back is tried again, by then maybe elsewhere.
+Recalls of what other broker groups hold go the same way, by `RECALL`, in any order.
 
 Sends of a message group are carried out in the order in which they came. While one is held, or may still be given back by an
 earlier owner or an earlier master of the owner, later ones wait. What is held waits until its client's deadline or a few seconds;
@@ -25,9 +26,7 @@ from brokerd.proxy.calls import Call, GrpcStatus, run
 from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.forwarded import GRPC_STATUS, ForwardedCall
 from brokerd.proxy.held_calls import Held, HeldCalls
-from brokerd.proxy.methods.placing import Placing, Unplaced
-from brokerd.proxy.methods.send_message import refuse
-from brokerd.proxy.methods.table import PLACED
+from brokerd.proxy.methods.placing import CLIENTS_METHODS, Placing, Unplaced
 from brokerd.proxy.proxy_call import MAX_REQUEST_BYTES, ProxyCall, decode_messages
 from brokerd.proxy.status import Code, Refusal, refusal_of
 from remoting import codes
@@ -43,7 +42,7 @@ _LOOK_S: Final = 0.05
 _ANSWER_RESERVE_MS: Final = 200
 _CALL_TIMEOUT_MS: Final = 30_000
 _OUTCOME_UNKNOWN: Final = (
-    "the broker group that owns the message group did not answer; whether it stored the message is unknown"
+    "the broker group that owns the message did not answer; whether it carried that out is unknown"
 )
 _STOPPING: Final = "this broker is stopping"
 _DID_NOTHING: Final = frozenset({codes.SERVICE_NOT_AVAILABLE, codes.REQUEST_CODE_NOT_SUPPORTED})
@@ -54,6 +53,9 @@ class Masters(Protocol):
 
     def master_of(self, broker_name: str) -> str:
         """Its remoting address; "" while none is known."""
+
+    def has_group(self, broker_name: str) -> bool:
+        """Whether the cluster may have a broker group of that name."""
 
     def refresh_soon(self) -> None:
         """That was wrong, or may be: ask again."""
@@ -97,10 +99,10 @@ class _Received:
 
 
 class Mastership(NamedTuple):
-    """Whether this broker serves as its group's master, and who takes its clients' sends when it does not."""
+    """Whether this broker serves as its group's master, and who takes its clients' calls of a method when it does not."""
 
     serves_here: Callable[[], bool]
-    send: Callable[[Sequence[Call]], None]
+    execute: Callable[[str, Sequence[Call]], None]
 
 
 class PlacedSends:
@@ -172,14 +174,14 @@ class PlacedSends:
         """Give what is held to the next master; nothing happens while this broker serves as that."""
         if self._mastership.serves_here():
             return
-        own: list[Call] = []
+        own: dict[str, list[Call]] = {}
         for held in self._held.take_all():
             if isinstance(held.call, ForwardedCall):
                 held.call.give_back()
             elif held.call.live:
-                own.append(held.call)
-        if own:
-            self._mastership.send(own)
+                own.setdefault(CLIENTS_METHODS[held.what.unplaced.method], []).append(held.call)
+        for method, calls in own.items():
+            self._mastership.execute(method, calls)
 
     def stop(self) -> None:
         """Refuse what is held, and give back what other broker groups passed on."""
@@ -198,9 +200,16 @@ class PlacedSends:
         if self._stopped and held.what.is_passed_on:
             held.call.fail(GrpcStatus.UNAVAILABLE, _STOPPING)
         elif self._stopped:
-            self._refuse(held.call, Code.HA_NOT_AVAILABLE, _STOPPING)
+            _refuse(held, Code.HA_NOT_AVAILABLE, _STOPPING)
+        elif self._is_nowhere(held.what.unplaced):
+            _refuse(held, Code.BAD_REQUEST, f"there is no broker group {held.what.unplaced.where} in this cluster")
         elif not self._held.hold(held):
-            self._refuse(held.call, Code.TOO_MANY_REQUESTS, _reason(held.what.unplaced.where))
+            _refuse(held, Code.TOO_MANY_REQUESTS, _reason(held.what.unplaced.where))
+
+    def _is_nowhere(self, unplaced: Unplaced) -> bool:
+        """Whether a client named a broker group that there is not."""
+        where = unplaced.where
+        return not unplaced.message_groups and isinstance(where, str) and not self._masters.has_group(where)
 
     def _placements_changed(self) -> None:
         self._reached = None
@@ -218,7 +227,7 @@ class PlacedSends:
         unplaced = held.what.unplaced
         if not self._is_worth_a_try(unplaced.where) or not self._mastership.serves_here():
             return held
-        found = {self._where(unplaced, group) for group in unplaced.message_groups}
+        found = {self._where(unplaced, group) for group in unplaced.message_groups} or {unplaced.where}
         waiting = next((where for where in found if isinstance(where, Waiting)), None)
         if waiting is None and (len(found) > 1 or unplaced.own in found):
             self._here.append(held)  # the method refuses what belongs to different broker groups
@@ -228,7 +237,7 @@ class PlacedSends:
         return None if self._hand_over(held) else held
 
     def expire(self, held: _Held) -> None:
-        self._refuse(held.call, Code.HA_NOT_AVAILABLE, _reason(held.what.unplaced.where))
+        _refuse(held, Code.HA_NOT_AVAILABLE, _reason(held.what.unplaced.where))
 
     def carry_out(self) -> None:
         """What this broker group takes now, as one append."""
@@ -291,7 +300,7 @@ class PlacedSends:
         if isinstance(where, Waiting):
             return False
         if held.what.is_passed_on:
-            text = f"the placement of {held.what.unplaced.topic} is another one here"
+            text = f"what {where} owns of {held.what.unplaced.topic} is not taken here"
             held.call.fail(GrpcStatus.UNAVAILABLE, text)
             return True
         connection = self._connection(where)
@@ -304,12 +313,12 @@ class PlacedSends:
         call = held.call
         if len(call.message) > MAX_REQUEST_BYTES:
             text = f"a request of more than {MAX_REQUEST_BYTES} bytes must be sent to the broker group {where}"
-            self._refuse(call, Code.BAD_REQUEST, text)
+            _refuse(held, Code.BAD_REQUEST, text)
             return
         size = len(call.message)
         if self._in_flight_bytes + size > self._settings.max_in_flight_bytes:
             text = f"the broker group {where} has not answered what it was asked; try again"
-            self._refuse(call, Code.TOO_MANY_REQUESTS, text)
+            _refuse(held, Code.TOO_MANY_REQUESTS, text)
             return
         self._is_asked(connection, held, size)
 
@@ -318,7 +327,9 @@ class PlacedSends:
             self._answered(held, result)
 
         left_ms = _CALL_TIMEOUT_MS if call.deadline_ms is None else max(1, call.deadline_ms - self._now_ms())
-        origin = ProxyCall(PLACED, next(self._call_ids), left_ms, call.peer.address, 0, call.metadata)
+        origin = ProxyCall(
+            held.what.unplaced.method, next(self._call_ids), left_ms, call.peer.address, 0, call.metadata
+        )
         connection.request(
             codes.PROXY_CALL,
             origin.to_ext(),
@@ -357,31 +368,32 @@ class PlacedSends:
             return
         if isinstance(result, LogboomError):
             self._masters.refresh_soon()
-            self._refuse(call, Code.HA_NOT_AVAILABLE, _OUTCOME_UNKNOWN)
+            _refuse(held, Code.HA_NOT_AVAILABLE, _OUTCOME_UNKNOWN)
         elif result.code == codes.SUCCESS:
             self._deliver(call, result)
         elif result.code in _DID_NOTHING or result.ext.get(GRPC_STATUS) == str(int(GrpcStatus.UNAVAILABLE)):
             self._masters.refresh_soon()
             self._hold(held)
         elif GRPC_STATUS in result.ext:
-            call.fail(GrpcStatus.INTERNAL, result.remark or "the owner of the message group failed")
+            call.fail(GrpcStatus.INTERNAL, result.remark or "the owner of the message failed")
         else:
-            refusal = refusal_of(RequestError(result.code, result.remark or "the owner of the message group failed"))
-            self._refuse(call, refusal.code, refusal.text)
+            refusal = refusal_of(RequestError(result.code, result.remark or "the owner of the message failed"))
+            held.what.unplaced.refuse(call, None, refusal)
 
     def _deliver(self, call: Call, result: Command) -> None:
         try:
             (message,) = decode_messages(bytes(result.body))
         except (ProtocolError, ValueError) as error:
-            call.fail(GrpcStatus.INTERNAL, f"the owner of the message group gave no answer: {error}")
+            call.fail(GrpcStatus.INTERNAL, f"the owner of the message gave no answer: {error}")
             return
         call.answer(message)
 
-    def _refuse(self, call: Call, code: Code, text: str) -> None:
-        refuse(call, None, Refusal(code, text))
-
     def _now_ms(self) -> int:
         return int(self._scheduler.time() * 1000)
+
+
+def _refuse(held: _Held, code: Code, text: str) -> None:
+    held.what.unplaced.refuse(held.call, None, Refusal(code, text))
 
 
 def _keys_of(unplaced: Unplaced) -> list[_Key]:
@@ -391,4 +403,4 @@ def _keys_of(unplaced: Unplaced) -> list[_Key]:
 def _reason(where: str | Waiting) -> str:
     if isinstance(where, Waiting):
         return f"nobody takes messages of this message group at the moment: {where.value}; try again"
-    return f"broker group {where} owns this message group and has no master at the moment; try again"
+    return f"broker group {where} owns this message and has no master at the moment; try again"

@@ -134,7 +134,7 @@ class GrpcProxy:
         if options.placed is None:
             return None
         mastership = Mastership(
-            lambda: self._forwarder.serves_here, lambda calls: self._forwarder.execute(_SEND_MESSAGE, calls)
+            lambda: self._forwarder.serves_here, lambda method, calls: self._forwarder.execute(method, calls)
         )
         return PlacedSends(options.placed, mastership, dialler, self._loop, self._tasks, options.forward)
 

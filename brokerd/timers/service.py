@@ -73,7 +73,7 @@ class TimerService:
         self._scheduler = scheduler = surroundings.scheduler
         self._around = surroundings
         self._clock = TimerClock(surroundings.wall_ms(), self._steady_ms())
-        in_slices = InSlices(self.table.freeze, self.table.begin_again, scheduler.call_soon)
+        in_slices = InSlices(self.table.freeze, self.table.begin_again, scheduler)
         self._journal = Journal(record_log, TIMERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
         self._batches = Batches(record_log, surroundings.metadata, self.table, lambda: self.window_ms)
         self._delivery = Delivery(
@@ -165,13 +165,14 @@ class TimerService:
         """Deliver what is due. What this broker appends lies behind the present end of the log."""
         self._is_leading = True
         self._delivery.begin()
-        self._scheduler.call_soon(self._journal.maintain)
+        self._journal.maintain_when_settled()
 
     def step_down(self) -> None:
         self._is_leading = False
         self._delivery.end()
 
     def close(self) -> None:
+        self._journal.close()
         self.step_down()
 
     # ---- for people

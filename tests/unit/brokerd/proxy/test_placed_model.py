@@ -128,7 +128,7 @@ class Master:
 
     def _method(self, placing: Placing) -> Callable[[Sequence[Any]], None]:
         metadata: Any = self
-        return send_message(self, metadata, self.name, self.turns.wall_ms, placing=placing)
+        return send_message(self, metadata, self.name, lambda: 0, self.turns.wall_ms, placing=placing)
 
     def connect(self, other: Master) -> Wire:
         wire = Wire(other)
