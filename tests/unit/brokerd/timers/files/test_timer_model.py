@@ -165,4 +165,4 @@ class Timers(RuleBasedStateMachine):
 
 
 TestTimers = Timers.TestCase
-TestTimers.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
+TestTimers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
