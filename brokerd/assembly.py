@@ -124,6 +124,8 @@ class Broker:
             self._live.transactions,
             settings.delay,
             settings.store.delays,
+            settings.timers,
+            self._live.retention,
         )
         environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time, native.library)
         try:

@@ -17,7 +17,6 @@ from brokerd.composition.residents import make_residents
 from brokerd.composition.watermarks import Watermarks
 from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
-from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident
 from brokerd.metadata.tables import Change
 from brokerd.replication.roles.effects import Role
@@ -53,7 +52,7 @@ def open_store(
 ) -> MessageStore:
     """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError; `ask_first`
     as in `MessageStore.load`."""
-    disk, rules = environment.disk, code_rules(settings.delays)
+    disk, rules = environment.disk, settings.code_rules
     store = MessageStore(disk, settings.store, environment.wall_ms, identity.store_host, rules, environment.library)
     Takeover(disk).found_at_start(sealed=store.is_sealed)
     try:
@@ -80,6 +79,7 @@ class BrokerCore:
         scheduler, wall_ms = environment.scheduler, environment.wall_ms
         self.store = store = log.store
         self.delays = settings.delays
+        self.code_rules = settings.code_rules
         self.replica = replica
         self.counters = Counters(Statistics(scheduler.time()))
         self.background = Background(
@@ -95,7 +95,7 @@ class BrokerCore:
         preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
         residents, self.progress = make_residents(identity, settings, environment, clients, record_log, store, preface)
         self._residents: tuple[Resident, ...] = residents
-        self.metadata, self.placements, self.pop, self.transactions, self.schedule = residents
+        self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers = residents
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
         self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)

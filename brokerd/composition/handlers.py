@@ -94,6 +94,7 @@ def build_processors(parts: Parts) -> Processors:
         connections=parts.connections,
         transactions=core.transactions.state,
         schedule=schedule,
+        timers=core.timers.state,
         retention_doubt=lambda: core.store.retention_doubt,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
         begins_recently=pop.starts.begins_recently,

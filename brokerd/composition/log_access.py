@@ -42,6 +42,10 @@ class StoreRecordLog:
         self._born_host = born_host
 
     @property
+    def begin_offset(self) -> int:
+        return self._store.commitlog.min_offset
+
+    @property
     def end_offset(self) -> int:
         return self._store.commitlog.end_offset
 
@@ -49,10 +53,11 @@ class StoreRecordLog:
         return self.append_records(topic, [(kind, body)])
 
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
-        now_ms, born_host = self._now_ms(), self._born_host
-        return self.append_messages(
-            [Draft(topic, 0, body, encode_properties({"TAGS": kind}), now_ms, born_host) for kind, body in records]
-        )
+        return self.append_messages([self._record(topic, kind, body) for kind, body in records])
+
+    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft]) -> tuple[int, int]:
+        results = self.append_placed([self._record(topic, kind, body), *behind])
+        return results[0].end_offset, results[-1].end_offset
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         return self.append_placed(drafts)[-1].end_offset
@@ -90,6 +95,9 @@ class StoreRecordLog:
             if entry[0] == topic and entry[1] == 0
         ]
 
+    def undispatched_codes(self, topic: str, start: int) -> Sequence[int] | None:
+        return self._store.dispatcher.offered_codes(topic, start)
+
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._store.commitlog.record_at(physical_offset)
         if record is None or len(record) != size:
@@ -99,6 +107,9 @@ class StoreRecordLog:
                 DamagedRange(physical_offset, size),
             )
         return record
+
+    def _record(self, topic: str, kind: str, body: bytes) -> Draft:
+        return Draft(topic, 0, body, encode_properties({"TAGS": kind}), self._now_ms(), self._born_host)
 
 
 class StoreReplicatedLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
@@ -17,9 +18,13 @@ from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.pop.surroundings import Surroundings
 from brokerd.store.store import MessageStore
+from brokerd.timers.queue_far import QueueFar
+from brokerd.timers.service import Surroundings as TimerSurroundings
+from brokerd.timers.service import TimerService
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.topics import TransactionTopics
+from remoting.names import TIMER_TOPIC
 
 
 class Residents(NamedTuple):
@@ -30,6 +35,7 @@ class Residents(NamedTuple):
     pop: PopService
     transactions: TransactionService
     schedule: Deliverer
+    timers: TimerService
 
 
 def make_residents(
@@ -89,5 +95,22 @@ def make_residents(
         ),
         TransactionService(transaction_topics, checks, settings.transactions, delays),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
+        TimerService(
+            record_log,
+            metadata,
+            QueueFar(
+                partial(record_log.queue_range, TIMER_TOPIC, 0),
+                partial(record_log.read_units, TIMER_TOPIC, 0),
+            ),
+            scheduler,
+            TimerSurroundings(
+                wall_ms,
+                identity.store_host,
+                environment.random_bits,
+                lambda: settings.retention.value.reserved_time_ms,
+            ),
+            settings.timers,
+            settings.journal,
+        ),
     )
     return residents, progress

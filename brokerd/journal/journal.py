@@ -33,6 +33,7 @@ from brokerd.journal.replay import (
 )
 from brokerd.journal.reread import Reread
 from brokerd.journal.slices import InSlices, SliceWriter
+from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.settings import check, setting
@@ -114,12 +115,24 @@ class Journal:
         end_offset = self._append(encoded)
         for kind, body in records:
             self._table.apply(kind, body, end_offset)
-        self._records_since += len(encoded)
-        self._bytes_since += sum(len(body) for _, body in encoded)
-        enough_bytes = self._settings.snapshot_bytes_factor * self._snapshot_bytes
-        is_due = self._records_since >= self._settings.snapshot_every_records and self._bytes_since >= enough_bytes
-        if is_due and self._writer is None:
-            self._write_snapshot()
+        self._count([body for _, body in encoded])
+        return end_offset
+
+    def append_leading(self, kind: str, body: Any, behind: Sequence[Draft]) -> int:
+        """Append a record and apply it, and messages right behind it in the log: one write, and all of them or none.
+
+        The physical offset of the last one's end, to wait for.
+        """
+        self._before_append()
+        encoded = orjson.dumps(body)
+        self._appending = True
+        try:
+            record_end, end_offset = self._log.append_leading(self.topic, kind, encoded, behind)
+        finally:
+            self._appending = False
+        self._appended_to(record_end, 1)
+        self._table.apply(kind, body, record_end)
+        self._count([encoded])
         return end_offset
 
     def record(self, records: Iterable[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None:
@@ -230,10 +243,22 @@ class Journal:
             end_offset = self._log.append_records(self.topic, records)
         finally:
             self._appending = False
+        self._appended_to(end_offset, len(records))
+        return end_offset
+
+    def _appended_to(self, end_offset: int, records: int) -> None:
         assert end_offset > self.applied_offset
         self._position = Position(self._position.next_unit, end_offset)
-        self._appended += len(records)
-        return end_offset
+        self._appended += records
+
+    def _count(self, bodies: Sequence[bytes]) -> None:
+        """Records were appended and applied; a snapshot may be due."""
+        self._records_since += len(bodies)
+        self._bytes_since += sum(map(len, bodies))
+        enough_bytes = self._settings.snapshot_bytes_factor * self._snapshot_bytes
+        is_due = self._records_since >= self._settings.snapshot_every_records and self._bytes_since >= enough_bytes
+        if is_due and self._writer is None:
+            self._write_snapshot()
 
     def _write_snapshot(self) -> None:
         """Append the whole state. When the log refuses, a part may be in it, which is harmless; it is tried again later."""

@@ -28,6 +28,9 @@ class Far(Protocol):
         """No entry below that queue offset is due behind the cursor. It may be smaller than it needs to be, and grows with the
         cursor."""
 
+    def step(self) -> bool:
+        """Do a portion, of a few milliseconds, of what it is behind; whether there is more, for further turns."""
+
     def arrived(self, end: int, codes: Sequence[int]) -> None:
         """Entries with these codes were dispatched; the last of them has the queue offset `end - 1`."""
 

@@ -22,8 +22,8 @@ class Timers(Protocol):
 
     A record of the timer topic is stamped and appended in one turn of the loop, so that it is behind the cursor: it has the
     property `codes.DUE_MS`, which is `least_due_ms` or later, also when somebody asked for an earlier time, and `codes.LEG_MS`
-    (`rolling.leg_before`) when it is due further ahead than `window_ms`. A delete marker that a client sends is due when its slot
-    begins (`codes.OUT_MS`), or at `least_due_ms` if that is later, and has no leg.
+    (`rolling.leg_before`) when it is due further ahead than `window_ms`. A delete marker that a client sends says in
+    `codes.OUT_MS` which slot it is for, and has the leg `least_due_ms`: it is effective at once.
     """
 
     def now_ms(self) -> int:
@@ -37,9 +37,11 @@ class Timers(Protocol):
     def window_ms(self) -> int:
         """What is due further ahead than this is appended again on the way."""
 
-    @property
     def recall_key(self) -> bytes | None:
-        """The secret of this broker group that makes handles; None while no master has drawn it, or it may still be lost."""
+        """The secret of this broker group that makes handles, drawn when there is none; None when the log does not take it now.
+
+        A handle made with it may be given out when a timer that was appended afterwards is acknowledged.
+        """
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         """Whether the timer that waited first at that queue offset still waits, and was not recalled. On the master."""

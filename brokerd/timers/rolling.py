@@ -8,8 +8,12 @@ delivered.
 from __future__ import annotations
 
 
-def leg_before(due_ms: int, now_ms: int, window_ms: int) -> int | None:
-    """When a timer that is appended now is to be appended again; None when it waits where it is until it is due."""
+def leg_before(due_ms: int, now_ms: int, least_due_ms: int, window_ms: int) -> int | None:
+    """When a timer that is appended now is to be appended again; None when it waits where it is until it is due.
+
+    `least_due_ms` is when the next timer can be due that is still found; a clock that was set back may say less.
+    """
+    now_ms = max(now_ms, least_due_ms)
     ahead_ms = due_ms - now_ms
     if ahead_ms <= window_ms:
         return None

@@ -126,6 +126,23 @@ class Dispatcher:
                 raise not_as_appended(derived.end_offset)
             yield derived
 
+    def offered_codes(self, topic: str, start: int) -> list[int] | None:
+        """The codes of the entries of queue 0 of a topic for what lies behind `start` and the dispatch offset; None when the
+        appender's entries for that are not here any more."""
+        begin = max(start, self.dispatch_offset)
+        if begin >= self._commitlog.complete_offset:
+            return []
+        if not self._offers or self._offers[0].start > begin or self._offers[-1].end < self._commitlog.complete_offset:
+            return None
+        return [
+            code
+            for offer in self._offers
+            if offer.end > begin
+            for name, queue_id, _, _, _, code, _, count in offer.entries
+            if name == topic and queue_id == 0
+            for _ in range(count)
+        ]
+
     def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> int:
         """Dispatch one chunk of the log before `stop`; returns how far that went."""
         before = self.dispatch_offset

@@ -1,0 +1,211 @@
+"""From entries that are due to a batch: what is appended for them, and what its begin says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from brokerd.delay.destinations import destination_of
+from brokerd.journal.record_log import RecordLog
+from brokerd.metadata.service import MetadataService
+from brokerd.store.draft import Draft
+from brokerd.store.unit import Unit
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    MAX_DUE_MS,
+    OUT_MS,
+    PLACE,
+    RECALL,
+    Key,
+    due_by,
+    due_of,
+    key_of,
+    kind_of,
+    number_of,
+    slot_of,
+)
+from brokerd.timers.copies import delivered, name_of, place_of, rolled
+from brokerd.timers.cursor import Begin, TimerTable
+from brokerd.timers.far import Found
+from brokerd.timers.rolling import leg_before
+from remoting.errors import LogboomError, StorageError
+from remoting.names import TIMER_TOPIC
+from remoting.record.codec import decode_record
+
+log = logging.getLogger(__name__)
+
+MAX_ASIDE: Final = 10_000
+MAX_RECALLED: Final = 200_000  # that still wait for their time, of each kind
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one append does for entries of the timer topic."""
+
+    to: Key
+    taken: int = 0  # entries behind the cursor
+    entries: int = 0
+    offsets: list[int] = field(default_factory=list)  # of the drafts, in order
+    drafts: list[Draft] = field(default_factory=list)
+    due_ms: list[int] = field(default_factory=list)  # of what is delivered
+    names: list[tuple[str, int]] = field(default_factory=list)
+    aside: list[int] = field(default_factory=list)
+    back: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+    rolled: int = 0
+    recalled: int = 0
+    lost: int = 0
+    least_rolled_ms: int = MAX_DUE_MS  # the cursor stays before what is appended again
+
+    def begin(self) -> Begin:
+        """The record in front of it."""
+        return Begin(self.to, self.taken, self.offsets, self.names, self.aside, self.back)
+
+    def set_aside(self, offset: int) -> None:
+        """Its only draft cannot be stored."""
+        self.offsets, self.drafts, self.due_ms, self.back = [], [], [], []
+        self.size_bytes = self.rolled = 0
+        self.aside.append(offset)
+
+
+class Batches:
+    """Makes them. Nothing is changed by that, but that a retry topic which is needed is created."""
+
+    def __init__(
+        self, record_log: RecordLog, metadata: MetadataService, table: TimerTable, window_ms: Callable[[], int]
+    ) -> None:
+        self._log = record_log
+        self._metadata = metadata
+        self._table = table
+        self._window_ms = window_ms
+
+    def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int) -> Batch:
+        """Of the first of these entries behind the cursor, which are due, as many as fit; `entries` says how many."""
+        batch = Batch(self._table.cursor)
+        for (code, offset), unit in zip(found, self._units([offset for _, offset in found]), strict=True):
+            is_too_large = batch.drafts and batch.size_bytes + unit[1] > size_bytes
+            if is_too_large or due_of(code) >= batch.least_rolled_ms:
+                break
+            batch.taken += 1
+            batch.entries += 1
+            batch.to = key_of(code, offset)
+            self._add(batch, offset, unit, now_ms, is_promised=False)
+        return batch
+
+    def of_aside(self, offset: int, now_ms: int, *, give_up: bool) -> Batch:
+        """Of an entry that was set aside: it comes `back` when it can be delivered now, or is given up."""
+        batch = Batch(self._table.cursor)
+        self._add(batch, offset, self._units([offset])[0], now_ms, is_promised=False)
+        if not batch.aside:
+            batch.back = [offset]
+        elif give_up:
+            log.error("the timer at queue offset %d is given up: it could not be delivered for long", offset)
+            batch.aside, batch.back, batch.lost = [], [offset], batch.lost + 1
+        return batch
+
+    def of_promised(self, offsets: Sequence[int], now_ms: int) -> Batch:
+        """Of entries that a begin announced and that did not follow it."""
+        batch = Batch(self._table.cursor)
+        for offset, unit in zip(offsets, self._units(offsets), strict=True):
+            self._add(batch, offset, unit, now_ms, is_promised=True)
+        return batch
+
+    def promised(self) -> Sequence[int]:
+        """What the last begin of the log announced and does not follow it: a master ended, or its log was cut, between them."""
+        last, at = self._table.last, self._table.last_end
+        if last is None or at < self._log.begin_offset:
+            return ()
+        for index, _ in enumerate(last.offsets):
+            record = self._log.find_record(at)
+            if record is None or number_of(decode_record(record).property_map(), PLACE) is None:
+                return last.offsets[index:]
+            at += len(record)
+        return ()
+
+    # ---- inside
+
+    def _units(self, offsets: Sequence[int]) -> list[Unit]:
+        """The entries at these queue offsets, dispatched or not. Raises StorageError."""
+        low, end = self._log.queue_range(TIMER_TOPIC, 0)
+        undispatched: Sequence[Unit] = ()
+        if any(offset >= end for offset in offsets):
+            undispatched = self._log.undispatched_units(TIMER_TOPIC)
+        units: list[Unit] = []
+        while len(units) < len(offsets):
+            start = offsets[len(units)]
+            if start >= end:
+                units += undispatched[start - end : start - end + 1]
+            else:
+                count = 1
+                for offset in offsets[len(units) + 1 :]:
+                    if offset != start + count or offset >= end:
+                        break
+                    count += 1
+                units += self._log.read_units(TIMER_TOPIC, 0, start, count) if start >= low else ()
+            if len(units) < len(offsets) and offsets[len(units)] == start:
+                raise StorageError(f"the queue of {TIMER_TOPIC} cannot be read at {start}; it is [{low}, {end})")
+        return units
+
+    def _add(self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool) -> None:
+        try:
+            self._add_readable(batch, offset, unit, now_ms, is_promised=is_promised)
+        except LogboomError as error:
+            if len(self._table.aside) + len(batch.aside) < MAX_ASIDE:
+                log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+                batch.aside.append(offset)
+            else:
+                log.error("the timer at queue offset %d is given up, since many are set aside: %s", offset, error)
+                batch.lost += 1
+
+    def _add_readable(self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool) -> None:
+        physical_offset, size, code = unit
+        record = decode_record(self._log.record_at(physical_offset, size))
+        properties = record.property_map()
+        if kind_of(code) == RECALL:
+            if PLACE not in properties:
+                self._add_name(batch, properties[DELETE_KEY], _slot(properties, code))
+            return
+        place = place_of(kind_of(code), properties, offset)
+        if not is_promised and self._is_recalled(batch, properties, place, code):
+            batch.recalled += 1
+            return
+        target = destination_of(record, self._metadata)
+        if target is None:
+            log.warning("the timer at queue offset %d is dropped: its topic or group is gone", offset)
+            batch.lost += 1
+            return
+        due_ms = due_by(properties)
+        if due_ms is not None and due_ms > due_of(
+            code
+        ):  # also when it is due by now: it comes behind what is due before
+            draft = rolled(record, place, due_ms, leg_before(due_ms, now_ms, batch.to.due_ms + 1, self._window_ms()))
+            batch.rolled += 1
+            batch.least_rolled_ms = min(batch.least_rolled_ms, due_ms)
+        else:
+            draft = delivered(record, target, place)
+            batch.due_ms.append(record.store_timestamp_ms if due_ms is None else due_ms)
+        batch.offsets.append(offset)
+        batch.drafts.append(draft)
+        batch.size_bytes += size
+
+    def _add_name(self, batch: Batch, name: str, slot_ms: int) -> None:
+        if len(self._table.names) + len(batch.names) < MAX_RECALLED:
+            batch.names.append((name, slot_ms))
+        else:
+            log.error("a delete marker for %s has no effect: %d timers are recalled already", name, MAX_RECALLED)
+            batch.lost += 1
+
+    def _is_recalled(self, batch: Batch, properties: dict[str, str], place: int, code: int) -> bool:
+        if place in self._table.places:
+            return True
+        if not batch.names and not self._table.names:
+            return False
+        name, slot_ms = name_of(properties), _slot(properties, code)
+        return self._table.names.get(name) == slot_ms or (name, slot_ms) in batch.names
+
+
+def _slot(properties: dict[str, str], code: int) -> int:
+    slot_ms = number_of(properties, OUT_MS)
+    return slot_of(due_of(code)) if slot_ms is None else slot_ms
