@@ -4,9 +4,10 @@ A page of 4096 bytes that begins as the original's does, which reads no more tha
 
     0 lastReadTime(8)  8 timerLogEnd(8)  16 queueOffset(8)  24 queueOffset(8)  32 stateVersion(8)  40 timestamp(8)  48 counter(8)
     56 tag(8) "LOGBOOM1"  64 offset of the commitlog up to which the files are complete (8)
-    72 the cursor that was passed: due(8), queue offset(8)  88 messages in slots from `lastReadTime` on (8)
-    96 slots of the wheel (4)  100 bytes of a timer-log file (4)  104 first file (8)  112 number of files (4)
-    116 for each file the latest slot of its records (8)      4092 CRC-32 of the 4092 bytes before it
+    72 the cursor that was passed: due(8), queue offset(8)  88 offset of the commitlog behind the record that says so (8)
+    96 messages in slots from `lastReadTime` on (8)  104 slots of the wheel (4)  108 bytes of a timer-log file (4)
+    112 first file (8)  120 number of files (4)  124 for each file the latest slot of its records (8)
+    4092 CRC-32 of the bytes before it
 
 `lastReadTime` is the slot of the passed cursor. The original rewrites its 56 bytes in place, so that the CRC fails: then the
 files are made again from the queue. The page is replaced as a whole.
@@ -25,7 +26,7 @@ from remoting.disk import SmallFiles
 PATH: Final = "config/timercheck"
 PAGE_BYTES: Final = 4096
 _TAG: Final = b"LOGBOOM1"
-_HEAD: Final = struct.Struct(">qqqqqqq8sqqqqiiqi")
+_HEAD: Final = struct.Struct(">qqqqqqq8sqqqqqiiqi")
 _CRC: Final = struct.Struct(">I")
 _ROOM_BYTES: Final = PAGE_BYTES - _HEAD.size - _CRC.size
 MOST_FILES: Final = _ROOM_BYTES // 8
@@ -38,6 +39,7 @@ class Page(NamedTuple):
     applied: int
     end: int
     passed: Key
+    known_at: int
     messages: int
     shape: Shape
     first_file: int
@@ -59,6 +61,7 @@ def encode_page(page: Page) -> bytes:
         _TAG,
         page.offset,
         *page.passed,
+        page.known_at,
         page.messages,
         *page.shape,
         page.first_file,
@@ -74,12 +77,13 @@ def decode_page(content: bytes) -> Page | None:
     if len(content) != PAGE_BYTES or content[-_CRC.size :] != _CRC.pack(crc32(body)):
         return None
     _, end, applied, _, _, timestamp_ms, counter, tag, offset, *rest = _HEAD.unpack_from(body)
-    due_ms, at, messages, slots, file_bytes, first_file, count = rest
+    due_ms, at, known_at, messages, slots, file_bytes, first_file, count = rest
     if tag != _TAG or not 0 <= count <= MOST_FILES:
         return None
     latest = struct.unpack_from(f">{count}q", body, _HEAD.size)
     shape = Shape(slots, file_bytes)
-    return Page(offset, applied, end, Key(due_ms, at), messages, shape, first_file, latest, counter, timestamp_ms)
+    passed = Key(due_ms, at)
+    return Page(offset, applied, end, passed, known_at, messages, shape, first_file, latest, counter, timestamp_ms)
 
 
 def read_page(disk: SmallFiles) -> Page | None:

@@ -1,8 +1,8 @@
 """The wheel and the timer log as one: the timers behind a cursor, in the order in which they came.
 
-Invariants: every timer that was put and is behind the cursor `passed` is in the wheel's slot of its time, exactly once, and has a
-record in the timer log; records are in the order of the queue. Slots before the cursor's are dead: nothing reads them, and later
-rounds of the wheel take their place. `messages` counts what the slots from the cursor's on say.
+Invariants: every timer that was put and is behind the cursor `passed`, which the log says at `known_at`, is in the wheel's slot
+of its time, exactly once, and has a record in the timer log; records are in the order of the queue. Slots before the cursor's
+are dead: nothing reads them, and later rounds of the wheel take their place. `messages` counts what the others say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from brokerd.timers.files.layout import (
     slot_for,
 )
 from brokerd.timers.files.page import MOST_FILES, Page
-from brokerd.timers.files.source import Origin
+from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_log import TimerLog
 from brokerd.timers.files.wheel import TimerWheel, write_slots
 from remoting.disk import Disk
@@ -43,6 +43,7 @@ class PendingTimers:
         self.wheel.clear()
         self.log.clear()
         self.passed = START
+        self.known_at = 0
         self.messages = 0
         self.stored_ms = 0  # when the last message was
         self._latest_ms: list[int] = []  # slots of the records in the log's files
@@ -71,12 +72,13 @@ class PendingTimers:
         self.stored_ms = origin.stored_ms
         return True
 
-    def move_to(self, cursor: Key) -> None:
+    def move_to(self, delivered: Delivered) -> None:
         """The cursor went there, which is ahead."""
+        cursor, known_at = delivered
         before_ms, now_ms = slot_for(self.passed.due_ms), slot_for(cursor.due_ms)
         if self.messages and before_ms < now_ms:
             self.messages -= self.wheel.messages_between(before_ms, now_ms)
-        self.passed = cursor
+        self.passed, self.known_at = cursor, known_at
 
     def forget_behind(self, physical_offset: int) -> int:
         """Drop, in memory, the timers whose records stand from that offset of the commitlog on; returns the queue offset of the
@@ -126,6 +128,7 @@ class PendingTimers:
             applied,
             self.log.end_position,
             self.passed,
+            self.known_at,
             self.messages,
             self.shape,
             self.log.first // self.shape.file_records,
@@ -148,7 +151,8 @@ class PendingTimers:
             self.write_cut()
         if self.wheel.messages_from(slot_for(page.passed.due_ms)) != page.messages:
             raise DamagedTimerFiles(f"the wheel has not the {page.messages} messages that it had")
-        self.passed, self.messages, self.stored_ms = page.passed, page.messages, page.timestamp_ms
+        self.passed, self.known_at = page.passed, page.known_at
+        self.messages, self.stored_ms = page.messages, page.timestamp_ms
         self._latest_ms = list(page.latest_slots_ms)
 
     def _take_back(self, end: int) -> bool:

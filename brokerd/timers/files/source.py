@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from brokerd.delay.rules import REAL_TOPIC
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import LEG_MS
+from brokerd.timers.codes import LEG_MS, Key
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
 from remoting.names import TIMER_TOPIC
@@ -28,8 +28,19 @@ class Origin(NamedTuple):
 UNKNOWN = Origin(0, 0, False)
 
 
+class Delivered(NamedTuple):
+    """Which timers were delivered for good: those whose keys are at or before `cursor`. The record of the log that says so ends
+    at `known_at` or before, and is confirmed; as long as the log is not cut there, the cursor never goes back."""
+
+    cursor: Key
+    known_at: int
+
+
 class TimerSource(Protocol):
     """The dispatched entries of the timer topic, and its records."""
+
+    def delivered(self) -> Delivered | None:
+        """None while that is not known."""
 
     def log_range(self) -> tuple[int, int]:
         """Where the commitlog begins and ends."""
@@ -48,10 +59,26 @@ class TimerSource(Protocol):
 
 
 class StoreSource:
-    """`TimerSource` of a store."""
+    """`TimerSource` of a store. `journal` is given when there is one: how far timers are delivered, and the physical offset
+    behind the last record that this is known from, which need not be confirmed yet."""
 
     def __init__(self, store: StoreReads) -> None:
         self._store = store
+        self._delivered: Delivered | None = None
+        self._next: Delivered | None = None  # to be confirmed
+        self.journal: Callable[[], tuple[Key, int]] | None = None
+
+    def delivered(self) -> Delivered | None:
+        if self.journal is None:
+            return None
+        present = Delivered(*self.journal())
+        if self._next is None or present.known_at < self._next.known_at:
+            self._next = present
+        if self._next.known_at <= self._store.dispatch_offset:
+            self._delivered, self._next = self._next, None
+        if self._delivered is not None and self._delivered.known_at > present.known_at:
+            self._delivered = None  # the log was cut before it
+        return self._delivered
 
     def log_range(self) -> tuple[int, int]:
         return self._store.commitlog.min_offset, self._store.commitlog.end_offset

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
@@ -72,16 +72,12 @@ class TimerFiles:
         self,
         disk: Disk,
         source: TimerSource,
-        cursor: Callable[[], Key | None],
         shape: Shape | None = None,
         most_records: int = MOST_RECORDS,
     ) -> None:
-        """`cursor` says which timers were delivered for good: every one whose key is at or before it. None while that is not
-        known. When it goes back the files are made again, so it had better name what is confirmed. `most_records` are looked at
-        in a call of `between`."""
+        """`most_records` are looked at in a call of `between`."""
         self._disk = disk
         self._source = source
-        self._cursor = cursor
         self._pending = PendingTimers(disk, shape if shape is not None else Shape())
         self._reads = TimerReads(self._pending.wheel, self._pending.log, most_records)
         self._lock = threading.Lock()  # files and page change on disk under it
@@ -93,12 +89,17 @@ class TimerFiles:
         """Have nothing."""
         self._pending.clear()
         self._reads.reset()
-        self.offset, self.applied = offset, 0
+        self.offset, self._applied = offset, 0
+        self._is_proven = True  # what a start found fits the log, as far as that was dispatched then
         self._ran: TimerWrite | None = None  # it is on disk, and `finish_write` is still to come
         self._doomed: list[str] = []  # files that the page has to let go first
         self._skipped_writes = 0
-        self._is_proven = True
         self._durable = self._pending.page(offset, 0, 0)
+
+    @property
+    def applied(self) -> int:
+        """See `Far.applied`; 0 as long as it is not known whether what a start found fits the log."""
+        return self._applied if self._is_proven else 0
 
     @property
     def pending_messages(self) -> int:
@@ -110,25 +111,26 @@ class TimerFiles:
     def take(self, limit_offset: int, most_bytes: int) -> int:
         if self.offset >= limit_offset or not self._follow_cursor():
             return 0
-        self._prove()
+        if not self._is_proven:
+            self._prove()
         low, high = self._source.queue_range()
-        if self.applied > high:
-            self._begin_again(f"the queue ends at {high}, before {self.applied}")
+        if self._applied > high:
+            self._begin_again(f"the queue ends at {high}, before {self._applied}")
         before = self.offset
-        self.applied = max(self.applied, low)
+        self._applied = max(self._applied, low)
         room = _MOST_UNSAVED_RECORDS - self._pending.log.unsaved_records
-        wanted = max(0, min(room, max(1, most_bytes // _BYTES_OF_ENTRY), high - self.applied))
+        wanted = max(0, min(room, max(1, most_bytes // _BYTES_OF_ENTRY), high - self._applied))
         if wanted:
-            for unit in self._source.units(self.applied, wanted):
+            for unit in self._source.units(self._applied, wanted):
                 if not self._apply(*unit):
                     break
-        elif self.applied == high:
+        elif self._applied == high:
             self.offset = limit_offset
         return self.offset - before
 
     def _apply(self, physical_offset: int, size: int, code: int) -> bool:
         """Take the next entry; False when there is no room for it yet."""
-        key = Key(due_of(code), self.applied)
+        key = Key(due_of(code), self._applied)
         if size != BLANK_SIZE:
             if key > self._pending.passed:
                 origin = self._source.origin(physical_offset, size)
@@ -136,24 +138,21 @@ class TimerFiles:
                     return False
                 self._reads.added(key)
             self.offset = max(self.offset, physical_offset + size)
-        self.applied += 1
+        self._applied += 1
         return True
 
     def _follow_cursor(self) -> bool:
-        """Take note of what was delivered; False while nobody knows."""
-        cursor = self._cursor()
-        if cursor is None:
+        """Take note of what was delivered; False while nobody knows, or less of the log was dispatched than was before."""
+        delivered = self._source.delivered()
+        if delivered is None or delivered.known_at < self._pending.known_at:
             return False
-        if cursor < self._pending.passed:
-            self._begin_again(f"timers behind {cursor} are to be delivered again")
-        if cursor > self._pending.passed:
-            self._pending.move_to(cursor)
+        if delivered.cursor < self._pending.passed:
+            self._begin_again(f"timers behind {delivered.cursor} are to be delivered again")
+        self._pending.move_to(delivered)
         return True
 
     def _prove(self) -> None:
         """After a start, once: hold the last record against the queue."""
-        if self._is_proven:
-            return
         self._is_proven = True
         low, high = self._source.queue_range()
         if self._pending.log.first == self._pending.log.end:
@@ -174,7 +173,7 @@ class TimerFiles:
 
     def between(self, after: Key, until_ms: int, limit: int) -> Sequence[tuple[int, int]] | None:
         """See `Far.between`; timers that were delivered are not found any more."""
-        if not self._follow_cursor():
+        if not self._is_proven:
             return []
         least_offset, _ = self._source.queue_range()
         try:
@@ -212,22 +211,22 @@ class TimerFiles:
 
     def held_queue_offset(self, cursor: Key) -> int:
         """See `Far.held_queue_offset`."""
-        if cursor < self._pending.passed:
+        if cursor < self._pending.passed or not self._is_proven:
             return 0
         try:
             oldest = self._reads.oldest(cursor)
         except DamagedTimerFiles as problem:
             self._begin_again(str(problem))
             return 0
-        return self.applied if oldest is None else oldest
+        return self._applied if oldest is None else oldest
 
     def arrived(self, end: int, codes: Sequence[int]) -> None:
         """The queue itself is followed, at another pace."""
 
     def truncated(self, end: int) -> None:
         """The log was cut before, and these files with it."""
-        if self.applied > end:
-            self._begin_again(f"the queue ends at {end}, before {self.applied}")
+        if self._applied > end:
+            self._begin_again(f"the queue ends at {end}, before {self._applied}")
 
     def rebuild(self) -> None:
         """See `Far.rebuild`."""
@@ -249,14 +248,14 @@ class TimerFiles:
                 raise DamagedTimerFiles("nothing is known about them")
             self._begin(page.offset)
             self._pending.load(page, clean=clean)
-            self.applied, self._durable, self._is_proven = page.applied, page, False
+            self._applied, self._durable, self._is_proven = page.applied, page, False
             self._doomed = self._pending.log.left_behind()
         except StorageError as problem:
             if self._disk.names(LOG_DIRECTORY):
                 log.warning("the timer files are made again from the queue: %s", problem)
             self.restart(log_min_offset)
-        if self.offset > log_end_offset:
-            self.applied = 0  # the queue was not brought up to date yet: the last record says how far it went
+        if max(self.offset, self._pending.known_at) > log_end_offset:
+            self._applied = 0  # the queue was not brought up to date yet: the last record says how far it went
             self.truncate(log_end_offset)
 
     # -- writing -----------------------------------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ class TimerFiles:
         except DamagedTimerFiles as problem:
             self._begin_again(str(problem))
         unsaved = self._pending.log.unsaved_records
-        if not self._pending.log.end and not self.applied:
+        if not self._pending.log.end and not self._applied:
             return None  # there never was a timer
         if self.offset == self._durable.offset and not unsaved and not self._doomed:
             return None
@@ -275,7 +274,7 @@ class TimerFiles:
         if not closing and unsaved < _WORTH_WRITING_RECORDS and self._skipped_writes < _PATIENCE:
             return None
         self._skipped_writes = 0
-        page = self._pending.page(self.offset, self.applied, self._durable.counter + 1)
+        page = self._pending.page(self.offset, self._applied, self._durable.counter + 1)
         records, slots = self._pending.log.begin_write(), self._pending.wheel.begin_write()
         return TimerWrite(self, records, slots, page, tuple(self._doomed), self._generation)
 
@@ -317,6 +316,8 @@ class TimerFiles:
     # -- cutting and deleting ----------------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
+        if self._pending.known_at > offset:
+            self._begin_again("what the log said of delivered timers was cut")
         if offset >= self.offset:
             return
         with self._lock:
@@ -331,10 +332,10 @@ class TimerFiles:
                 return
             self._reads.reset()
             self.offset = offset
-            self.applied = max(last_offset + 1, min(self.applied, self._source.queue_range()[1]))
+            self._applied = max(last_offset + 1, min(self._applied, self._source.queue_range()[1]))
             if self._durable.offset > offset:
                 # All that is left is on disk. First on the page: what it vouches for must never be more than what is there.
-                self._durable = self._pending.page(offset, self.applied, self._durable.counter + 1)
+                self._durable = self._pending.page(offset, self._applied, self._durable.counter + 1)
                 write_page(self._disk, self._durable)
                 self._pending.write_cut()
 

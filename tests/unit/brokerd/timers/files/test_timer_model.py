@@ -10,7 +10,7 @@ from brokerd.timers.codes import MESSAGE, RECALL, ROLLED, START, Key, key_of
 from brokerd.timers.files.page import PATH
 from brokerd.timers.files.timer_files import TimerFiles, TimerWrite
 from tests.support.disks import MemoryDisk
-from tests.unit.brokerd.timers.files.queue_model import RECORD_SIZE, ListedQueue, ask, follow, make_files
+from tests.unit.brokerd.timers.files.queue_model import ListedQueue, ask, follow, make_files
 
 AHEAD_MS = integers(0, 20_000)  # more than the wheel has slots
 KINDS = sampled_from([MESSAGE, RECALL, ROLLED])
@@ -21,7 +21,7 @@ class Timers(RuleBasedStateMachine):
     def begin(self) -> None:
         self.disk = MemoryDisk()
         self.queue = ListedQueue()
-        self.queue.cursor = Key(1_000_000, -1)
+        self.queue.deliver(Key(1_000_000, -1))
         self.files: TimerFiles = make_files(self.disk, self.queue)
         self.files.load(known=True, clean=True)
         self.begun_again = self.files.times_begun_again
@@ -31,7 +31,6 @@ class Timers(RuleBasedStateMachine):
 
     @property
     def cursor(self) -> Key:
-        assert self.queue.cursor is not None
         return self.queue.cursor
 
     @rule(ahead_ms=lists(AHEAD_MS, max_size=12), kind=KINDS)
@@ -40,7 +39,7 @@ class Timers(RuleBasedStateMachine):
             self.queue.add(self.cursor.due_ms + 1 + each, kind)
 
     def looked(self) -> None:
-        """The files took note of the cursor: from now on there is no reason to make them again."""
+        """From now on there is no reason to make the files again."""
         self.what_is_right_is_not_made_again()
         self.begun_again, self.may_begin_again = self.files.times_begun_again, False
 
@@ -54,16 +53,15 @@ class Timers(RuleBasedStateMachine):
 
     @rule(ahead_ms=integers(0, 3_000), offset=integers(-1, 30))
     def deliver(self, ahead_ms: int, offset: int) -> None:
-        self.queue.cursor = max(self.cursor, Key(self.cursor.due_ms + ahead_ms, offset))
+        self.queue.deliver(max(self.cursor, Key(self.cursor.due_ms + ahead_ms, offset)))
 
-    @rule(ahead_ms=integers(0, 10_000))
-    def cursor_goes_back(self, ahead_ms: int) -> None:
-        self.queue.cursor = Key(max(1, self.cursor.due_ms - ahead_ms), -1)
-        self.may_begin_again = True
+    @rule()
+    def dispatch_the_rest(self) -> None:
+        self.queue.unseen = 0
 
-    @rule(behind_ms=integers(-2_000, 8_000), until_ms=integers(0, 40_000), limit=integers(1, 9))
+    @rule(behind_ms=integers(0, 8_000), until_ms=integers(0, 40_000), limit=integers(1, 9))
     def ask(self, behind_ms: int, until_ms: int, limit: int) -> None:
-        after = Key(max(0, self.cursor.due_ms + behind_ms), -1)
+        after = max(self.cursor, Key(self.cursor.due_ms + behind_ms, -1))
         until_ms += after.due_ms
         found = ask(self.files, after, until_ms, limit)
         assert found == self.queue.expected(after, until_ms, limit, self.files.applied)
@@ -110,23 +108,24 @@ class Timers(RuleBasedStateMachine):
         assert self.writing is not None
         self.writing.run()
 
-    @rule(count=integers(1, 30), goes_back=booleans())
-    def cut(self, count: int, goes_back: bool) -> None:
-        del self.queue.codes[max(self.queue.low, len(self.queue.codes) - count) :]
-        if goes_back:
-            self.queue.cursor = Key(max(1, self.cursor.due_ms - 5_000), -1)
-            self.may_begin_again = True
+    @rule(count=integers(1, 30))
+    def cut(self, count: int) -> None:
+        before = self.cursor
+        self.queue.cut(len(self.queue.codes) - count)
         self.files.truncate(self.queue.end_offset)
         self.files.truncated(len(self.queue.codes))
+        self.may_begin_again = self.may_begin_again or self.cursor < before
+        self.asked = None
 
     @rule(count=integers(1, 10))
     def expire(self, count: int) -> None:
         self.queue.low = min(len(self.queue.codes), self.queue.low + count)
-        assert list(self.files.forget_expired(self.queue.low * RECORD_SIZE)) == []
+        assert list(self.files.forget_expired(self.queue.log_range()[0])) == []
 
-    @rule(clean=booleans(), lost=integers(0, 5))
-    def start_again(self, clean: bool, lost: int) -> None:
-        """The process ended; the log may have lost its end."""
+    @rule(clean=booleans(), lost=integers(0, 5), unseen=integers(0, 3))
+    def start_again(self, clean: bool, lost: int, unseen: int) -> None:
+        """The process ended; the log may have lost its end, or less of it is known to be confirmed than was."""
+        before = self.cursor
         if clean:
             if self.writing is not None:
                 self.end_write(True)
@@ -135,18 +134,19 @@ class Timers(RuleBasedStateMachine):
                 written.run()
                 self.files.finish_write(written)
         else:
-            del self.queue.codes[max(self.queue.low, len(self.queue.codes) - lost) :]
+            self.queue.cut(len(self.queue.codes) - lost)
+            self.queue.unseen = unseen
         self.files.close()
         self.writing = self.asked = None
         self.files = make_files(self.disk, self.queue)
         is_known = self.disk.exists(PATH)
         self.files.load(known=True, clean=clean)
         assert self.files.offset <= self.queue.end_offset
-        self.begun_again = 0 if is_known else 1
+        self.begun_again, self.may_begin_again = 0 if is_known else 1, self.cursor < before
 
     @rule()
     def begin_anew(self) -> None:
-        self.files.restart(self.queue.low * RECORD_SIZE)
+        self.files.restart(self.queue.log_range()[0])
         self.begun_again += 1
 
     @invariant()
@@ -156,7 +156,6 @@ class Timers(RuleBasedStateMachine):
         held = self.files.held_queue_offset(self.cursor)
         pending = self.queue.expected(START, 1 << 50, 1 << 20, len(self.queue.codes))
         assert held <= min((offset for _, offset in pending), default=held)
-
 
     @invariant()
     def what_is_right_is_not_made_again(self) -> None:
