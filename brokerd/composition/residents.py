@@ -97,13 +97,13 @@ def make_residents(
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         TimerService(
             record_log,
-            metadata,
             QueueFar(
                 partial(record_log.queue_range, TIMER_TOPIC, 0),
                 partial(record_log.read_units, TIMER_TOPIC, 0),
             ),
-            scheduler,
             TimerSurroundings(
+                metadata,
+                scheduler,
                 wall_ms,
                 identity.store_host,
                 environment.random_bits,

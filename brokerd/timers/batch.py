@@ -78,12 +78,12 @@ class Batches:
     ) -> None:
         self._log = record_log
         self._metadata = metadata
-        self._table = table
+        self.table = table
         self._window_ms = window_ms
 
     def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int) -> Batch:
         """Of the first of these entries behind the cursor, which are due, as many as fit; `entries` says how many."""
-        batch = Batch(self._table.cursor)
+        batch = Batch(self.table.cursor)
         for (code, offset), unit in zip(found, self._units([offset for _, offset in found]), strict=True):
             is_too_large = batch.drafts and batch.size_bytes + unit[1] > size_bytes
             if is_too_large or due_of(code) >= batch.least_rolled_ms:
@@ -96,7 +96,7 @@ class Batches:
 
     def of_aside(self, offset: int, now_ms: int, *, give_up: bool) -> Batch:
         """Of an entry that was set aside: it comes `back` when it can be delivered now, or is given up."""
-        batch = Batch(self._table.cursor)
+        batch = Batch(self.table.cursor)
         self._add(batch, offset, self._units([offset])[0], now_ms, is_promised=False)
         if not batch.aside:
             batch.back = [offset]
@@ -107,14 +107,14 @@ class Batches:
 
     def of_promised(self, offsets: Sequence[int], now_ms: int) -> Batch:
         """Of entries that a begin announced and that did not follow it."""
-        batch = Batch(self._table.cursor)
+        batch = Batch(self.table.cursor)
         for offset, unit in zip(offsets, self._units(offsets), strict=True):
             self._add(batch, offset, unit, now_ms, is_promised=True)
         return batch
 
     def promised(self) -> Sequence[int]:
         """What the last begin of the log announced and does not follow it: a master ended, or its log was cut, between them."""
-        last, at = self._table.last, self._table.last_end
+        last, at = self.table.last, self.table.last_end
         if last is None or at < self._log.begin_offset:
             return ()
         for index, _ in enumerate(last.offsets):
@@ -152,7 +152,7 @@ class Batches:
         try:
             self._add_readable(batch, offset, unit, now_ms, is_promised=is_promised)
         except LogboomError as error:
-            if len(self._table.aside) + len(batch.aside) < MAX_ASIDE:
+            if len(self.table.aside) + len(batch.aside) < MAX_ASIDE:
                 log.warning("the timer at queue offset %d is set aside: %s", offset, error)
                 batch.aside.append(offset)
             else:
@@ -191,19 +191,19 @@ class Batches:
         batch.size_bytes += size
 
     def _add_name(self, batch: Batch, name: str, slot_ms: int) -> None:
-        if len(self._table.names) + len(batch.names) < MAX_RECALLED:
+        if len(self.table.names) + len(batch.names) < MAX_RECALLED:
             batch.names.append((name, slot_ms))
         else:
             log.error("a delete marker for %s has no effect: %d timers are recalled already", name, MAX_RECALLED)
             batch.lost += 1
 
     def _is_recalled(self, batch: Batch, properties: dict[str, str], place: int, code: int) -> bool:
-        if place in self._table.places:
+        if place in self.table.places:
             return True
-        if not batch.names and not self._table.names:
+        if not batch.names and not self.table.names:
             return False
         name, slot_ms = name_of(properties), _slot(properties, code)
-        return self._table.names.get(name) == slot_ms or (name, slot_ms) in batch.names
+        return self.table.names.get(name) == slot_ms or (name, slot_ms) in batch.names
 
 
 def _slot(properties: dict[str, str], code: int) -> int:

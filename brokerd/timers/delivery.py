@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
@@ -21,7 +21,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.codes import due_of
 from brokerd.timers.copies import bare
-from brokerd.timers.cursor import BEGIN, TimerTable
+from brokerd.timers.cursor import BEGIN
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.settings import TimerSettings
 from remoting import codes
@@ -53,28 +53,32 @@ class TimerCounters:
     late_s: Histogram = field(default_factory=lambda: Histogram(LATE_BOUNDS_S))
 
 
+class Times(NamedTuple):
+    """The loop's clock, and the time by which timers are kept."""
+
+    scheduler: Scheduler
+    now_ms: Callable[[], int]
+
+
 class Delivery:
-    """From `begin` to `end`. `now_ms` is the time by which timers are kept."""
+    """From `begin` to `end`."""
 
     def __init__(
         self,
         record_log: RecordLog,
         journal: Journal,
-        table: TimerTable,
         batches: Batches,
         horizon: Horizon,
-        scheduler: Scheduler,
-        now_ms: Callable[[], int],
+        times: Times,
         settings: TimerSettings,
     ) -> None:
         self.counters = TimerCounters()
         self._log = record_log
         self._journal = journal
-        self._table = table
+        self._table = batches.table
         self._batches = batches
         self._horizon = horizon
-        self._scheduler = scheduler
-        self._now_ms = now_ms
+        self._scheduler, self._now_ms = times
         self._settings = settings
         self._timer: Timer | None = None
         self._timer_at_ms = 0

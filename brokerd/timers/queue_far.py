@@ -53,7 +53,8 @@ class QueueFar:
         return self._scanned
 
     def between(self, after: Key, until_ms: int, limit: int) -> Sequence[Found] | None:
-        if self.step():
+        if self._scanned < self._queue_range()[1]:
+            self.step()
             return None
         wanted = after, until_ms, limit
         search = self._search
@@ -66,8 +67,16 @@ class QueueFar:
 
     def held_queue_offset(self, cursor: Key) -> int:
         held = max(self._held, self._queue_range()[0])
-        while held < self._scanned and self._last[held // CHUNK] < cursor.due_ms:
-            held = min((held // CHUNK + 1) * CHUNK, self._scanned)
+        while held < self._scanned:
+            chunk = held // CHUNK
+            stop = min((chunk + 1) * CHUNK, self._scanned)
+            if self._last[chunk] >= cursor.due_ms:
+                codes = [code for _, _, code in self._read(held, stop)]
+                pending = (offset for offset, code in enumerate(codes, held) if key_of(code, offset) > cursor)
+                held = next(pending, stop)
+                if held < stop:
+                    break
+            held = stop
         self._held = held
         return held
 

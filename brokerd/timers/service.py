@@ -24,7 +24,7 @@ from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
 from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
-from brokerd.timers.delivery import Delivery, TimerCounters
+from brokerd.timers.delivery import Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.interface import Recalled
@@ -41,9 +41,11 @@ KEY_BITS: Final = 256
 
 
 class Surroundings(NamedTuple):
-    """What timers are given of their broker: the machine's wall clock, the host that records name, chance that nobody may guess,
-    and for how long the log keeps a file."""
+    """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
+    that nobody may guess, and for how long the log keeps a file."""
 
+    metadata: MetadataService
+    scheduler: Scheduler
     wall_ms: Callable[[], int]
     host: bytes
     random_bits: Callable[[int], int]
@@ -58,9 +60,7 @@ class TimerService:
     def __init__(
         self,
         record_log: RecordLog,
-        metadata: MetadataService,
         far: Far,
-        scheduler: Scheduler,
         surroundings: Surroundings,
         settings: TimerSettings,
         journal_settings: JournalSettings | None = None,
@@ -69,19 +69,17 @@ class TimerService:
         self._settings = settings
         self._log = record_log
         self._far = far
-        self._scheduler = scheduler
+        self._scheduler = scheduler = surroundings.scheduler
         self._around = surroundings
         self._clock = TimerClock(surroundings.wall_ms(), self._steady_ms())
         self._journal = Journal(record_log, TIMERS_TOPIC, self.table, journal_settings)
-        self._batches = Batches(record_log, metadata, self.table, lambda: self.window_ms)
+        self._batches = Batches(record_log, surroundings.metadata, self.table, lambda: self.window_ms)
         self._delivery = Delivery(
             record_log,
             self._journal,
-            self.table,
             self._batches,
             Horizon(far, settings.near_s * 1000, settings.near_max),
-            scheduler,
-            self.now_ms,
+            Times(scheduler, self.now_ms),
             settings,
         )
         self._is_scanning = False

@@ -15,7 +15,7 @@ import orjson
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.timers import rolling
-from brokerd.timers.clock import SLACK_MS
+from brokerd.timers.clock import PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
 from brokerd.timers.cursor import TIMERS_TOPIC
 from brokerd.timers.interface import Recalled
@@ -49,6 +49,10 @@ class Topics:
         return -1
 
 
+def steady_ms(turns: Turns) -> int:
+    return int(turns.time() * 1000)
+
+
 class Node:
     """A broker over a log: a replica until it leads."""
 
@@ -56,10 +60,10 @@ class Node:
         self.log = log
         self.turns = turns
         self.topics = Topics()
-        self.base_ms = turns.wall_ms() - turns.monotonic_ms()
-        surroundings = Surroundings(turns.wall_ms, HOST, rng.getrandbits, lambda: RETAINED_MS)
+        self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
+        surroundings = Surroundings(self.topics, turns, turns.wall_ms, HOST, rng.getrandbits, lambda: RETAINED_MS)  # type: ignore[arg-type]
         self.far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
-        self.service = TimerService(log, self.topics, self.far, turns, surroundings, settings)  # type: ignore[arg-type]
+        self.service = TimerService(log, self.far, surroundings, settings)
         log.listeners.append(self.service.dispatched)
         self.service.rebuild()
 
@@ -107,6 +111,7 @@ class World:
         self.accepted: set[str] = set()
         self.refused: set[str] = set()
         self.switches = self.delivered = self.torn = 0
+        self.set_at_ms = 0
         self.ahead_ms = 0  # of the wall clock that somebody set
         self.node = self.take(log)
         self.node.lead()
@@ -136,13 +141,13 @@ class World:
     def recall(self) -> None:
         waiting = [key for key in self.sent if key not in self.accepted]
         if waiting:
-            key = self.rng.choice(waiting[-20:])
+            key = self.rng.choice(waiting[-20:] if self.rng.random() < 0.5 else waiting)
             place, due_ms = self.sent[key]
             record = self.timers().get(key)
             if record is not None:
                 due_ms = int(record.property_map()[DUE_MS])
             answers: list[RequestError | None] = []
-            is_there = key in self.timers() and key not in self.copies()
+            is_there = key in self.timers() and key not in self.copies() and key not in self.names
             self.node.service.recall(Recalled(TOPIC, key, place, due_ms), answers.append)
             if answers and answers[0] is not None and is_there:
                 raise Wrong(f"{key} waits, and its recall is refused: {answers[0]}")
@@ -171,9 +176,17 @@ class World:
 
     def set_clock(self) -> None:
         """Somebody sets the wall clock, and back again."""
+        self.believe()
+        self.set_at_ms = steady_ms(self.turns)
         by_ms = self.rng.choice((-4000, 3000, 40_000)) if not self.ahead_ms else -self.ahead_ms
         self.ahead_ms += by_ms
         self.turns.set_wall_clock(by_ms)
+
+    def believe(self) -> None:
+        """A clock that nobody has set for long is right."""
+        now_ms = steady_ms(self.turns)
+        if now_ms - self.set_at_ms >= PATIENCE_MS:
+            self.node.base_ms = self.turns.wall_ms() - now_ms
 
     def refuse(self) -> None:
         log = self.node.log
@@ -271,7 +284,8 @@ class World:
     def check_not_early(self, node: Node, each: Any) -> None:
         if each.topic == TOPIC:
             due_ms = self.sent[each.body.decode()][1]
-            now_ms = min(self.turns.wall_ms(), node.base_ms + self.turns.monotonic_ms() + SLACK_MS)
+            self.believe()
+            now_ms = min(self.turns.wall_ms(), node.base_ms + steady_ms(self.turns) + SLACK_MS)
             if due_ms > now_ms and not node.service._delivery._promised:
                 raise Wrong(f"{each.body!r} is delivered {due_ms - now_ms} ms early")
 
