@@ -18,6 +18,9 @@ from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.pop.surroundings import Surroundings
 from brokerd.store.store import MessageStore
+from brokerd.timers.far_timers import FarTimers
+from brokerd.timers.files.source import Confirmed
+from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
 from brokerd.timers.service import TimerService
@@ -72,6 +75,9 @@ def make_residents(
         settings.transactions,
         settings.store.segment_size_bytes,
     )
+    files = next((each for each in store.followers if isinstance(each, TimerFiles)), None)
+    timer_queue = partial(record_log.queue_range, TIMER_TOPIC, 0), partial(record_log.read_units, TIMER_TOPIC, 0)
+    far = FarTimers(files, *timer_queue) if files is not None else QueueFar(*timer_queue)
     residents = Residents(
         metadata,
         placements,
@@ -97,10 +103,7 @@ def make_residents(
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         TimerService(
             record_log,
-            QueueFar(
-                partial(record_log.queue_range, TIMER_TOPIC, 0),
-                partial(record_log.read_units, TIMER_TOPIC, 0),
-            ),
+            far,
             TimerSurroundings(
                 metadata,
                 scheduler,
@@ -113,4 +116,6 @@ def make_residents(
             settings.journal,
         ),
     )
+    if files is not None:
+        files.delivered = Confirmed(lambda: store.dispatch_offset, residents.timers.delivered)
     return residents, progress

@@ -19,6 +19,7 @@ from brokerd.timers.files.layout import NO_POSITION, DamagedTimerFiles, Slot
 from brokerd.timers.files.timer_log import TimerLog
 
 _OFFSET_BITS: Final = 50
+_NO_OFFSET: Final = 1 << 63
 MOST_KEYS: Final = 1 << 21
 
 
@@ -38,6 +39,7 @@ class SlotKeys:
         self._at = NO_POSITION
         self._messages = 0
         self._visited = NO_POSITION
+        self._before = _NO_OFFSET  # the queue offset of the record that was looked at last
         self._lacks_begin = False  # a file with its first records went with the log's
 
     def has_all_before(self, until_ms: int) -> bool:
@@ -57,6 +59,7 @@ class SlotKeys:
                 if self._aim.last == slot.last:
                     break
                 self._aim, self._at, self._messages, self._visited = slot, slot.last, 0, NO_POSITION
+                self._before = _NO_OFFSET
             done += self._step(most_records - done)
         return done
 
@@ -79,11 +82,13 @@ class SlotKeys:
             if record is None:
                 self._at, self._lacks_begin = self._seen.last, True
                 break
-            if record.slot_ms != self.slot_ms or record.previous >= self._at:
+            is_in_order = record.previous < self._at and record.queue_offset < self._before
+            if record.slot_ms != self.slot_ms or not is_in_order:
                 raise DamagedTimerFiles(
                     f"the record at {self._at} of the timer log is not one of the slot {self.slot_ms}"
                 )
             done += 1
+            self._before = record.queue_offset
             self._messages += not record.is_marker
             self._visited, self._at = self._at, record.previous
             packed = self._pack(record.key)

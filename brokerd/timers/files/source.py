@@ -39,9 +39,6 @@ class Delivered(NamedTuple):
 class TimerSource(Protocol):
     """The dispatched entries of the timer topic, and its records."""
 
-    def delivered(self) -> Delivered | None:
-        """None while that is not known."""
-
     def log_range(self) -> tuple[int, int]:
         """Where the commitlog begins and ends."""
 
@@ -58,27 +55,33 @@ class TimerSource(Protocol):
         """Of the record there; UNKNOWN when there is none."""
 
 
+class Confirmed:
+    """How far timers are delivered by what is confirmed of the log."""
+
+    def __init__(self, dispatch_offset: Callable[[], int], present: Callable[[], Delivered]) -> None:
+        """`present` is how far they are by all that was appended."""
+        self._dispatch_offset = dispatch_offset
+        self._present = present
+        self._confirmed: Delivered | None = None
+        self._next: Delivered | None = None
+
+    def __call__(self) -> Delivered | None:
+        """None while that is not known."""
+        present = self._present()
+        if self._confirmed is not None and self._confirmed.known_at > present.known_at:
+            self._confirmed = None  # the log was cut before it
+        if self._next is None or self._next.known_at > present.known_at:
+            self._next = present
+        if self._next.known_at <= self._dispatch_offset():
+            self._confirmed, self._next = self._next, None
+        return self._confirmed
+
+
 class StoreSource:
-    """`TimerSource` of a store. `journal` is given when there is one: how far timers are delivered, and the physical offset
-    behind the last record that this is known from, which need not be confirmed yet."""
+    """`TimerSource` of a store."""
 
     def __init__(self, store: StoreReads) -> None:
         self._store = store
-        self._delivered: Delivered | None = None
-        self._next: Delivered | None = None  # to be confirmed
-        self.journal: Callable[[], tuple[Key, int]] | None = None
-
-    def delivered(self) -> Delivered | None:
-        if self.journal is None:
-            return None
-        present = Delivered(*self.journal())
-        if self._next is None or present.known_at < self._next.known_at:
-            self._next = present
-        if self._next.known_at <= self._store.dispatch_offset:
-            self._delivered, self._next = self._next, None
-        if self._delivered is not None and self._delivered.known_at > present.known_at:
-            self._delivered = None  # the log was cut before it
-        return self._delivered
 
     def log_range(self) -> tuple[int, int]:
         return self._store.commitlog.min_offset, self._store.commitlog.end_offset

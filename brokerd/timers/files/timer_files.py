@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
@@ -24,7 +24,7 @@ from brokerd.timers.codes import Key, due_of, kind_of
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
-from brokerd.timers.files.source import TimerSource
+from brokerd.timers.files.source import Delivered, TimerSource
 from brokerd.timers.files.timer_log import LogWrite
 from brokerd.timers.files.timer_reads import MOST_RECORDS, Question, TimerReads
 from brokerd.timers.files.wheel import write_slots
@@ -78,6 +78,7 @@ class TimerFiles:
         """`most_records` are looked at in a call of `between`."""
         self._disk = disk
         self._source = source
+        self.delivered: Callable[[], Delivered | None] = lambda: None  # whoever reads that from the log replaces it
         self._pending = PendingTimers(disk, shape if shape is not None else Shape())
         self._reads = TimerReads(self._pending.wheel, self._pending.log, most_records)
         self._lock = threading.Lock()  # files and page change on disk under it
@@ -111,8 +112,7 @@ class TimerFiles:
     def take(self, limit_offset: int, most_bytes: int) -> int:
         if self.offset >= limit_offset or not self._follow_cursor():
             return 0
-        if not self._is_proven:
-            self._prove()
+        self._prove()
         low, high = self._source.queue_range()
         if self._applied > high:
             self._begin_again(f"the queue ends at {high}, before {self._applied}")
@@ -143,7 +143,7 @@ class TimerFiles:
 
     def _follow_cursor(self) -> bool:
         """Take note of what was delivered; False while nobody knows, or less of the log was dispatched than was before."""
-        delivered = self._source.delivered()
+        delivered = self.delivered()
         if delivered is None or delivered.known_at < self._pending.known_at:
             return False
         if delivered.cursor < self._pending.passed:
@@ -152,9 +152,11 @@ class TimerFiles:
         return True
 
     def _prove(self) -> None:
-        """After a start, once: hold the last record against the queue."""
-        self._is_proven = True
+        """After a start, once, and when as much of the queue was dispatched as before: hold the last record against it."""
         low, high = self._source.queue_range()
+        if self._is_proven or self._applied > high:
+            return
+        self._is_proven = True
         if self._pending.log.first == self._pending.log.end:
             return
         try:
@@ -219,6 +221,12 @@ class TimerFiles:
             self._begin_again(str(problem))
             return 0
         return self._applied if oldest is None else oldest
+
+    def step(self) -> bool:
+        """What is behind is taken as a follower of the log; here only what a start found is believed, when it can be."""
+        if not self._is_proven and self._follow_cursor():
+            self._prove()
+        return False
 
     def arrived(self, end: int, codes: Sequence[int]) -> None:
         """The queue itself is followed, at another pace."""

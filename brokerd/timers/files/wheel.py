@@ -87,12 +87,17 @@ class TimerWheel:
         return sum(self.slot(each).messages for each in self.slots_between(first_ms, end_ms - SLOT_MS))
 
     def messages_from(self, first_ms: int) -> int:
-        """How many messages are in the slots from that time on."""
+        """How many messages are in the slots from that time on. Raises DamagedTimerFiles when one is not in its place."""
         least, total = max(1, first_ms // SLOT_MS), 0
         for start in range(0, self._shape.slots, _LOOK_SLOTS):
             times = self._times(start, min(_LOOK_SLOTS, self._shape.slots - start))
             for index in [index for index, time in enumerate(times, start) if time >= least]:
-                total += SLOT.unpack_from(self._image, index * SLOT_BYTES)[3]
+                time, _, _, messages, _ = SLOT.unpack_from(self._image, index * SLOT_BYTES)
+                if time % self._shape.slots != index:
+                    raise DamagedTimerFiles(
+                        f"the slot {time} of the wheel stands in the place {index}, which is not its own"
+                    )
+                total += messages
         return total
 
     def slots_beyond(self, end: int) -> list[tuple[int, Slot]]:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import MESSAGE, START, Key, encode_code, key_of
+from brokerd.timers.far import Far
 from brokerd.timers.files.layout import Shape
 from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_files import TimerFiles
 from remoting.disk import Disk
 
 RECORD_SIZE = 100
-TINY = Shape(slots=16, file_bytes=4 * 52 + 20)  # four timers a file
+TINY = Shape(slots=15, file_bytes=4 * 52 + 20)  # four timers a file
 ORIGIN = Origin(0x1234, 1_000, False)
 
 
@@ -82,7 +83,9 @@ class ListedQueue:
 
 
 def make_files(disk: Disk, queue: ListedQueue, shape: Shape = TINY, most_records: int = 3) -> TimerFiles:
-    return TimerFiles(disk, queue, shape, most_records)
+    files = TimerFiles(disk, queue, shape, most_records)
+    files.delivered = queue.delivered
+    return files
 
 
 def open_files(disk: Disk, queue: ListedQueue, *, known: bool = True, clean: bool = False) -> TimerFiles:
@@ -94,7 +97,7 @@ def open_files(disk: Disk, queue: ListedQueue, *, known: bool = True, clean: boo
 
 def follow(files: TimerFiles, queue: ListedQueue) -> None:
     """Take all that there is, or as much as there is room for."""
-    while files.take(queue.end_offset, 4 << 9):
+    while files.step() or files.take(queue.end_offset, 4 << 9):
         pass
 
 
@@ -106,7 +109,7 @@ def write(files: TimerFiles) -> None:
         files.finish_write(written)
 
 
-def ask(files: TimerFiles, after: Key = START, until_ms: int = 1 << 50, limit: int = 1000) -> list[tuple[int, int]]:
+def ask(files: Far, after: Key = START, until_ms: int = 1 << 50, limit: int = 1000) -> list[tuple[int, int]]:
     """The answer, in as many calls as it takes."""
     for _ in range(10_000):
         found = files.between(after, until_ms, limit)

@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import booleans, integers, lists, sampled_from
 
 from brokerd.timers.codes import MESSAGE, RECALL, ROLLED, START, Key, key_of
+from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.page import PATH
 from brokerd.timers.files.timer_files import TimerFiles, TimerWrite
 from tests.support.disks import MemoryDisk
@@ -24,6 +25,7 @@ class Timers(RuleBasedStateMachine):
         self.queue.deliver(Key(1_000_000, -1))
         self.files: TimerFiles = make_files(self.disk, self.queue)
         self.files.load(known=True, clean=True)
+        self.far = FarTimers(self.files, self.queue.queue_range, self.queue.units)
         self.begun_again = self.files.times_begun_again
         self.may_begin_again = False
         self.writing: TimerWrite | None = None
@@ -37,6 +39,7 @@ class Timers(RuleBasedStateMachine):
     def append(self, ahead_ms: list[int], kind: int) -> None:
         for each in ahead_ms:
             self.queue.add(self.cursor.due_ms + 1 + each, kind)
+        self.far.arrived(len(self.queue.codes), self.queue.codes[len(self.queue.codes) - len(ahead_ms) :])
 
     def looked(self) -> None:
         """From now on there is no reason to make the files again."""
@@ -77,6 +80,14 @@ class Timers(RuleBasedStateMachine):
             assert list(found) == self.queue.expected(*self.asked, self.files.applied)
             self.asked = None
 
+    @rule(until_ms=integers(0, 40_000), limit=integers(1, 9))
+    def ask_for_all_that_is_dispatched(self, until_ms: int, limit: int) -> None:
+        while self.far.step():
+            pass
+        assert self.far.applied == len(self.queue.codes)
+        found = ask(self.far, self.cursor, self.cursor.due_ms + until_ms, limit)
+        assert found == self.queue.expected(self.cursor, self.cursor.due_ms + until_ms, limit, len(self.queue.codes))
+
     @rule()
     def ask_all_in_portions(self) -> None:
         after, found = self.cursor, []
@@ -113,7 +124,7 @@ class Timers(RuleBasedStateMachine):
         before = self.cursor
         self.queue.cut(len(self.queue.codes) - count)
         self.files.truncate(self.queue.end_offset)
-        self.files.truncated(len(self.queue.codes))
+        self.far.truncated(len(self.queue.codes))
         self.may_begin_again = self.may_begin_again or self.cursor < before
         self.asked = None
 
@@ -139,6 +150,7 @@ class Timers(RuleBasedStateMachine):
         self.files.close()
         self.writing = self.asked = None
         self.files = make_files(self.disk, self.queue)
+        self.far = FarTimers(self.files, self.queue.queue_range, self.queue.units)
         is_known = self.disk.exists(PATH)
         self.files.load(known=True, clean=clean)
         assert self.files.offset <= self.queue.end_offset
@@ -153,7 +165,7 @@ class Timers(RuleBasedStateMachine):
     def nothing_pending_is_let_go(self) -> None:
         if not hasattr(self, "files"):
             return
-        held = self.files.held_queue_offset(self.cursor)
+        held = self.far.held_queue_offset(self.cursor)
         pending = self.queue.expected(START, 1 << 50, 1 << 20, len(self.queue.codes))
         assert held <= min((offset for _, offset in pending), default=held)
 
