@@ -11,7 +11,7 @@ from brokerd.timers.files.slot_keys import MOST_KEYS, SlotKeys
 from brokerd.timers.files.timer_log import TimerLog
 from brokerd.timers.files.wheel import TimerWheel
 
-MOST_RECORDS: Final = 4096  # looked at in a call: about ten milliseconds
+MOST_RECORDS: Final = 2048  # looked at in a call: about five milliseconds
 
 
 class Question(NamedTuple):
