@@ -19,6 +19,7 @@ from brokerd.timers.files.layout import NO_POSITION, DamagedTimerFiles, Slot
 from brokerd.timers.files.timer_log import TimerLog
 
 _OFFSET_BITS: Final = 50
+_LARGE_CHUNK: Final = 1 << 15  # is not made larger: that would take more than a few milliseconds
 _NO_OFFSET: Final = 1 << 63
 MOST_KEYS: Final = 1 << 21
 
@@ -95,11 +96,17 @@ class SlotKeys:
             if record.key > self.after and (self._last_kept is None or packed <= self._last_kept):
                 keys.append(packed)
         if keys:
-            self._chunks.append(array("Q", sorted(keys)))
+            self._add(array("Q", sorted(keys)))
             self._count += len(keys)
             if self._count > self._most_keys:
                 self._leave_out()
         return done
+
+    def _add(self, keys: array[int]) -> None:
+        """Few large chunks are faster to read from than many small ones."""
+        while self._chunks and len(self._chunks[-1]) <= len(keys) <= _LARGE_CHUNK:
+            keys = array("Q", sorted(self._chunks.pop() + keys))
+        self._chunks.append(keys)
 
     def _leave_out(self) -> None:
         """Keep the earlier half."""

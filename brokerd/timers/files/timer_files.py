@@ -182,13 +182,13 @@ class TimerFiles:
             keys = self._reads.between(Question(max(after, self._pending.passed), until_ms, limit), least_offset)
             if keys is None:
                 return None
-            found = [each for run in _runs(keys) for each in self._entries(run)]
+            code_of = {offset: code for run in _runs(keys) for code, offset in self._entries(run)}
         except DamagedTimerFiles as problem:
             self._begin_again(str(problem))
             return []
-        if len(found) < len(keys):  # some went with the log's first files while this was asked
+        if len(code_of) < len(keys):  # some went with the log's first files while this was asked
             return None
-        return sorted(found, key=lambda each: (due_of(each[0]), each[1]))
+        return [(code_of[key.offset], key.offset) for key in keys]
 
     def _entries(self, keys: Sequence[Key]) -> list[tuple[int, int]]:
         """Code and queue offset of entries that follow one another, but for those whose records are not in the log any more."""

@@ -24,7 +24,7 @@ from remoting.errors import StorageError
 
 _FEW_RECORDS: Final = 16  # are read at once when records stand apart
 _MANY_RECORDS: Final = 1260  # and when they do not: 64 KiB
-_OPEN_FILES: Final = 4
+_OPEN_FILES: Final = 64  # 128 million timers
 
 
 class LogWrite(NamedTuple):
