@@ -19,7 +19,7 @@ from brokerd.timers.files.layout import NO_POSITION, DamagedTimerFiles, Slot
 from brokerd.timers.files.timer_log import TimerLog
 
 _OFFSET_BITS: Final = 50
-_LARGE_CHUNK: Final = 1 << 15  # is not made larger: that would take more than a few milliseconds
+_LARGE_CHUNK: Final = 1 << 13  # is not made larger: that would take more than a few milliseconds
 _NO_OFFSET: Final = 1 << 63
 MOST_KEYS: Final = 1 << 21
 

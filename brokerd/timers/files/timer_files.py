@@ -90,6 +90,8 @@ class TimerFiles:
         """Have nothing."""
         self._pending.clear()
         self._reads.reset()
+        self._question: Question | None = None  # that is being answered
+        self._code_of: dict[int, int] = {}  # codes of what was found for it, by queue offset
         self.offset, self._applied = offset, 0
         self._is_proven = True  # what a start found fits the log, as far as that was dispatched then
         self._ran: TimerWrite | None = None  # it is on disk, and `finish_write` is still to come
@@ -177,25 +179,30 @@ class TimerFiles:
         """See `Far.between`; timers that were delivered are not found any more."""
         if not self._is_proven:
             return []
-        least_offset, _ = self._source.queue_range()
+        question = Question(max(after, self._pending.passed), until_ms, limit)
+        if question != self._question:
+            self._question, self._code_of = question, {}
+        code_of, least_offset = self._code_of, self._source.queue_range()[0]
         try:
-            keys = self._reads.between(Question(max(after, self._pending.passed), until_ms, limit), least_offset)
-            if keys is None:
-                return None
-            code_of = {offset: code for run in _runs(keys) for code, offset in self._entries(run)}
+            keys = self._reads.between(question, least_offset)
+            for run in _runs([key for key in self._reads.found if key.offset not in code_of]):
+                code_of.update(self._entries(run))
         except DamagedTimerFiles as problem:
             self._begin_again(str(problem))
             return []
-        if len(code_of) < len(keys):  # some went with the log's first files while this was asked
+        if keys is None:
+            return None
+        self._question = None
+        if any(key.offset not in code_of for key in keys):  # they went with the log's first files while this was asked
             return None
         return [(code_of[key.offset], key.offset) for key in keys]
 
-    def _entries(self, keys: Sequence[Key]) -> list[tuple[int, int]]:
-        """Code and queue offset of entries that follow one another, but for those whose records are not in the log any more."""
+    def _entries(self, keys: Sequence[Key]) -> Iterator[tuple[int, int]]:
+        """Queue offset and code of entries that follow one another, but for those whose records are not in the log any more."""
         low, high = self._source.queue_range()
         keys = [key for key in keys if key.offset >= low]
         if not keys:
-            return []
+            return
         if keys[-1].offset >= high:
             raise DamagedTimerFiles(f"the queue has no entry {keys[-1].offset}")
         codes: list[int] = []
@@ -209,7 +216,7 @@ class TimerFiles:
                 raise DamagedTimerFiles(
                     f"the entry {key.offset} of the queue is due at {due_of(code)}, not {key.due_ms}"
                 )
-        return [(code, key.offset) for key, code in zip(keys, codes, strict=True)]
+            yield key.offset, code
 
     def held_queue_offset(self, cursor: Key) -> int:
         """See `Far.held_queue_offset`."""
@@ -339,6 +346,7 @@ class TimerFiles:
                 self._remove_all(self._source.log_range()[0])
                 return
             self._reads.reset()
+            self._question = None
             self.offset = offset
             self._applied = max(last_offset + 1, min(self._applied, self._source.queue_range()[1]))
             if self._durable.offset > offset:

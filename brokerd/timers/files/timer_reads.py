@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from brokerd.timers.codes import SLOT_MS, START, Key
@@ -38,6 +39,11 @@ class TimerReads:
         self._keys: SlotKeys | None = None
         self._oldest = 0  # the number of the first record that may be behind `_oldest_cursor`
         self._oldest_cursor = START
+
+    @property
+    def found(self) -> Sequence[Key]:
+        """What was found so far for the question that was asked last."""
+        return self._found
 
     def reset(self) -> None:
         """Records were cut, or are other ones."""
@@ -87,14 +93,18 @@ class TimerReads:
             while len(found) < question.limit:
                 lower = found[-1] if found else question.after
                 keys = self._keys_of(slot_ms, lower)
-                room -= 1 + keys.gather(self._wheel.slot(slot_ms), room)
+                room -= 1 + keys.gather(self._wheel.slot(slot_ms), max(1, room))
                 if room <= 0:
                     return False
-                found += keys.take(lower, question.until_ms, question.limit - len(found), least_offset)
+                wanted = min(room, question.limit - len(found))
+                taken = keys.take(lower, question.until_ms, wanted, least_offset)
+                found += taken
+                room -= len(taken)
+                if len(taken) == wanted:
+                    continue
                 if keys.has_all_before(question.until_ms):
                     break
-                if len(found) < question.limit:
-                    self._keys = None  # those that it kept are used up
+                self._keys = None  # those that it kept are used up
             if len(found) == question.limit:
                 return True
             self._next_ms = slot_ms + SLOT_MS
