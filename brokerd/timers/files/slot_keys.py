@@ -124,9 +124,9 @@ class SlotKeys:
         return list(islice((key for key in keys if key.offset >= least_offset), limit))
 
     def _pack(self, key: Key) -> int:
-        """In order of the keys of the slot; a key before the slot comes first."""
+        """In order of the keys of the slot; a key before the slot comes first. An offset may be larger than any record's."""
         since_ms = key.due_ms - self.slot_ms + SLOT_MS
-        return 0 if since_ms < 0 else (since_ms << _OFFSET_BITS) + key.offset + 1
+        return 0 if since_ms < 0 else (since_ms << _OFFSET_BITS) + min(key.offset + 1, (1 << _OFFSET_BITS) - 1)
 
     def _unpack(self, packed: int) -> Key:
         return Key((packed >> _OFFSET_BITS) + self.slot_ms - SLOT_MS, (packed & ((1 << _OFFSET_BITS) - 1)) - 1)

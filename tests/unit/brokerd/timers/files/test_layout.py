@@ -205,3 +205,17 @@ def test_millions_in_a_second_are_found_in_portions() -> None:
     assert found == queue.expected(Key(0, 0), 1 << 50, 50, 200)
     assert ask(files) == queue.expected(Key(0, 0), 1 << 50, 1000, 200)
     assert ask(files, until_ms=SLOT_MS + 300) == queue.expected(Key(0, 0), SLOT_MS + 300, 1000, 200)
+
+
+def test_what_comes_while_a_question_is_answered_is_in_the_answer() -> None:
+    disk, queue = MemoryDisk(), ListedQueue()
+    files = open_files(disk, queue, clean=True)
+    for number in range(9):
+        queue.add(DUE_MS + 1000 * number)
+    follow(files, queue)
+    question = (Key(0, 0), 1 << 50, 7)
+    for _ in range(4):
+        assert files.between(*question) is None
+    queue.add(DUE_MS + 1)  # behind the first, which was found already
+    follow(files, queue)
+    assert ask(files, *question) == queue.expected(*question, 10)

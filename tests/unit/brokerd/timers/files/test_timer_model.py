@@ -62,9 +62,14 @@ class Timers(RuleBasedStateMachine):
     def dispatch_the_rest(self) -> None:
         self.queue.unseen = 0
 
-    @rule(behind_ms=integers(0, 8_000), until_ms=integers(0, 40_000), limit=integers(1, 9))
-    def ask(self, behind_ms: int, until_ms: int, limit: int) -> None:
-        after = max(self.cursor, Key(self.cursor.due_ms + behind_ms, -1))
+    @rule(
+        behind_ms=integers(0, 8_000),
+        offset=sampled_from([-1, 4, 1 << 62]),
+        until_ms=integers(0, 40_000),
+        limit=integers(1, 9),
+    )
+    def ask(self, behind_ms: int, offset: int, until_ms: int, limit: int) -> None:
+        after = max(self.cursor, Key(self.cursor.due_ms + behind_ms, offset))
         until_ms += after.due_ms
         found = ask(self.files, after, until_ms, limit)
         assert found == self.queue.expected(after, until_ms, limit, self.files.applied)
