@@ -219,3 +219,49 @@ def test_what_comes_while_a_question_is_answered_is_in_the_answer() -> None:
     queue.add(DUE_MS + 1)  # behind the first, which was found already
     follow(files, queue)
     assert ask(files, *question) == queue.expected(*question, 10)
+
+
+def test_a_question_may_begin_behind_all_timers_of_a_second() -> None:
+    disk, queue = MemoryDisk(), ListedQueue()
+    files = open_files(disk, queue, clean=True)
+    queue.add(DUE_MS)
+    queue.add(SLOT_MS + 1500)
+    follow(files, queue)
+    for after in (Key(SLOT_MS, 1 << 62), Key(DUE_MS, 1 << 62), Key(SLOT_MS + 1499, 1 << 62)):
+        assert ask(files, after) == queue.expected(after, 1 << 50, 10, 2)
+
+
+def test_a_cut_of_what_was_delivered_brings_it_back() -> None:
+    disk, queue = MemoryDisk(), ListedQueue()
+    files = open_files(disk, queue, clean=True)
+    queue.add(DUE_MS)
+    queue.deliver(Key(DUE_MS, 0))
+    queue.add(DUE_MS + 1)
+    follow(files, queue)
+    queue.add(DUE_MS + 2)
+    assert ask(files) == [(queue.codes[1], 1)]
+    write(files)
+    queue.history.pop()  # the record stood where the log ends now, before any timer that goes
+    queue.end_offset = queue.places[1] - 1
+    del queue.codes[1:], queue.places[1:]
+    files.truncate(queue.end_offset)
+    follow(files, queue)
+    assert ask(files) == [(queue.codes[0], 0)]
+
+
+def test_two_records_of_one_entry_are_damage() -> None:
+    """They are due at the same time, so the queue alone would not tell them apart."""
+    disk, queue = MemoryDisk(), ListedQueue()
+    files = open_files(disk, queue, clean=True)
+    for _ in range(3):
+        queue.add(DUE_MS)
+    follow(files, queue)
+    write(files)
+    with closing(disk.open(f"{LOG_DIRECTORY}/{0:020d}")) as segment:
+        segment.write(52 + 44, (bytes(8),))
+    again = open_files(disk, queue)
+    for _ in range(2):
+        follow(again, queue)
+        found = ask(again)
+    assert again.times_begun_again == 1
+    assert found == queue.expected(Key(0, 0), 1 << 50, 10, 3)
