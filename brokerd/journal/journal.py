@@ -101,6 +101,11 @@ class Journal:
         """The table reflects every record that ends at or below this physical offset."""
         return self._position.applied_offset
 
+    @property
+    def is_being_read(self) -> bool:
+        """Whether the table is what it was before a `rebuild` that is still under way."""
+        return self._reread is not None
+
     def append(self, kind: str, body: Any) -> int:
         """Append a record and apply it; return the physical offset of its end, to wait for.
 

@@ -175,8 +175,10 @@ class TimerService:
     def close(self) -> None:
         self.step_down()
 
-    def delivered(self) -> Delivered:
-        """How far timers are delivered by all that was appended."""
+    def delivered(self) -> Delivered | None:
+        """How far timers are delivered by all that was appended; None while that is read again."""
+        if self._journal.is_being_read:
+            return None
         return Delivered(self.table.cursor, self._journal.applied_offset)
 
     # ---- for people

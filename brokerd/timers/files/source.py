@@ -58,8 +58,8 @@ class TimerSource(Protocol):
 class Confirmed:
     """How far timers are delivered by what is confirmed of the log."""
 
-    def __init__(self, dispatch_offset: Callable[[], int], present: Callable[[], Delivered]) -> None:
-        """`present` is how far they are by all that was appended."""
+    def __init__(self, dispatch_offset: Callable[[], int], present: Callable[[], Delivered | None]) -> None:
+        """`present` is how far they are by all that was appended; None while nobody knows."""
         self._dispatch_offset = dispatch_offset
         self._present = present
         self._confirmed: Delivered | None = None
@@ -68,6 +68,9 @@ class Confirmed:
     def __call__(self) -> Delivered | None:
         """None while that is not known."""
         present = self._present()
+        if present is None:
+            self._next = None
+            return None
         if self._confirmed is not None and self._confirmed.known_at > present.known_at:
             self._confirmed = None  # the log was cut before it
         if self._next is None or self._next.known_at > present.known_at:

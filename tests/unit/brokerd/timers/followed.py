@@ -49,7 +49,7 @@ class Followed:
         self.far = FarTimers(self.files, source.queue_range, source.units)
         log.listeners.append(lambda _: self.follow())
 
-    def know(self, delivered: Callable[[], Delivered]) -> None:
+    def know(self, delivered: Callable[[], Delivered | None]) -> None:
         self.files.delivered = Confirmed(lambda: self._dispatch_offset, delivered)
 
     @property
