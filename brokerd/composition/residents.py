@@ -21,6 +21,9 @@ from brokerd.pop.surroundings import Surroundings
 from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
 from brokerd.timers.clients import TimedMessages
+from brokerd.timers.far_timers import FarTimers
+from brokerd.timers.files.source import Confirmed
+from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
 from brokerd.timers.service import TimerService
@@ -76,12 +79,12 @@ def make_residents(
         settings.transactions,
         settings.store.segment_size_bytes,
     )
+    files = next((each for each in store.followers if isinstance(each, TimerFiles)), None)
+    timer_queue = partial(record_log.queue_range, TIMER_TOPIC, 0), partial(record_log.read_units, TIMER_TOPIC, 0)
+    far = FarTimers(files, *timer_queue) if files is not None else QueueFar(*timer_queue)
     timers = TimerService(
         record_log,
-        QueueFar(
-            partial(record_log.queue_range, TIMER_TOPIC, 0),
-            partial(record_log.read_units, TIMER_TOPIC, 0),
-        ),
+        far,
         TimerSurroundings(
             metadata,
             scheduler,
@@ -123,4 +126,6 @@ def make_residents(
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         timers,
     )
+    if files is not None:
+        files.delivered = Confirmed(lambda: store.dispatch_offset, timers.delivered)
     return residents, progress, timed

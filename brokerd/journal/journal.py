@@ -107,6 +107,11 @@ class Journal:
         """The table reflects every record that ends at or below this physical offset."""
         return self._position.applied_offset
 
+    @property
+    def is_being_read(self) -> bool:
+        """Whether the table is what it was before a `rebuild` that is still under way."""
+        return self._reread is not None
+
     def append(self, kind: str, body: Any) -> int:
         """Append a record and apply it; return the physical offset of its end, to wait for.
 
@@ -229,7 +234,8 @@ class Journal:
     def maintain_when_settled(self) -> None:
         """The same for a table with slices, and a broker that has just become the master: a little later."""
         assert self._in_slices is not None
-        self._settling = self._in_slices.scheduler.call_later(_SETTLE_S, self.maintain)
+        if self._snapshot_wanted:
+            self._settling = self._in_slices.scheduler.call_later(_SETTLE_S, self.maintain)
 
     def close(self) -> None:
         """Nothing more is written of a snapshot under way; it does not count."""

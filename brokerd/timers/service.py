@@ -27,6 +27,7 @@ from brokerd.timers.copies import UNIQUE_KEY, marker
 from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
 from brokerd.timers.delivery import Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
+from brokerd.timers.files.source import Delivered
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.interface import Recalled
 from brokerd.timers.settings import TimerSettings
@@ -174,6 +175,12 @@ class TimerService:
     def close(self) -> None:
         self._journal.close()
         self.step_down()
+
+    def delivered(self) -> Delivered | None:
+        """How far timers are delivered by all that was appended; None while that is read again."""
+        if self._journal.is_being_read:
+            return None
+        return Delivered(self.table.cursor, self._journal.applied_offset)
 
     # ---- for people
 

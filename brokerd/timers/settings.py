@@ -39,5 +39,9 @@ class TimerSettings:
         original="timerRollWindowSlot",
     )
 
+    files: bool = setting(
+        True, "find timers that are not due soon in files of the original's layout; without, in the queue"
+    )
+
     def __post_init__(self) -> None:
         check("timers", self)

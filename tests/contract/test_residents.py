@@ -525,7 +525,7 @@ def test_a_new_master_has_all_that_its_log_holds_and_an_old_one_what_was_confirm
 
 def test_who_steps_down_serves_nobody_and_waits_for_nothing(story: Story) -> None:
     story.master.become(Role.FENCED, 1)
-    story.turns.run(20)  # commits that waited for their record are refused
+    story.turns.run(1000)  # commits that waited for their record are refused, and the files of timers are followed
     end_offset, waiting = story.end_offset, story.turns.waiting
     story.turns.run(120_000)
     assert (story.master.end_offset, story.turns.waiting) == (end_offset, waiting)

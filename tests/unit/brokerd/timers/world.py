@@ -18,6 +18,7 @@ from brokerd.timers import rolling
 from brokerd.timers.clock import PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
 from brokerd.timers.cursor import TIMERS_TOPIC
+from brokerd.timers.far import Far
 from brokerd.timers.interface import Recalled
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings, TimerService
@@ -27,6 +28,7 @@ from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record, decode_record
 from tests.support.memory_log import HOST, MemoryRecordLog, draft
 from tests.support.turns import Turns
+from tests.unit.brokerd.timers.followed import Followed
 
 TOPIC = "orders"
 ROUNDING_MS = 1  # of the loop's time, where it is compared with the wall clock's
@@ -63,8 +65,12 @@ class Node:
         self.topics = Topics()
         self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
         surroundings = Surroundings(self.topics, turns, turns.wall_ms, HOST, rng.getrandbits, lambda: RETAINED_MS)  # type: ignore[arg-type]
-        self.far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
+        self.followed = Followed(log, rng) if settings.files else None
+        queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
+        self.far: Far = queue if self.followed is None else self.followed.far
         self.service = TimerService(log, self.far, surroundings, settings)
+        if self.followed is not None:
+            self.followed.know(self.service.delivered)
         log.listeners.append(self.service.dispatched)
         self.service.rebuild()
 
@@ -103,6 +109,7 @@ class World:
             near_max=rng.choice((1, 4, 1000)),
             in_flight_messages=rng.choice((3, 1000)),
             retry_ms=50,
+            files=seed % 2 == 0,
         )
         log = MemoryRecordLog(self.turns.wall_ms)
         log.dispatches = log.acknowledges = False
@@ -211,6 +218,8 @@ class World:
             log.is_master = False
             log.acknowledge()
             log.cut(cut)
+            if self.node.followed is not None:
+                self.node.followed.files.truncate(cut)
             self.node.service.truncated(cut)
             self.node.service.rebuild()
             node = self.node
