@@ -48,7 +48,7 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
-from remoting.facts.broker_state import EpochState, ScrubState, TimerState, Totals
+from remoting.facts.broker_state import EpochState, ScrubState, Totals
 from remoting.facts.loop import LoopState
 from remoting.frame import Command
 from remoting.settings import Live
@@ -183,7 +183,6 @@ class RemotingBroker(PopBroker):
             lambda: 7,
             lambda: self.transactions.state(),
             lambda: self.schedule.state(),
-            TimerState,
             lambda: 11,
             self.pop_service.starts.begins_recently,
             lambda: self.retention_doubt,
