@@ -16,8 +16,12 @@ def destination_of(record: Record, metadata: MetadataService) -> Target | None:
 
     Raises RequestError when a retry topic that is needed cannot be made now.
     """
-    target = target_of(record)
-    if target is None or metadata.deleted_at(target.topic) > record.physical_offset:
+    return reachable(target_of(record), record.physical_offset, metadata)
+
+
+def reachable(target: Target | None, physical_offset: int, metadata: MetadataService) -> Target | None:
+    """The same for a message that was to go there, whose record is at that offset of the log."""
+    if target is None or metadata.deleted_at(target.topic) > physical_offset:
         return None
     topic = metadata.topic(target.topic)
     returned_to = group_of_retry_topic(target.topic)

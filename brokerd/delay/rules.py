@@ -87,7 +87,11 @@ class Target(NamedTuple):
 def target_of(record: Record) -> Target | None:
     """Where a record of the schedule topic is to be delivered; None when it does not say."""
     properties = record.property_map()
-    topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE, "")
+    return target_named(properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE, ""))
+
+
+def target_named(topic: str, queue: str) -> Target | None:
+    """The same for what such a record's properties say."""
     if not topic or is_brokers_topic(topic) or not (queue.isascii() and queue.isdecimal()) or len(queue) > 10:
         return None
     queue_id = int(queue)
