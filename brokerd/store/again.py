@@ -113,6 +113,9 @@ class Copies(NamedTuple):
 
     def by_topic(self) -> Mapping[str, tuple[int, int]]:
         """How many messages are for each topic, and their bytes, without checksums."""
+        topics = {target[0] for target in self.targets if target is not None}
+        if len(topics) == 1:
+            return {topics.pop(): (self.messages, self.size_bytes)}
         found: dict[str, tuple[int, int]] = {}
         columns = zip(self.looked.group[self.begin : self.end], self.looked.size[self.begin : self.end], strict=True)
         for group, size in columns:

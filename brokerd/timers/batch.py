@@ -91,9 +91,7 @@ class Batches:
         batch = Batch(self.table.cursor)
         offsets = [offset for _, offset in found]
         units = self._units(offsets)
-        ordinary = None
-        if len(found) >= _LEAST_TOGETHER:
-            ordinary = Ordinary(self._log.look_again, units, offsets, self._metadata)
+        ordinary = self._ordinary(units, offsets) if len(found) >= _LEAST_TOGETHER else None
         ends = list(accumulate(size for _, size, _ in units))
         at = 0
         while at < len(found) and due_of(found[at][0]) < batch.least_rolled_ms:
@@ -145,6 +143,14 @@ class Batches:
         return ()
 
     # ---- inside
+
+    def _ordinary(self, units: Sequence[Unit], offsets: Sequence[int]) -> Ordinary | None:
+        """None when they cannot be read together."""
+        try:
+            return Ordinary(self._log.look_again, units, offsets, self._metadata)
+        except LogboomError as error:
+            log.warning("timers from queue offset %d on are read one by one: %s", offsets[0], error)
+            return None
 
     def _end_of_ordinary(self, batch: Batch, ordinary: Ordinary | None, begin: int, end: int) -> int:
         """Up to where the entries from `begin` on are ordinary."""

@@ -39,9 +39,10 @@ class Ordinary:
         self._looked = looked = look(units, offsets, NAMES)
         first = min(offset for offset, _, _ in units)
         self._targets = [_target(topic, str(queue_id), first, metadata) for topic, queue_id in looked.groups]
-        for n, (_, _, code) in enumerate(units):
-            if looked.ordinary[n] and not self._is_meant(n, code):
-                looked.ordinary[n] = 0
+        if None in self._targets or not self._are_all_meant([code for _, _, code in units]):
+            for n, (_, _, code) in enumerate(units):
+                if looked.ordinary[n] and not self._is_meant(n, code):
+                    looked.ordinary[n] = 0
 
     def due_ms(self, begin: int, end: int) -> list[int]:
         """When these are due."""
@@ -65,6 +66,12 @@ class Ordinary:
                 ):
                     return n
         return end
+
+    def _are_all_meant(self, entry_codes: Sequence[int]) -> bool:
+        """The same as `_is_meant` for each, as it mostly is: nothing was appended again, no time is out of bounds."""
+        numbers = self._looked.number.tolist()
+        meant = {number: encode_code(number, MESSAGE) for number in set(numbers)}
+        return all(self._looked.is_added) and entry_codes == [meant[number] for number in numbers]
 
     def _is_meant(self, n: int, code: int) -> bool:
         """Whether the entry with that code says what its record does, and its message can go where it was sent."""

@@ -58,6 +58,11 @@ class RecordReads:
     def unchecked(self, units: Sequence[Unit]) -> tuple[bytes, list[Unit]]:
         """What stands where the units name records, one behind the other, for who checks it; and the units, whose size is 0 where
         nothing is there."""
+        first, total = units[0][0], sum(size for _, size, _ in units)
+        segment = self._segments.get(first - first % self._segment_bytes)
+        last, last_size, _ = units[-1]
+        if segment is not None and last + last_size - first == total and last + last_size <= segment.end:
+            return self._read(first, total), list(units)  # they lie side by side, or are none
         pieces: list[bytes] = []
         there: list[Unit] = []
         for start, group in groupby(units, key=lambda unit: unit[0] - unit[0] % self._segment_bytes):
