@@ -10,8 +10,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from brokerd.delay.destinations import reachable
-from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, Target, target_named
+from brokerd.delay.destinations import destination_of
+from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, Target
 from brokerd.metadata.service import MetadataService
 from brokerd.store.again import Copies, Looked, Names, Role
 from brokerd.store.unit import Unit
@@ -83,6 +83,6 @@ class Ordinary:
 def _target(topic: str, queue: str, first: int, metadata: MetadataService) -> Target | None:
     """Where messages go whose records are at that offset of the log or behind; None where each has to be looked at."""
     try:
-        return reachable(target_named(topic, queue), first, metadata)
+        return destination_of({REAL_TOPIC: topic, REAL_QUEUE: queue}, first, metadata)
     except LogboomError:
         return None  # whoever looks at one of them says what is wrong
