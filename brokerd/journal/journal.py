@@ -33,6 +33,7 @@ from brokerd.journal.replay import (
 from brokerd.journal.reread import Reread
 from brokerd.journal.slices import InSlices, SliceWriter
 from brokerd.loop.scheduler import Timer
+from brokerd.store.again import Copies
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
@@ -129,7 +130,7 @@ class Journal:
         self._count([body for _, body in encoded])
         return end_offset
 
-    def append_leading(self, kind: str, body: Any, behind: Sequence[Draft]) -> int:
+    def append_leading(self, kind: str, body: Any, behind: Sequence[Draft | Copies]) -> int:
         """Append a record and apply it, and messages right behind it in the log: one write, and all of them or none.
 
         The physical offset of the last one's end, to wait for.

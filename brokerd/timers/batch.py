@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final
 
 from brokerd.delay.destinations import destination_of
 from brokerd.journal.record_log import RecordLog
 from brokerd.metadata.service import MetadataService
+from brokerd.store.again import Copies
 from brokerd.store.draft import Draft
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import (
@@ -29,6 +32,7 @@ from brokerd.timers.codes import (
 from brokerd.timers.copies import delivered, name_of, place_of, rolled
 from brokerd.timers.cursor import Begin, TimerTable
 from brokerd.timers.far import Found
+from brokerd.timers.ordinary import Ordinary
 from brokerd.timers.rolling import leg_before
 from remoting.errors import LogboomError, StorageError
 from remoting.names import TIMER_TOPIC
@@ -36,6 +40,7 @@ from remoting.record.codec import decode_record
 
 log = logging.getLogger(__name__)
 
+_LEAST_TOGETHER: Final = 4  # fewer are stored as fast one by one
 MAX_ASIDE: Final = 10_000
 MAX_RECALLED: Final = 200_000  # that still wait for their time, of each kind
 
@@ -47,8 +52,8 @@ class Batch:
     to: Key
     taken: int = 0  # entries behind the cursor
     entries: int = 0
-    offsets: list[int] = field(default_factory=list)  # of the drafts, in order
-    drafts: list[Draft] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)  # of what the drafts and copies are, in order
+    drafts: list[Draft | Copies] = field(default_factory=list)
     due_ms: list[int] = field(default_factory=list)  # of what is delivered
     names: list[tuple[str, int]] = field(default_factory=list)
     aside: list[int] = field(default_factory=list)
@@ -84,14 +89,27 @@ class Batches:
     def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int) -> Batch:
         """Of the first of these entries behind the cursor, which are due, as many as fit; `entries` says how many."""
         batch = Batch(self.table.cursor)
-        for (code, offset), unit in zip(found, self._units([offset for _, offset in found]), strict=True):
-            is_too_large = batch.drafts and batch.size_bytes + unit[1] > size_bytes
-            if is_too_large or due_of(code) >= batch.least_rolled_ms:
+        offsets = [offset for _, offset in found]
+        units = self._units(offsets)
+        ordinary = self._ordinary(units, offsets) if len(found) >= _LEAST_TOGETHER else None
+        ends = list(accumulate(size for _, size, _ in units))
+        at = 0
+        while at < len(found) and due_of(found[at][0]) < batch.least_rolled_ms:
+            before = ends[at - 1] if at else 0
+            limit = bisect_right(ends, before + size_bytes - batch.size_bytes, at)
+            if limit == at and batch.drafts:
                 break
-            batch.taken += 1
-            batch.entries += 1
-            batch.to = key_of(code, offset)
-            self._add(batch, offset, unit, now_ms, is_promised=False)
+            end = self._end_of_ordinary(batch, ordinary, at, max(limit, at + 1))
+            if end > at and ordinary is not None:
+                batch.offsets += offsets[at:end]
+                batch.drafts.append(ordinary.copies(at, end))
+                batch.due_ms += ordinary.due_ms(at, end)
+                batch.size_bytes += ends[end - 1] - before
+            else:
+                end = at + 1
+                self._add(batch, offsets[at], units[at], now_ms, is_promised=False)
+            batch.to = key_of(*found[end - 1])
+            batch.taken = batch.entries = at = end
         return batch
 
     def of_aside(self, offset: int, now_ms: int, *, give_up: bool) -> Batch:
@@ -125,6 +143,21 @@ class Batches:
         return ()
 
     # ---- inside
+
+    def _ordinary(self, units: Sequence[Unit], offsets: Sequence[int]) -> Ordinary | None:
+        """None when they cannot be read together."""
+        try:
+            return Ordinary(self._log.look_again, units, offsets, self._metadata)
+        except LogboomError as error:
+            log.warning("timers from queue offset %d on are read one by one: %s", offsets[0], error)
+            return None
+
+    def _end_of_ordinary(self, batch: Batch, ordinary: Ordinary | None, begin: int, end: int) -> int:
+        """Up to where the entries from `begin` on are ordinary."""
+        if ordinary is None:
+            return begin
+        names = {*self.table.names, *(name for name, _ in batch.names)} if batch.names else self.table.names
+        return ordinary.end_from(begin, end, self.table.places, names, batch.least_rolled_ms)
 
     def _units(self, offsets: Sequence[int]) -> list[Unit]:
         """The entries at these queue offsets, dispatched or not. Raises StorageError."""

@@ -41,7 +41,7 @@ def delivered(record: Record, target: Target, place: int) -> Draft:
     """The message for its own topic; without what was added for the wait when there is no room for that."""
     draft = Draft.again(record)
     properties = draft.properties
-    if LEG_MS.encode() in properties or ROLL_TIMES.encode() in properties:
+    if not {LEG_MS, ROLL_TIMES}.isdisjoint(record.property_map()):
         properties = _changed(properties, {LEG_MS: None, PLACE: str(place)})
     else:
         properties = b"%b%b\x01%d\x02" % (_ended(properties), PLACE.encode(), place)

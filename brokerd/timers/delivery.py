@@ -9,6 +9,7 @@ A timer that cannot be read or stored is set aside, and tried again for an hour,
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.store.again import Copies
 from brokerd.store.put_status import PutStatus
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.codes import due_of
@@ -239,7 +241,7 @@ class Delivery:
     def _deliver_promised(self, now_ms: int) -> None:
         """What the last begin announced, in a batch of its own that says the same."""
         batch = self._batches.of_promised(self._promised, now_ms)
-        log.info("%d timers that the last master announced are delivered", len(batch.drafts))
+        log.info("%d timers that the last master announced are delivered", len(batch.offsets))
         if self._append(batch, now_ms):
             self._promised = ()
         elif self._one_by_one:  # refused as a whole: each for itself, from there
@@ -272,7 +274,7 @@ class Delivery:
             self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
             return False
         self._count(batch, now_ms)
-        messages, size_bytes = len(batch.drafts), batch.size_bytes
+        messages, size_bytes = len(batch.offsets), batch.size_bytes
         self._in_flight_messages += messages
         self._in_flight_bytes += size_bytes
         self._log.when_acknowledged(end_offset, partial(self._acknowledged, self._life, messages, size_bytes))
@@ -281,10 +283,10 @@ class Delivery:
     def _append_otherwise(self, batch: Batch, now_ms: int, error: LogboomError) -> bool:
         """They do not fit into a file together, or one cannot be stored: each for itself, that one as little as it can be, or
         not now."""
-        if len(batch.drafts) > 1:
+        (draft, *others), (offset, *_) = batch.drafts, batch.offsets
+        if others or isinstance(draft, Copies):
             self._one_by_one = max(1, batch.entries)
             return False
-        (draft,), (offset,) = batch.drafts, batch.offsets
         smaller = draft if draft.topic == TIMER_TOPIC else bare(draft)
         if smaller != draft:
             batch.drafts = [smaller]
@@ -301,8 +303,8 @@ class Delivery:
         counters.lost += batch.lost
         if batch.due_ms:
             counters.last_late_ms = max(0, now_ms - min(batch.due_ms))
-        for due_ms in batch.due_ms:
-            counters.late_s.observe(max(0, now_ms - due_ms) / 1000)
+        for due_ms, count in Counter(batch.due_ms).items():
+            counters.late_s.observe(max(0, now_ms - due_ms) / 1000, count)
 
     def _acknowledged(self, life: int, messages: int, size_bytes: int, status: PutStatus) -> None:
         if life != self._life:

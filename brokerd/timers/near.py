@@ -49,8 +49,9 @@ class Near:
         later: list[int] = []
         while heap and heap[0] < until_ms and len(found) < limit:
             due_ms = heap[0]
+            code = encode_code(due_ms, 0)
             row = self._rows[due_ms][skip : skip + limit - len(found)]
-            found += [(encode_code(due_ms, each & _KIND_MASK), each >> _KIND_BITS) for each in row]
+            found += [(code | each & _KIND_MASK, each >> _KIND_BITS) for each in row]
             skip = 0
             later.append(heappop(heap))
         for due_ms in later:

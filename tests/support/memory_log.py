@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
+from brokerd.store.again import Copies, Looked, Names, PythonAgain
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft, check_draft, encode_draft, takes_queue_offset
 from brokerd.store.put_status import PutStatus
@@ -59,8 +60,8 @@ class MemoryRecordLog:
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
         return self.append_messages([draft(topic, body, 0, tag=kind) for kind, body in records])
 
-    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft]) -> tuple[int, int]:
-        places = self.append_placed([draft(topic, body, 0, tag=kind), *behind])
+    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
+        places = self.append_placed([draft(topic, body, 0, tag=kind), *drafts_of(behind)])
         return places[0].end_offset, places[-1].end_offset
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
@@ -102,6 +103,12 @@ class MemoryRecordLog:
 
     def undispatched_codes(self, topic: str, start: int) -> Sequence[int] | None:
         return [code for begin, _, code in self.undispatched_units(topic) if begin >= start]
+
+    def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
+        """The same as the store's, in Python."""
+        there = [(offset, size if offset in self._records else 0, code) for offset, size, code in units]
+        content = b"".join([self._records[offset] for offset, size, _ in there if size])
+        return PythonAgain(HOST, LARGEST_RECORD_BYTES).look(content, there, places, names)
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._records.get(physical_offset)
@@ -296,6 +303,11 @@ _KINDS = (
     *("topicPut", "topicsDeleted", "groupPut", "groupDeleted", "offsets", "add"),
     *("offsetsReset", "resetsTaken", "requestMode", "forbidden"),
 )
+
+
+def drafts_of(pieces: Sequence[Draft | Copies]) -> list[Draft]:
+    """What is appended, message by message."""
+    return [each for piece in pieces for each in (piece.drafts() if isinstance(piece, Copies) else (piece,))]
 
 
 def draft(

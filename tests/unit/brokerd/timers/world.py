@@ -26,7 +26,7 @@ from brokerd.timers.settings import TimerSettings
 from remoting.errors import InvalidParameter, RequestError
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record, decode_record
-from tests.support.memory_log import HOST, MemoryRecordLog, draft
+from tests.support.memory_log import HOST, MemoryRecordLog, draft, drafts_of
 from tests.support.turns import Turns
 from tests.unit.brokerd.timers.followed import Followed
 
@@ -129,7 +129,7 @@ class World:
         append = log.append_leading
 
         def checked(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
-            for each in behind:
+            for each in drafts_of(behind):
                 self.check_not_early(node, each)
             return append(topic, kind, body, behind)
 
