@@ -37,7 +37,7 @@ class DoesNotFit(Exception):
 class Mutant:
     """`patches` are (owner, attribute, replacement). It is looked for `within` that many stories, from seed `first` on.
 
-    One that full stories find begins with the seed that found it last: the stories before it would only take time.
+    One that is found late begins with the seed that found it last: the stories before it would only take time.
 
     `window` is what it opens: an id of the table in docs/RELIABILITY.md, or the name of something that is not in it. A quick one
     is looked for in every run of the tests.

@@ -107,7 +107,7 @@ class Process:
         self.starts += 1
         match self._command:
             case [sys.executable, "-m", name, *arguments] if IS_TEST and name in PROGRAMS and not self._environment:
-                self._process = fork(name, arguments, ROOT, self._log, self._namespace)
+                self._process = fork(f"{name}.__main__", arguments, ROOT, self._log, self._namespace)
             case command:
                 # `ip netns exec` becomes the program that it starts, so the process id is the daemon's own
                 inside = ["ip", "netns", "exec", self._namespace] if self._namespace else []

@@ -1,11 +1,11 @@
 """Daemons that need not import their program at each start: a process that has imported it once makes copies of itself.
 
-To import a broker costs most of a second of a processor, and the tests start some hundreds of daemons. So each test process has
-one helper for each program, which imports it, reads requests from its standard input, and forks. A copy goes on as the program
-would: with a session, a log, signals and a working directory of its own. Daemons are started just as people start them in
-the tests of the appliance and in `make chaos`.
+To import a broker costs most of a second of a processor, and Django with a web server or Celery more; the tests start some
+hundreds of daemons. So each test process has one helper for each program, which imports it, reads requests from its standard
+input, and forks. A copy goes on as the program would: with a session, a log, signals and a working directory of its own. Daemons
+are started just as people start them in the tests of the appliance and in `make chaos`.
 
-As a program (`python -m tests.support.forked PROGRAM`) this is the helper; when its input ends, it kills what still runs.
+As a program (`python -m tests.support.forked MODULE`) this is the helper; when its input ends, it kills what still runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,17 +62,28 @@ class Forked:
             return self.returncode
 
 
-def fork(program: str, arguments: Sequence[str], directory: Path, log: Path, namespace: str = "") -> Forked:
-    """Run a program of `PROGRAMS` with these arguments, in a network namespace if one is named; its words go to the log."""
-    helper = _helper(program)
+def fork(
+    module: str,
+    arguments: Sequence[str],
+    directory: Path,
+    log: Path,
+    namespace: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> Forked:
+    """Run the `main` of this module with these arguments, in a network namespace if one is named; its words go to the log.
+
+    `environment` is all that it finds there, also while it is imported; without it that is what this process finds.
+    """
+    helper = _helper(module, None if environment is None else frozenset(environment.items()))
     return Forked(helper.ask(start=[str(log), str(directory), namespace, *arguments]), helper)
 
 
 class _Helper:
-    def __init__(self, program: str) -> None:
+    def __init__(self, module: str, environment: Mapping[str, str] | None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, program],
+            [sys.executable, "-m", __name__, module],
             cwd=Path(__file__).resolve().parents[2],
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # a keyboard's interrupt is for the tests, which then end it
@@ -92,15 +103,15 @@ class _Helper:
 
 
 @cache
-def _helper(program: str) -> _Helper:
-    helper = _Helper(program)
+def _helper(module: str, environment: frozenset[tuple[str, str]] | None) -> _Helper:
+    helper = _Helper(module, None if environment is None else dict(environment))
     atexit.register(helper.close)
     return helper
 
 
-def _serve(program: str) -> int:
+def _serve(module: str) -> int:
     """Fork and reap as asked. In a copy this returns the exit code of its program."""
-    main = importlib.import_module(f"{program}.__main__").main
+    main = importlib.import_module(module).main
     gc.collect()
     gc.freeze()  # a copy's collector looks at its own things only, and leaves these pages shared
     running = set()
@@ -113,7 +124,7 @@ def _serve(program: str) -> int:
                 _settle_in(log, directory)
                 if namespace:
                     enter(namespace)
-                sys.argv[:] = [program, *arguments]
+                sys.argv[:] = [module, *arguments]
                 return int(main())
             running.add(pid)
             answer = pid
