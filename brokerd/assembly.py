@@ -124,7 +124,7 @@ class Broker:
             self._live.transactions,
             settings.delay,
             settings.store.delays,
-            settings.timers,
+            self._live.timers,
             self._live.retention,
         )
         environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time, native.library)
@@ -237,6 +237,7 @@ class Broker:
                 self.clients,
                 self._routes,
                 core.transactions,
+                core.timed,
                 core.store,
                 core.progress,
                 core.counters,

@@ -93,11 +93,13 @@ class BrokerCore:
         self._watermarks = Watermarks(record_log, scheduler, lambda: replica.confirm_offset)
         takeover = Takeover(environment.disk)
         preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
-        residents, self.progress = make_residents(identity, settings, environment, clients, record_log, store, preface)
+        residents, self.progress, self.timed = make_residents(
+            identity, settings, environment, clients, record_log, store, preface
+        )
         self._residents: tuple[Resident, ...] = residents
         self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers = residents
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
-        self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions)
+        self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions, self.timed)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)
         self.metadata.listeners += [
             self._deleted_topics.metadata_changed,

@@ -70,7 +70,7 @@ class CoreSettings:
     transactions: Live[TransactionSettings] = field(default_factory=lambda: Live(TransactionSettings()))
     delay: DelaySettings = field(default_factory=DelaySettings)
     delays: Delays = DEFAULT_DELAYS
-    timers: TimerSettings = field(default_factory=TimerSettings)
+    timers: Live[TimerSettings] = field(default_factory=lambda: Live(TimerSettings()))
     retention: Live[RetentionSettings] = field(default_factory=lambda: Live(RetentionSettings()))
 
     @property

@@ -41,6 +41,7 @@ from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.sending.general import GeneralSends
+from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send import SendProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
@@ -51,6 +52,7 @@ from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
+from remoting.names import TIMER_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,10 @@ def build_processors(parts: Parts) -> Processors:
     def schedule() -> ScheduleState:
         given_back = core.retry_counters
         return replace(core.schedule.state(), returned=given_back.returned, dead_lettered=given_back.dead_lettered)
+
+    def timer_progress() -> TimerProgress:
+        queue_end = core.record_log.queue_range(TIMER_TOPIC, 0)[1]
+        return TimerProgress(core.timers.table.cursor.due_ms, queue_end, core.timers.state().waiting)
 
     figures = StateFigures(
         dispatched_offset=lambda: store.dispatch_offset,
@@ -164,6 +170,7 @@ def build_processors(parts: Parts) -> Processors:
         ),
         transactions=TransactionProcessor(core.transactions),
         send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
+        recalls=RecallProcessor(core.timed, metadata.topic, timer_progress, data_version, wall_ms),
     )
 
 

@@ -9,6 +9,7 @@ from brokerd.composition.environment import BrokerIdentity, Clients, CoreSetting
 from brokerd.composition.log_access import StoreRecordLog
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.deliverer import Deliverer
+from brokerd.delay.rules import schedule
 from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService, Preface
@@ -17,7 +18,9 @@ from brokerd.placement.service import PlacementService
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.pop.surroundings import Surroundings
+from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
+from brokerd.timers.clients import TimedMessages
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
 from brokerd.timers.service import TimerService
@@ -46,8 +49,9 @@ def make_residents(
     record_log: StoreRecordLog,
     store: MessageStore,
     preface: Preface,
-) -> tuple[Residents, ConsumerProgress]:
-    """All of them, over a loaded store, and how far consumers are by what they know; nothing is read from the log yet."""
+) -> tuple[Residents, ConsumerProgress, TimedMessages]:
+    """All of them, over a loaded store, how far consumers are by what they know, and what takes timers from clients; nothing is
+    read from the log yet."""
     scheduler, wall_ms, delays = environment.scheduler, environment.wall_ms, settings.delays
     names = SystemNames(
         identity.cluster, identity.broker_name, development=identity.development, delay_levels=len(delays)
@@ -72,6 +76,28 @@ def make_residents(
         settings.transactions,
         settings.store.segment_size_bytes,
     )
+    timers = TimerService(
+        record_log,
+        QueueFar(
+            partial(record_log.queue_range, TIMER_TOPIC, 0),
+            partial(record_log.read_units, TIMER_TOPIC, 0),
+        ),
+        TimerSurroundings(
+            metadata,
+            scheduler,
+            wall_ms,
+            identity.store_host,
+            environment.random_bits,
+            lambda: settings.retention.value.reserved_time_ms,
+        ),
+        settings.timers.value,
+        settings.journal,
+    )
+    timed = TimedMessages(timers, lambda: settings.timers.value, identity.broker_name)
+
+    def to_waiting_draft(draft: Draft) -> Draft:
+        return timed.to_waiting_draft(schedule(draft, delays))
+
     residents = Residents(
         metadata,
         placements,
@@ -93,24 +119,8 @@ def make_residents(
             environment.rng,
             settings.journal,
         ),
-        TransactionService(transaction_topics, checks, settings.transactions, delays),
+        TransactionService(transaction_topics, checks, settings.transactions, to_waiting_draft),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
-        TimerService(
-            record_log,
-            QueueFar(
-                partial(record_log.queue_range, TIMER_TOPIC, 0),
-                partial(record_log.read_units, TIMER_TOPIC, 0),
-            ),
-            TimerSurroundings(
-                metadata,
-                scheduler,
-                wall_ms,
-                identity.store_host,
-                environment.random_bits,
-                lambda: settings.retention.value.reserved_time_ms,
-            ),
-            settings.timers,
-            settings.journal,
-        ),
+        timers,
     )
-    return residents, progress
+    return residents, progress, timed

@@ -28,23 +28,16 @@ _MAX_QUEUE: Final = 1 << 20
 
 
 def check_times(properties: dict[str, str], levels: int) -> None:
-    """Take out what a delay level beats. Raises RequestError for a time that cannot be kept: nothing is delivered early for want
-    of a better way."""
+    """Take out what a delay level beats. Raises RequestError for one that is no level."""
     level = parse_level(properties.get(DELAY, ""))
     if level is None:
         raise RequestError(
             codes.MESSAGE_ILLEGAL,
             f"the property DELAY must be the number of a delay level, from 1 to {levels}, not {properties[DELAY][:32]!r}",
         )
-    for name in TIMERS:
-        if level > 0:
+    if level > 0:
+        for name in TIMERS:
             properties.pop(name, None)
-        elif properties.get(name, "0") != "0":
-            raise RequestError(
-                codes.MESSAGE_ILLEGAL,
-                f"delivery at any time (property {name}) is not accepted by this broker; use one of its {levels} delay levels "
-                "(property DELAY), or send without it",
-            )
 
 
 def asks_for_delay(properties: bytes) -> bool:

@@ -69,7 +69,7 @@ REPEATABLE: Final = frozenset(
 # answered from the replica's own copy when there is no master to ask
 ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 # never forwarded: they need nothing of the master
-LOCAL: Final = frozenset({"RecallMessage", "SyncLiteSubscription"})
+LOCAL: Final = frozenset({"SyncLiteSubscription"})
 
 _RETRY_S: Final = 0.02
 _WATCH_S: Final = 0.1

@@ -1,7 +1,8 @@
 """Sends whose message group another broker group owns, or nobody at the moment: passed on, or held (shell over remoting).
 
 Runs on masters: a replica has its master carry out every send. The owner is asked on a connection between brokers, by `PLACED`,
-which it takes only while it owns the message group itself; what it did not take is tried again, by then maybe elsewhere.
+which it takes only while it owns the message group itself; what it did not take is tried again, by then maybe elsewhere. Recalls
+of what other broker groups hold go the same way, by `RECALL`.
 What is held waits until its client's deadline or a few seconds; that is bounded, and so is what is with owners. A call whose
 outcome is unknown is not repeated.
 """
@@ -22,8 +23,6 @@ from brokerd.proxy.calls import Call, GrpcStatus, run
 from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.forwarded import GRPC_STATUS
 from brokerd.proxy.methods.placing import Unplaced
-from brokerd.proxy.methods.send_message import refuse
-from brokerd.proxy.methods.table import PLACED
 from brokerd.proxy.proxy_call import MAX_REQUEST_BYTES, ProxyCall, decode_messages
 from brokerd.proxy.status import Code, Refusal, refusal_of
 from remoting import codes
@@ -39,7 +38,7 @@ _LOOK_S: Final = 0.05
 _ANSWER_RESERVE_MS: Final = 200
 _CALL_TIMEOUT_MS: Final = 30_000
 _OUTCOME_UNKNOWN: Final = (
-    "the broker group that owns the message group did not answer; whether it stored the message is unknown"
+    "the broker group that owns the message did not answer; whether it carried that out is unknown"
 )
 _DID_NOTHING: Final = frozenset({codes.SERVICE_NOT_AVAILABLE, codes.REQUEST_CODE_NOT_SUPPORTED})
 
@@ -49,6 +48,9 @@ class Masters(Protocol):
 
     def master_of(self, broker_name: str) -> str:
         """Its remoting address; "" while none is known."""
+
+    def has_group(self, broker_name: str) -> bool:
+        """Whether the cluster may have a broker group of that name."""
 
     def refresh_soon(self) -> None:
         """That was wrong, or may be: ask again."""
@@ -110,7 +112,7 @@ class PlacedSends:
             self._timer.cancel()
         held, self._held = self._held, deque()
         for each in held:
-            self._refuse(each.unplaced.call, Code.HA_NOT_AVAILABLE, "this broker is stopping")
+            _refuse(each.unplaced, Code.HA_NOT_AVAILABLE, "this broker is stopping")
 
     def close(self) -> None:
         """After `stop`, when nobody waits for answers any more."""
@@ -122,9 +124,11 @@ class PlacedSends:
     def _hold(self, held: _Held) -> None:
         settings, call = self._settings, held.unplaced.call
         if self._stopped:
-            self._refuse(call, Code.HA_NOT_AVAILABLE, "this broker is stopping")
+            _refuse(held.unplaced, Code.HA_NOT_AVAILABLE, "this broker is stopping")
+        elif not held.unplaced.message_group and not self._masters.has_group(name := str(held.unplaced.where)):
+            _refuse(held.unplaced, Code.BAD_REQUEST, f"there is no broker group {name[:64]} in this cluster")
         elif len(self._held) >= settings.max_held or self._held_bytes + len(call.message) > settings.max_held_bytes:
-            self._refuse(call, Code.TOO_MANY_REQUESTS, _reason(held.unplaced.where))
+            _refuse(held.unplaced, Code.TOO_MANY_REQUESTS, _reason(held.unplaced.where))
         else:
             self._held.append(held)
             self._held_bytes += len(call.message)
@@ -156,7 +160,7 @@ class PlacedSends:
             if not unplaced.call.live:
                 continue
             if now_ms >= each.expires_ms:
-                self._refuse(unplaced.call, Code.HA_NOT_AVAILABLE, _reason(unplaced.where))
+                _refuse(unplaced, Code.HA_NOT_AVAILABLE, _reason(unplaced.where))
             elif not may_go(unplaced.where):
                 self._hold(each)
             elif not self._go_on(each, here):
@@ -170,15 +174,20 @@ class PlacedSends:
             run(again, [unplaced.call for unplaced in alike])
         self._trying.clear()
 
+    def _owner(self, unplaced: Unplaced) -> Owner | Waiting | None:
+        if not unplaced.message_group and isinstance(unplaced.where, str):
+            return unplaced.where, -1
+        return self.owner(unplaced.topic, unplaced.message_group)
+
     def _where(self, unplaced: Unplaced) -> str | Waiting:
-        owner = self.owner(unplaced.topic, unplaced.message_group)
+        owner = self._owner(unplaced)
         return unplaced.where if owner is None else owner if isinstance(owner, Waiting) else owner[0]
 
     def _go_on(self, held: _Held, here: list[_Held]) -> bool:
         """Have it carried out where its message group belongs now, or note that this is `here`; False when that cannot be done
         yet."""
         unplaced = held.unplaced
-        owner = self.owner(unplaced.topic, unplaced.message_group)
+        owner = self._owner(unplaced)
         if isinstance(owner, Waiting):
             return False
         if owner is not None and owner[0] != unplaced.own:
@@ -219,12 +228,12 @@ class PlacedSends:
             return False
         if len(call.message) > MAX_REQUEST_BYTES:
             text = f"a request of more than {MAX_REQUEST_BYTES} bytes must be sent to the broker group {where}"
-            self._refuse(call, Code.BAD_REQUEST, text)
+            _refuse(sent.unplaced, Code.BAD_REQUEST, text)
             return True
         size = len(call.message)
         if self._in_flight_bytes + size > self._settings.max_in_flight_bytes:
             text = f"the broker group {where} has not answered what it was asked; try again"
-            self._refuse(call, Code.TOO_MANY_REQUESTS, text)
+            _refuse(sent.unplaced, Code.TOO_MANY_REQUESTS, text)
             return True
         self._in_flight_bytes += size
 
@@ -233,7 +242,7 @@ class PlacedSends:
             self._answered(sent, result)
 
         left_ms = _CALL_TIMEOUT_MS if call.deadline_ms is None else max(1, call.deadline_ms - self._now_ms())
-        origin = ProxyCall(PLACED, next(self._call_ids), left_ms, call.peer.address, 0, call.metadata)
+        origin = ProxyCall(sent.unplaced.method, next(self._call_ids), left_ms, call.peer.address, 0, call.metadata)
         connection.request(
             codes.PROXY_CALL,
             origin.to_ext(),
@@ -249,34 +258,35 @@ class PlacedSends:
             return
         if isinstance(result, LogboomError):
             self._masters.refresh_soon()
-            self._refuse(call, Code.HA_NOT_AVAILABLE, _OUTCOME_UNKNOWN)
+            _refuse(sent.unplaced, Code.HA_NOT_AVAILABLE, _OUTCOME_UNKNOWN)
         elif result.code == codes.SUCCESS:
             self._deliver(call, result)
         elif result.code in _DID_NOTHING or result.ext.get(GRPC_STATUS) == str(int(GrpcStatus.UNAVAILABLE)):
             self._masters.refresh_soon()
             self._hold(sent)
         elif GRPC_STATUS in result.ext:
-            call.fail(GrpcStatus.INTERNAL, result.remark or "the owner of the message group failed")
+            call.fail(GrpcStatus.INTERNAL, result.remark or "the owner of the message failed")
         else:
-            refusal = refusal_of(RequestError(result.code, result.remark or "the owner of the message group failed"))
-            self._refuse(call, refusal.code, refusal.text)
+            refusal = refusal_of(RequestError(result.code, result.remark or "the owner of the message failed"))
+            sent.unplaced.refuse(call, None, refusal)
 
     def _deliver(self, call: Call, result: Command) -> None:
         try:
             (message,) = decode_messages(bytes(result.body))
         except (ProtocolError, ValueError) as error:
-            call.fail(GrpcStatus.INTERNAL, f"the owner of the message group gave no answer: {error}")
+            call.fail(GrpcStatus.INTERNAL, f"the owner of the message gave no answer: {error}")
             return
         call.answer(message)
-
-    def _refuse(self, call: Call, code: Code, text: str) -> None:
-        refuse(call, None, Refusal(code, text))
 
     def _now_ms(self) -> int:
         return int(self._scheduler.time() * 1000)
 
 
+def _refuse(unplaced: Unplaced, code: Code, text: str) -> None:
+    unplaced.refuse(unplaced.call, None, Refusal(code, text))
+
+
 def _reason(where: str | Waiting) -> str:
     if isinstance(where, Waiting):
         return f"nobody takes messages of this message group at the moment: {where.value}; try again"
-    return f"broker group {where} owns this message group and has no master at the moment; try again"
+    return f"broker group {where} owns this message and has no master at the moment; try again"

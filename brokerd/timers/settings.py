@@ -22,6 +22,14 @@ class TimerSettings:
     )
     near_s: int = setting(60, "what is due within this time is kept in memory", minimum=1, maximum=3600)
     near_max: int = setting(1_000_000, "but no more timers than this; 8 bytes each", minimum=1, maximum=100_000_000)
+    max_ahead_s: int = setting(
+        40 * 86_400,
+        "how far ahead of now a message may be delivered",
+        minimum=1,
+        maximum=100 * 366 * 86_400,
+        live=True,
+        original="timerMaxDelaySec",
+    )
     roll_window_s: int = setting(
         172_800,
         "a timer further ahead is appended again after this time, so that its file of the log may go; two thirds of "

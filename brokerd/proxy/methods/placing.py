@@ -1,9 +1,12 @@
-"""Whether this broker group takes a send, by the placement of its topic: what the method asks, and what it hands over (pure)."""
+"""Whether this broker group takes a send, by the placement of its topic: what the method asks, and what it hands over (pure).
+
+A recall is handed over in the same way: it belongs to the broker group that its handle names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.placement.rules import Owner, Waiting
@@ -12,10 +15,13 @@ from brokerd.proxy.calls import Call, GrpcStatus, Handler
 from brokerd.proxy.status import Code, Refusal
 from brokerd.store.draft import Draft
 
+PLACED: Final = "$placed_send"  # a send that another broker group passes on, as this one owns its message group
+RECALL: Final = "$recall"  # a recall that another broker group passes on, as this one gave the handle
+
 
 class Unplaced(NamedTuple):
-    """A send that is not this broker group's now. `where`: who owns its message group, or why nobody does; `again` carries the
-    call out here, `own` is this group's name."""
+    """A call that is not this broker group's now. `where`: who owns its message group, or why nobody does; `again` carries the
+    call out here, `own` is this group's name. Others take it as `method`. Without a message group it belongs there for good."""
 
     call: Call
     topic: str
@@ -23,6 +29,8 @@ class Unplaced(NamedTuple):
     where: str | Waiting
     own: str
     again: Handler
+    method: str
+    refuse: Callable[[Call, Any, Refusal], None]
 
 
 class Placing(Protocol):
@@ -40,7 +48,10 @@ class Anywhere:
         return None
 
     def elsewhere(self, unplaced: Unplaced) -> None:
-        raise AssertionError(f"a message group of {unplaced.topic} without a placement has an owner")
+        assert not unplaced.message_group, f"a message group of {unplaced.topic} without a placement has an owner"
+        unplaced.refuse(
+            unplaced.call, None, Refusal(Code.BAD_REQUEST, f"broker group {unplaced.where} is not reached from here")
+        )
 
 
 class OwnersOnly:
@@ -50,7 +61,7 @@ class OwnersOnly:
         self.owner = placements.owner
 
     def elsewhere(self, unplaced: Unplaced) -> None:
-        unplaced.call.fail(GrpcStatus.UNAVAILABLE, f"the placement of {unplaced.topic} is another one here")
+        unplaced.call.fail(GrpcStatus.UNAVAILABLE, f"what {unplaced.where} owns of {unplaced.topic} is not taken here")
 
 
 def place(

@@ -12,14 +12,18 @@ from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy import GrpcProxy, Placed, ProxyOptions
 from brokerd.proxy.status import Code
+from brokerd.timers.handles import Recallable, encode_handle
 from remoting import codes
 from remoting.record.codec import decode_record
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import Place, RemotingServer
+from tests.support.timers import timed_messages
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import sending
 from tests.unit.brokerd.proxy.waiting import until
+
+KEY = bytes(range(32))
 
 
 class Owners:
@@ -29,6 +33,7 @@ class Owners:
         self.listeners: list[Callable[[], None]] = []
         self.known: dict[str, Owner | Waiting] = {}
         self.masters: dict[str, str] = {}
+        self.groups = {"broker-a", "broker-b"}
         self.refreshed = 0
 
     def owner(self, _topic: str, message_group: str) -> Owner | Waiting | None:
@@ -36,6 +41,9 @@ class Owners:
 
     def master_of(self, broker_name: str) -> str:
         return self.masters.get(broker_name, "")
+
+    def has_group(self, broker_name: str) -> bool:
+        return broker_name in self.groups
 
     def refresh_soon(self) -> None:
         self.refreshed += 1
@@ -57,7 +65,7 @@ class Master:
         self.broker = FakeBroker(lambda: [f"127.0.0.1:{self.proxy.endpoint.port}"])
         self.broker.add_topic("Orders", "FIFO")
         self.dialler = RemotingClient()
-        services = replace(self.broker.services(), broker_name=name)
+        services = replace(self.broker.services(), broker_name=name, timed=timed_messages(self.broker.timers, name))
         options = ProxyOptions(forward=settings, placed=Placed(self.owners, self.owners))
         self.proxy = GrpcProxy("127.0.0.1", 0, services, self.dialler, self, options)
         self.server = RemotingServer(
@@ -194,7 +202,7 @@ async def test_a_call_whose_outcome_is_unknown_is_not_repeated() -> None:
 
         other.broker.send = die  # type: ignore[method-assign]
         answer = await client.call("SendMessage", order(), service.SendMessageResponse)
-        assert (answer.status.code, answer.status.message[-18:]) == (Code.HA_NOT_AVAILABLE, "message is unknown")
+        assert (answer.status.code, answer.status.message[-11:]) == (Code.HA_NOT_AVAILABLE, " is unknown")
         assert not one.held
 
 
@@ -262,3 +270,61 @@ async def test_stopping_refuses_what_is_held() -> None:
         await until("the call is held", lambda: one.held == 1)
         one.proxy._placed_sends.stop()
         assert await told(client, stream) == Code.HA_NOT_AVAILABLE
+
+
+# ---- recalls, which belong to the broker group that their handle names
+
+
+async def recall(client: RawClient, handle: str):
+    request = service.RecallMessageRequest(topic={"name": "Later"}, recall_handle=handle)
+    return await client.call("RecallMessage", request, service.RecallMessageResponse)
+
+
+def handle_of(broker_name: str, key: bytes) -> str:
+    return encode_handle(Recallable("Later", broker_name, 1_700_000_000_000, "U", 7), key)
+
+
+async def test_the_group_that_gave_a_handle_is_passed_the_recall() -> None:
+    async with two() as (one, other, client):
+        one.broker.add_topic("Later", "DELAY")
+        other.broker.add_topic("Later", "DELAY")
+        handle = handle_of("broker-b", KEY)
+        answer = await recall(client, handle)
+        assert (answer.status.code, answer.message_id) == (Code.OK, "U")
+        assert [each.place for each in other.broker.timers.recalled] == [7]
+        assert not one.broker.timers.recalled
+        again = await recall(client, handle)
+        assert (again.status.code, again.message_id) == (Code.BAD_REQUEST, "")
+
+
+async def test_a_recall_waits_for_a_group_without_a_master_and_no_longer_than_others() -> None:
+    async with two(hold_ms=200) as (one, other, client):
+        other.broker.add_topic("Later", "DELAY")
+        address = one.owners.masters.pop("broker-b")
+        first = client.start(
+            "RecallMessage",
+            service.RecallMessageRequest(topic={"name": "Later"}, recall_handle=handle_of("broker-b", KEY)),
+        )
+        await until("the recall is held", lambda: one.held == 1)
+        found, _ = await client.answer(first, service.RecallMessageResponse)
+        assert found[0].status.code == Code.HA_NOT_AVAILABLE
+        one.owners.masters["broker-b"] = address
+        assert (await recall(client, handle_of("broker-b", KEY))).status.code == Code.OK
+
+
+async def test_a_handle_of_a_group_that_the_cluster_does_not_have_is_refused_at_once() -> None:
+    async with two() as (one, _, client):
+        answer = await recall(client, handle_of("broker-z", KEY))
+        assert answer.status.code == Code.BAD_REQUEST
+        assert "broker-z" in answer.status.message
+        assert one.held == 0
+
+
+async def test_nobody_passes_a_recall_on_twice() -> None:
+    """A broker group that is thought to be another one gives the recall back, and it is held like any other."""
+    async with two(hold_ms=100) as (one, other, client):
+        one.owners.masters["broker-c"] = one.owners.masters["broker-b"]
+        one.owners.groups.add("broker-c")
+        answer = await recall(client, handle_of("broker-c", KEY))
+        assert answer.status.code == Code.HA_NOT_AVAILABLE
+        assert not other.broker.timers.recalled
