@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, key_of
+from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, encode_code, key_of
 from brokerd.timers.far import Found
 
 CHUNK: Final = 4096
@@ -29,7 +29,7 @@ class _Search:
     wanted: tuple[Key, int, int]
     at: int
     until_ms: int
-    found: list[Found] = field(default_factory=list)
+    found: list[tuple[int, int, int]] = field(default_factory=list)  # due time, queue offset, code
 
 
 class QueueFar:
@@ -63,7 +63,7 @@ class QueueFar:
         if not self._look(search):
             return None
         self._search = None
-        return _first(search.found, limit)
+        return [(code, offset) for _, offset, code in sorted(search.found)[:limit]]
 
     def held_queue_offset(self, cursor: Key) -> int:
         held = max(self._held, self._queue_range()[0])
@@ -150,17 +150,15 @@ class QueueFar:
             stop = min((chunk + 1) * CHUNK, self._scanned)
             if self._last[chunk] >= after.due_ms and self._first[chunk] < search.until_ms:
                 left -= 1
-                for offset, (_, _, code) in enumerate(self._read(at, stop), at):
-                    if due_of(code) < search.until_ms and key_of(code, offset) > after:
-                        search.found.append((code, offset))
+                least, most = encode_code(after.due_ms, 0), encode_code(search.until_ms, 0)
+                search.found += [
+                    (due_of(code), offset, code)
+                    for offset, (_, _, code) in enumerate(self._read(at, stop), at)
+                    if least <= code < most and key_of(code, offset) > after
+                ]
                 if len(search.found) > 2 * limit + CHUNK:
-                    search.found = _first(search.found, limit)
-                    search.until_ms = due_of(search.found[-1][0]) + 1
+                    search.found = sorted(search.found)[:limit]
+                    search.until_ms = search.found[-1][0] + 1
             at = stop
         search.at = at
         return at >= self._scanned
-
-
-def _first(found: list[Found], limit: int) -> list[Found]:
-    """In order of their keys."""
-    return sorted(found, key=lambda each: key_of(*each))[:limit]

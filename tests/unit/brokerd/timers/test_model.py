@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.store.draft import Draft
-from brokerd.timers import batch, rolling
+from brokerd.timers import batch, horizon, queue_far, rolling
 from brokerd.timers.batch import Batches
 from brokerd.timers.codes import due_by
 from brokerd.timers.delivery import Delivery
@@ -19,6 +19,13 @@ from tests.unit.brokerd.timers.world import World, Wrong
 
 SEEDS = 16
 STEPS = 120
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horizon, "_ASKED_AT_ONCE", 5)
+    monkeypatch.setattr(horizon, "_LOADED_AT_ONCE", 2)
+    monkeypatch.setattr(queue_far, "CHUNK", 4)
 
 
 def test_no_story_breaks_a_promise() -> None:
