@@ -322,7 +322,7 @@ class Deliverer:
                     self.counters.lost += 1
                 else:
                     record = decode_record(self._log.record_at(physical_offset, size))
-                    due.append(_Due(record, destination_of(record, self._metadata)))
+                    due.append(_Due(record, destination_of(record.property_map(), physical_offset, self._metadata)))
                     room.take(size)
                     late_ms[queue_id] = now_ms - release_ms
                 level.move(level.position + 1)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from brokerd.delay.rules import Target, target_of
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.service import MetadataService
 from remoting.errors import raise_refusal
 from remoting.names import group_of_retry_topic
-from remoting.record.codec import Record
 
 
-def destination_of(record: Record, metadata: MetadataService) -> Target | None:
-    """Where a message that waited goes. None when what it was sent to is gone: a deleted topic, or a retry topic whose group is
-    deleted.
+def destination_of(properties: Mapping[str, str], physical_offset: int, metadata: MetadataService) -> Target | None:
+    """Where a message goes that waited at that offset of the log. None when what it was sent to is gone: a deleted topic, or a
+    retry topic whose group is deleted.
 
     Raises RequestError when a retry topic that is needed cannot be made now.
     """
-    target = target_of(record)
-    if target is None or metadata.deleted_at(target.topic) > record.physical_offset:
+    target = target_of(properties)
+    if target is None or metadata.deleted_at(target.topic) > physical_offset:
         return None
     topic = metadata.topic(target.topic)
     returned_to = group_of_retry_topic(target.topic)

@@ -6,6 +6,7 @@ they mean nothing any more, because what delivers appends to the topic itself an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from brokerd.delay.levels import DELAY, Delays, parse_level
@@ -77,9 +78,8 @@ class Target(NamedTuple):
     queue_id: int
 
 
-def target_of(record: Record) -> Target | None:
-    """Where a record of the schedule topic is to be delivered; None when it does not say."""
-    properties = record.property_map()
+def target_of(properties: Mapping[str, str]) -> Target | None:
+    """Where a waiting message with these properties is to be delivered; None when they do not say."""
     topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE, "")
     if not topic or is_brokers_topic(topic) or not (queue.isascii() and queue.isdecimal()) or len(queue) > 10:
         return None

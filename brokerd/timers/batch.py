@@ -171,7 +171,7 @@ class Batches:
         if not is_promised and self._is_recalled(batch, properties, place, code):
             batch.recalled += 1
             return
-        target = destination_of(record, self._metadata)
+        target = destination_of(properties, physical_offset, self._metadata)
         if target is None:
             log.warning("the timer at queue offset %d is dropped: its topic or group is gone", offset)
             batch.lost += 1

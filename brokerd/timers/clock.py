@@ -21,10 +21,11 @@ PATIENCE_MS: Final = 60_000
 class TimerClock:
     """Asked at any times; steady ones are of any origin."""
 
-    __slots__ = ("_ahead_ms", "_doubted_since_ms")
+    __slots__ = ("_ahead_ms", "_doubted_ms", "_doubted_since_ms")
 
     def __init__(self, wall_ms: int, steady_ms: int) -> None:
         self._ahead_ms = wall_ms - steady_ms  # of the wall clock that is believed
+        self._doubted_ms = 0  # the same of one that is not
         self._doubted_since_ms: int | None = None
 
     def now_ms(self, wall_ms: int, steady_ms: int) -> int:
@@ -33,8 +34,8 @@ class TimerClock:
         if ahead_ms <= self._ahead_ms + SLACK_MS:
             self._doubted_since_ms = None
             return wall_ms
-        if self._doubted_since_ms is None:
-            self._doubted_since_ms = steady_ms
+        if self._doubted_since_ms is None or ahead_ms > self._doubted_ms + SLACK_MS:  # it was set forward once more
+            self._doubted_ms, self._doubted_since_ms = ahead_ms, steady_ms
         elif steady_ms - self._doubted_since_ms >= PATIENCE_MS:
             self._ahead_ms = ahead_ms
             self._doubted_since_ms = None

@@ -39,13 +39,13 @@ def place_of(kind: int, properties: Mapping[str, str], offset: int) -> int:
 
 def delivered(record: Record, target: Target, place: int) -> Draft:
     """The message for its own topic; without what was added for the wait when there is no room for that."""
-    draft = Draft.again(record)._replace(topic=target.topic, queue_id=target.queue_id)
+    draft = Draft.again(record)
     properties = draft.properties
     if LEG_MS.encode() in properties or ROLL_TIMES.encode() in properties:
         properties = _changed(properties, {LEG_MS: None, PLACE: str(place)})
     else:
         properties = b"%b%b\x01%d\x02" % (_ended(properties), PLACE.encode(), place)
-    draft = draft._replace(properties=properties)
+    draft = draft._replace(topic=target.topic, queue_id=target.queue_id, properties=properties)
     return draft if len(properties) <= MAX_PROPERTIES_BYTES else bare(draft)
 
 

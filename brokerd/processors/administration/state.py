@@ -52,7 +52,6 @@ class StateFigures:
     connections: Callable[[], int]
     transactions: Callable[[], TransactionState]
     schedule: Callable[[], ScheduleState]  # delayed messages and those that come back
-    timers: Callable[[], TimerState]
     index_lag_bytes: Callable[[], int]  # what of the log is not in the index of keys yet
     begins_recently: Callable[[str, int], bool]  # of a queue, as `StartOffsets` says
     retention_doubt: Callable[[], str]  # why files stay that would go by this machine's clock; "" = none does
@@ -61,6 +60,7 @@ class StateFigures:
     kernel: str | None = None  # where loops over messages run
     client_times: Callable[[], tuple[ClientTimesState, ...]] = tuple  # what clients measured lately
     message_group: Callable[[str, int, int], str] = lambda topic, queue_id, offset: ""  # of the message at that place
+    timers: Callable[[], TimerState] = TimerState
     gate_waits: Callable[[str], Iterable[GateWait]] = lambda group: ()  # of an ordered group, as `Gate` says
 
 

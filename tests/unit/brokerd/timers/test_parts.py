@@ -99,6 +99,14 @@ def test_a_clock_that_is_set_forward_is_believed_when_it_stays_so() -> None:
     assert clock.now_ms(jumped_ms + PATIENCE_MS + 1, 100_001 + PATIENCE_MS) == jumped_ms + PATIENCE_MS + 1
 
 
+def test_a_clock_that_is_set_forward_twice_has_to_stay_so_again() -> None:
+    clock = TimerClock(0, 0)
+    assert clock.now_ms(5000, 0) == SLACK_MS
+    assert clock.now_ms(90_000, PATIENCE_MS - 1000) == PATIENCE_MS - 1000 + SLACK_MS
+    assert clock.now_ms(95_000, PATIENCE_MS + 4000) == PATIENCE_MS + 4000 + SLACK_MS
+    assert clock.now_ms(150_000, 2 * PATIENCE_MS - 1000) == 150_000
+
+
 def test_a_clock_that_is_set_back_is_late_by_that_step() -> None:
     clock = TimerClock(1_000_000, 0)
     assert clock.now_ms(900_000, 1000) == 900_000
