@@ -28,6 +28,7 @@ from brokerd.timers.codes import (
     ROLL_TIMES,
     slot_of,
 )
+from brokerd.timers.copies import ROLL_ROOM_BYTES
 from brokerd.timers.rolling import leg_before
 from remoting import codes
 from remoting.errors import RequestError
@@ -123,10 +124,11 @@ def to_waiting_draft(draft: Draft, clock: Clock) -> Draft:
     if leg_ms is not None:
         properties[LEG_MS] = str(leg_ms)
     encoded = encode_properties(properties)
-    if len(encoded) > MAX_PROPERTIES_BYTES:
+    most = MAX_PROPERTIES_BYTES - (0 if leg_ms is None else ROLL_ROOM_BYTES)
+    if len(encoded) > most:
         raise RequestError(
             codes.MESSAGE_ILLEGAL,
-            f"the properties of a message that waits take {len(encoded)} bytes; at most {MAX_PROPERTIES_BYTES} are stored",
+            f"the properties of a message that waits so take {len(encoded)} bytes; at most {most} are stored",
         )
     return draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded)
 

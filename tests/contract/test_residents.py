@@ -54,6 +54,7 @@ from remoting.record.codec import decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.layout import MAGIC_V1, MAGIC_V2, SYS_TRANSACTION_PREPARED
 from remoting.record.properties import encode_properties
+from remoting.settings import Live
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
@@ -69,7 +70,7 @@ OWN, ANOTHER = "broker-a", "broker-b"  # broker groups
 DELAYS = (1000, 2000, 5000)
 JOURNAL = JournalSettings(snapshot_every_records=64, snapshot_part_bytes=1024)
 LEVELS = 3
-TIMERS = TimerSettings(batch_messages=4, roll_window_s=2)
+TIMERS = Live(TimerSettings(batch_messages=4, roll_window_s=2))
 HOST = pack_host("10.0.0.2", 10911)
 QUEUES = 2
 SEEDS = range(3)

@@ -107,6 +107,17 @@ def test_a_remoting_client_sends_ahead_and_recalls(cluster: Cluster) -> None:
     assert altered.code == codes.ILLEGAL_OPERATION
 
 
+def test_a_message_that_recalls_another_takes_it_back_and_never_comes(cluster: Cluster) -> None:
+    topic = make_topic(cluster, "LaterNamed", "MIXED")
+    due_ms = time.time_ns() // 1_000_000 + 2000
+    for key in ("kept", "taken"):
+        send(cluster, topic, key, TIMER_DELIVER_MS=due_ms)
+    answer = send(cluster, topic, "marker", TIMER_DELIVER_MS=due_ms, TIMER_DEL_UNIQKEY=f"{topic}+taken")
+    assert "recallHandle" not in answer.ext
+    send(cluster, topic, "after", TIMER_DELIVER_MS=due_ms + 300)
+    assert keys_of(delivered(cluster, topic, 2)) == {"kept": 1, "after": 1}
+
+
 PROGRAM = """
 TOPIC = "LaterGrpc"
 producer = Producer(configuration, (TOPIC,))

@@ -11,6 +11,7 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
+from brokerd.delay.rules import schedule
 from brokerd.members.registry import ClientRegistry
 from brokerd.placement.service import PlacementService
 from brokerd.processors.administration.groups import GroupProcessor
@@ -32,6 +33,7 @@ from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors, handlers_of, on_master
+from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
 from brokerd.replication.facts import ReplicaFacts
@@ -46,12 +48,13 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
-from remoting.facts.broker_state import EpochState, ScrubState, Totals
+from remoting.facts.broker_state import EpochState, ScrubState, TimerState, Totals
 from remoting.facts.loop import LoopState
 from remoting.frame import Command
 from remoting.settings import Live
 from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.pop_broker import PopBroker
+from tests.support.timers import StillTimers, timed_messages
 from tests.support.turns import Turns
 
 
@@ -180,6 +183,7 @@ class RemotingBroker(PopBroker):
             lambda: 7,
             lambda: self.transactions.state(),
             lambda: self.schedule.state(),
+            TimerState,
             lambda: 11,
             self.pop_service.starts.begins_recently,
             lambda: self.retention_doubt,
@@ -191,7 +195,10 @@ class RemotingBroker(PopBroker):
         check_back = CheckBack(
             transaction_topics, self.clients, "broker-a", self.turns, transaction_settings, move_up_bytes=1 << 20
         )
-        self.transactions = TransactionService(transaction_topics, check_back, transaction_settings)
+        self.transactions = TransactionService(
+            transaction_topics, check_back, transaction_settings, lambda draft: schedule(draft, DEFAULT_DELAYS)
+        )
+        self.timers = StillTimers(self.turns.wall_ms)
         ranges: Any = self.log
         self.locks = QueueLocks()
         self.schedule = Deliverer(DEFAULT_DELAYS, self.metadata, self.log, self.turns, self.turns.wall_ms)
@@ -241,6 +248,13 @@ class RemotingBroker(PopBroker):
             ),
             TransactionProcessor(self.transactions),
             SendBackProcessor(self.retry, self.schedule.offsets, version),
+            RecallProcessor(
+                timed_messages(self.timers),
+                self.metadata.topic,
+                lambda: TimerProgress(self.turns.wall_ms(), 7, 3),
+                version,
+                self.turns.wall_ms,
+            ),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

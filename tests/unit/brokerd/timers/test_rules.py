@@ -145,6 +145,13 @@ def test_properties_that_leave_no_room_for_the_wait_are_refused() -> None:
     assert caught.value.code == codes.MESSAGE_ILLEGAL
 
 
+def test_what_is_appended_again_on_its_way_leaves_room_for_that() -> None:
+    fits = "x" * 32_580
+    rules.to_waiting_draft(draft(TIMER_DELAY_SEC="5", mine=fits), CLOCK)
+    with pytest.raises(RequestError, match="at most 32703 are stored"):
+        rules.to_waiting_draft(draft(TIMER_DELAY_SEC=str(3 * 86_400), mine=fits), CLOCK)
+
+
 # ---- messages that recall others, as older brokers and tools send them
 
 
