@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
 
 _CLOCKS_DIFFER: Final = 0.99  # monotonic clocks run a little fast or slow
+_CLOCKS_APART_MS: Final = 4000  # of two machines whose clocks nobody set
 _RESOLUTION_MS: Final = 1  # of all clocks
 _ENOUGH_MS: Final = 3000  # for what is due to be delivered by a group that is at rest
 
@@ -282,7 +283,15 @@ def _check_log(cluster: SimCluster, wanted: Wanted, broker: SimBroker, now_ms: i
         most = wanted.attempts[body]
         require(count <= most, f"{body[:20]!r} is delivered {count} times after {most} attempts")
     for entry in entries:
-        if kind_of(entry.code) == RECALL or entry.place in copies:
+        if kind_of(entry.code) == RECALL:
+            continue
+        asked_ms = wanted.asked[entry.record.body].deliver_ms
+        if asked_ms is not None and not cluster.injector.clocks_were_set:
+            late_ms = entry.due_ms - asked_ms
+            require(
+                late_ms <= _CLOCKS_APART_MS, f"{entry.record.body[:20]!r} is due {late_ms} ms after it was asked for"
+            )
+        if entry.place in copies:
             continue
         is_explained = entry.place in may_be_gone or due_of(entry.code) > now_ms or entry.due_ms > now_ms
         require(is_explained, f"{entry.record.body[:20]!r}, which waited at {entry.place}, is never delivered")
