@@ -293,7 +293,7 @@ def _check_log(cluster: SimCluster, wanted: Wanted, broker: SimBroker, now_ms: i
             )
         if entry.place in copies:
             continue
-        is_explained = entry.place in may_be_gone or due_of(entry.code) > now_ms or entry.due_ms > now_ms
+        is_explained = entry.place in may_be_gone or due_of(entry.code) >= now_ms or entry.due_ms >= now_ms
         require(is_explained, f"{entry.record.body[:20]!r}, which waited at {entry.place}, is never delivered")
         body = entry.record.body
         is_wanted_gone = body in wanted.perhaps_recalled or entry.place not in may_be_gone
