@@ -114,11 +114,8 @@ class Timed:
         now_ms = _believed_ms(broker)
         return [
             each.record.body[:20]
-            for each in entries
-            if each.place not in copies
-            and each.place not in gone
-            and kind_of(each.code) != RECALL
-            and each.due_ms < now_ms
+            for place, each in _last_ones(entries).items()
+            if place not in copies and place not in gone and due_of(each.code) < now_ms
         ]
 
 
@@ -221,6 +218,11 @@ def _entries(broker: SimBroker) -> list[Entry]:
     return found
 
 
+def _last_ones(entries: list[Entry]) -> dict[int, Entry]:
+    """Where each message waits now, or waited last, by the place where it waited first."""
+    return {each.place: each for each in entries if kind_of(each.code) != RECALL}
+
+
 def _copies(broker: SimBroker) -> dict[int, list[Record]]:
     """What was delivered, by the place that it waited at first."""
     found: dict[int, list[Record]] = {}
@@ -282,6 +284,7 @@ def _check_log(cluster: SimCluster, wanted: Wanted, broker: SimBroker, now_ms: i
     for body, count in stored.items():
         most = wanted.attempts[body]
         require(count <= most, f"{body[:20]!r} is delivered {count} times after {most} attempts")
+    last = _last_ones(entries)
     for entry in entries:
         if kind_of(entry.code) == RECALL:
             continue
@@ -293,7 +296,7 @@ def _check_log(cluster: SimCluster, wanted: Wanted, broker: SimBroker, now_ms: i
             )
         if entry.place in copies:
             continue
-        is_explained = entry.place in may_be_gone or due_of(entry.code) >= now_ms or entry.due_ms >= now_ms
+        is_explained = entry.place in may_be_gone or due_of(last[entry.place].code) >= now_ms
         require(is_explained, f"{entry.record.body[:20]!r}, which waited at {entry.place}, is never delivered")
         body = entry.record.body
         is_wanted_gone = body in wanted.perhaps_recalled or entry.place not in may_be_gone
@@ -312,7 +315,7 @@ def _check_held(cluster: SimCluster, broker: SimBroker) -> None:
     """The log is held where the first timer waits that is not delivered yet."""
     copies = _copies(broker)
     entries = _entries(broker)
-    last = {each.place: each for each in entries if kind_of(each.code) != RECALL}  # of each, where it waits now
+    last = _last_ones(entries)
     gone = _taken_back(entries, copies, broker).places
     waiting = [each for place, each in last.items() if place not in copies and place not in gone]
     if waiting:
