@@ -20,7 +20,7 @@ follow the last begin, and knows from that alone which timers are still to be de
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -82,6 +82,19 @@ def drawn(key: bytes) -> tuple[str, Any]:
     return KEY, {"v": VERSION, "key": key.hex()}
 
 
+class FrozenTimers:
+    """A `journal.slices.FrozenTable`."""
+
+    def __init__(self, table: TimerTable) -> None:
+        self._table = table
+
+    def rows(self) -> Iterator[Any]:
+        return self._table.snapshot_rows()
+
+    def close(self) -> None:
+        """Nothing: the table is a copy."""
+
+
 class TimerTable:
     """A `journal.replay.Table`."""
 
@@ -97,6 +110,17 @@ class TimerTable:
         self.names: dict[str, int] = {}  # likewise by clients' markers: the slot
         self.aside: set[int] = set()
         self.key: bytes | None = None
+
+    def freeze(self) -> FrozenTimers:
+        """The same rows for who reads them in many turns: as of now, whatever changes."""
+        twin = TimerTable()
+        vars(twin).update(vars(self), places=dict(self.places), names=dict(self.names), aside=set(self.aside))
+        return FrozenTimers(twin)
+
+    def begin_again(self) -> tuple[TimerTable, Callable[[], None]]:
+        """An empty table, and what puts its state in the place of this one's."""
+        twin = TimerTable()
+        return twin, lambda: vars(self).update(vars(twin))
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
         if kind == BEGIN:

@@ -15,8 +15,8 @@ from brokerd.timers.codes import START, Key, key_of
 from brokerd.timers.far import Far, Found
 from brokerd.timers.near import Near
 
-_ASKED_AT_ONCE: Final = 10_000
-_LOADED_AT_ONCE: Final = 2000
+_ASKED_AT_ONCE: Final = 4000
+_LOADED_AT_ONCE: Final = 1000
 _LAST_OFFSET: Final = 1 << 62
 
 
@@ -111,7 +111,7 @@ class Horizon:
         end = Key(self._until_ms - 1, _LAST_OFFSET) if is_all else key_of(*found[-1])
         self._until_ms = None
         self._found = _Found(list(found), max(end, self.covered), is_all)
-        return self._load_found(self._found)
+        return True
 
     def _load_found(self, found: _Found) -> bool:
         stop = min(found.loaded + _LOADED_AT_ONCE, len(found.entries))

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from brokerd.journal.journal import Journal, JournalSettings
 from brokerd.journal.record_log import RecordLog, error_of
+from brokerd.journal.slices import InSlices
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
@@ -72,7 +73,8 @@ class TimerService:
         self._scheduler = scheduler = surroundings.scheduler
         self._around = surroundings
         self._clock = TimerClock(surroundings.wall_ms(), self._steady_ms())
-        self._journal = Journal(record_log, TIMERS_TOPIC, self.table, journal_settings)
+        in_slices = InSlices(self.table.freeze, self.table.begin_again, scheduler.call_soon)
+        self._journal = Journal(record_log, TIMERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
         self._batches = Batches(record_log, surroundings.metadata, self.table, lambda: self.window_ms)
         self._delivery = Delivery(
             record_log,

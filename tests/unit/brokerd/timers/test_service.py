@@ -66,6 +66,7 @@ def test_a_timer_comes_in_the_millisecond_in_which_it_is_due() -> None:
 
 def test_nothing_waits_in_the_loop_while_no_timer_does() -> None:
     broker = Alone()
+    broker.turns.run(1)
     assert broker.turns.waiting == 0
     broker.put_in("a", 5)
     assert broker.turns.waiting == 1
