@@ -88,34 +88,30 @@ def keys_of(records: list[Record]) -> Counter[str]:
     return Counter(each.property_map()["UNIQ_KEY"] for each in records)
 
 
+def ahead_ms(milliseconds: int) -> int:
+    return time.time_ns() // 1_000_000 + milliseconds
+
+
 def test_a_remoting_client_sends_ahead_and_recalls(cluster: Cluster) -> None:
     topic = make_topic(cluster, "LaterRemoting", "MIXED")
-    due_ms = time.time_ns() // 1_000_000 + 1500
-    answers = {key: send(cluster, topic, key, TIMER_DELIVER_MS=due_ms) for key in ("kept", "recalled")}
-    assert send(cluster, topic, "now").ext.get("recallHandle") is None
+    due_ms = ahead_ms(6000)
+    answers = {key: send(cluster, topic, key, TIMER_DELIVER_MS=due_ms) for key in ("kept", "recalled", "named")}
+    assert "recallHandle" not in send(cluster, topic, "now").ext
     taken = recall(cluster, topic, answers["recalled"].ext["recallHandle"])
     assert (taken.code, taken.ext["msgId"]) == (codes.SUCCESS, "recalled")
     again = recall(cluster, topic, answers["recalled"].ext["recallHandle"])
     assert (again.code, "recalled before" in (again.remark or "")) == (codes.ILLEGAL_OPERATION, True)
-    records = delivered(cluster, topic, 2)
-    assert keys_of(records) == {"now": 1, "kept": 1}
-    [kept] = [each for each in records if each.body == b"kept"]
-    assert never_early([kept])
+    # as older brokers and tools recall: a message of its own, which never comes
+    marker = send(cluster, topic, "marker", TIMER_DELIVER_MS=due_ms, TIMER_DEL_UNIQKEY=f"{topic}+named")
+    assert "recallHandle" not in marker.ext
+    send(cluster, topic, "after", TIMER_DELIVER_MS=due_ms + 100)
+    records = delivered(cluster, topic, 3)
+    assert keys_of(records) == {"now": 1, "kept": 1, "after": 1}
+    assert never_early([each for each in records if each.body != b"now"])
     late = recall(cluster, topic, answers["kept"].ext["recallHandle"])
     assert (late.code, "delivered" in (late.remark or "")) == (codes.ILLEGAL_OPERATION, True)
     altered = recall(cluster, topic, answers["kept"].ext["recallHandle"][:-4] + "AAA=")
     assert altered.code == codes.ILLEGAL_OPERATION
-
-
-def test_a_message_that_recalls_another_takes_it_back_and_never_comes(cluster: Cluster) -> None:
-    topic = make_topic(cluster, "LaterNamed", "MIXED")
-    due_ms = time.time_ns() // 1_000_000 + 2000
-    for key in ("kept", "taken"):
-        send(cluster, topic, key, TIMER_DELIVER_MS=due_ms)
-    answer = send(cluster, topic, "marker", TIMER_DELIVER_MS=due_ms, TIMER_DEL_UNIQKEY=f"{topic}+taken")
-    assert "recallHandle" not in answer.ext
-    send(cluster, topic, "after", TIMER_DELIVER_MS=due_ms + 300)
-    assert keys_of(delivered(cluster, topic, 2)) == {"kept": 1, "after": 1}
 
 
 PROGRAM = """
@@ -132,7 +128,7 @@ def refused(handle):
     except Exception as error:
         return str(error)
 
-due_s = int(time.time()) + 3
+due_s = int(time.time()) + 6
 receipts = {
     name: producer.send(message(name.encode(), topic=TOPIC, delivery_timestamp=due_s)) for name in ("kept", "recalled")
 }
@@ -168,17 +164,14 @@ async def test_the_official_python_client_sends_ahead_and_recalls(cluster: Clust
 
 def test_all_come_once_when_the_master_is_killed_while_they_wait(cluster: Cluster) -> None:
     topic = make_topic(cluster, "LaterKill")
-    first_ms = time.time_ns() // 1_000_000 + 1500
-    due_ms = {f"K{number:03d}": first_ms + number * 40 for number in range(100)}
-    handles = {key: send(cluster, topic, key, TIMER_DELIVER_MS=due).ext["recallHandle"] for key, due in due_ms.items()}
-    recalled = set(list(due_ms)[95:])
-    for key in recalled:
-        assert recall(cluster, topic, handles[key]).code == codes.SUCCESS
-    delivered(cluster, topic, 10)
+    wanted, recalled = [f"K{number:03d}" for number in range(60)], [f"R{number}" for number in range(3)]
+    for key in (*recalled, *wanted):
+        answer = send(cluster, topic, key, TIMER_DELIVER_MS=ahead_ms(4000))
+        if key in recalled:
+            assert recall(cluster, topic, answer.ext["recallHandle"]).code == codes.SUCCESS
+    delivered(cluster, topic, 5)
     cluster.brokers[cluster.master()].kill()
-    wanted = due_ms.keys() - recalled
-    records = delivered(cluster, topic, len(wanted))
+    send(cluster, topic, "last", TIMER_DELIVER_MS=ahead_ms(300))
+    records = delivered(cluster, topic, len(wanted) + 1)
+    assert keys_of(records) == dict.fromkeys([*wanted, "last"], 1)
     assert never_early(records)
-    last = send(cluster, topic, "last", TIMER_DELIVER_MS=time.time_ns() // 1_000_000 + 300)
-    assert last.code == codes.SUCCESS
-    assert keys_of(delivered(cluster, topic, len(wanted) + 1)) == dict.fromkeys([*wanted, "last"], 1)

@@ -181,7 +181,7 @@ def oracle(popped: PoppedMessage, topic: Any, invisible_time_ms: int) -> Any:
     set_time(system.store_timestamp, record.store_timestamp_ms)
     host, port = unpack_host(record.store_host)
     system.store_host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    due = properties.get("TIMER_DELIVER_MS") or properties.get("TIMER_OUT_MS") or ""
+    due = next(filter(None, map(properties.get, ("TIMER_DELIVER_MS", "TIMER_DUE_MS", "TIMER_OUT_MS"))), "")
     if is_number(due):
         set_time(system.delivery_timestamp, int(due))
     system.receipt_handle = popped.receipt_handle
@@ -209,7 +209,7 @@ def oracle_type(properties: dict[str, str]) -> Any:
     value = definition.MessageType.Value
     if properties.get("TRAN_MSG") == "true":
         return value("TRANSACTION")
-    if {"TIMER_DELIVER_MS", "TIMER_DELAY_MS", "DELAY"} & properties.keys():
+    if {"TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"} & properties.keys():
         return value("DELAY")
     if "__SHARDINGKEY" in properties:
         return value("FIFO")
