@@ -7,6 +7,7 @@ last believed it, plus the steady time since, plus a little that time synchroniz
 - A wall clock that is set forward makes nothing early while that lasts less than `PATIENCE_MS`; then it is believed, since it was
   wrong before, or the machine slept.
 - One that is set back makes timers late by that step, and no more: the time goes on from there.
+- What one master announced as due by its clock, the next one delivers, though its own clock is behind.
 - Relative delays are counted from this clock when their message comes, not from the wall's.
 """
 

@@ -215,6 +215,9 @@ class Delivery:
         if not found:
             return False
         may_pass_ms = self._may_pass_ms()
+        if may_pass_ms is None:
+            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
+            return False
         passed = [each for each in found if due_of(each[0]) <= may_pass_ms]
         if not passed:
             self._is_held = True
@@ -226,12 +229,11 @@ class Delivery:
         self._one_by_one = max(0, self._one_by_one - 1)
         return True
 
-    def _may_pass_ms(self) -> int:
-        """Up to where the cursor may move: nothing that is appended and not dispatched is due before. -1 when nobody knows."""
+    def _may_pass_ms(self) -> int | None:
+        """Up to where the cursor may move: nothing that is appended and not dispatched is due before. None when nobody knows."""
         undispatched = self._log.undispatched_codes(TIMER_TOPIC, self._own_from)
         if undispatched is None:
-            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
-            return -1
+            return None
         if self._others:
             end = self._log.queue_range(TIMER_TOPIC, 0)[1]
             self._others = [each for each in self._others if each[0] >= end]

@@ -110,12 +110,18 @@ def light(
 
 
 def full(
-    mood: str, *, settings: ReplicationSettings | None = None, fault_ms: float = 3000, ingredients: tuple[str, ...] = ()
+    mood: str,
+    *,
+    settings: ReplicationSettings | None = None,
+    fault_ms: float = 3000,
+    ingredients: tuple[str, ...] = (),
+    without_clients: tuple[str, ...] = (),
 ) -> Tell:
-    """Stories of whole clusters, in one mood and with these ingredients."""
+    """Stories of whole clusters, in one mood, with these ingredients and without these clients."""
 
     def tell(seed: int) -> None:
-        SimCluster(Story(seed, mood, fault_ms, frozenset(ingredients)), settings=settings).run()
+        story = Story(seed, mood, fault_ms, frozenset(ingredients), without_clients=frozenset(without_clients))
+        SimCluster(story, settings=settings).run()
 
     return tell
 

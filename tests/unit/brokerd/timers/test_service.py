@@ -308,3 +308,18 @@ def test_a_timer_holds_its_file_only_until_its_leg_ends() -> None:
         broker.service.rolled()
         broker.turns.run(1)
     assert held == sorted(set(held)), "it moves on with each leg"
+
+
+def test_after_a_time_in_which_nobody_knows_what_was_appended_it_goes_on_at_full_speed() -> None:
+    broker = Alone(retry_ms=200, batch_messages=1, in_flight_messages=1)
+    known = broker.log.undispatched_codes
+    broker.log.undispatched_codes = lambda *_: None  # type: ignore[method-assign,assignment,return-value]
+    for number in range(5):
+        broker.put_in(f"k{number}", 5)
+    broker.turns.run(7)
+    broker.log.undispatched_codes = known  # type: ignore[method-assign]
+    broker.log.acknowledges = False
+    for count in range(1, 6):
+        broker.turns.run(200 if count == 1 else 2)
+        assert len(broker.delivered) == count
+        broker.log.acknowledge()
