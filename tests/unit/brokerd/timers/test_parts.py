@@ -36,7 +36,7 @@ from brokerd.timers.near import Near
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.rolling import leg_before
 from remoting.errors import CorruptedFile
-from remoting.record.properties import encode_properties
+from remoting.record.properties import decode_properties, encode_properties
 
 STORED_MS = 1_700_000_000_123
 
@@ -61,6 +61,21 @@ def test_an_entry_says_when_a_timer_is_due_and_what_it_is(properties: dict[str, 
     code = timer_code(encode_properties(properties), STORED_MS)
     assert (due_of(code), kind_of(code)) == (due_ms, kind)
     assert -(1 << 63) <= code < 1 << 63
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([DUE_MS, LEG_MS, OUT_MS, PLACE, DELETE_KEY, "KEYS"]), st.text("019\x01\x02é", max_size=4)
+        )
+    )
+)
+def test_an_entry_is_made_of_the_properties_as_they_are_read(pairs: list[tuple[str, str]]) -> None:
+    encoded = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+    as_read = encode_properties(decode_properties(encoded))
+    assert timer_code(encoded, STORED_MS) == timer_code(as_read, STORED_MS)
+    decoded = decode_properties(encoded)
+    assert (kind_of(timer_code(encoded, STORED_MS)) == RECALL) == (DELETE_KEY in decoded)
 
 
 def test_slots_are_those_of_the_original() -> None:
