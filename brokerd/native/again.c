@@ -194,7 +194,10 @@ static int find_place(struct look *look, int64_t n, const struct found *found) {
     look->is_added[n] = 0;
     if (name_in(look, PLACE) == NULL) return 1;
     if (has_place != has_times || look->own_places[n] < 0) return 0;
-    if (!has_place) return look->is_added[n] = 1;
+    if (!has_place) {
+        look->is_added[n] = 1;
+        return 1;
+    }
     return found->is_plain && number_of(said, MAX_DIGITS, &look->place[n]) && (said.at[0] != '0' || said.length == 1);
 }
 
