@@ -162,8 +162,10 @@ def _queues(copies: Copies) -> tuple[Iterable[str], Iterable[int]]:
     if len(copies.targets) == 1:
         topic, queue_id = copies.target_of(0)
         return repeat(topic), repeat(queue_id)
-    keys = [copies.target_of(group) for group in copies.looked.group[copies.begin : copies.end]]
-    return [key[0] for key in keys], [key[1] for key in keys]
+    topics = ["" if target is None else target[0] for target in copies.targets]
+    queue_ids = [-1 if target is None else target[1] for target in copies.targets]
+    groups = copies.looked.group[copies.begin : copies.end]
+    return map(topics.__getitem__, groups), map(queue_ids.__getitem__, groups)
 
 
 def _name(name: str, role: Role) -> bytes:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 from typing import Final
 
 from brokerd.delay.destinations import destination_of
@@ -91,20 +92,18 @@ class Batches:
         batch = Batch(self.table.cursor)
         offsets = [offset for _, offset in found]
         units = self._units(offsets)
-        ordinary = self._ordinary(units, offsets) if len(found) >= _LEAST_TOGETHER else None
-        ends = list(accumulate(size for _, size, _ in units))
+        ends = list(accumulate(map(itemgetter(1), units)))
+        count = max(1, bisect_right(ends, size_bytes))  # what is read at once is no larger than what is written
+        units, offsets = units[:count], offsets[:count]
+        ordinary = self._ordinary(units, offsets) if count >= _LEAST_TOGETHER else None
         at = 0
-        while at < len(found) and due_of(found[at][0]) < batch.least_rolled_ms:
-            before = ends[at - 1] if at else 0
-            limit = bisect_right(ends, before + size_bytes - batch.size_bytes, at)
-            if limit == at and batch.drafts:
-                break
-            end = self._end_of_ordinary(batch, ordinary, at, max(limit, at + 1))
+        while at < len(units) and due_of(found[at][0]) < batch.least_rolled_ms:
+            end = self._end_of_ordinary(batch, ordinary, at, len(units))
             if end > at and ordinary is not None:
                 batch.offsets += offsets[at:end]
                 batch.drafts.append(ordinary.copies(at, end))
                 batch.due_ms += ordinary.due_ms(at, end)
-                batch.size_bytes += ends[end - 1] - before
+                batch.size_bytes += ends[end - 1] - (ends[at - 1] if at else 0)
             else:
                 end = at + 1
                 self._add(batch, offsets[at], units[at], now_ms, is_promised=False)
@@ -156,8 +155,11 @@ class Batches:
         """Up to where the entries from `begin` on are ordinary."""
         if ordinary is None:
             return begin
-        names = {*self.table.names, *(name for name, _ in batch.names)} if batch.names else self.table.names
-        return ordinary.end_from(begin, end, self.table.places, names, batch.least_rolled_ms)
+        end = ordinary.end_before(begin, end, batch.least_rolled_ms)
+        names = {name for name, _ in batch.names}
+        if not (names or self.table.names or self.table.places):
+            return end
+        return ordinary.end_kept(begin, end, self.table.places, (self.table.names, names))
 
     def _units(self, offsets: Sequence[int]) -> list[Unit]:
         """The entries at these queue offsets, dispatched or not. Raises StorageError."""

@@ -9,6 +9,7 @@ A timer that cannot be read or stored is set aside, and tried again for an hour,
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -218,7 +219,7 @@ class Delivery:
         if may_pass_ms is None:
             self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
             return False
-        passed = [each for each in found if due_of(each[0]) <= may_pass_ms]
+        passed = found[: bisect_right(found, may_pass_ms, key=lambda each: due_of(each[0]))]
         if not passed:
             self._is_held = True
             return False

@@ -37,7 +37,7 @@ class Ordinary:
 
     def __init__(self, look: Look, units: Sequence[Unit], offsets: Sequence[int], metadata: MetadataService) -> None:
         self._looked = looked = look(units, offsets, NAMES)
-        first = min(offset for offset, _, _ in units)
+        first = min(units)[0]
         self._targets = [_target(topic, str(queue_id), first, metadata) for topic, queue_id in looked.groups]
         if None in self._targets or not self._are_all_meant([code for _, _, code in units]):
             for n, (_, _, code) in enumerate(units):
@@ -52,19 +52,18 @@ class Ordinary:
         """Their messages."""
         return Copies(self._looked, begin, end, self._targets)
 
-    def end_from(self, begin: int, end: int, places: Collection[int], names: Collection[str], before_ms: int) -> int:
-        """Up to where all from `begin` on, `end` at most, are ordinary, due before that time and taken back by neither their
-        places nor their names."""
+    def end_before(self, begin: int, end: int, due_ms: int) -> int:
+        """Up to where all from `begin` on, `end` at most, are ordinary and due before that time."""
+        left = self._looked.ordinary.find(0, begin, end)
+        return bisect_left(self._looked.number, due_ms, begin, end if left < 0 else left)
+
+    def end_kept(self, begin: int, end: int, places: Collection[int], names: Sequence[Collection[str]]) -> int:
+        """Up to where none of these ordinary ones may be taken back, by its place or its name."""
         looked = self._looked
-        left = looked.ordinary.find(0, begin, end)
-        end = end if left < 0 else left
-        end = bisect_left(looked.number, before_ms, begin, end)
-        if places or names:
-            for n in range(begin, end):
-                if looked.place[n] in places or (
-                    names and f"{looked.groups[looked.group[n]][0]}+{looked.key(n)}" in names
-                ):
-                    return n
+        for n in range(begin, end):
+            name = f"{looked.groups[looked.group[n]][0]}+{looked.key(n)}"
+            if looked.place[n] in places or any(name in each for each in names):
+                return n
         return end
 
     def _are_all_meant(self, entry_codes: Sequence[int]) -> bool:

@@ -3,7 +3,7 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, pop_ack, bulk_reads, replication, catch_up, failover, memory,
-in_flight, idle_clients, revival, ledger_turns, held_turns, placement_turns, state_turns, many_queues, startup, viewers,
+in_flight, idle_clients, revival, ledger_turns, held_turns, placement_turns, state_turns, timers, many_queues, startup, viewers,
 spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When the
 time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or
 not: a run on a shared machine is read, not obeyed.
@@ -38,6 +38,7 @@ from tests.bench import (
     spark_start,
     startup,
     state_turns,
+    timers,
     viewers,
 )
 from tests.bench.harness import Row
@@ -65,6 +66,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "held_turns": lambda: held_turns.run(),
         "placement_turns": lambda: placement_turns.run(),
         "state_turns": lambda: state_turns.run(),
+        "timers": lambda: timers.run(),
         "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
         "viewers": lambda: viewers.run(options.viewers),

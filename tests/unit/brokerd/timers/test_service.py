@@ -323,3 +323,22 @@ def test_after_a_time_in_which_nobody_knows_what_was_appended_it_goes_on_at_full
         broker.turns.run(200 if count == 1 else 2)
         assert len(broker.delivered) == count
         broker.log.acknowledge()
+
+
+def test_what_is_unusual_in_a_batch_keeps_its_place_and_the_rest_is_stored_as_it_is() -> None:
+    broker = Alone()
+    keys = [f"k{number:02}" for number in range(24)]
+    odd: dict[str, dict[str, str]] = {"k03": {"REAL_QID": "77"}, "k09": {PLACE: "9"}, "k10": {"REAL_TOPIC": "gone"}}
+    broker.topics.gone.add("gone")
+    timers = {key: broker.put_in(key, 5000, **odd.get(key, {})) for key in keys}
+    assert broker.recall(timers["k15"]) is None
+    broker.put_marker("k20", timers["k20"].due_ms)
+    broker.turns.run(5001)
+    copies = [decode_record(each) for queue in range(4) for each in broker.log.bodies(TOPIC, queue)]
+    copies.sort(key=lambda record: record.physical_offset)
+    assert [record.body.decode() for record in copies] == [each for each in keys if each not in ("k10", "k15", "k20")]
+    assert [record.property_map()[PLACE] for record in copies if record.body != b"k09"] == [
+        str(timers[record.body.decode()].place) for record in copies if record.body != b"k09"
+    ]
+    counters = broker.service.counters
+    assert (counters.delivered, counters.recalled, counters.lost) == (21, 2, 1)
