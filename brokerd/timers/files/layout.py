@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from brokerd.timers.codes import SLOT_MS, Key, slot_of
 from remoting.errors import CorruptedFile
+from remoting.record.layout import MAGIC_BLANK
 
 LOG_DIRECTORY: Final = "timerlog"
 WHEEL_PATH: Final = "timerwheel"
@@ -34,7 +35,7 @@ RECORD_BYTES: Final = RECORD.size
 SLOT: Final = struct.Struct(">qqqii")
 SLOT_BYTES: Final = SLOT.size
 BLANK: Final = struct.Struct(">iqI")
-BLANK_MAGIC: Final = 0xCBD43194
+BLANK_MAGIC: Final = MAGIC_BLANK  # as in the commitlog
 NO_POSITION: Final = -1
 
 # Bits of a record's magic.
