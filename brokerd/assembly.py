@@ -39,6 +39,7 @@ from brokerd.native import library
 from brokerd.pop.survey import PopSurvey
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
+from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import handlers_of, on_master
@@ -47,7 +48,8 @@ from brokerd.proxy.answers import answers_agree
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.http2.native_hpack import block_readers_agree
 from brokerd.proxy.methods.base import Services
-from brokerd.proxy.proxy import GrpcProxy, Placed, ProxyOptions
+from brokerd.proxy.placed import Placed
+from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.repair.scrubber import Machine
 from brokerd.repair.serve import RangeServer
 from brokerd.replication.controllers.session import BrokerNames
@@ -57,6 +59,7 @@ from brokerd.sending.native_check import send_agrees
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.log.record_checks import reads_agree
+from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
 from remoting import codes
 from remoting.access.sealing import inner_credentials
@@ -64,7 +67,6 @@ from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import CorruptedFile, StorageError
 from remoting.exporter import MetricsExporter
-from remoting.facts.lag import topic_lags
 from remoting.guarding.guard import Guard
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
@@ -82,7 +84,9 @@ _BACKGROUND_FLUSH_MS = 200
 
 def choose_native(settings: BrokerSettings) -> library.Choice:
     """Where the broker's loops over messages are to run. Builds the library if need be. Raises SettingsError."""
-    return library.choose(settings.kernel.mode, [reads_agree, send_agrees, answers_agree, block_readers_agree])
+    return library.choose(
+        settings.kernel.mode, [reads_agree, again_agrees, send_agrees, answers_agree, block_readers_agree]
+    )
 
 
 class Broker:
@@ -124,6 +128,8 @@ class Broker:
             self._live.transactions,
             settings.delay,
             settings.store.delays,
+            self._live.timers,
+            self._live.retention,
         )
         environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time, native.library)
         try:
@@ -235,6 +241,7 @@ class Broker:
                 self.clients,
                 self._routes,
                 core.transactions,
+                core.timed,
                 core.store,
                 core.progress,
                 core.counters,
@@ -380,7 +387,7 @@ class Broker:
             self._connections.__len__,
             lambda: self._processors.pull.waiting_count,
             self._disk.usage,
-            lambda: topic_lags(self._processors.state.state()),
+            LagSurvey(lambda: self._processors.state.walk(), asyncio.get_running_loop()).lags,
             self._proxy.figures,
             PopSurvey(self.core.pop.ledger, self.core.pop.gate, asyncio.get_running_loop(), wall_ms),
             wall_ms,

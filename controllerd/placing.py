@@ -12,11 +12,12 @@ import logging
 from typing import Final
 
 from controllerd.nameserver.routes import RouteTable
-from controllerd.placements.compare import Told, differences
+from controllerd.placements.news import Changes, news_of
 from controllerd.placements.records import LEVEL, PlacementActivated, Record
 from controllerd.placements.reports import Reports
-from controllerd.placements.requests import Abort, Drop, Prepare, Propose, Request
+from controllerd.placements.requests import Abort, Prepare, Request
 from controllerd.placements.state import PlacementsState
+from controllerd.placements.wanted import Wanted
 from controllerd.pushes import Pushes
 from controllerd.raft.driver import RaftDriver
 from controllerd.replicas.broker_groups import BrokerGroups
@@ -29,13 +30,13 @@ from remoting.transport.tasks import TaskOwner
 log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.1
-_LOOK_ANYWAY_MS: Final = 3000
 _SETTLE_MS: Final = 300
 _PATIENCE_MS: Final = 10_000
 _PAUSE_MS: Final = 5_000
 _LONGEST_PAUSE_MS: Final = 300_000
 _MOST_OPEN: Final = 64
 _DECIDE_MS: Final = 5_000
+_COMPARED_AT_ONCE: Final = 500  # topics, in one turn of the loop
 
 
 class Placing:
@@ -55,11 +56,10 @@ class Placing:
         self._pushes = pushes
         self._owner = owner
         self._reports = Reports()
-        self._told = Told({}, set(), are_all_there=False)
-        self._looked_ms = 0
-        self._is_due = True
-        self._wanted: dict[str, tuple[Propose | Drop, int]] = {}  # by topic, and since when
-        self._revision = -1
+        self._wanted = Wanted()
+        self._changes = Changes()
+        self._followed = 0  # up to which revision all records were followed, as the leader
+        self._proposed: dict[str, int] = {}  # versions by topic
         self._open: dict[tuple[str, int], int] = {}  # proposals, and since when they are seen here
         self._failed: dict[str, tuple[int, int]] = {}  # by topic: how often in a row, and when to try again
         self._under_way: set[Request] = set()
@@ -78,8 +78,7 @@ class Placing:
 
     def reported(self, broker_name: str, epoch: int, table: int, report: PlacementReport) -> bool:
         """The present master of a group reports; whether its topics are known here."""
-        changed, known = self._reports.told(broker_name, epoch, table, report.topics, self._groups.now_ms())
-        self._is_due |= changed
+        known = self._reports.told(broker_name, epoch, table, report.topics, self._groups.now_ms())
         for topic, version in report.prepared.items():
             present = self._machine.placements.topics.get(topic)
             proposed = present.proposed if present is not None and broker_name in present.waits_for else None
@@ -87,31 +86,45 @@ class Placing:
                 self._ask(Prepare(topic, version, broker_name))
         return known
 
-    def news(self, revision: int, *, wants_topics: bool) -> PlacementNews:
-        """What changed behind that revision."""
+    def news(self, revision: int, complete: int, most: int) -> PlacementNews:
+        """What changed behind that revision, for a master that knew all at `complete`: so many topics at most."""
+        return news_of(self._machine.placements, self._changes, revision, complete, most, is_placing=self.is_placing)
+
+    def all_news(self, revision: int) -> PlacementNews:
+        """All that changed behind that revision, for masters of releases that do not ask for parts of it."""
         state = self._machine.placements
         whole = revision < state.forgotten or revision > state.revision
-        topics = (
-            state.topics.values() if whole else (each for each in state.topics.values() if each.revision > revision)
-        )
-        found = tuple(topics) if revision != state.revision else ()
-        return PlacementNews(state.revision, state.last_version, found, whole, self.is_placing, wants_topics)
+        topics = self._changes.behind(state, 0 if whole else revision, len(state.topics))
+        return PlacementNews(state.revision, state.last_version, topics, whole, self.is_placing)
+
+    def no_news(self) -> PlacementNews:
+        """For a broker that does not lead."""
+        state = self._machine.placements
+        return PlacementNews(state.revision, state.last_version, is_placing=self.is_placing)
 
     @property
     def is_placing(self) -> bool:
         """Whether a topic that gets message groups now is placed in a moment; with one broker group nobody has to wait for it."""
-        return self._machine.features.level >= LEVEL and self._told.are_all_there and len(self._told.members) > 1
+        told = self._wanted.told
+        return self._machine.features.level >= LEVEL and told.are_all_there and len(told.members) > 1
 
     # ---- what is agreed on
 
     def recorded(self, record: Record, state: PlacementsState) -> None:
         """A placement changed, on every controller."""
-        self._is_due = True
+        present = state.topics.get(record.topic)
+        self._changes.changed(record.topic, state)
         if isinstance(record, PlacementActivated):
             self._failed.pop(record.topic, None)
         if not self._driver.is_serving:
-            return
-        present = state.topics.get(record.topic)
+            return  # whoever begins to lead looks at all topics of which it did not follow each record
+        if state.revision == self._followed + 1:
+            self._followed = state.revision
+        self._wanted.changed(record.topic)
+        if present is not None and present.proposed is not None:
+            self._proposed[record.topic] = present.proposed.version
+        else:
+            self._proposed.pop(record.topic, None)
         if isinstance(record, PlacementActivated) and present is not None and present.active is not None:
             log.info("%s: version %d of its placement is in force", record.topic, present.active.version)
         if present is not None:
@@ -132,16 +145,21 @@ class Placing:
 
     def scan(self) -> None:
         """Look from now on, time and again."""
-        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self.scan)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(_LOOK_S, self.scan)
         if self._driver.is_serving and self._machine.features.level >= LEVEL:
             self._look(self._groups.now_ms())
+            if self._wanted.is_due:
+                self._timer.cancel()
+                self._timer = loop.call_later(0, self.scan)
 
     def _look(self, now_ms: int) -> None:
         state = self._machine.placements
-        if state.revision != self._revision:
-            self._revision = state.revision
-            proposed = [(topic, each.proposed.version) for topic, each in state.topics.items() if each.proposed]
-            self._open = {each: self._open.get(each, now_ms) for each in proposed}
+        if state.revision != self._followed:  # a snapshot replaced it, or others led
+            self._followed = state.revision
+            self._wanted.replaced(state)
+            self._proposed = {topic: each.proposed.version for topic, each in state.topics.items() if each.proposed}
+        self._open = {each: self._open.get(each, now_ms) for each in self._proposed.items()}
         for (topic, version), since_ms in self._open.items():
             if now_ms - since_ms > _PATIENCE_MS and Abort(topic, version) not in self._under_way:
                 count = self._failed.get(topic, (0, 0))[0] + 1
@@ -154,23 +172,15 @@ class Placing:
                 self._ask(Abort(topic, version))
         groups = self._groups
         told = self._reports.summary(groups.decided().groups, self._routes.groups(), groups.is_alive, now_ms)
-        if told != self._told or now_ms - self._looked_ms > _LOOK_ANYWAY_MS:
-            self._told, self._is_due = told, True
-        if self._is_due:
-            self._looked_ms = now_ms
-            self._compare(now_ms)
-
-    def _compare(self, now_ms: int) -> None:
-        wanted: dict[str, tuple[Propose | Drop, int]] = {}
-        for request in differences(self._machine.placements, self._told):
-            before = self._wanted.get(request.topic)
-            since_ms = before[1] if before is not None and before[0] == request else now_ms
-            wanted[request.topic] = request, since_ms
-            is_due = now_ms - since_ms >= _SETTLE_MS and now_ms >= self._failed.get(request.topic, (0, 0))[1]
-            if is_due and len(self._open) + len(self._under_way) < _MOST_OPEN:
+        wanted = self._wanted
+        if told != wanted.told:
+            wanted.tell(told, state)
+        wanted.compare(state, now_ms, _COMPARED_AT_ONCE)
+        for request in wanted.settled(now_ms, _SETTLE_MS):
+            if len(self._open) + len(self._under_way) >= _MOST_OPEN:
+                break
+            if now_ms >= self._failed.get(request.topic, (0, 0))[1]:
                 self._ask(request)
-        self._wanted = wanted
-        self._is_due = bool(wanted)
 
     def _ask(self, request: Request) -> None:
         if request not in self._under_way:

@@ -29,10 +29,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.sum: float = 0
 
-    def observe(self, value: float) -> None:
-        """Count one value, which belongs to the first bound that is not below it."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def observe(self, value: float, count: int = 1) -> None:
+        """Count a value, once or that often; it belongs to the first bound that is not below it."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.sum += value * count
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets
 DEAD_LETTER_PREFIX: Final = "%DLQ%"  # of the topic with the messages that a group was given too often
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # in which delayed messages wait
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # in which timers of any due time wait
 RESERVED_TOPICS: Final = frozenset(
     {
         "TBW102",

@@ -7,7 +7,7 @@ new request code is a row here and a handler. Codes without a row are answered a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Final
@@ -18,7 +18,7 @@ from remoting.access.decision import Demand
 from remoting.access.demands import CHANGE_CLUSTER, READ_CLUSTER, Need, fields, super_user
 from remoting.access.model import CREATE, DELETE, GET, PUB, SUB, UPDATE
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.connection import Handler
 
 
 class By(Flag):
@@ -39,12 +39,11 @@ CONTROLLERS: Final = By.CONTROLLER | By.LEADER | By.NAME_SERVER
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request code. With `declined`, which says why, those who are named refuse it."""
+    """One request code."""
 
     code: int
     by: By
     need: Need
-    declined: str = ""
 
     @property
     def name(self) -> str:
@@ -54,7 +53,6 @@ class Row:
 _RECEIVE: Final = fields(SUB, topic="topic", group="consumerGroup")
 _TOPIC_READ: Final = fields(SUB, GET, topic="topic")
 _GROUP_READ: Final = fields(GET, topic="topic", group="group")
-_NO_TIMERS: Final = "messages are delayed by levels here, and there is no timer wheel that holds others"
 
 _TABLE: Final = (
     # clients, and tools that ask a broker
@@ -86,8 +84,8 @@ _TABLE: Final = (
     Row(codes.GET_ALL_CONSUMER_OFFSET, By.BROKER, READ_CLUSTER),
     Row(codes.GET_ALL_DELAY_OFFSET, By.BROKER, READ_CLUSTER),
     Row(codes.CHECK_CLIENT_CONFIG, By.BROKER, demands.client_config),
-    Row(codes.GET_TIMER_CHECK_POINT, By.BROKER, READ_CLUSTER, declined=_NO_TIMERS),
-    Row(codes.GET_TIMER_METRICS, By.BROKER, READ_CLUSTER, declined=_NO_TIMERS),
+    Row(codes.GET_TIMER_CHECK_POINT, By.BROKER, READ_CLUSTER),
+    Row(codes.GET_TIMER_METRICS, By.BROKER, READ_CLUSTER),
     Row(codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, By.MASTER_ASKED, demands.put_group),
     Row(codes.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, By.BROKER, READ_CLUSTER),
     Row(codes.GET_TOPIC_STATS_INFO, By.BROKER, fields(GET, topic="topic")),
@@ -131,7 +129,7 @@ _TABLE: Final = (
     Row(codes.GET_SUBSCRIPTIONGROUP_CONFIG, By.BROKER, fields(GET, group="group")),
     Row(codes.UPDATE_AND_GET_GROUP_FORBIDDEN, By.MASTER_ASKED, fields(UPDATE, topic="topic", group="group")),
     Row(codes.LITE_PULL_MESSAGE, By.BROKER, demands.pull),
-    Row(codes.RECALL_MESSAGE, By.BROKER, fields(PUB, topic="topic"), declined=_NO_TIMERS),
+    Row(codes.RECALL_MESSAGE, By.MASTER, fields(PUB, topic="topic")),
     Row(codes.QUERY_ASSIGNMENT, By.BROKER, demands.body_names(SUB)),
     Row(codes.SET_MESSAGE_REQUEST_MODE, By.MASTER_ASKED, demands.body_names(UPDATE)),
     Row(codes.GET_ALL_MESSAGE_REQUEST_MODE, By.BROKER, READ_CLUSTER),
@@ -237,17 +235,6 @@ def bind(side: By, *tables: Mapping[int, Handler]) -> dict[int, Handler]:
     for table in tables:
         assert handlers.keys().isdisjoint(table), f"two handlers for {sorted(handlers.keys() & table.keys())}"
         handlers |= table
-    rows = [row for row in _TABLE if row.by & side]
-    answered = {row.code for row in rows if not row.declined}
+    answered = {row.code for row in _TABLE if row.by & side}
     assert answered == handlers.keys(), f"a row and no handler, or the reverse: {sorted(answered ^ handlers.keys())}"
-    return handlers | {row.code: _decline(row) for row in rows if row.declined}
-
-
-def _decline(row: Row) -> Handler:
-    remark = f" request type {row.code} not supported: {row.declined}"
-
-    def declined(connection: RemotingConnection, requests: Sequence[Command]) -> None:
-        for request in requests:
-            connection.respond(request, codes.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
-
-    return declined
+    return handlers

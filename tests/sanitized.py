@@ -19,6 +19,7 @@ from tests.support.native_library import NAMED_BY
 
 _FLAGS = (*FLAGS, "-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _TESTS = (
+    "tests/unit/brokerd/native/test_again.py",
     "tests/unit/brokerd/native/test_answers.py",
     "tests/unit/brokerd/native/test_crc.py",
     "tests/unit/brokerd/native/test_hpack.py",

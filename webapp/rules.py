@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
 from functools import cache
 from typing import Any
 
@@ -115,6 +116,21 @@ class Rules:
             return False
         self.refuse(name, "must be true or false")
         return default
+
+    def moment(self, name: str, zone: tzinfo) -> datetime | None:
+        """A time: RFC 3339, milliseconds since 1970, or what a datetime-local field sends (in the viewer's `zone`)."""
+        given = self._given(name, None)
+        if given is None:
+            return None
+        text = str(given)
+        if text.isascii() and text.isdigit() and len(text) <= 14:
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.refuse(name, "must be RFC 3339 such as 2026-01-31T12:00:00Z, or milliseconds since 1970")
+            return None
+        return moment if moment.tzinfo else moment.replace(tzinfo=zone)
 
     def time_zone(self, name: str, *, default: str = "UTC") -> str:
         value = self._given(name, default)

@@ -55,6 +55,7 @@ class Directory:
         self._replicas: Mapping[int, tuple[str, str]] = {}  # broker id -> (address, gRPC address)
         self._down: Set[str] = frozenset()  # gRPC addresses of those that are not alive
         self._masters: Mapping[str, str] = {}  # by broker name
+        self._groups: Set[str] | None = None  # all broker names; None: nobody said yet
         self._wanted = asyncio.Event()
         self._tasks = TaskOwner("directory")
         self.view_listeners: list[Callable[[ClusterView], None]] = []
@@ -94,6 +95,10 @@ class Directory:
         """The remoting address of a group's master, as a controller said last; "" while it has none."""
         return self._masters.get(broker_name, "")
 
+    def has_group(self, broker_name: str) -> bool:
+        """Whether a controller said so last, or none said anything yet."""
+        return self._groups is None or broker_name in self._groups
+
     def refresh_soon(self) -> None:
         """Who leads the groups may have changed: ask in a moment, not only every few seconds."""
         self._wanted.set()
@@ -116,6 +121,7 @@ class Directory:
             self._wanted.clear()
 
     def _take(self, view: ClusterView) -> None:
+        self._groups = {group.broker_name for group in view.groups}
         self._masters = {
             group.broker_name: each.address
             for group in view.groups

@@ -83,6 +83,7 @@ class Gatekeeper:
                     log.debug("version %d of the placement of %s is kept: %s", handover.version, topic, error)
                     break
                 parts.gate.changed(topic)
+                await asyncio.sleep(0)  # answers of this broker group come at once, and there may be many topics
 
     # ---- inside
 

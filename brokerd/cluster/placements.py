@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 _REPORT_S: Final = 1.0
 _SOON_S: Final = 0.1  # while a change is under way
 _UNKNOWN_S: Final = 5.0  # controllers of releases without placements
-_READ_AT_ONCE: Final = 100  # topics, in one turn of the loop: some milliseconds
+_MOST_TOLD: Final = 500  # topics, in one answer
+_TAKEN_AT_ONCE: Final = 50  # topics, in one turn of the loop: some milliseconds
 
 Ask = Callable[[int, Mapping[str, str], bytes], Awaitable[Command]]
 Topics = Callable[[], Mapping[str, TopicConfig]]
@@ -102,20 +103,45 @@ class PlacementFollower:
             self._look_at_topics()
             topics = self._told if self._tells_topics else None
             body = encode(PlacementReport(topics, placements.prepared()))
-            ext |= {"masterEpoch": str(epoch), "table": str(self._table), "revision": str(placements.revision)}
+            ext |= {
+                "masterEpoch": str(epoch),
+                "table": str(self._table),
+                "revision": str(placements.revision),
+                "complete": str(placements.complete),
+                "most": str(_MOST_TOLD),
+            }
         try:
             answer = await self._ask(codes.REPORT_PLACEMENTS, ext, body)
             if answer.code != codes.SUCCESS:
                 log.debug("the controllers take no report of placements: %s", answer.remark)
                 return _UNKNOWN_S if answer.code == codes.REQUEST_CODE_NOT_SUPPORTED else _REPORT_S
-            news = await _read(bytes(answer.body))
-            if is_master and replica.is_master and replica.master_epoch == epoch:
-                self._tells_topics = news.wants_topics
-                placements.take(news, self.wake)
+            if is_master and await self._take(bytes(answer.body), epoch):
+                return 0
         except LogboomError as error:
             log.debug("placements stay as they were: %s", error)
             return _REPORT_S
         return _SOON_S if placements.changes or self._tells_topics else _REPORT_S
+
+    async def _take(self, document: bytes, epoch: int) -> bool:
+        """Take news, some topics in each turn of the loop; whether the controllers have more to tell. Raises LogboomError."""
+        news, topics = _parsed(document)
+        self._tells_topics = news.wants_topics
+        known: list[TopicPlacement] = []
+        if news.revision < self._placements.revision:
+            return False
+        while self._replica.is_master and self._replica.master_epoch == epoch:
+            first = len(known)
+            known += (read(TopicPlacement, each) for each in topics[first : first + _TAKEN_AT_ONCE])
+            is_last = len(known) == len(topics)
+            part = replace(news, topics=tuple(known[first:]))
+            if not is_last:
+                part = replace(part, revision=self._placements.revision, names=None, more=True)
+            elif news.whole:  # of a controller that tells no names
+                part = replace(part, names=tuple(each.topic for each in known))
+            if self._placements.take(part, self.wake) and is_last:
+                return news.more and self._placements.revision == news.revision
+            await asyncio.sleep(0)
+        return False
 
     def _look_at_topics(self) -> None:
         if self._topics_changed:
@@ -129,17 +155,12 @@ class PlacementFollower:
                 self._told, self._table, self._tells_topics = found, self._table + 1, True
 
 
-async def _read(document: bytes) -> PlacementNews:
-    """A new master hears of all topics at once: they are read in several turns of the loop. Raises ProtocolError."""
+def _parsed(document: bytes) -> tuple[PlacementNews, list[object]]:
+    """News without their topics, and these as they came. Raises ProtocolError."""
     try:
         told = orjson.loads(document)
     except orjson.JSONDecodeError as error:
         raise ProtocolError(f"news of placements are not JSON: {error}") from error
     has_topics = isinstance(told, dict) and isinstance(told.get("topics"), list)
     topics = told.pop("topics") if has_topics else []
-    news = read(PlacementNews, told)
-    found: list[TopicPlacement] = []
-    for start in range(0, len(topics), _READ_AT_ONCE):
-        found += (read(TopicPlacement, each) for each in topics[start : start + _READ_AT_ONCE])
-        await asyncio.sleep(0)
-    return replace(news, topics=tuple(found))
+    return read(PlacementNews, told), topics

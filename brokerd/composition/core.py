@@ -17,7 +17,6 @@ from brokerd.composition.residents import make_residents
 from brokerd.composition.watermarks import Watermarks
 from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
-from brokerd.delay.levels import code_rules
 from brokerd.journal.resident import Resident
 from brokerd.metadata.tables import Change
 from brokerd.replication.roles.effects import Role
@@ -30,6 +29,8 @@ from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
+from brokerd.timers.files.source import StoreSource
+from brokerd.timers.files.timer_files import TimerFiles
 from remoting.errors import CorruptedFile, StorageError
 from remoting.facts.broker_state import Totals
 
@@ -53,8 +54,10 @@ def open_store(
 ) -> MessageStore:
     """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError; `ask_first`
     as in `MessageStore.load`."""
-    disk, rules = environment.disk, code_rules(settings.delays)
+    disk, rules = environment.disk, settings.code_rules
     store = MessageStore(disk, settings.store, environment.wall_ms, identity.store_host, rules, environment.library)
+    if settings.timers.value.files:
+        store.followers.append(TimerFiles(disk, StoreSource(store)))
     Takeover(disk).found_at_start(sealed=store.is_sealed)
     try:
         store.load(ask_first=ask_first)
@@ -80,10 +83,14 @@ class BrokerCore:
         scheduler, wall_ms = environment.scheduler, environment.wall_ms
         self.store = store = log.store
         self.delays = settings.delays
+        self.code_rules = settings.code_rules
         self.replica = replica
         self.counters = Counters(Statistics(scheduler.time()))
-        self.background = Background(
-            store.followers, lambda: store.dispatch_offset, scheduler, environment.cpu_s, self._follower_failed
+        timer_files = [each for each in store.followers if isinstance(each, TimerFiles)]
+        # Who asks for a key waits for the index, and for nothing else.
+        self.background, self._timer_files = (
+            Background(followers, lambda: store.dispatch_offset, scheduler, environment.cpu_s, self._follower_failed)
+            for followers in ([each for each in store.followers if each not in timer_files], timer_files)
         )
         self.retry_counters = RetryCounters()
         self.appends = Appends(store, replica, log.request_flush)
@@ -93,11 +100,13 @@ class BrokerCore:
         self._watermarks = Watermarks(record_log, scheduler, lambda: replica.confirm_offset)
         takeover = Takeover(environment.disk)
         preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
-        residents, self.progress = make_residents(identity, settings, environment, clients, record_log, store, preface)
+        residents, self.progress, self.timed = make_residents(
+            identity, settings, environment, clients, record_log, store, preface
+        )
         self._residents: tuple[Resident, ...] = residents
-        self.metadata, self.placements, self.pop, self.transactions, self.schedule = residents
+        self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers = residents
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
-        self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions)
+        self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions, self.timed)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)
         self.metadata.listeners += [
             self._deleted_topics.metadata_changed,
@@ -123,11 +132,12 @@ class BrokerCore:
         replica.add_role_listener(self._role_changed)
         replica.add_confirm_listener(self._confirmed)
         self._confirmed(replica.confirm_offset)
-        self.background.wake()
+        self._wake_followers()
 
     def close(self) -> None:
         """Commit what is pending, tell who waits, and stop the timers. The store is closed by its owner, later."""
         self.background.close()
+        self._timer_files.close()
         self._watermarks.step_down()
         for resident in reversed(self._residents):
             resident.close()
@@ -171,8 +181,12 @@ class BrokerCore:
             self._watermarks.confirmed(self.store.dispatch_offset)
             self._damaged_since_s = None
             self._deleted_topics.remove_queues()
-            self.background.wake()
+            self._wake_followers()
             self._confirmed(self.replica.confirm_offset)  # one call reads back one chunk at most
+
+    def _wake_followers(self) -> None:
+        self.background.wake()
+        self._timer_files.wake()
 
     def _waits_for_repair(self, error: StorageError) -> bool:
         """Whether dispatch met damage that may be repaired in a moment; then it tries again."""

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from brokerd.delay.deliverer import DelaySettings
-from brokerd.delay.levels import DEFAULT_DELAYS, Delays
+from brokerd.delay.levels import DEFAULT_DELAYS, Delays, code_rules
 from brokerd.journal.journal import JournalSettings
 from brokerd.loop.scheduler import Scheduler
 from brokerd.native.library import Library
 from brokerd.pop.settings import PopSettings
-from brokerd.store.settings import StoreSettings
+from brokerd.store.log.derive import CodeRules
+from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.timers.codes import CODE_RULES
+from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.checking import Producers
 from brokerd.transactions.settings import TransactionSettings
 from remoting.disk import Disk
@@ -58,7 +61,8 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
-    """The settings of the store and of what lives on its log. The store knows nothing of the delay levels and their `delays`."""
+    """The settings of the store and of what lives on its log, and for how long it keeps a file. The store knows nothing of the
+    delay levels and their `delays`."""
 
     store: StoreSettings
     journal: JournalSettings = field(default_factory=JournalSettings)
@@ -66,6 +70,13 @@ class CoreSettings:
     transactions: Live[TransactionSettings] = field(default_factory=lambda: Live(TransactionSettings()))
     delay: DelaySettings = field(default_factory=DelaySettings)
     delays: Delays = DEFAULT_DELAYS
+    timers: Live[TimerSettings] = field(default_factory=lambda: Live(TimerSettings()))
+    retention: Live[RetentionSettings] = field(default_factory=lambda: Live(RetentionSettings()))
+
+    @property
+    def code_rules(self) -> CodeRules:
+        """For the store: what makes the codes of entries in the topics of those who wait."""
+        return {**code_rules(self.delays), **CODE_RULES}
 
 
 class Clients(Producers, Protocol):

@@ -24,7 +24,7 @@ from brokerd.pop.reading import message_group_at
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
-from brokerd.processors.administration.state import StateFigures, StateProcessor
+from brokerd.processors.administration.state import StateFigures, StateParts, StateProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -41,6 +41,7 @@ from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.sending.general import GeneralSends
+from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send import SendProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
@@ -51,6 +52,7 @@ from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
+from remoting.names import TIMER_TOPIC
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +90,17 @@ def build_processors(parts: Parts) -> Processors:
         given_back = core.retry_counters
         return replace(core.schedule.state(), returned=given_back.returned, dead_lettered=given_back.dead_lettered)
 
+    def timer_progress() -> TimerProgress:
+        queue_end = core.record_log.queue_range(TIMER_TOPIC, 0)[1]
+        return TimerProgress(core.timers.table.cursor.due_ms, queue_end, core.timers.state().waiting)
+
     figures = StateFigures(
         dispatched_offset=lambda: store.dispatch_offset,
         totals=core.totals,
         connections=parts.connections,
         transactions=core.transactions.state,
         schedule=schedule,
+        timers=core.timers.state,
         retention_doubt=lambda: core.store.retention_doubt,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
         begins_recently=pop.starts.begins_recently,
@@ -153,7 +160,10 @@ def build_processors(parts: Parts) -> Processors:
         messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),
-        state=StateProcessor(parts.names.cluster, consumption, replica.state, store.commitlog, figures, wall_ms),
+        state=StateProcessor(
+            StateParts(parts.names.cluster, consumption, replica.state, store.commitlog, figures, wall_ms),
+            scheduler.call_soon,
+        ),
         locks=LockProcessor(
             parts.locks,
             metadata,
@@ -163,6 +173,7 @@ def build_processors(parts: Parts) -> Processors:
         ),
         transactions=TransactionProcessor(core.transactions),
         send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
+        recalls=RecallProcessor(core.timed, metadata.topic, timer_progress, data_version, wall_ms),
     )
 
 

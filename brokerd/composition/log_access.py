@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from brokerd.metadata.names import is_brokers_topic
 from brokerd.sending.acknowledging import Appends
 from brokerd.statistics.figures import Statistics
+from brokerd.store.again import Copies, Looked, Names
 from brokerd.store.draft import Draft
 from brokerd.store.log.verified_reads import VerifiedReads
 from brokerd.store.put_status import PutStatus
@@ -42,6 +43,10 @@ class StoreRecordLog:
         self._born_host = born_host
 
     @property
+    def begin_offset(self) -> int:
+        return self._store.commitlog.min_offset
+
+    @property
     def end_offset(self) -> int:
         return self._store.commitlog.end_offset
 
@@ -49,15 +54,16 @@ class StoreRecordLog:
         return self.append_records(topic, [(kind, body)])
 
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
-        now_ms, born_host = self._now_ms(), self._born_host
-        return self.append_messages(
-            [Draft(topic, 0, body, encode_properties({"TAGS": kind}), now_ms, born_host) for kind, body in records]
-        )
+        return self.append_messages([self._record(topic, kind, body) for kind, body in records])
+
+    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
+        results = self.append_placed([self._record(topic, kind, body), *behind])
+        return results[0].end_offset, results[-1].end_offset
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         return self.append_placed(drafts)[-1].end_offset
 
-    def append_placed(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]:
+    def append_placed(self, drafts: Sequence[Draft | Copies]) -> Sequence[AppendResult]:
         """The same; returns where each draft went."""
         error = self._appends.refusal()
         if error is not None:
@@ -65,7 +71,11 @@ class StoreRecordLog:
         results = self._store.append_messages(drafts, together=len(drafts) > 1)
         self._appends.appended(results[-1].end_offset)
         for draft, place in zip(drafts, results, strict=True):
-            if not is_brokers_topic(draft.topic):
+            if isinstance(draft, Copies):
+                more = (place.size - draft.size_bytes) // draft.messages  # a checksum's
+                for topic, (messages, size) in draft.by_topic().items():
+                    self._statistics.stored_in(topic, messages, size + messages * more)
+            elif not is_brokers_topic(draft.topic):
                 self._statistics.stored_in(draft.topic, 1, place.size)
         return results
 
@@ -90,6 +100,12 @@ class StoreRecordLog:
             if entry[0] == topic and entry[1] == 0
         ]
 
+    def undispatched_codes(self, topic: str, start: int) -> Sequence[int] | None:
+        return self._store.dispatcher.offered_codes(topic, start)
+
+    def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
+        return self._store.look_again(units, places, names)
+
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._store.commitlog.record_at(physical_offset)
         if record is None or len(record) != size:
@@ -99,6 +115,9 @@ class StoreRecordLog:
                 DamagedRange(physical_offset, size),
             )
         return record
+
+    def _record(self, topic: str, kind: str, body: bytes) -> Draft:
+        return Draft(topic, 0, body, encode_properties({"TAGS": kind}), self._now_ms(), self._born_host)
 
 
 class StoreReplicatedLog:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.log_access import StoreRecordLog
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.deliverer import Deliverer
+from brokerd.delay.rules import schedule
 from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService, Preface
@@ -16,10 +18,19 @@ from brokerd.placement.service import PlacementService
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.pop.surroundings import Surroundings
+from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
+from brokerd.timers.clients import TimedMessages
+from brokerd.timers.far_timers import FarTimers
+from brokerd.timers.files.source import Confirmed
+from brokerd.timers.files.timer_files import TimerFiles
+from brokerd.timers.queue_far import QueueFar
+from brokerd.timers.service import Surroundings as TimerSurroundings
+from brokerd.timers.service import TimerService
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.topics import TransactionTopics
+from remoting.names import TIMER_TOPIC
 
 
 class Residents(NamedTuple):
@@ -30,6 +41,7 @@ class Residents(NamedTuple):
     pop: PopService
     transactions: TransactionService
     schedule: Deliverer
+    timers: TimerService
 
 
 def make_residents(
@@ -40,8 +52,9 @@ def make_residents(
     record_log: StoreRecordLog,
     store: MessageStore,
     preface: Preface,
-) -> tuple[Residents, ConsumerProgress]:
-    """All of them, over a loaded store, and how far consumers are by what they know; nothing is read from the log yet."""
+) -> tuple[Residents, ConsumerProgress, TimedMessages]:
+    """All of them, over a loaded store, how far consumers are by what they know, and what takes timers from clients; nothing is
+    read from the log yet."""
     scheduler, wall_ms, delays = environment.scheduler, environment.wall_ms, settings.delays
     names = SystemNames(
         identity.cluster, identity.broker_name, development=identity.development, delay_levels=len(delays)
@@ -66,6 +79,28 @@ def make_residents(
         settings.transactions,
         settings.store.segment_size_bytes,
     )
+    files = next((each for each in store.followers if isinstance(each, TimerFiles)), None)
+    timer_queue = partial(record_log.queue_range, TIMER_TOPIC, 0), partial(record_log.read_units, TIMER_TOPIC, 0)
+    far = FarTimers(files, *timer_queue) if files is not None else QueueFar(*timer_queue)
+    timers = TimerService(
+        record_log,
+        far,
+        TimerSurroundings(
+            metadata,
+            scheduler,
+            wall_ms,
+            identity.store_host,
+            environment.random_bits,
+            lambda: settings.retention.value.reserved_time_ms,
+        ),
+        settings.timers.value,
+        settings.journal,
+    )
+    timed = TimedMessages(timers, lambda: settings.timers.value, identity.broker_name)
+
+    def to_waiting_draft(draft: Draft) -> Draft:
+        return timed.to_waiting_draft(schedule(draft, delays))
+
     residents = Residents(
         metadata,
         placements,
@@ -87,7 +122,10 @@ def make_residents(
             environment.rng,
             settings.journal,
         ),
-        TransactionService(transaction_topics, checks, settings.transactions, delays),
+        TransactionService(transaction_topics, checks, settings.transactions, to_waiting_draft),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
+        timers,
     )
-    return residents, progress
+    if files is not None:
+        files.delivered = Confirmed(lambda: store.dispatch_offset, timers.delivered)
+    return residents, progress, timed

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from secrets import token_bytes
 
 from brokerd.composition.core import BrokerCore
-from brokerd.delay.levels import code_rules
 from brokerd.repair.fetch import Asking, fetch_pieces
 from brokerd.repair.log_range import NONCE_BYTES
 from brokerd.repair.repairer import Repairer, Sources
@@ -52,7 +51,7 @@ def build_scrubber(
     def fetch(peer: str, start: int, end: int) -> AsyncIterator[tuple[int, bytes]]:
         return fetcher.fetch(core, peer, start, end)
 
-    inspector = Inspector(store.commitlog, store.queues, store.index, code_rules(core.delays), core.metadata.deleted_at)
+    inspector = Inspector(store.commitlog, store.queues, store.index, core.code_rules, core.metadata.deleted_at)
     files = LogFiles(machine.disk, store.commitlog.segment_size_bytes)
     repairer = Repairer(store.commitlog, files, Sources(fetch, peers, machine.wall_ms))
     return Scrubber(store, inspector, repairer, settings, machine)

@@ -21,6 +21,7 @@ from brokerd.repair.settings import ScrubSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.sending.settings import SendSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.settings import TransactionSettings
 from remoting import settings
 from remoting.errors import SettingsError
@@ -85,6 +86,7 @@ class BrokerSettings:
     replication: ReplicationSettings = group(ReplicationSettings)
     pop: PopSettings = group(PopSettings)
     delay: DelaySettings = group(DelaySettings)
+    timers: TimerSettings = group(TimerSettings)
     journal: JournalSettings = group(JournalSettings)
     grpc: EndpointSettings = group(EndpointSettings)
     forward: ForwardSettings = group(ForwardSettings)

@@ -56,6 +56,10 @@ class ConsumerProgress:
             return popped if committed is None else committed
         return max(committed, popped)
 
+    def is_popped(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether the ledger knows anything of the group in that queue."""
+        return self._ledger.queue(group, topic, queue_id) is not None
+
     def in_flight(self, group: str, topic: str, queue_id: int) -> int:
         """How many popped messages of the queue are with clients or on their way back."""
         queue = self._ledger.queue(group, topic, queue_id)

@@ -15,21 +15,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from brokerd.delay.destinations import destination_of
 from brokerd.delay.levels import SCHEDULE_GROUP, Delays
-from brokerd.delay.rules import Target, deliver, target_of
+from brokerd.delay.rules import Target, deliver
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting import codes
-from remoting.errors import LogboomError, RequestError, StorageError, raise_refusal
+from remoting.errors import LogboomError, RequestError, StorageError
 from remoting.facts.broker_state import LevelState, ScheduleState
-from remoting.names import SCHEDULE_TOPIC, group_of_retry_topic
+from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 from remoting.settings import check, setting
 
@@ -322,7 +322,7 @@ class Deliverer:
                     self.counters.lost += 1
                 else:
                     record = decode_record(self._log.record_at(physical_offset, size))
-                    due.append(_Due(record, _destination_of(record, self._metadata)))
+                    due.append(_Due(record, destination_of(record.property_map(), physical_offset, self._metadata)))
                     room.take(size)
                     late_ms[queue_id] = now_ms - release_ms
                 level.move(level.position + 1)
@@ -399,30 +399,3 @@ class _Room:
     def take(self, size_bytes: int) -> None:
         self.messages -= 1
         self.bytes -= size_bytes
-
-
-def _destination_of(record: Record, metadata: MetadataService) -> Target | None:
-    """None when what the message was sent to is gone: a deleted topic, or a retry topic whose group is deleted.
-
-    Raises RequestError when a retry topic that is needed cannot be made now.
-    """
-    target = target_of(record)
-    if target is None or metadata.deleted_at(target.topic) > record.physical_offset:
-        return None
-    topic = metadata.topic(target.topic)
-    returned_to = group_of_retry_topic(target.topic)
-    if topic is None and returned_to is not None:
-        topic = _retry_topic(target.topic, returned_to, metadata)
-    if topic is None:
-        return None
-    if target.queue_id < topic.read_queue_nums:
-        return target
-    return target._replace(queue_id=target.queue_id % max(1, topic.write_queue_nums))  # it has fewer queues now
-
-
-def _retry_topic(name: str, group_name: str, metadata: MetadataService) -> TopicConfig | None:
-    group = metadata.group(group_name)
-    if group is None:
-        return None
-    raise_refusal(metadata.ensure_topic(name, max(1, group.retry_queue_nums)))
-    return metadata.topic(name)

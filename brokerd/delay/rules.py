@@ -6,6 +6,7 @@ they mean nothing any more, because what delivers appends to the topic itself an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from brokerd.delay.levels import DELAY, Delays, parse_level
@@ -28,23 +29,16 @@ _MAX_QUEUE: Final = 1 << 20
 
 
 def check_times(properties: dict[str, str], levels: int) -> None:
-    """Take out what a delay level beats. Raises RequestError for a time that cannot be kept: nothing is delivered early for want
-    of a better way."""
+    """Take out what a delay level beats. Raises RequestError for one that is no level."""
     level = parse_level(properties.get(DELAY, ""))
     if level is None:
         raise RequestError(
             codes.MESSAGE_ILLEGAL,
             f"the property DELAY must be the number of a delay level, from 1 to {levels}, not {properties[DELAY][:32]!r}",
         )
-    for name in TIMERS:
-        if level > 0:
+    if level > 0:
+        for name in TIMERS:
             properties.pop(name, None)
-        elif properties.get(name, "0") != "0":
-            raise RequestError(
-                codes.MESSAGE_ILLEGAL,
-                f"delivery at any time (property {name}) is not accepted by this broker; use one of its {levels} delay levels "
-                "(property DELAY), or send without it",
-            )
 
 
 def asks_for_delay(properties: bytes) -> bool:
@@ -84,9 +78,8 @@ class Target(NamedTuple):
     queue_id: int
 
 
-def target_of(record: Record) -> Target | None:
-    """Where a record of the schedule topic is to be delivered; None when it does not say."""
-    properties = record.property_map()
+def target_of(properties: Mapping[str, str]) -> Target | None:
+    """Where a waiting message with these properties is to be delivered; None when they do not say."""
     topic, queue = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE, "")
     if not topic or is_brokers_topic(topic) or not (queue.isascii() and queue.isdecimal()) or len(queue) > 10:
         return None

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import orjson
@@ -33,12 +32,16 @@ from brokerd.journal.replay import (
 )
 from brokerd.journal.reread import Reread
 from brokerd.journal.slices import InSlices, SliceWriter
+from brokerd.loop.scheduler import Timer
+from brokerd.store.again import Copies
+from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.settings import check, setting
 
 log = logging.getLogger(__name__)
 
+_SETTLE_S = 1.0  # of a new master: what it takes first would be acknowledged behind a large snapshot
 _RETRY_AFTER_RECORDS = 256
 _SLICES_PER_PART = 8
 
@@ -55,6 +58,10 @@ class JournalSettings:
     )
     snapshot_part_bytes: int = setting(
         1 << 20, "a snapshot is cut into records of about this size", minimum=1024, maximum=2 << 20
+    )
+
+    snapshot_pause_ms: int = setting(
+        20, "pause after each eighth of that of a large snapshot, for what else is written", minimum=0, maximum=1000
     )
 
     def __post_init__(self) -> None:
@@ -91,6 +98,7 @@ class Journal:
         self._last_snapshot = -1  # where it begins
         self._in_slices = in_slices
         self._writer: SliceWriter | None = None  # of the snapshot under way
+        self._settling: Timer | None = None
         self._appended = 0  # records since this journal was made
         self._reread: Reread | None = None  # under way
         self._is_read = False
@@ -99,6 +107,11 @@ class Journal:
     def applied_offset(self) -> int:
         """The table reflects every record that ends at or below this physical offset."""
         return self._position.applied_offset
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether the table is what it was before a `rebuild` that is still under way."""
+        return self._reread is not None
 
     def append(self, kind: str, body: Any) -> int:
         """Append a record and apply it; return the physical offset of its end, to wait for.
@@ -114,12 +127,24 @@ class Journal:
         end_offset = self._append(encoded)
         for kind, body in records:
             self._table.apply(kind, body, end_offset)
-        self._records_since += len(encoded)
-        self._bytes_since += sum(len(body) for _, body in encoded)
-        enough_bytes = self._settings.snapshot_bytes_factor * self._snapshot_bytes
-        is_due = self._records_since >= self._settings.snapshot_every_records and self._bytes_since >= enough_bytes
-        if is_due and self._writer is None:
-            self._write_snapshot()
+        self._count([body for _, body in encoded])
+        return end_offset
+
+    def append_leading(self, kind: str, body: Any, behind: Sequence[Draft | Copies]) -> int:
+        """Append a record and apply it, and messages right behind it in the log: one write, and all of them or none.
+
+        The physical offset of the last one's end, to wait for.
+        """
+        self._before_append()
+        encoded = orjson.dumps(body)
+        self._appending = True
+        try:
+            record_end, end_offset = self._log.append_leading(self.topic, kind, encoded, behind)
+        finally:
+            self._appending = False
+        self._appended_to(record_end, 1)
+        self._table.apply(kind, body, record_end)
+        self._count([encoded])
         return end_offset
 
     def record(self, records: Iterable[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None:
@@ -207,6 +232,16 @@ class Journal:
         if self._snapshot_wanted and self._writer is None:
             self._write_snapshot()
 
+    def maintain_when_settled(self) -> None:
+        """The same for a table with slices, and a broker that has just become the master: a little later."""
+        assert self._in_slices is not None
+        if self._snapshot_wanted:
+            self._settling = self._in_slices.scheduler.call_later(_SETTLE_S, self.maintain)
+
+    def close(self) -> None:
+        """Nothing more is written of a snapshot under way; it does not count."""
+        self._abandon()
+
     def held_offset(self) -> int | None:
         """From where on the log must be kept so that the table can be read from it; None while the topic is empty."""
         low, high = self._log.queue_range(self.topic, 0)
@@ -230,10 +265,22 @@ class Journal:
             end_offset = self._log.append_records(self.topic, records)
         finally:
             self._appending = False
+        self._appended_to(end_offset, len(records))
+        return end_offset
+
+    def _appended_to(self, end_offset: int, records: int) -> None:
         assert end_offset > self.applied_offset
         self._position = Position(self._position.next_unit, end_offset)
-        self._appended += len(records)
-        return end_offset
+        self._appended += records
+
+    def _count(self, bodies: Sequence[bytes]) -> None:
+        """Records were appended and applied; a snapshot may be due."""
+        self._records_since += len(bodies)
+        self._bytes_since += sum(map(len, bodies))
+        enough_bytes = self._settings.snapshot_bytes_factor * self._snapshot_bytes
+        is_due = self._records_since >= self._settings.snapshot_every_records and self._bytes_since >= enough_bytes
+        if is_due and self._writer is None:
+            self._write_snapshot()
 
     def _write_snapshot(self) -> None:
         """Append the whole state. When the log refuses, a part may be in it, which is harmless; it is tried again later."""
@@ -262,7 +309,7 @@ class Journal:
 
     def _read_in_turns(self, reread: Reread, in_slices: InSlices) -> None:
         if self._reread is reread and not self._read_on(reread):
-            in_slices.call_soon(partial(self._read_in_turns, reread, in_slices))
+            in_slices.scheduler.call_soon(self._read_in_turns, reread, in_slices)
 
     def _read_on(self, reread: Reread) -> bool:
         """Whether all is read."""
@@ -297,15 +344,19 @@ class Journal:
             self._refused(error)
             return
         if not writer.is_done:
-            in_slices.call_soon(partial(self._write_slice, writer, in_slices))
+            pause_s = self._settings.snapshot_pause_ms / 1000
+            in_slices.scheduler.call_later(pause_s, self._write_slice, writer, in_slices)
             return
         self._snapshot_bytes = writer.size
         self._abandon()
         if self._snapshot_wanted:  # a new file was begun meanwhile
-            in_slices.call_soon(self.maintain)
+            in_slices.scheduler.call_soon(self.maintain)
 
     def _abandon(self) -> None:
         """What is written of a snapshot stays as it is."""
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from brokerd.store.again import Copies, Looked, Names
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.unit import Unit
@@ -18,6 +19,10 @@ from remoting.errors import RequestError
 
 
 class RecordLog(Protocol):
+    @property
+    def begin_offset(self) -> int:
+        """Where the log begins (physical): files before it were removed."""
+
     @property
     def end_offset(self) -> int:
         """Where the log ends (physical)."""
@@ -30,6 +35,10 @@ class RecordLog(Protocol):
 
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
         """The same for several records (kind, body), all or none, in one write."""
+
+    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
+        """Append a record to queue 0 of a system topic, and messages that the broker makes itself right behind it: all or none,
+        with nothing between them. Where the record ends, and where the last message does."""
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         """Append messages that the broker makes itself (retry copies, dead letters), all or none; return the last's end.
@@ -49,8 +58,18 @@ class RecordLog(Protocol):
     def undispatched_units(self, topic: str) -> Sequence[Unit]:
         """The entries that the log holds for queue 0 of a topic behind what was dispatched, in log order."""
 
+    def undispatched_codes(self, topic: str, start: int) -> Sequence[int] | None:
+        """The codes of the entries for queue 0 of a topic that belong to records behind the physical offset `start` and behind
+        what was dispatched; None when that cannot be said without reading the log."""
+
+    def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
+        """Look at records that units name, to store their messages again; see `again.Again.look`."""
+
     def record_at(self, physical_offset: int, size: int) -> bytes:
         """The bytes of one record. Raises StorageError when they cannot be read."""
+
+    def find_record(self, physical_offset: int) -> bytes | None:
+        """The record that starts there, confirmed or not; None when none does."""
 
 
 def error_of(status: PutStatus) -> RequestError | None:

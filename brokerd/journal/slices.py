@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from brokerd.journal.replay import VERSION, AddedRow, Table
+from brokerd.loop.scheduler import Scheduler
 
 
 class FrozenTable(Protocol):
@@ -25,12 +26,12 @@ class FrozenTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InSlices:
-    """How a table is written and read in slices: `freeze` it, make an empty one and what puts that in its place (`renew`), and go
-    on in the next turn of the loop (`call_soon`)."""
+    """How a table is written and read in slices: `freeze` it, make an empty one and what puts that in its place (`renew`), and
+    the loop. Reading goes on in its next turn; writing after a pause, as what is appended next is acknowledged behind it."""
 
     freeze: Callable[[], FrozenTable]
     renew: Callable[[], tuple[Table, Callable[[], None]]]
-    call_soon: Callable[[Callable[[], None]], object]
+    scheduler: Scheduler
 
 
 class SliceWriter:

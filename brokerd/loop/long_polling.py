@@ -67,7 +67,11 @@ class _Clients(Generic[T]):
 
     def add(self, waiter: Waiter[T]) -> int:
         """How many the client has now."""
-        own = self.by_client.setdefault(waiter.payload.client, {})
+        client = waiter.payload.client
+        own = self.by_client.get(client)
+        if own is None:
+            self.by_client[client] = {waiter: None}
+            return 1
         own[waiter] = None
         return len(own)
 
@@ -131,7 +135,11 @@ class WaitTable(Generic[T]):
         number = self._last_number = self._last_number + 1
         waiter = self._numbered[number] = Waiter(self, number, topic, group, queue_id, payload)
         self._count(payload.client, own, self._clients.add(waiter))
-        self._topics.setdefault(topic, {}).setdefault(queue_id, {}).setdefault(group, _Clients()).add(waiter)
+        groups = self._topics.setdefault(topic, {}).setdefault(queue_id, {})
+        clients = groups.get(group)
+        if clients is None:
+            clients = groups[group] = _Clients()
+        clients.add(waiter)
         if len(self._deadlines) > 2 * len(self._numbered) + _SWEEP_SLACK:
             self._deadlines = [each for each in self._deadlines if each[1] in self._numbered]
             heapq.heapify(self._deadlines)
@@ -225,6 +233,7 @@ class LongPolling(Generic[T]):
         self._timed_out = timed_out
         self._share = share
         self._marks: dict[tuple[str, str | None, int], set[int] | None] = {}
+        self._enough: dict[tuple[str, str | None, int], int] = {}
         self._timer: Timer | None = None
         self._timer_at_ms = 0
 
@@ -238,17 +247,25 @@ class LongPolling(Generic[T]):
         return waiter
 
     def arrived(
-        self, topic: str, queue_id: int, tags_codes: Collection[int] | None = None, group: str | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        tags_codes: Collection[int] | None = None,
+        group: str | None = None,
+        enough_for: int = 1,
     ) -> None:
         """Something is there for those who wait for the queue (ANY_QUEUE: for any of the topic): serve them in the next turn.
 
-        `tags_codes` None = it may be for any of them; `group` None = for every group.
+        `tags_codes` None = it may be for any of them; `group` None = for every group. `enough_for` so many of those who share it,
+        at least: they are tried together.
         """
         if not self.table.keys(topic, queue_id):
             return
         if not self._marks:
             self._scheduler.call_soon(self.serve)
         key = (topic, group, queue_id)
+        if enough_for > 1:
+            self._enough[key] = enough_for
         if tags_codes is None:
             self._marks[key] = None
         else:
@@ -269,20 +286,24 @@ class LongPolling(Generic[T]):
     def serve(self) -> None:
         """Serve now whatever is marked; those who come newly are served behind those who wait."""
         marks, self._marks = self._marks, {}
-        for (topic, only_group, queue_id), codes in marks.items():
+        enough, self._enough = self._enough, {}
+        for mark, codes in marks.items():
+            topic, only_group, queue_id = mark
+            first = min(enough.get(mark, 1), _MOST_AT_ONCE)
             for group, key_queue_id in self.table.keys(topic, queue_id):
                 if only_group is None or group == only_group:
-                    self._serve_key(topic, group, key_queue_id, codes)
+                    self._serve_key(topic, group, key_queue_id, codes, first)
 
     # ---- inside
 
-    def _serve_key(self, topic: str, group: str, queue_id: int, codes: set[int] | None) -> None:
+    def _serve_key(self, topic: str, group: str, queue_id: int, codes: set[int] | None, first: int) -> None:
+        """`first`: so many are tried at once."""
         if not self._share:
             for waiter in list(self._wanting(topic, group, queue_id, codes)):
                 if waiter.is_parked and self._try_again([waiter]):
                     self.table.remove(waiter)
             return
-        most = 1
+        most = first
         while some := list(islice(self._wanting(topic, group, queue_id, codes), most)):
             answered = self._try_again(some)
             for waiter in some[:answered]:

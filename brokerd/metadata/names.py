@@ -17,6 +17,7 @@ from remoting.names import (
     RESERVED_TOPICS,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     is_system_topic,
 )
 
@@ -76,6 +77,7 @@ class SystemNames:
             TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1, 6),
             TopicConfig("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1, 6),
             TopicConfig(SCHEDULE_TOPIC, delay_levels, delay_levels, 6),
+            TopicConfig(TIMER_TOPIC, 1, 1, 6),
         ]
         if development:
             own.append(TopicConfig(DEVELOPMENT_TEMPLATE_TOPIC, 8, 8, 7))

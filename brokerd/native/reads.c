@@ -40,7 +40,7 @@ static int has_its_body(const uint8_t *record, int64_t size) {
 }
 
 /* Whether the `size` bytes, at least LEAST_BYTES, are what was stored: by the tail, or without one by the body's checksum. */
-static int is_intact(const uint8_t *record, int64_t size) {
+int record_is_intact(const uint8_t *record, int64_t size) {
     const uint8_t *tail = record + size - TAIL_BYTES, *digits = tail + TAIL_NAME_BYTES;
     uint8_t wanted[TAIL_BYTES];
     int alike = 0;
@@ -61,7 +61,7 @@ EXPORT int64_t native_first_bad(const uint8_t *content, int64_t length, const ui
         int64_t size = (int32_t)get32(units + 8);
         if (size < LEAST_BYTES || size > length - at) return n;
         const uint8_t *record = content + at;
-        if (get32(record) != (uint32_t)size || get64(record + 28) != get64(units) || !is_intact(record, size)) return n;
+        if (get32(record) != (uint32_t)size || get64(record + 28) != get64(units) || !record_is_intact(record, size)) return n;
         at += size;
     }
     return count;
@@ -74,7 +74,7 @@ EXPORT int64_t native_first_damaged(const uint8_t *content, int64_t length, cons
         if (begins[n] < 0 || begins[n] > length - LEAST_BYTES) return n;
         const uint8_t *record = content + begins[n];
         int64_t size = (int32_t)get32(record);
-        if (size < LEAST_BYTES || size > length - begins[n] || !is_intact(record, size)) return n;
+        if (size < LEAST_BYTES || size > length - begins[n] || !record_is_intact(record, size)) return n;
     }
     return count;
 }

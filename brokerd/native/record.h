@@ -37,4 +37,8 @@ static inline void put_tail(uint8_t *at, uint32_t checksum) {
     at[TAIL_BYTES - 1] = 2;
 }
 
+/* Whether the `size` bytes, at least RECORD_HEAD_BYTES + 3, are what was stored: by the tail, or without one by the body's checksum.
+ * (reads.c) */
+int record_is_intact(const uint8_t *record, int64_t size);
+
 #endif

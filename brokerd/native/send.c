@@ -11,6 +11,7 @@
  * no room ends the call. Lengths that a peer sent are 32 bits and sums of them 64, so none overflows.
  */
 #include "record.h"
+#include "text.h"
 
 enum {
     PREFIX_BYTES = 8,
@@ -88,11 +89,6 @@ struct results { /* also how far a call has come */
 
 /* Private */
 
-struct text {
-    const uint8_t *at;
-    size_t length;
-};
-
 struct reader { /* `scratch` is where strings with escapes go */
     const uint8_t *at, *end;
     uint8_t *scratch, *scratch_end;
@@ -123,11 +119,6 @@ struct call {
 
 /* ---- Texts */
 
-static int equals(struct text text, const char *other, size_t length) {
-    return text.length == length && memcmp(text.at, other, length) == 0;
-}
-#define IS(text, literal) equals(text, literal, sizeof literal - 1)
-
 /* The number of a decimal text of at most 18 digits; 0 when it is none. */
 static int number_of(struct text text, int64_t *number) {
     size_t at = text.length > 0 && text.at[0] == '-', digits = text.length - at;
@@ -138,49 +129,6 @@ static int number_of(struct text text, int64_t *number) {
         value = value * 10 + (text.at[i] - '0');
     }
     *number = at ? -value : value;
-    return 1;
-}
-
-/* The length of the UTF-8 sequence at `at`, 0 when it is none. */
-static size_t utf8_length(const uint8_t *at, const uint8_t *end) {
-    uint8_t first = *at;
-    if (first < 0x80) return 1;
-    size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-    if (first < 0xC2 || first > 0xF4 || (size_t)(end - at) < length) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((at[i] & 0xC0) != 0x80) return 0;
-    if ((first == 0xE0 && at[1] < 0xA0) || (first == 0xED && at[1] > 0x9F)) return 0; /* too long; surrogates */
-    if ((first == 0xF0 && at[1] < 0x90) || (first == 0xF4 && at[1] > 0x8F)) return 0; /* too long; too large */
-    return length;
-}
-
-static int is_utf8(struct text text) {
-    const uint8_t *at = text.at, *end = at + text.length;
-    while (at < end) {
-        size_t length = utf8_length(at, end);
-        if (length == 0) return 0;
-        at += length;
-    }
-    return 1;
-}
-
-/* Java's String.hashCode of UTF-8, over UTF-16 units; 0 when it is no UTF-8. */
-static int java_hash(struct text text, int32_t *hash) {
-    const uint8_t *at = text.at, *end = at + text.length;
-    uint32_t value = 0;
-    while (at < end) {
-        size_t length = utf8_length(at, end);
-        if (length == 0) return 0;
-        uint32_t point = length == 1 ? *at : *at & (0x7Fu >> length);
-        for (size_t i = 1; i < length; i++) point = point << 6 | (at[i] & 0x3F);
-        if (point >= 0x10000) {
-            value = value * 31 + (0xD800 + ((point - 0x10000) >> 10));
-            point = 0xDC00 + ((point - 0x10000) & 0x3FF);
-        }
-        value = value * 31 + point;
-        at += length;
-    }
-    *hash = (int32_t)value;
     return 1;
 }
 
@@ -499,11 +447,6 @@ struct message { /* of a send, or of a batch */
     int32_t tags_code;
 };
 
-static uint8_t *put_text(uint8_t *at, const void *text, size_t length) {
-    memcpy(at, text, length);
-    return at + length;
-}
-
 /* Write a record of that size to `at`, which has room for it.
  *
  * The body comes last and is read once for both checksums. What is around it adds up while the processor waits for its sum, after
@@ -578,17 +521,6 @@ static enum stop add_message(struct call *call, const struct send *send, const s
 }
 
 /* ---- Answers: as kernel.py writes them */
-
-static uint8_t *put_decimal(uint8_t *at, int64_t number) {
-    uint8_t digits[20];
-    int count = 0;
-    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    if (number < 0) *at++ = '-';
-    do digits[count++] = (uint8_t)('0' + left % 10);
-    while ((left /= 10) > 0);
-    while (count > 0) *at++ = digits[--count];
-    return at;
-}
 
 static uint8_t *put_hex(uint8_t *at, const uint8_t *bytes, size_t length) {
     for (size_t i = 0; i < length; i++) {

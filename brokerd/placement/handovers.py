@@ -50,6 +50,14 @@ class Handovers:
         else:
             self._by_topic.pop(topic, None)
 
+    def copy(self) -> dict[str, tuple[Handover, ...]]:
+        """All of them by topic, as they are now."""
+        return dict(self._by_topic)
+
+    def become(self, other: Handovers) -> None:
+        """Be what another one is, which nobody uses any more."""
+        self._by_topic = other._by_topic
+
     def drop(self, topic: str) -> None:
         """The topic is gone."""
         self._by_topic.pop(topic, None)

@@ -22,6 +22,7 @@ class Waiting(Enum):
 
     MOVES = "a change of its placement is under way"
     UNKNOWN = "its placement is not known yet"
+    BEHIND = "earlier messages of it are not stored yet"
 
 
 Owner = tuple[str, int]  # broker name and queue

@@ -12,6 +12,7 @@ from typing import Final
 
 from brokerd.journal.journal import Journal, JournalSettings
 from brokerd.journal.record_log import RecordLog
+from brokerd.journal.slices import InSlices
 from brokerd.loop.scheduler import Scheduler
 from brokerd.placement import table
 from brokerd.placement.handovers import Handovers
@@ -26,6 +27,8 @@ from remoting.facts.placements import PlacementNews
 log = logging.getLogger(__name__)
 
 PLACEMENTS_TOPIC: Final = "rmq_sys_logboom_placements"
+
+_FORGOTTEN_AT_ONCE: Final = 100
 
 QueueEnds = Callable[[str], Mapping[int, int]]  # where each queue of a topic ends in the log
 
@@ -49,9 +52,17 @@ class PlacementService:
         self._own = broker_name
         self._queue_ends = queue_ends
         self._scheduler = scheduler
-        self._journal = Journal(record_log, PLACEMENTS_TOPIC, self.table, journal_settings)
+        self._journal = Journal(
+            record_log,
+            PLACEMENTS_TOPIC,
+            self.table,
+            journal_settings,
+            in_slices=InSlices(self.table.freeze, self.table.begin_again, scheduler),
+        )
         self._is_leading = False
         self._revision = -1  # of the latest news since this broker leads
+        self._complete = -1  # and of those after which all was known
+        self._announced: tuple[int, bool] | None = None  # with which of them `listeners` heard last
         self._is_placing = False
         self._elsewhere: dict[str, Placement] = {}  # of topics in whose placement this group is not
         self._durable_to = 0  # prepared records that end there are acknowledged
@@ -66,7 +77,7 @@ class PlacementService:
         if state is None or (elsewhere is not None and state.proposed is None):
             if elsewhere is not None:
                 return owner_of(elsewhere, message_group)
-            is_known = self._revision >= 0 and not self._is_placing
+            is_known = self._complete >= 0 and not self._is_placing
             return None if is_known or not self.table.is_placing else Waiting.UNKNOWN
         return owner_now(state, message_group)
 
@@ -79,7 +90,7 @@ class PlacementService:
     @property
     def changes(self) -> Mapping[str, TopicState]:
         """By topic, what is prepared and neither in force nor given up yet."""
-        return {topic: state for topic, state in self.table.topics.items() if state.proposed is not None}
+        return self.table.changes
 
     # ---- the controllers
 
@@ -88,21 +99,28 @@ class PlacementService:
         """Up to where the controllers' news are known; 0 when none came since this broker leads."""
         return max(0, self._revision)
 
+    @property
+    def complete(self) -> int:
+        """The revision at which all was known last, also what nobody has any more; 0 when that was not yet since this broker
+        leads."""
+        return max(0, self._complete)
+
     def prepared(self) -> Mapping[str, int]:
         """By topic, the versions that this group has prepared for and that whoever leads it later will know of."""
         return {
             topic: state.proposed.version
-            for topic, state in self.table.topics.items()
+            for topic, state in self.table.changes.items()
             if state.proposed is not None and self._is_durable(topic, state.proposed.version)
         }
 
-    def take(self, news: PlacementNews, acknowledged: Callable[[], None]) -> None:
+    def take(self, news: PlacementNews, acknowledged: Callable[[], None]) -> bool:
         """Follow what the controllers agreed on; `acknowledged` when all that this recorded is, if it is.
 
-        Raises what `Journal.append` raises; what was taken until then stays, and the same news can be taken again.
+        Whether that was all: topics that are not among the `names` are forgotten some at a time, and the same news have to be
+        taken again then. Raises what `Journal.append` raises; what was taken until then stays, and so they can be, too.
         """
         if not self._is_leading or news.revision < self._revision:
-            return
+            return True
         if news.is_placing and not self.table.is_placing:
             self._journal.append(*table.placing())
         before = self._journal.applied_offset
@@ -116,16 +134,15 @@ class PlacementService:
                 self._elsewhere[fact.topic] = active
             else:
                 self._elsewhere.pop(fact.topic, None)
-        if news.whole:
-            self._forget_all_but({fact.topic for fact in news.topics}, news.last_version)
-        is_same = (news.revision, news.is_placing) == (self._revision, self._is_placing)
+        is_all = news.names is None or self._forget_all_but(set(news.names), news.last_version)
         self._revision = news.revision
         self._is_placing = news.is_placing
         if self._journal.applied_offset > before:
             self._when_durable(acknowledged)
-        if not is_same:
-            for listener in self.listeners:
-                listener()
+        if is_all and not news.more:
+            self._complete = news.revision
+            self._announce()
+        return is_all
 
     def prune(self, topic: str, version: int) -> None:
         """Nobody needs that handover any more. Raises what `Journal.append` raises."""
@@ -165,20 +182,21 @@ class PlacementService:
     def lead(self) -> None:
         """What an earlier master prepared has to be acknowledged again before the controllers are told of it."""
         self._is_leading = True
-        self._scheduler.call_soon(self._journal.maintain)
+        self._journal.maintain_when_settled()
         if self._journal.applied_offset:
             self._when_durable(lambda: None)
 
     def step_down(self) -> None:
         self._is_leading = False
-        self._revision = -1
+        self._revision = self._complete = -1
+        self._announced = None
         self._is_placing = False
         self._elsewhere.clear()
         self._durable_to = 0
         self._prepared_at.clear()
 
     def close(self) -> None:
-        """Nothing waits here."""
+        self._journal.close()
 
     # ---- inside
 
@@ -196,13 +214,25 @@ class PlacementService:
         elif kind == table.ABORTED:
             log.warning("%s: version %d of its placement came to nothing", body["topic"], body["version"])
 
-    def _forget_all_but(self, topics: set[str], last_version: int) -> None:
-        for topic, state in list(self.table.topics.items()):
-            newest = max(each.version for each in (state.active, state.proposed) if each is not None)
-            if topic not in topics and newest <= last_version:
-                self._record(table.dropped(topic))
+    def _announce(self) -> None:
+        known = self._revision, self._is_placing
+        if known != self._announced:
+            self._announced = known
+            for listener in self.listeners:
+                listener()
+
+    def _forget_all_but(self, topics: set[str], last_version: int) -> bool:
+        """Whether that is all; when it was not, these topics have to be asked for again."""
         for topic in self._elsewhere.keys() - topics:
             del self._elsewhere[topic]
+        gone = [topic for topic in self.table.topics.keys() - topics if self._newest(topic) <= last_version]
+        for topic in gone[:_FORGOTTEN_AT_ONCE]:
+            self._record(table.dropped(topic))
+        return len(gone) <= _FORGOTTEN_AT_ONCE
+
+    def _newest(self, topic: str) -> int:
+        state = self.table.topics[topic]
+        return max(each.version for each in (state.active, state.proposed) if each is not None)
 
     def _is_durable(self, topic: str, version: int) -> bool:
         """A record that this broker did not append itself was in the log when it began to lead."""

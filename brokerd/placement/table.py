@@ -20,8 +20,9 @@ queues end in the log at the record itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from brokerd.placement.handovers import Handover, Handovers
@@ -57,16 +58,20 @@ class PlacementTable:
 
     def __init__(self, handovers: Handovers) -> None:
         self.topics: dict[str, TopicState] = {}
+        self.changes: dict[str, TopicState] = {}  # those of them that have something prepared
         self.is_placing = False
         self._handovers = handovers
-        self._handed: set[str] = set()  # topics that may have handovers
 
     def clear(self) -> None:
-        self.topics.clear()
-        self.is_placing = False
-        for topic in self._handed:
-            self._handovers.drop(topic)
-        self._handed.clear()
+        self._become(PlacementTable(Handovers()))
+
+    def begin_again(self) -> tuple[PlacementTable, Callable[[], None]]:
+        """An empty table to be filled, and what makes this one the same."""
+        fresh = PlacementTable(Handovers())
+        return fresh, partial(self._become, fresh)
+
+    def freeze(self) -> Frozen:
+        return Frozen(self.is_placing, self.topics, self._handovers.copy())
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
         if kind == PLACING:
@@ -76,11 +81,11 @@ class PlacementTable:
         before = self.topics.get(topic, TopicState())
         if kind == PREPARED:
             active = _placement(body["active"])
-            self.topics[topic] = TopicState(active, _placement(body["proposed"]), dict(body["ends"]))
+            self._keep(topic, TopicState(active, _placement(body["proposed"]), dict(body["ends"])))
         elif kind == ACTIVATED:
             active = _placement(body["active"])
             assert active is not None
-            self.topics[topic] = TopicState(active)
+            self._keep(topic, TopicState(active))
             if body["sources"]:
                 self._hand_over(topic, active.version, body["ends"], body["starts"], body["sources"])
         elif kind == ABORTED:
@@ -105,29 +110,17 @@ class PlacementTable:
             )
 
     def snapshot_rows(self) -> Iterator[Any]:
-        if self.is_placing:
-            yield ["c"]
-        for topic, state in self.topics.items():
-            if state.active is not None:
-                yield ["a", topic, encode_placement(state.active)]
-            if state.proposed is not None:
-                yield ["p", topic, encode_placement(state.proposed), encode_offsets(state.ends)]
-        for topic in sorted(self._handed):
-            for each in self._handovers.of(topic):
-                yield [
-                    *("h", topic, each.version),
-                    *(encode_offsets(each.ends), encode_offsets(each.starts), list(each.sources)),
-                ]
+        return self.freeze().rows()
 
     def load_row(self, row: Any) -> None:
         match row:
             case ["c"]:
                 self.is_placing = True
             case ["a", topic, active]:
-                self.topics[topic] = replace(self.topics.get(topic, TopicState()), active=_placement(active))
+                self._keep(topic, replace(self.topics.get(topic, TopicState()), active=_placement(active)))
             case ["p", topic, proposed, ends]:
                 before = self.topics.get(topic, TopicState())
-                self.topics[topic] = replace(before, proposed=_placement(proposed), ends=dict(ends))
+                self._keep(topic, replace(before, proposed=_placement(proposed), ends=dict(ends)))
             case ["h", topic, version, ends, starts, sources]:
                 self._hand_over(topic, version, ends, starts, sources)
 
@@ -136,10 +129,47 @@ class PlacementTable:
             self.topics.pop(topic, None)
         else:
             self.topics[topic] = state
+        if state.proposed is not None:
+            self.changes[topic] = state
+        else:
+            self.changes.pop(topic, None)
+
+    def _become(self, other: PlacementTable) -> None:
+        """Be what another one is, which nobody uses any more."""
+        self.topics, self.changes, self.is_placing = other.topics, other.changes, other.is_placing
+        self._handovers.become(other._handovers)
 
     def _hand_over(self, topic: str, version: int, ends: Any, starts: Any, sources: Any) -> None:
-        self._handed.add(topic)
         self._handovers.add(Handover(topic, version, dict(ends), dict(starts), tuple(sources)))
+
+
+class Frozen:
+    """What a table was when it was made, whatever becomes of that."""
+
+    def __init__(
+        self, is_placing: bool, topics: Mapping[str, TopicState], handovers: Mapping[str, Sequence[Handover]]
+    ) -> None:
+        self._is_placing = is_placing
+        self._topics = dict(topics)
+        self._handovers = handovers
+
+    def rows(self) -> Iterator[Any]:
+        if self._is_placing:
+            yield ["c"]
+        for topic, state in self._topics.items():
+            if state.active is not None:
+                yield ["a", topic, encode_placement(state.active)]
+            if state.proposed is not None:
+                yield ["p", topic, encode_placement(state.proposed), encode_offsets(state.ends)]
+        for topic in sorted(self._handovers):
+            for each in self._handovers[topic]:
+                yield [
+                    *("h", topic, each.version),
+                    *(encode_offsets(each.ends), encode_offsets(each.starts), list(each.sources)),
+                ]
+
+    def close(self) -> None:
+        """Nothing was kept for it that anybody else waits for."""
 
 
 # ---- the records

@@ -7,7 +7,6 @@ nobody got the messages, and they are due at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
@@ -61,6 +60,19 @@ class OpenPop:
         self._done(outcome)
 
 
+class Given(NamedTuple):
+    """What came of pops that ask for the same.
+
+    So many of them, from the first on, are answered or will be. `more`: there is more to look through. `is_empty`: nothing at all
+    is left there, so whoever asks the same gets nothing until something arrives or the metadata changes. Never so where an order
+    is kept: who waits for its gate is noted there with each look.
+    """
+
+    answered: int
+    more: bool
+    is_empty: bool
+
+
 class _Taken(NamedTuple):
     """What one pop takes, and as what it is recorded."""
 
@@ -93,40 +105,39 @@ class Giving:
         """What the next pop would take, if it were this one."""
         return self._taker.plan(request, message_filter, self._around.now_ms())
 
-    def give(self, pops: Sequence[OpenPop]) -> tuple[int, bool]:
-        """Answer pops that ask for the same, in their order, with what is there: (how many of them, from the first on, are
-        answered or will be; whether there is more to look through)."""
+    def give(self, pops: Sequence[OpenPop]) -> Given:
+        """Answer pops that ask for the same, in their order, with what is there."""
         first = pops[0].request
         metadata = self._around.metadata
         topic = metadata.topic(first.topic)
         group = metadata.group(first.group)
         if topic is None or group is None or metadata.is_forbidden(first.group, first.topic):
-            return 0, False
+            return Given(0, more=False, is_empty=False)
         # What one takes of an ordered queue decides what the next one may take.
         most = 1 if group.fifo or first.fifo else _MOST_AT_ONCE
         answered = 0
-        more = False
+        more = is_empty = False
         while answered < len(pops):
             some = pops[answered : answered + most]
             try:
-                count, more = self._give_some(some)
+                count, more, is_empty = self._give_some(some)
             except LogboomError as error:
                 self._counters.refused_pops += len(some)
                 for pop in some:
                     pop.answer(PopOutcome(PopStatus.REFUSED, error=as_request_error(error)))
-                count, more = len(some), False
+                count, more, is_empty = len(some), False, False
             if not count:
                 break
             answered += count
-        return answered, more
+        return Given(answered, more, is_empty)
 
     # ---- inside
 
-    def _give_some(self, pops: Sequence[OpenPop]) -> tuple[int, bool]:
+    def _give_some(self, pops: Sequence[OpenPop]) -> Given:
         counts = [pop.request.max_count for pop in pops]
         request = pops[0].request
         if len(pops) > 1:
-            request = replace(request, max_count=sum(counts))
+            request = request._replace(max_count=sum(counts))
         now_ms = self._around.now_ms()
         taking = self._taker.plan(request, pops[0].message_filter, now_ms)
         self._reviver.read_later(taking.unreadable)
@@ -137,8 +148,9 @@ class Giving:
                 "before it has acknowledged some (pop.max_in_flight_per_group)",
             )
         self._pass_over(request.group, taking, now_ms)
+        is_empty = not taking.found and not taking.rest_count and not taking.is_ordered
         if not taking.batches and not taking.dropped:
-            return 0, taking.more
+            return Given(0, taking.more, is_empty)
         shares = shares_of(taking, counts)
         taken = self._plan(pops, shares, now_ms, is_ordered=taking.is_ordered)
         bodies = [
@@ -154,7 +166,7 @@ class Giving:
         end_offset = self._journal.append_all([(records.TAKEN, body) for body in bodies])
         self._counters.lost += taking.lost
         if not taking.found:
-            return 0, taking.more
+            return Given(0, taking.more, is_empty)
         self._taker.draw_again()
         self._reviver.arm()
         for pop in pops[: len(taken)]:
@@ -166,7 +178,7 @@ class Giving:
                 each.pop.answer(self._outcome(each, taking.rest_count, status))
 
         self._journal.when_acknowledged(end_offset, acknowledged)
-        return len(taken), taking.more
+        return Given(len(taken), taking.more, is_empty)
 
     def _pass_over(self, group: str, taking: Taking, now_ms: int) -> None:
         """Remember what is passed over, with what is taken of the same queues: from then on it is taken from there."""

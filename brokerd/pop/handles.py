@@ -16,6 +16,7 @@ gave out.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hmac import compare_digest
 from typing import Final, NamedTuple
 
@@ -115,6 +116,18 @@ def split_retry_topic(name: str) -> tuple[str, str] | None:
         return None
     group, plus, topic = name[len(RETRY_PREFIX) :].partition("+")
     return (group, topic) if plus and group and topic else None
+
+
+def bases_of_retry_topic(name: str) -> Sequence[tuple[str, str]]:
+    """(group, topic) of whom what is stored in a retry topic may be for, whichever form its name has; none for any other name."""
+    present = split_retry_topic(name)
+    if present is not None:
+        return (present,)
+    if not name.startswith(RETRY_PREFIX):
+        return ()
+    older = name[len(RETRY_PREFIX) :]
+    ends = (end for end, letter in enumerate(older) if letter == "_")
+    return [(older[:end], older[end + 1 :]) for end in ends if 0 < end < len(older) - 1]
 
 
 def stored_topic(group: str, topic: str, retry_flag: int) -> str:

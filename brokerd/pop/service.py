@@ -28,11 +28,12 @@ from brokerd.metadata.tables import Change
 from brokerd.pop import copies
 from brokerd.pop.administration import PopAdministration
 from brokerd.pop.admission import admit, check_invisible_time
+from brokerd.pop.batch import MAX_BATCH
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.finishing import Finishing
 from brokerd.pop.giving import Giving
-from brokerd.pop.handles import split_retry_topic
+from brokerd.pop.handles import bases_of_retry_topic
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.looking import PopLooking
 from brokerd.pop.order.answers import Answers
@@ -74,7 +75,7 @@ class PopService:
             POP_TOPIC,
             ledger,
             journal_settings,
-            in_slices=InSlices(ledger.freeze, ledger.begin_again, scheduler.call_soon),
+            in_slices=InSlices(ledger.freeze, ledger.begin_again, scheduler),
         )
         self.starts = StartOffsets(around.reads, lambda: record_log.end_offset, settings.recent_log_bytes)
         self._around = around
@@ -93,7 +94,9 @@ class PopService:
         taker = Taker(around, ledger, self.starts, Order(self.gate, passed), rng)
         giving = Giving(around, ledger, journal, counters, taker, self._reviver)
         self.given_listeners = giving.listeners
-        self._waiting = waiting = PopWaiting(scheduler, settings, counters, giving.give)
+        self._waiting = waiting = PopWaiting(
+            scheduler, settings, counters, giving.give, lambda: around.metadata.journal.applied_offset
+        )
         self.looking = PopLooking(around, giving.plan, lambda: self._serving)
         self._administration = PopAdministration(around.metadata, ledger, journal, waiting, self.looking)
 
@@ -130,6 +133,7 @@ class PopService:
         """As `PopAdministration.reset` says. Raises NotMaster on a replica."""
         self._check_serving()
         self._administration.reset(group, topic, queue_id, offset)
+        self.gate.forget(topic=topic, group=group)
         self._reviver.arm()
         self._wake(copies.base_topic(group, topic), ANY_QUEUE, group)
 
@@ -162,7 +166,7 @@ class PopService:
         self.ledger.resume(now_ms, self.settings.lease_grace_ms, self.settings.inherited_lease_ms)
         self._serving = True
         self._administration.drop_orphans()
-        self._around.scheduler.call_soon(self.journal.maintain)
+        self.journal.maintain_when_settled()
         self._reviver.start()
 
     def step_down(self) -> None:
@@ -174,7 +178,9 @@ class PopService:
         self.looking.end(NotMaster())
         self.gate.forget()
 
-    close = step_down
+    def close(self) -> None:
+        self.step_down()
+        self.journal.close()
 
     # ---- events
 
@@ -182,9 +188,7 @@ class PopService:
         """Messages became readable."""
         for arrival in arrivals:
             self._wake(arrival.topic, arrival.queue_id, None, arrival.tags_codes)
-            returned = split_retry_topic(arrival.topic)
-            if returned is not None:
-                group, topic = returned
+            for group, topic in bases_of_retry_topic(arrival.topic):
                 self._wake(topic, ANY_QUEUE, group, arrival.tags_codes)
 
     def metadata_changed(self, change: Change) -> None:
@@ -209,8 +213,10 @@ class PopService:
 
     def _came_back(self, group: str, stored: str) -> None:
         """Messages of a stored topic wait to be taken again by the group."""
+        whole_batches = self.ledger.returned_count(group, stored) // MAX_BATCH
         for topic in {stored, copies.base_topic(group, stored)}:
-            self._wake(topic, ANY_QUEUE, group)
+            self._waiting.arrived(topic, ANY_QUEUE, None, group, enough_for=max(1, whole_batches))
+            self.looking.arrived(topic, ANY_QUEUE, None, group)
 
     def _gate_opened(self, topic: str, group: str) -> None:
         self._wake(topic, ANY_QUEUE, group)

@@ -19,7 +19,9 @@ from brokerd.pop.packed import PackedBatch
 
 _SLACK: Final = 1024
 _AHEAD_MS: Final = 1000
-_BLOCKS_AT_ONCE: Final = 16  # are looked through in one turn of the loop: some milliseconds
+_BLOCKS_AT_ONCE: Final = (
+    4  # are looked through in one turn of the loop: about a millisecond, as a new master looks at all
+)
 
 
 class Timers:

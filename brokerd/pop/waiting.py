@@ -2,13 +2,13 @@
 
 The pops of a turn are looked at together at its end, those of one group and topic in their order. Whoever gets nothing is parked,
 tried again when something arrives, and answered at its deadline. Parked pops of one group compete for the same messages, so they
-are tried in turns between their clients until one finds nothing, and before those that come newly.
+are tried in turns between their clients until one finds nothing, and before those that come newly. These are not tried where a
+look for the same has found nothing, and nothing arrived since (`known_empty`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -16,14 +16,15 @@ from brokerd.filters.message_filter import ALL, MessageFilter
 from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
 from brokerd.pop.counters import PopCounters
-from brokerd.pop.giving import OpenPop
+from brokerd.pop.giving import Given, OpenPop
+from brokerd.pop.known_empty import KnownEmpty
 from brokerd.pop.requests import Parked, PopDone, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.settings import PopSettings
 from remoting.errors import RequestError, as_request_error
 
 _LONG_EXPRESSION: Final = 128  # characters
 
-Give = Callable[[Sequence[OpenPop]], tuple[int, bool]]  # `Giving.give`
+Give = Callable[[Sequence[OpenPop]], Given]  # `Giving.give`
 
 
 class _Pop(OpenPop):
@@ -34,7 +35,7 @@ class _Pop(OpenPop):
     def __init__(self, request: PopRequest, message_filter: MessageFilter, done: PopDone) -> None:
         # The filter has what the expression says, and is shared with others; a long text of one's own need not wait with it.
         is_long = len(request.expression) > _LONG_EXPRESSION
-        super().__init__(replace(request, expression=ALL) if is_long else request, message_filter, done)
+        super().__init__(request._replace(expression=ALL) if is_long else request, message_filter, done)
         self.tags_codes = message_filter.tags_codes
         self.waiter: Waiter[_Pop] | None = None
 
@@ -58,13 +59,21 @@ class _Pop(OpenPop):
 
 
 class PopWaiting:
-    """Owned by the pop service."""
+    """Owned by the pop service. `version` is another number when the metadata has changed."""
 
-    def __init__(self, scheduler: Scheduler, settings: PopSettings, counters: PopCounters, give: Give) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        settings: PopSettings,
+        counters: PopCounters,
+        give: Give,
+        version: Callable[[], int],
+    ) -> None:
         self._scheduler = scheduler
         self._counters = counters
         self._give = give
         self._new: list[_Pop] = []
+        self._empty = KnownEmpty(version)
         self._polling: LongPolling[_Pop] = LongPolling(
             scheduler,
             WaitTable(settings.max_waiting_per_client, settings.max_waiting),
@@ -72,7 +81,6 @@ class PopWaiting:
             self._timed_out,
             share=True,
         )
-        self.arrived = self._polling.arrived
 
     @property
     def count(self) -> int:
@@ -91,6 +99,18 @@ class PopWaiting:
         self._new.append(pop)
         return pop
 
+    def arrived(
+        self,
+        topic: str,
+        queue_id: int,
+        tags_codes: Collection[int] | None = None,
+        group: str | None = None,
+        enough_for: int = 1,
+    ) -> None:
+        """As `LongPolling.arrived`."""
+        self._empty.arrived(topic)
+        self._polling.arrived(topic, queue_id, tags_codes, group, enough_for)
+
     def end(self, error: RequestError, group: str | None = None, topic: str | None = None) -> None:
         """Nobody of the group, or for the topic, gets anything here any more: whoever waits is told why."""
         parked = [waiter.payload for waiter in self._polling.table.all()]
@@ -102,6 +122,7 @@ class PopWaiting:
         """The same for everybody."""
         self.end(error)
         self._polling.take_all()
+        self._empty.forget()
 
     # ---- inside
 
@@ -111,16 +132,25 @@ class PopWaiting:
         alike: dict[tuple[object, ...], list[_Pop]] = {}
         for pop in new:
             if pop.is_open:
-                alike.setdefault(pop.question if len(new) > 1 else (), []).append(pop)
-        for pops in alike.values():
-            self._serve(pops)
+                alike.setdefault(pop.question, []).append(pop)
+        for question, pops in alike.items():
+            if self._empty.knows(pops[0].request.topic, question, pops[0].message_filter):
+                for pop in pops:
+                    self._park(pop)
+            else:
+                self._serve(question, pops)
 
-    def _serve(self, pops: list[_Pop]) -> None:
-        answered, more = self._give(pops)
+    def _serve(self, question: tuple[object, ...], pops: list[_Pop]) -> None:
+        answered, more, is_empty = self._give(pops)
+        if answered == len(pops):
+            return
+        request = pops[0].request
+        if is_empty:
+            self._empty.note(request.topic, question, pops[0].message_filter)
         for pop in pops[answered:]:
             self._park(pop)
-        if more and answered < len(pops):
-            self._scan_on(pops[0].request)
+        if more:
+            self._scan_on(request)
 
     def _park(self, pop: _Pop) -> None:
         """Let it wait, if it has time, and there is room."""
@@ -138,7 +168,7 @@ class PopWaiting:
         count = 0
         for _, alike in groupby((waiter.payload for waiter in waiters), lambda pop: pop.question):
             pops = list(alike)
-            answered, more = self._give(pops)
+            answered, more, _ = self._give(pops)
             count += answered
             if more:
                 self._scan_on(pops[0].request)

@@ -26,6 +26,7 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.sending.recalls import RecallProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
 from remoting import codes
@@ -59,6 +60,7 @@ class Processors:
     locks: LockProcessor
     transactions: TransactionProcessor
     send_back: SendBackProcessor
+    recalls: RecallProcessor
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -126,6 +128,9 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.GET_ALL_CONSUMER_OFFSET: each(offsets.all),
         codes.CONSUMER_SEND_MSG_BACK: each(processors.send_back.send_back),
         codes.GET_ALL_DELAY_OFFSET: each(processors.send_back.delay_offsets),
+        codes.RECALL_MESSAGE: each(processors.recalls.recall),
+        codes.GET_TIMER_CHECK_POINT: each(processors.recalls.check_point),
+        codes.GET_TIMER_METRICS: each(processors.recalls.metrics),
         codes.POP_MESSAGE: each(pop.pop),
         codes.PEEK_MESSAGE: each(pop.peek),
         codes.NOTIFICATION: each(pop.notify),

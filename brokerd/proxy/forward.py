@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
 from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD, TELEMETRY
+from brokerd.proxy.held_calls import Held, HeldCalls
 from brokerd.proxy.methods.base import CLIENT_ID, decode
 from brokerd.proxy.methods.receive_message import changes_that_give_back
 from brokerd.proxy.methods.table import KINDS, Methods
@@ -69,7 +69,7 @@ REPEATABLE: Final = frozenset(
 # answered from the replica's own copy when there is no master to ask
 ANSWERED_HERE: Final = frozenset({"QueryRoute", "QueryAssignment"})
 # never forwarded: they need nothing of the master
-LOCAL: Final = frozenset({"RecallMessage", "SyncLiteSubscription"})
+LOCAL: Final = frozenset({"SyncLiteSubscription"})
 
 _RETRY_S: Final = 0.02
 _WATCH_S: Final = 0.1
@@ -93,12 +93,7 @@ class ForwardSettings:
     )
 
 
-class _Held(NamedTuple):
-    """A call that waits for a master."""
-
-    name: str
-    call: Call
-    expires_ms: int
+_Held: TypeAlias = Held[str]  # the method's name, which is the key as well: each method's calls keep their order
 
 
 class _Announcement(NamedTuple):
@@ -137,9 +132,10 @@ class Forwarder:
         self._connection: RemotingConnection | None = None
         self._connected_to = ""
         self._dialling = False
-        self._held: deque[_Held] = deque()
-        self._held_bytes = 0
-        self._retry: Timer | None = None
+        self._held: HeldCalls[str] = HeldCalls(
+            scheduler, self, look_s=_RETRY_S, max_held=settings.max_held, max_bytes=settings.max_held_bytes
+        )
+        self._here: dict[str, list[Call]] = {}  # by method: to be carried out at the end of the portion
         self._in_flight_bytes = 0  # what their clients asked, which a frozen master does not take
         self._in_flight: dict[int, tuple[RemotingConnection, Callable[[Command | LogboomError], None]]] = {}
         self._watcher: Timer | None = None
@@ -149,7 +145,7 @@ class Forwarder:
 
     def execute(self, name: str, calls: Sequence[Call]) -> None:
         """Carry out the calls of one read event for one method."""
-        here = self._serves_here
+        here = self.serves_here
         connection = self._master()
         if name == TELEMETRY:
             # settings are answered from this broker's own tables, at once; a master elsewhere is told who is there
@@ -161,14 +157,15 @@ class Forwarder:
         if name == "NotifyClientTermination":
             for call in calls:  # no later master is told of them
                 self._announced.get(call.peer.connection, {}).pop(call.metadata.get(CLIENT_ID, ""), None)
-        if here or name in LOCAL:
+        if name in LOCAL or (here and not self._held.waits(name)):
             self._methods.handlers[name](calls)
             return
         for call in calls:
-            if connection is not None and not self._held:
-                self._forward(connection, name, call)
+            held = self._held.admit(call, (name,), name, self._expires_ms(name, call))
+            if connection is not None and not self._held.waits(name):
+                self._forward(connection, held)
             else:
-                self._hold(name, call)
+                self._hold(held)
 
     def _now_ms(self) -> int:
         return int(self._scheduler.time() * 1000)
@@ -186,12 +183,10 @@ class Forwarder:
     def stop(self) -> None:
         """Refuse what is held; nothing is carried out any more."""
         self._stopped = True
-        for timer in (self._retry, self._watcher):
-            if timer is not None:
-                timer.cancel()
-        held, self._held = self._held, deque()
-        for each in held:
-            self._refuse(each.name, each.call, Refusal(Code.HA_NOT_AVAILABLE, "this broker is stopping"))
+        if self._watcher is not None:
+            self._watcher.cancel()
+        for held in self._held.take_all():
+            self._hold(held)
 
     def close(self) -> None:
         """After `stop`, when nobody waits for the master's answers any more."""
@@ -200,53 +195,52 @@ class Forwarder:
 
     # ---- holding
 
-    def _hold(self, name: str, call: Call) -> None:
-        settings = self._settings
-        if len(self._held) >= settings.max_held or self._held_bytes + len(call.message) > settings.max_held_bytes:
-            self._refuse(name, call, Refusal(Code.TOO_MANY_REQUESTS, _NO_MASTER))
-            return
-        now_ms = self._now_ms()
-        expires_ms = now_ms + (_ROUTE_HOLD_MS if name in ANSWERED_HERE else settings.hold_ms)
-        if call.deadline_ms is not None:
-            expires_ms = min(expires_ms, call.deadline_ms - _ANSWER_RESERVE_MS)
-        self._held.append(_Held(name, call, expires_ms))
-        self._held_bytes += len(call.message)
-        if self._retry is None and not self._stopped:
-            self._retry = self._scheduler.call_later(_RETRY_S, self._retry_held)
+    def _expires_ms(self, name: str, call: Call) -> int:
+        expires_ms = self._now_ms() + (_ROUTE_HOLD_MS if name in ANSWERED_HERE else self._settings.hold_ms)
+        return expires_ms if call.deadline_ms is None else min(expires_ms, call.deadline_ms - _ANSWER_RESERVE_MS)
 
-    def _retry_held(self) -> None:
-        """Is there a master now? Those that are too old are answered without one."""
-        self._retry = None
-        held, self._held = self._held, deque()
-        self._held_bytes = 0
-        here = self._serves_here
+    def _hold(self, held: _Held) -> None:
+        if self._stopped:
+            self._refuse(held.what, held.call, Refusal(Code.HA_NOT_AVAILABLE, "this broker is stopping"))
+        elif not self._held.hold(held):
+            self._refuse(held.what, held.call, Refusal(Code.TOO_MANY_REQUESTS, _NO_MASTER))
+
+    def _hold_again(self, held: _Held) -> None:
+        """The master did not carry it out, however long it had it."""
+        self._hold(held._replace(expires_ms=self._expires_ms(held.what, held.call)))
+
+    # ---- `held_calls.Carrier`
+
+    def look(self) -> None:
+        """Each attempt sees by itself whether there is a master."""
+
+    def attempt(self, held: _Held) -> _Held | None:
+        if self.serves_here:
+            self._here.setdefault(held.what, []).append(held.call)
+            return None
         connection = self._master()
-        now_ms = self._now_ms()
-        batches: dict[str, list[Call]] = {}
-        waiting: list[_Held] = []
-        for each in held:
-            if not each.call.live:
-                continue
-            if here or (now_ms >= each.expires_ms and each.name in ANSWERED_HERE):
-                batches.setdefault(each.name, []).append(each.call)
-            elif connection is not None:
-                self._forward(connection, each.name, each.call)
-            elif now_ms >= each.expires_ms:
-                self._refuse(each.name, each.call, Refusal(Code.HA_NOT_AVAILABLE, _NO_MASTER))
-            else:
-                waiting.append(each)
-        for name, calls in batches.items():
+        if connection is None:
+            return held
+        self._forward(connection, held)
+        return None
+
+    def expire(self, held: _Held) -> None:
+        """It is answered without a master, if it can be."""
+        if held.what in ANSWERED_HERE:
+            self._here.setdefault(held.what, []).append(held.call)
+        else:
+            self._refuse(held.what, held.call, Refusal(Code.HA_NOT_AVAILABLE, _NO_MASTER))
+
+    def carry_out(self) -> None:
+        here, self._here = self._here, {}
+        for name, calls in here.items():
             run(self._methods.handlers[name], calls)
-        for each in waiting:
-            self._held.append(each)
-            self._held_bytes += len(each.call.message)
-        if self._held and self._retry is None and not self._stopped:
-            self._retry = self._scheduler.call_later(_RETRY_S, self._retry_held)
 
     # ---- the connection to the master
 
     @property
-    def _serves_here(self) -> bool:
+    def serves_here(self) -> bool:
+        """Whether calls are carried out here."""
         return self._mastership.is_master and not self._mastership.is_handing_over
 
     def _master(self) -> RemotingConnection | None:
@@ -335,7 +329,8 @@ class Forwarder:
 
     # ---- forwarding calls
 
-    def _forward(self, connection: RemotingConnection, name: str, call: Call) -> None:
+    def _forward(self, connection: RemotingConnection, held: _Held) -> None:
+        name, call = held.what, held.call
         if len(call.message) > MAX_REQUEST_BYTES:
             text = f"a request of more than {MAX_REQUEST_BYTES} bytes must be sent to the group's master"
             self._refuse(name, call, Refusal(Code.BAD_REQUEST, text))
@@ -344,11 +339,12 @@ class Forwarder:
             self._refuse(name, call, Refusal(Code.TOO_MANY_REQUESTS, _MASTER_BEHIND))
             return
         if KINDS.get(name) == Kind.SERVER_STREAM:
-            call.when_writable(lambda: self._request(connection, name, call))
+            call.when_writable(lambda: self._request(connection, held))
         else:
-            self._request(connection, name, call)
+            self._request(connection, held)
 
-    def _request(self, connection: RemotingConnection, name: str, call: Call) -> None:
+    def _request(self, connection: RemotingConnection, held: _Held) -> None:
+        name, call = held.what, held.call
         origin = self._origin(name, call)
         size = len(call.message)
 
@@ -360,7 +356,7 @@ class Forwarder:
             if self._in_flight.pop(origin.call_id, None) is not None:
                 self._in_flight_bytes -= size
                 call.on_cancel = None
-                self._answered(connection, name, call, origin, result)
+                self._answered(connection, held, origin, result)
             elif name == "ReceiveMessage" and not isinstance(result, LogboomError):
                 self._give_back(connection, call, result)  # given up because the master had changed
 
@@ -391,21 +387,22 @@ class Forwarder:
         self._watch()
 
     def _answered(
-        self, connection: RemotingConnection, name: str, call: Call, origin: ProxyCall, result: Command | LogboomError
+        self, connection: RemotingConnection, held: _Held, origin: ProxyCall, result: Command | LogboomError
     ) -> None:
+        name, call = held.what, held.call
         if not call.live:
             if name == "ReceiveMessage" and not isinstance(result, LogboomError):
                 self._give_back(connection, call, result)
             return
         if isinstance(result, LogboomError):
             if name in REPEATABLE and not self._stopped:
-                self._hold(name, call)
+                self._hold_again(held)
             else:
                 self._refuse(name, call, Refusal(Code.HA_NOT_AVAILABLE, _OUTCOME_UNKNOWN))
         elif result.code == codes.SUCCESS:
             self._deliver(connection, name, call, origin, result)
         elif result.code == codes.SERVICE_NOT_AVAILABLE:
-            self._hold(name, call)  # it is not the master any more, so it did nothing
+            self._hold_again(held)  # it is not the master any more, so it did nothing
         elif GRPC_STATUS in result.ext:
             call.fail(GrpcStatus.INTERNAL, result.remark or "the master failed")
         else:

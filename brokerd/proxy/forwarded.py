@@ -105,6 +105,13 @@ class ForwardedCall:
             self.owner.finished(self)
             self.connection.respond(self.request, codes.SYSTEM_ERROR, {GRPC_STATUS: str(int(status))}, remark=text)
 
+    def give_back(self) -> None:
+        """This broker does not serve as the master any more, and did nothing: whoever asked it asks the next one."""
+        if self.live and self.request is not None:
+            self.live = False
+            self.owner.finished(self)
+            self.connection.respond_error(self.request, NotMaster())
+
     def cancel(self) -> None:
         """The client went away."""
         if self.live:

@@ -15,12 +15,12 @@ from brokerd.proxy.names import topic_name
 from brokerd.proxy.protobuf import definition, milliseconds
 from brokerd.proxy.status import Code, Refusal
 from brokerd.store.draft import Draft
+from brokerd.timers.rules import too_far_ahead
 from remoting.message_groups import MAX_GROUP_BYTES, queue_of_group
 from remoting.record.layout import MAX_BODY_BYTES, SYS_COMPRESSED
 from remoting.record.properties import MAX_USER_PROPERTIES, MAX_USER_PROPERTIES_BYTES
 
 MAX_MESSAGE_ID_LENGTH: Final = 255
-MAX_DELAY_MS: Final = 24 * 3600 * 1000
 MAX_RECOVERY_S: Final = 3600
 
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -47,9 +47,16 @@ def check_same_topic(messages: Sequence[Any]) -> str:
 
 
 def to_draft(
-    message: Any, topic: str, config: TopicConfig | None, born_host: bytes, now_ms: int, secret: str = ""
+    message: Any,
+    topic: str,
+    config: TopicConfig | None,
+    born_host: bytes,
+    now_ms: int,
+    max_ahead_ms: int,
+    secret: str = "",
 ) -> Draft:
-    """The draft of a message after all checks. `config` is the topic's, None when there is no such topic.
+    """The draft of a message after all checks. `config` is the topic's, None when there is no such topic; a message may be
+    delivered `max_ahead_ms` after now. One that has to wait says so in its properties, and waits when it is sent (`sending/`).
 
     `secret` is what the id of a transaction that the message begins will prove; only such a message needs one.
     """
@@ -83,9 +90,9 @@ def to_draft(
     message_id: str = system.message_id
     if not message_id.strip() or len(message_id) > MAX_MESSAGE_ID_LENGTH or _CONTROL.search(message_id):
         raise Refusal(Code.ILLEGAL_MESSAGE_ID, "the message needs a message_id without control characters")
-    deliver_at_ms = _deliver_at_ms(system, now_ms)
+    deliver_at_ms = _deliver_at_ms(system, now_ms, max_ahead_ms)
     recovery_s = _recovery_s(system)
-    _check_type(system, deliver_at_ms, group, topic, config, now_ms)
+    _check_type(system, deliver_at_ms, group, topic, config)
     assert config is not None
 
     stored = [f"{names.UNIQ_KEY}\x01{message_id}\x02"]
@@ -97,6 +104,8 @@ def to_draft(
         stored.append(f"{names.KEYS}\x01{' '.join(keys)}\x02")
     if group:
         stored.append(f"{names.SHARDING_KEY}\x01{group}\x02")
+    if deliver_at_ms is not None:
+        stored.append(f"{names.TIMER_DELIVER_MS}\x01{deliver_at_ms}\x02")
     if system.HasField("priority"):
         stored.append(f"{names.PRIORITY}\x01{system.priority}\x02")
     if system.trace_context and not _CONTROL.search(system.trace_context):
@@ -179,19 +188,17 @@ def _recovery_s(system: Any) -> int:
     return max(0, seconds + (1 if duration.nanos > 0 else 0))
 
 
-def _deliver_at_ms(system: Any, now_ms: int) -> int | None:
+def _deliver_at_ms(system: Any, now_ms: int, max_ahead_ms: int) -> int | None:
     if not system.HasField("delivery_timestamp"):
         return None
     deliver_at_ms = milliseconds(system.delivery_timestamp)
-    if deliver_at_ms > now_ms + MAX_DELAY_MS:
-        raise Refusal(Code.ILLEGAL_DELIVERY_TIME, "the delivery time may be at most 24 hours ahead")
-    return deliver_at_ms
+    if deliver_at_ms > now_ms + max_ahead_ms:
+        raise Refusal(Code.ILLEGAL_DELIVERY_TIME, too_far_ahead(deliver_at_ms - now_ms, max_ahead_ms))
+    return max(0, deliver_at_ms)
 
 
-def _check_type(
-    system: Any, deliver_at_ms: int | None, group: str, topic: str, config: TopicConfig | None, now_ms: int
-) -> None:
-    """The message's type, as its properties say, must be one that the topic takes and that this broker can keep."""
+def _check_type(system: Any, deliver_at_ms: int | None, group: str, topic: str, config: TopicConfig | None) -> None:
+    """The message's type, as its properties say, must be one that the topic takes."""
     if config is None:
         raise Refusal(
             Code.TOPIC_NOT_FOUND,
@@ -216,9 +223,10 @@ def _check_type(
         )
     if system.HasField("priority"):
         _check_priority(system.priority, message_type)
-    if deliver_at_ms is not None and deliver_at_ms > now_ms:
+    if deliver_at_ms is not None and group:
         raise Refusal(
-            Code.UNSUPPORTED, "delayed delivery is not supported by this version; send without a delivery time"
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "a message has a message group, whose messages are delivered in order, or a delivery time, not both",
         )
 
 

@@ -11,15 +11,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Final
 
 from brokerd.metadata.tables import Change
 from brokerd.native.library import Library
-from brokerd.placement.service import PlacementService
 from brokerd.proxy.access import protect
 from brokerd.proxy.answers import answers_in_c
+from brokerd.proxy.calls import Call, Kind, Method, StatuslessFigures
 from brokerd.proxy.calls import Handler as GrpcHandler
-from brokerd.proxy.calls import Kind, Method, StatuslessFigures
 from brokerd.proxy.client_figures import ClientFigures
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
 from brokerd.proxy.figures import GrpcFigures
@@ -31,10 +30,10 @@ from brokerd.proxy.http2.blocks import PlainBlockReader
 from brokerd.proxy.http2.native_hpack import native_block_readers
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.client_reports import ClientReports
-from brokerd.proxy.methods.placing import Anywhere, OwnersOnly
+from brokerd.proxy.methods.placing import Anywhere
 from brokerd.proxy.methods.table import KINDS, build_methods, max_request_bytes
 from brokerd.proxy.otlp import MAX_REQUEST_BYTES, METRICS_PATH, TRACES_PATH
-from brokerd.proxy.placed import Masters, PlacedSends
+from brokerd.proxy.placed import Mastership, Placed, PlacedSends
 from brokerd.proxy.received import answers_of
 from brokerd.proxy.status import code_name
 from brokerd.replication.replica import Replica
@@ -46,16 +45,11 @@ from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import TlsServer
 
+_SEND_MESSAGE: Final = "SendMessage"
+
 
 def wall_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-class Placed(NamedTuple):
-    """Which message groups are this broker group's, and where the masters of the others are."""
-
-    placements: PlacementService
-    masters: Masters
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +90,7 @@ class GrpcProxy:
             auto_create_groups=options.auto_create_groups,
             answers=answers_of if options.library is None else answers_in_c(options.library),
             placing=self._placed_sends or Anywhere(),
-            received=OwnersOnly(options.placed.placements) if options.placed is not None else Anywhere(),
+            received=self._placed_sends.received if self._placed_sends is not None else Anywhere(),
         )
         self._forwarder = Forwarder(
             self._methods,
@@ -109,7 +103,7 @@ class GrpcProxy:
         self._forwarded = ForwardedCalls(self._methods.forwarded_handlers, mastership, loop, self._client_gone)
         handlers: Mapping[str, GrpcHandler] = {
             name: partial(self._forwarder.execute, name) for name in self._methods.handlers
-        }
+        } | {_SEND_MESSAGE: self._send}
         if options.guard is not None:
             handlers = protect(options.guard, handlers, self._methods.refusals)
         table = {
@@ -139,8 +133,16 @@ class GrpcProxy:
     def _make_placed_sends(self, options: ProxyOptions, dialler: RemotingClient) -> PlacedSends | None:
         if options.placed is None:
             return None
-        placements, masters = options.placed
-        return PlacedSends(placements, masters, dialler, self._loop, self._tasks, options.forward)
+        mastership = Mastership(
+            lambda: self._forwarder.serves_here, lambda method, calls: self._forwarder.execute(method, calls)
+        )
+        return PlacedSends(options.placed, mastership, dialler, self._loop, self._tasks, options.forward)
+
+    def _send(self, calls: Sequence[Call]) -> None:
+        """Clients' sends, behind those that came before them and wait, whoever the master is now."""
+        if self._placed_sends is not None:
+            self._placed_sends.let_go()
+        self._forwarder.execute(_SEND_MESSAGE, calls)
 
     def figures(self) -> GrpcFigures:
         """What is measured here."""

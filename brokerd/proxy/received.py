@@ -79,15 +79,16 @@ _BORN_HOST: Final = names.BORN_HOST.encode()
 _TRAN_MSG: Final = names.TRAN_MSG.encode()
 _CHECK_IMMUNITY: Final = names.CHECK_IMMUNITY.encode()
 _TIMER_DELIVER_MS: Final = names.TIMER_DELIVER_MS.encode()
+_TIMER_DUE_MS: Final = names.TIMER_DUE_MS.encode()
 _TIMER_OUT_MS: Final = names.TIMER_OUT_MS.encode()
 _PRIORITY: Final = names.PRIORITY.encode()
 _DLQ_ORIGIN_TOPIC: Final = names.DLQ_ORIGIN_TOPIC.encode()
 _DLQ_ORIGIN_MESSAGE_ID: Final = names.DLQ_ORIGIN_MESSAGE_ID.encode()
-_DELAYS: Final = (_TIMER_DELIVER_MS, b"TIMER_DELAY_MS", b"DELAY")
+_DELAYS: Final = (_TIMER_DELIVER_MS, b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"DELAY")
 # what a message seldom has: looked for at once
 SELDOM: Final = frozenset(
     (
-        *(_TRAN_MSG, _CHECK_IMMUNITY, _TIMER_OUT_MS, *_DELAYS, SHARDING_KEY, _TRACE_CONTEXT),
+        *(_TRAN_MSG, _CHECK_IMMUNITY, _TIMER_DUE_MS, _TIMER_OUT_MS, *_DELAYS, SHARDING_KEY, _TRACE_CONTEXT),
         *(_DLQ_ORIGIN_TOPIC, _DLQ_ORIGIN_MESSAGE_ID, _PRIORITY),
     )
 )
@@ -244,7 +245,7 @@ def _message_type(properties: Mapping[bytes, bytes]) -> bytes:
 def _seldom_fields(properties: Mapping[bytes, bytes]) -> list[bytes]:
     get = properties.get
     fields = []
-    due_ms = _number(get(_TIMER_DELIVER_MS) or get(_TIMER_OUT_MS))
+    due_ms = _number(get(_TIMER_DELIVER_MS) or get(_TIMER_DUE_MS) or get(_TIMER_OUT_MS))
     if due_ms is not None:
         fields.append(_timestamp(b"\x5a", due_ms))
     if group := get(SHARDING_KEY):

@@ -19,7 +19,8 @@ ROLE_CHANGED: Final = "the role of this broker changed while the message waited;
 class SendOutcome(NamedTuple):
     """What became of one draft. Offsets are -1 when nothing was stored; `error` says why and what to do.
 
-    Of a half message the queue is that of its message, the offsets are its own.
+    Of a half message, and of one that waits for its time, the queue is that of its message, the offsets are its own.
+    `recall_handle` recalls a message that waits for a moment of its own ("" for any other).
     """
 
     status: PutStatus
@@ -27,6 +28,7 @@ class SendOutcome(NamedTuple):
     queue_offset: int = -1
     physical_offset: int = -1
     error: RequestError | None = None
+    recall_handle: str = ""
 
 
 class Sender(Protocol):

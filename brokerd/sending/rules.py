@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from brokerd.delay.rules import check_times
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
 from brokerd.metadata.names import check_topic_name, is_brokers_topic
 from brokerd.store.draft import Draft
@@ -34,6 +33,9 @@ _COMMON: Final = re.compile(
     rb"(?:(?:UNIQ_KEY\x01([0-9A-Za-z]+)|WAIT\x01true|TAGS\x01([^\x00-\x02]+)|KEYS\x01[^\x00-\x02]+)\x02)+"
 )
 
+# Takes out of the properties of a message for a topic what has no effect; raises RequestError for a time that cannot be kept
+CheckTimes = Callable[[dict[str, str], str], None]
+
 
 def check_destination(topic: str) -> None:
     """Raise RequestError when clients cannot send to a topic of this name."""
@@ -48,11 +50,11 @@ def prepare(
     choose_queue: Callable[[int], int],
     unique_id: Callable[[], str],
     cluster: str,
-    delay_levels: int,
+    check_times: CheckTimes,
 ) -> Draft:
     """The draft as it is stored: its queue chosen, its properties stamped; requests are told in which cluster to answer them.
 
-    `choose_queue` picks one of n queues; `unique_id` names a message whose client did not; there are so many `delay_levels`.
+    `choose_queue` picks one of n queues; `unique_id` names a message whose client did not.
     Raises RequestError with the protocol's code and the rule when the message cannot be stored.
     """
     check_destination(draft.topic)
@@ -84,11 +86,7 @@ def prepare(
     ordinary = (
         _find_unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
     )
-    properties = (
-        draft.properties + STAMP
-        if ordinary
-        else _complete_properties(draft.properties, unique_id, cluster, delay_levels)
-    )
+    properties = draft.properties + STAMP if ordinary else _complete_properties(draft, unique_id, cluster, check_times)
     return draft._replace(queue_id=queue_id, properties=properties)
 
 
@@ -145,11 +143,11 @@ def pattern_of(properties: bytes) -> Pattern | None:
     return Pattern(properties[:key_at], key_at, key_end, properties[key_end:], code)
 
 
-def _complete_properties(encoded: bytes, unique_id: Callable[[], str], cluster: str, delay_levels: int) -> bytes:
-    if b"\0" in encoded:
+def _complete_properties(draft: Draft, unique_id: Callable[[], str], cluster: str, check_times: CheckTimes) -> bytes:
+    if b"\0" in draft.properties:
         raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
-    properties = decode_properties(encoded)
-    check_times(properties, delay_levels)
+    properties = decode_properties(draft.properties)
+    check_times(properties, draft.topic)
     for name in _DROPPED:
         properties.pop(name, None)
     if "UNIQ_KEY" not in properties:

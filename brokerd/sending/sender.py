@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from brokerd.delay.levels import Delays
-from brokerd.delay.rules import schedule
+from brokerd.delay.rules import check_times, schedule
 from brokerd.metadata.configs import TopicConfig
 from brokerd.sending.acknowledging import Acknowledger
 from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, Counters, refusal_reason
@@ -26,6 +26,7 @@ from brokerd.store.run import AppendResult
 from brokerd.transactions.records import HALF_TOPIC
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
+from remoting.names import TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,19 @@ class HalfMessages(Protocol):
 
     def stored(self, draft: Draft, place: AppendResult) -> None:
         """A half message was appended."""
+
+
+class TimedMessages(Protocol):
+    """What sending needs of messages that wait for a moment of their own."""
+
+    def check_moment(self, properties: dict[str, str], topic: str) -> None:
+        """Take out what only the broker writes. Raises RequestError for a moment that cannot be kept."""
+
+    def to_waiting_draft(self, draft: Draft) -> Draft:
+        """The message as it waits, when it asks for a later moment; any other draft as it is. Raises RequestError."""
+
+    def handle_of(self, draft: Draft, place: AppendResult) -> str:
+        """What recalls a stored message; "" when nothing does."""
 
 
 class UniqueIds:
@@ -80,12 +94,14 @@ class MessageSender:
         rules: SendRules,
         counters: Counters,
         halves: HalfMessages,
+        timed: TimedMessages,
     ) -> None:
         self._store = store
         self._acknowledger = acknowledger
         self.topic = rules.topic
         self._counters = counters
         self._halves = halves
+        self._timed = timed
         self._cluster = rules.cluster
         self._delays = rules.delays
         self._turns: dict[str, int] = {}
@@ -114,8 +130,9 @@ class MessageSender:
         for draft in drafts:
             try:
                 topic, turn = self.topic(draft.topic), self.turn_of(draft.topic)
-                prepared = prepare(draft, topic, turn, self._unique_id, self._cluster, len(self._delays))
-                stored = schedule(self._halves.to_stored_draft(prepared), self._delays)
+                prepared = prepare(draft, topic, turn, self._unique_id, self._cluster, self._check_times)
+                half = self._halves.to_stored_draft(prepared)
+                stored = self._timed.to_waiting_draft(schedule(half, self._delays))
                 self._store.check_draft(stored)
                 ready.append((len(outcomes), stored))
                 outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))
@@ -142,6 +159,8 @@ class MessageSender:
             outcomes[index] = outcomes[index]._replace(
                 queue_offset=place.queue_offset, physical_offset=place.physical_offset
             )
+            if draft.topic == TIMER_TOPIC:
+                outcomes[index] = outcomes[index]._replace(recall_handle=self._timed.handle_of(draft, place))
             self._counters.in_bytes += len(draft.body)
             size = place.end_offset - place.physical_offset
             self._counters.statistics.stored_in(draft.topic, 1, size)
@@ -163,6 +182,10 @@ class MessageSender:
             return turn
 
         return next_queue
+
+    def _check_times(self, properties: dict[str, str], topic: str) -> None:
+        check_times(properties, len(self._delays))
+        self._timed.check_moment(properties, topic)
 
 
 def _with_status(outcomes: Sequence[SendOutcome], status: PutStatus) -> Sequence[SendOutcome]:

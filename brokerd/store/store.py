@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from brokerd.native.library import Library
+from brokerd.store.again import Copies, Looked, Names
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
 from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
@@ -30,6 +31,7 @@ from brokerd.store.log.commitlog import CommitLog, SyncMark
 from brokerd.store.log.derive import NO_RULES, CodeRules
 from brokerd.store.log.layout import must_roll
 from brokerd.store.log.retention import FileAge, RetentionDecision
+from brokerd.store.native_again import again_for
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
@@ -41,6 +43,7 @@ from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpo
 from brokerd.store.start.log_recovery import RecoveredLog, recover_log
 from brokerd.store.start.suspicion import SuspectEnd, SuspicionFile, set_aside
 from brokerd.store.store_reads import StoreReads, Suspicion
+from brokerd.store.unit import Unit
 from remoting import codes
 from remoting.disk import Bytes, Disk
 from remoting.errors import DamagedRecord, NotMaster, RequestError, StorageError
@@ -93,6 +96,7 @@ class MessageStore(StoreReads):
         page = Checkpoint(disk)
         self.is_sealed = page.known  # nobody else went on with the directory
         self.commitlog = CommitLog(disk, settings, is_ours=self.is_sealed, library=library)
+        self._again = again_for(library, store_host, settings.largest_record_bytes)
         self.begin_times = BeginTimes(self.commitlog)
         self.durable = DurablePositions(page, self.commitlog)
         self.queues = ConsumeQueues(disk, settings)
@@ -264,46 +268,61 @@ class MessageStore(StoreReads):
         """Raise RequestError naming the rule that the draft breaks."""
         check_draft(draft, len(self._store_host), self._settings.largest_record_bytes)
 
-    def append_messages(self, drafts: Sequence[Draft], *, together: bool = False) -> list[AppendResult]:
-        """Append the messages; `together` keeps them contiguous in one file.
+    def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
+        """Look at records that units name, to store their messages again; see `again.Again.look`."""
+        content, there = self.commitlog.reads.unchecked(units)
+        return self._again.look(content, there, places, names)
+
+    def append_messages(self, drafts: Sequence[Draft | Copies], *, together: bool = False) -> list[AppendResult]:
+        """Append the messages; `together` keeps them contiguous in one file. What copies are has one place and size for all.
 
         Raises RequestError, with nothing appended, when the store takes no messages or one draft breaks a rule
         (`check_draft`); StorageError when the disk refused: messages before the one it refused may then be in the log.
         """
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
+        size = messages = 0
         for draft in drafts:
-            self.check_draft(draft)
+            if isinstance(draft, Copies):
+                size += draft.size_bytes
+                messages += draft.messages
+            else:
+                self.check_draft(draft)
+                size += draft_size(draft, len(self._store_host))
+                messages += 1
         if not together:
             return self.append_checked(drafts)
-        size, file_bytes = (
-            sum(draft_size(draft, len(self._store_host)) for draft in drafts),
-            self.commitlog.segment_size_bytes,
-        )
+        file_bytes = self.commitlog.segment_size_bytes
         if must_roll(size, file_bytes):
             raise RequestError(codes.MESSAGE_ILLEGAL, f"a batch of {size} bytes does not fit into one commitlog file")
-        sealed_size = size + len(drafts) * (checksum.TAIL_BYTES + 1)
+        sealed_size = size + messages * (checksum.TAIL_BYTES + 1)
         if self.adds_checksums and not must_roll(sealed_size, file_bytes):
             return self.append_checked(drafts, sealed_size)
         return self.append_checked(drafts, size, seals=False)
 
-    def append_checked(self, drafts: Sequence[Draft], size: int = 0, *, seals: bool = True) -> list[AppendResult]:
+    def append_checked(
+        self, drafts: Sequence[Draft | Copies], size: int = 0, *, seals: bool = True
+    ) -> list[AppendResult]:
         """Append messages that passed `check_draft`, the first `size` bytes of them in one file, without checksums unless it
         `seals` them; raises like `append_messages`."""
         results: list[AppendResult] = []
-        host, rules, largest = self._store_host, self._rules, self._settings.largest_record_bytes
         run = self.begin_run(size)
         run.seals = run.seals and seals
         for draft in drafts:
-            place = lay_out_draft(run, draft, host, rules, largest)
+            place = self._lay_out(run, draft)
             if place is None:
                 self.append_laid_out(run)
                 run = self.begin_run(run.room + 1)
-                place = lay_out_draft(run, draft, host, rules, largest)
+                place = self._lay_out(run, draft)
                 assert place is not None, "a checked draft fits into a file"
             results.append(place)
         self.append_laid_out(run)
         return results
+
+    def _lay_out(self, run: Run, draft: Draft | Copies) -> AppendResult | None:
+        if isinstance(draft, Copies):
+            return self._again.lay_out(run, draft)
+        return lay_out_draft(run, draft, self._store_host, self._rules, self._settings.largest_record_bytes)
 
     def begin_run(self, size: int = 0) -> Run:
         """A run at the end of the log, in the next file when the current one has less room than `size` bytes.

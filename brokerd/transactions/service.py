@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from brokerd.delay.levels import DEFAULT_DELAYS, Delays
-from brokerd.delay.rules import schedule
 from brokerd.journal.record_log import reason_of
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
@@ -44,14 +42,15 @@ class TransactionService:
         topics: TransactionTopics,
         checks: CheckBack,
         settings: Live[TransactionSettings],
-        delays: Delays = DEFAULT_DELAYS,
+        to_waiting_draft: Callable[[Draft], Draft],
     ) -> None:
+        """`to_waiting_draft` says how a message waits that is delivered later, from its commit on; others stay as they are."""
         self.counters = topics.counters
         self.table = topics.table
         self._topics = topics
         self._checks = checks
         self._settings = settings
-        self._delays = delays
+        self._to_waiting_draft = to_waiting_draft
         self._serving = False
         self.given_up = GivenUpMessages(topics, self._commit_draft)
 
@@ -223,7 +222,7 @@ class TransactionService:
             )
         if draft.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):  # it has fewer queues now
             draft = draft._replace(queue_id=draft.queue_id % topic.write_queue_nums)
-        return schedule(draft, self._delays)  # one that is to be delayed waits from its commit on
+        return self._to_waiting_draft(draft)
 
 
 def _unless_acknowledged(status: PutStatus) -> RequestError | None:

@@ -8,11 +8,10 @@ only while the masters of all that it concerns are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from controllerd.placements.requests import Drop, Propose
-from controllerd.placements.state import PlacementsState
 from remoting.facts.placements import ShareFact, TopicPlacement
 
 
@@ -27,15 +26,8 @@ class Told:
     are_all_there: bool
 
 
-def differences(state: PlacementsState, told: Told) -> Iterator[Propose | Drop]:
-    """A request for each topic whose placement should be another one and has no proposal yet."""
-    for topic in sorted({*state.topics, *(topic for topics in told.groups.values() for topic in topics)}):
-        request = difference(topic, state.topics.get(topic), told)
-        if request is not None:
-            yield request
-
-
 def difference(topic: str, present: TopicPlacement | None, told: Told) -> Propose | Drop | None:
+    """The request for a topic whose placement should be another one and has no proposal yet; None when it is as it should be."""
     if present is not None and present.proposed is not None:
         return None
     active = present.active if present is not None else None

@@ -75,12 +75,12 @@ def apply(state: PlacementsState, record: Record) -> PlacementsState:
         after = TopicPlacement(record.topic, 0, active=before.active)
     else:
         after = TopicPlacement(record.topic, 0)
-    others = {topic: each for topic, each in state.topics.items() if topic != record.topic}
+    topics = dict(state.topics)
     if after.active is None and after.proposed is None:
-        return PlacementsState(others, revision, version, revision)
-    return PlacementsState(
-        {**others, record.topic: replace(after, revision=revision)}, revision, version, state.forgotten
-    )
+        topics.pop(record.topic, None)
+        return PlacementsState(topics, revision, version, revision)
+    topics[record.topic] = replace(after, revision=revision)
+    return PlacementsState(topics, revision, version, state.forgotten)
 
 
 def _format(kind: str, record: type[Any]) -> Format[Any]:

@@ -37,21 +37,18 @@ class Reports:
         """A broker that knows of placements is there."""
         self._knowing.add((broker_name, broker_id))
 
-    def told(
-        self, broker_name: str, epoch: int, table: int, topics: Mapping[str, int] | None, now_ms: int
-    ) -> tuple[bool, bool]:
-        """A master's report; without topics they are those of the same epoch and table. Whether they are other ones now, and
-        whether they are known."""
+    def told(self, broker_name: str, epoch: int, table: int, topics: Mapping[str, int] | None, now_ms: int) -> bool:
+        """A master's report; without topics they are those of the same epoch and table. Whether they are known."""
         before = self._masters.get(broker_name)
         if before is not None and epoch < before.epoch:
-            return False, True
+            return True
         is_same = before is not None and (before.epoch, before.table) == (epoch, table)
         if topics is None:
             if before is None or not is_same:
-                return False, False
+                return False
             topics = before.topics
         self._masters[broker_name] = _Report(epoch, table, topics, now_ms)
-        return before is None or before.topics != topics, True
+        return True
 
     def summary(
         self, groups: Mapping[str, Group], fixed: Iterable[str], is_alive: Callable[[Group, int], bool], now_ms: int

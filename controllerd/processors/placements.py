@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
 
 from controllerd.placements.state import PlacementsState
 from controllerd.placing import Placing
@@ -12,9 +14,11 @@ from controllerd.replicas.broker_groups import BrokerGroups
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.facts.codec import decode, encode
-from remoting.facts.placements import PlacementReport
+from remoting.facts.placements import PlacementNews, PlacementReport
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
+
+_MOST_TOLD: Final = 500  # topics, in one answer: some milliseconds
 
 
 class PlacementsProcessor:
@@ -40,8 +44,14 @@ class PlacementsProcessor:
         if (group.master_broker_id, group.master_epoch) == (broker_id, epoch):
             report = decode(PlacementReport, request.body)
             known = self._placing.reported(name, epoch, fields.number(request, "table", 0), report)
-        revision = fields.number(request, "revision", 0)
-        connection.respond(request, body=encode(self._placing.news(revision, wants_topics=not known)))
+        news = self._news(request) if epoch >= 0 else self._placing.no_news()
+        connection.respond(request, body=encode(replace(news, wants_topics=not known)))
+
+    def _news(self, request: Command) -> PlacementNews:
+        revision, most = fields.number(request, "revision", 0), fields.number(request, "most", 0)
+        if most <= 0:
+            return self._placing.all_news(revision)
+        return self._placing.news(revision, fields.number(request, "complete", 0), min(most, _MOST_TOLD))
 
     def _topic_placement(self, connection: RemotingConnection, request: Command) -> None:
         topic = fields.text(request, "topic")

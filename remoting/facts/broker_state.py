@@ -195,6 +195,24 @@ class ScheduleState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimerState:
+    """Timers. The last delivery was `last_late_ms` late, -1 before the first. `overdue_ms`: for how long one that still waits
+    could have been delivered; `near` are in memory, `aside` cannot be read or stored now. Both are 0 where nothing is delivered.
+    """
+
+    waiting: int = 0
+    near: int = 0
+    aside: int = 0
+    overdue_ms: int = 0
+    last_late_ms: int = -1
+    delivered: int = 0
+    rolled: int = 0
+    recalled: int = 0
+    failures: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MissingState:
     """A copy that a group is without. `stalls`: sends wait for it. `since_ms` is to the second."""
 
@@ -334,6 +352,7 @@ class BrokerState(CamelCase):
     groups: tuple[GroupState, ...] = ()
     transactions: TransactionState | None = None
     schedule: ScheduleState | None = None
+    timers: TimerState | None = None
     index_lag_bytes: int = -1
     kernel: str | None = None
     scrub: ScrubState | None = None

@@ -12,7 +12,7 @@ look. Its size is bounded before it is parsed. What the controllers keep was wri
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from functools import cache, partial
@@ -44,6 +44,20 @@ def key(name: str) -> Mapping[str, str]:
 def encode(fact: object) -> bytes:
     """A fact as a JSON document."""
     return orjson.dumps(fact, partial(_members, isinstance(fact, CamelCase)), orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def encode_item(fact: object) -> bytes:
+    """A part of a document whose keys are in camelCase, for `encode_around`."""
+    return orjson.dumps(fact, _camel_members, orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def encode_around(fact: object, lists: Mapping[str, Iterable[bytes]]) -> bytes:
+    """A document whose keys are in camelCase, or a part of one, in which these fields are lists of parts that are encoded."""
+    kind: Any = type(fact)
+    members, keys = _camel_members(fact), _keys(kind, True)
+    for name, items in lists.items():
+        members[keys[name]] = [orjson.Fragment(each) for each in items]
+    return orjson.dumps(members, _camel_members, orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def decode(kind: type[Fact], document: Bytes, most_bytes: int = MOST_BYTES, *, exactly: bool = False) -> Fact:
@@ -100,6 +114,9 @@ def _members(camel: bool, fact: Any) -> dict[str, Any]:
     """What orjson asks for what it does not know itself."""
     kind: Any = type(fact)
     return {key: getattr(fact, name) for name, key in _keys(kind, camel).items()}
+
+
+_camel_members = partial(_members, True)
 
 
 # ---- reading: one function for each type, made once

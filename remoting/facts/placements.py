@@ -62,7 +62,9 @@ class PlacementNews:
     """What changed behind a revision; `whole`: this is all there is, and topics that are not named have no placement.
 
     `last_version` is the highest that was ever proposed. `is_placing`: topics without a placement get one in a moment.
-    `wants_topics`: the next report has to name them.
+    `wants_topics`: the next report has to name them. Who asks for so many at most hears of topics in the order of their last
+    changes: with `more`, these are all up to `revision`, and some are behind it. The last of such news has, if a topic was
+    forgotten since the asker knew all, the `names` of all that have a placement; they are never `whole`.
     """
 
     revision: int
@@ -71,3 +73,5 @@ class PlacementNews:
     whole: bool = False
     is_placing: bool = False
     wants_topics: bool = False
+    more: bool = False
+    names: tuple[str, ...] | None = None

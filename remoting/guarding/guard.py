@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _MAX_REMEMBERED: Final = 65_536
 _NOBODY: Final = SigningKey(b"")  # for a check that takes as long as one of somebody
 _INNER: Final = frozenset(code for code, row in ROWS.items() if row.need is COMPONENT)
-_OPEN: Final = frozenset(code for code, row in ROWS.items() if row.need is INTRODUCED or row.declined)
+_OPEN: Final = frozenset(code for code, row in ROWS.items() if row.need is INTRODUCED)
 _MANAGES_USERS: Final = frozenset(code for code, row in ROWS.items() if row.need.super_user)
 
 

@@ -60,6 +60,7 @@ class Lifecycle:
         self._worn: str | None = None
         self._broken = False
         self._drafts = False
+        self._killed = ""  # why the shell killed the process
         self._since_ms = 0
         self._stop_timeout_ms = STOP_TIMEOUT_MS
         self._idle_since_ms = 0
@@ -120,7 +121,7 @@ class Lifecycle:
         self.generation += 1
         self._served = self.leases
         self._sessions = self._given_back = self._memory_bytes = 0
-        self._worn, self._broken, self._drafts = None, False, drafts
+        self._worn, self._broken, self._drafts, self._killed = None, False, drafts, ""
         self._enter(State.STARTING, "Spark is starting", now_ms)
 
     def listening(self, now_ms: int) -> None:
@@ -134,11 +135,16 @@ class Lifecycle:
         self._stop_timeout_ms = DRAFT_TIMEOUT_MS if self._drafts and self.did_work else STOP_TIMEOUT_MS
         self._enter(State.STOPPING, why, now_ms)
 
+    def kill_asked(self, why: str) -> None:
+        """The shell kills the process, which did not start or stop in time."""
+        self._killed = why
+
     def exited(self, how: str, now_ms: int) -> bool:
         """The process ended; True when nobody had asked it to, so that leases must be told."""
         unexpected = self.state is not State.STOPPING or self._broken
         if self.state is not State.STOPPING:
-            self.start_failed(f"Spark ended by itself: {how}", now_ms)
+            why = f"Spark was killed: {self._killed}" if self._killed else f"Spark ended by itself: {how}"
+            self.start_failed(why, now_ms)
         else:
             self._enter(State.STOPPED, _AT_REST, now_ms)
         return unexpected

@@ -143,6 +143,7 @@ class Server:
             case Action.KILL:
                 assert self._jvm is not None
                 log.warning("killing Spark: %s", why)
+                self._lifecycle.kill_asked(why)
                 self._jvm.send(signal.SIGKILL)
                 # until it is reaped there is nothing else to decide
                 await self._jvm.process.wait()

@@ -25,7 +25,7 @@ GOAL_MS: Final = 20.0
 _QUEUES: Final = 8
 _SENT_AT_ONCE: Final = 1000
 _HIDDEN_MS: Final = 3_600_000
-_SETTLED_MS: Final = 100.0  # of the hand-moved clock, for what goes on in further turns
+_SETTLED_MS: Final = 60_000.0  # of the hand-moved clock, for what goes on in further turns
 
 
 class TimedTurns(Turns):

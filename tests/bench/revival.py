@@ -111,10 +111,10 @@ def popper(address: str) -> Iterator[Popper]:
         connected.close()
 
 
-def fill(address: str, messages: int) -> None:
+def fill(address: str, messages: int, topic: str = TOPIC) -> None:
     """Send numbered messages to all queues."""
     header = {
-        **{"a": "bench", "b": TOPIC, "c": "TBW102", "d": "4", "f": "0", "g": "1700000000000", "h": "0", "i": ""},
+        **{"a": "bench", "b": topic, "c": "TBW102", "d": "4", "f": "0", "g": "1700000000000", "h": "0", "i": ""},
         **{"j": "0", "k": "false", "m": "true"},
     }
     with SocketConnection(address) as connection:
@@ -128,10 +128,10 @@ def fill(address: str, messages: int) -> None:
 def take(address: str, messages: int, batch: int, spread_ms: int) -> dict[int, int]:
     """Take so many messages; when each may come back at the earliest."""
     began_s = time.monotonic()
-    _take(address, messages // _SAMPLED, batch, lambda _: _HIDDEN_MS)  # to see how fast that goes
+    hide(address, messages // _SAMPLED, batch, lambda _: _HIDDEN_MS)  # to see how fast that goes
     horizon_ms = 2000 + int(1500 * (time.monotonic() - began_s) * _SAMPLED)
     first_due_ms = wall_ms() + horizon_ms
-    due_ms = _take(
+    due_ms = hide(
         address, messages, batch, lambda asked: first_due_ms + spread_ms * min(asked, messages) // messages - wall_ms()
     )
     if wall_ms() > first_due_ms:
@@ -139,8 +139,8 @@ def take(address: str, messages: int, batch: int, spread_ms: int) -> dict[int, i
     return due_ms
 
 
-def _take(address: str, messages: int, batch: int, invisible_ms: Callable[[int], int]) -> dict[int, int]:
-    """`invisible_ms` says for how long to hide what is asked for when so many were asked for before."""
+def hide(address: str, messages: int, batch: int, invisible_ms: Callable[[int], int]) -> dict[int, int]:
+    """Take so many messages. `invisible_ms` says for how long to hide what is asked for when so many were asked for before."""
     due_ms: dict[int, int] = {}
     asked = 0
     with popper(address) as taking:

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -22,10 +21,13 @@ import pytest
 import redis
 from channels_redis.core import RedisChannelLayer
 
+from tests.support.beside import Beside
+from tests.support.forked import Forked, fork
 from tests.support.ports import free_ports
+from webapp.appliance.bootstrap import PROGRAMS
 
 PROJECT = Path(__file__).resolve().parents[2]
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS["chromium"][0])), None)
 PASSWORD = "a boom of many logs"
 START_DEADLINE_S = 120.0
 
@@ -55,8 +57,8 @@ class Console:
             "PYTHONPATH": str(PROJECT),
         }
         self._directory = directory
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._django: subprocess.Popen[str] | None = None
+        self._processes: list[subprocess.Popen[bytes] | Forked] = []
+        self._beside = Beside(self.environment, directory / "django.log")
         self.cookies: list[Any] = []  # of the administrator, once a tab has logged in
         self.is_up = False
         self.sequence = 0
@@ -68,44 +70,16 @@ class Console:
     def start(self) -> None:
         redis_server = shutil.which("redis-server")
         assert redis_server, "the browser tests need redis-server: apt-get install redis-server"
-        self._run([redis_server, "--port", str(self.redis_port), "--save", "", "--appendonly", "no"], "redis")
-        self.python("-m", "webapp.appliance.prepare")
+        with open(self._directory / "redis.log", "ab") as log:
+            command = [redis_server, "--port", str(self.redis_port), "--save", "", "--appendonly", "no"]
+            self._processes.append(subprocess.Popen(command, cwd=self._directory, stdout=log, stderr=log))
+        assert self._fork("prepare").wait(START_DEADLINE_S) == 0, (self._directory / "prepare.log").read_text()
         self.start_web()
         self._feeder.start()
 
-    def python(self, *arguments: str) -> str:
-        """Run a program with the console's settings and give back what it printed."""
-        done = subprocess.run(
-            [sys.executable, *arguments], cwd=PROJECT, env=self.environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
     def django(self, code: str) -> str:
         """Run code where Django is set up, and give back what it printed."""
-        if self._django is None:
-            self._django = self._run_django()
-        assert self._django.stdin is not None
-        assert self._django.stdout is not None
-        self._django.stdin.write(json.dumps(code) + "\n")
-        self._django.stdin.flush()
-        answer = self._django.stdout.readline()
-        assert answer, (self._directory / "django.log").read_text()
-        said: str = json.loads(answer)
-        return said
-
-    def _run_django(self) -> subprocess.Popen[str]:
-        """One process for all such code: to set Django up takes more than a second of a processor."""
-        with open(self._directory / "django.log", "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.browser.beside"],
-                cwd=PROJECT,
-                env=self.environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+        return self._beside.run(code)
 
     def everything_kept(self) -> bytes:
         """What is in the console's database with its log, and in Redis."""
@@ -155,14 +129,13 @@ class Console:
 
     def freeze_web(self) -> None:
         """Let it answer nothing, with all its connections open, as behind a network that is gone."""
-        self._processes[-1].send_signal(signal.SIGSTOP)
+        os.kill(self._processes[-1].pid, signal.SIGSTOP)
 
     def thaw_web(self) -> None:
-        self._processes[-1].send_signal(signal.SIGCONT)
+        os.kill(self._processes[-1].pid, signal.SIGCONT)
 
     def start_web(self) -> None:
-        daphne = [sys.executable, "-m", "daphne", "-p", str(self.http_port), "webapp.asgi:application"]
-        self._run(daphne, "daphne")
+        self._processes.append(self._fork("daphne", "-p", str(self.http_port), "webapp.asgi:application"))
         wait_until(self._answers, "the console answers")
         self.is_up = True
 
@@ -170,24 +143,21 @@ class Console:
         self._stopping.set()
         if self._feeder.is_alive():
             self._feeder.join()
-        if self._django is not None:
-            self._django.communicate()
+        self._beside.close()
         for process in reversed(self._processes):
             self._end(process)
         self._processes.clear()
 
-    def _run(self, command: list[str], name: str) -> None:
-        with open(self._directory / f"{name}.log", "ab") as log:
-            self._processes.append(
-                subprocess.Popen(command, cwd=self._directory, env=self.environment, stdout=log, stderr=log)
-            )
+    def _fork(self, program: str, *arguments: str) -> Forked:
+        log = self._directory / f"{program}.log"
+        return fork("tests.browser.copies", [program, *arguments], self._directory, log, environment=self.environment)
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        process.send_signal(signal.SIGTERM)
+    def _end(self, process: subprocess.Popen[bytes] | Forked) -> None:
+        os.kill(process.pid, signal.SIGTERM)
         try:
             process.wait(10)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.kill(process.pid, signal.SIGKILL)
             process.wait(10)
 
     def _answers(self) -> bool:

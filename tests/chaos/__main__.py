@@ -1,7 +1,7 @@
 """Real processes in network namespaces, under faults.
 
     python -m tests.chaos [--only "C1 X3"] [--seed N] [--fault-s S] [--heal-s S] [--rounds N] [--report DIRECTORY]
-                          [--set PART.KEY=VALUE]
+                          [--set PART.KEY=VALUE] [--pause-s S]
 
 Each scenario starts a cluster of its own (see docs/RELIABILITY.md), puts clients on it, injects its faults, heals them, and holds
 what everybody saw against K1 to K10. Prints a table; writes report.json and timeline.html. Exit codes: 0 passed, 1 failed, 2 this
@@ -39,6 +39,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--heal-s", type=float, default=default.heal_s, help="time after a heal (%(default)s)")
     parser.add_argument("--rounds", type=int, default=default.rounds, help="faults of each scenario (%(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="PART.KEY=VALUE", help="a setting of all brokers")
+    parser.add_argument(
+        "--pause-s", type=float, default=default.pause_s, help="between two sends of a producer (%(default)s)"
+    )
     parser.add_argument("--report", type=Path, default=Path("chaos-report"), help="where the report goes (%(default)s)")
     chosen_options = parser.parse_args(arguments)
     try:
@@ -62,6 +65,7 @@ def main(arguments: list[str]) -> int:
         chosen_options.rounds,
         chosen_options.seed,
         tuple(chosen_options.set),
+        chosen_options.pause_s,
     )
     started = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     report: Path = chosen_options.report

@@ -29,11 +29,13 @@ POP_GROUP: Final = "popping"
 
 SEND_TIMEOUT_MS: Final = 1500
 _TIMEOUT_MS: Final = 1500
-_PAUSE_S: Final = 0.004
+PAUSE_S: Final = 0.004  # between two sends of a producer
 _PAUSE_AFTER_FAILURE_S: Final = 0.02
 _INVISIBLE_MS: Final = 5_000
 _POLL_MS: Final = 500
 _BATCH: Final = 32
+_POPPED: Final = 8  # acked one by one: it has to ask again within a short fault, on a machine that is busy as well
+_KEYS: Final = 3  # of each producer
 _UNKNOWN_CODES: Final = (codes.FLUSH_DISK_TIMEOUT, codes.SLAVE_NOT_AVAILABLE, codes.FLUSH_SLAVE_TIMEOUT)
 _NOTHING_CODES: Final = (codes.PULL_NOT_FOUND, codes.PULL_RETRY_IMMEDIATELY, codes.PULL_OFFSET_MOVED)
 
@@ -110,7 +112,7 @@ class Client(threading.Thread):
     def step(self, connection: SocketConnection) -> None:
         raise NotImplementedError
 
-    def rest(self, seconds: float = _PAUSE_S) -> None:
+    def rest(self, seconds: float) -> None:
         self._stopping.wait(seconds)
 
     def record(
@@ -146,10 +148,11 @@ class Producer(Client):
     """One send in flight. Each key has its queue and its own numbering; a message is never sent twice."""
 
     def __init__(
-        self, name: str, history: History, brokers: Sequence[str], route: Callable[[], Route], keys: int = 3
+        self, name: str, history: History, brokers: Sequence[str], route: Callable[[], Route], pause_s: float = PAUSE_S
     ) -> None:
         super().__init__(name, history, brokers, route)
-        self._keys = [f"{name}k{n}" for n in range(keys)]
+        self._pause_s = pause_s
+        self._keys = [f"{name}k{n}" for n in range(_KEYS)]
         self._sent = 0
 
     def step(self, connection: SocketConnection) -> None:
@@ -181,7 +184,7 @@ class Producer(Client):
                 assert int(answer.ext["queueId"]) == queue_id
                 offset = int(answer.ext["queueOffset"])
                 self.record(Kind.SEND, start_s, outcome, connection, message=name, queue_id=queue_id, value=offset)
-                self.rest()
+                self.rest(self._pause_s)
                 return
         self.record(Kind.SEND, start_s, outcome, connection, message=name, queue_id=queue_id, detail=detail)
         self.seat.failed(was_silent=silent)
@@ -288,7 +291,13 @@ class PopConsumer(Client):
 
     def step(self, connection: SocketConnection) -> None:
         ext = {
-            **{"consumerGroup": POP_GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": str(_BATCH), "initMode": "0"},
+            **{
+                "consumerGroup": POP_GROUP,
+                "topic": TOPIC,
+                "queueId": "-1",
+                "maxMsgNums": str(_POPPED),
+                "initMode": "0",
+            },
             **{"invisibleTime": str(_INVISIBLE_MS), "pollTime": str(_POLL_MS)},
             "bornTime": str(time.time_ns() // 1_000_000),
         }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -33,9 +31,7 @@ class Daemon(Process):
     def __init__(
         self, name: str, namespace: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]
     ) -> None:
-        # `ip netns exec` becomes the program that it starts, so the process id is the daemon's own
-        inside = ["netns", "exec", namespace, sys.executable, *arguments]
-        super().__init__(name, inside, log, program="ip", environment={**os.environ, **environment})
+        super().__init__(name, arguments, log, environment=environment, namespace=namespace)
         self.stopped_on_purpose = False
         self.exits_by_itself: list[int] = []
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tests.chaos.addresses import CLIENTS
 from tests.chaos.checks import Aftermath
+from tests.chaos.clients import PAUSE_S
 from tests.chaos.daemons import SEGMENT_BYTES, ChaosCluster
 from tests.chaos.history import History
 from tests.chaos.namespaces import RunDirectory, enter, sweep_leftovers
@@ -39,6 +40,7 @@ class Options:
     rounds: int = 1
     seed: int = 1
     broker_settings: tuple[str, ...] = ()
+    pause_s: float = PAUSE_S
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def play(
             broker_settings=(*scenario.settings, *options.broker_settings),
             seed=f"{options.seed} {scenario.id}",
         )
-        stage = Stage(cluster, rng, options.fault_s, options.heal_s, tell)
+        stage = Stage(cluster, rng, options.fault_s, options.heal_s, options.pause_s, tell)
         history = stage.history
         try:
             stage.start()

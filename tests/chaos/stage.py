@@ -36,8 +36,15 @@ class Stage:
     """One scenario's cluster, clients and records. `start`, any number of faults, `finish`."""
 
     def __init__(
-        self, cluster: ChaosCluster, rng: random.Random, fault_s: float, heal_s: float, say: Callable[[str], None]
+        self,
+        cluster: ChaosCluster,
+        rng: random.Random,
+        fault_s: float,
+        heal_s: float,
+        pause_s: float,
+        say: Callable[[str], None],
     ) -> None:
+        """`pause_s` is between two sends of a producer."""
         self.cluster = cluster
         self.network = cluster.network
         self.rng = rng
@@ -52,7 +59,7 @@ class Stage:
         self.observer = Observer(self.history, cluster.controller_addresses, cluster.broker_addresses)
         addresses = cluster.broker_addresses
         route = self.observer.current_route
-        self.producers = [Producer(f"p{n}", self.history, addresses, route) for n in range(_PRODUCERS)]
+        self.producers = [Producer(f"p{n}", self.history, addresses, route, pause_s) for n in range(_PRODUCERS)]
         self.consumers: list[Client] = [
             PullConsumer(PULLING, self.history, addresses, route),
             PopConsumer(POPPING, self.history, addresses, route),

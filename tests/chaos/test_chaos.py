@@ -29,7 +29,7 @@ pytestmark = [
 def test_kill_freeze_and_partition_of_the_master_and_the_end_of_all_controllers(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.chaos", "--only", "short", "--seed", "7", "--report", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--fault-s", "3", "--heal-s", "1"],
+        [*command, "--fault-s", "3", "--heal-s", "1", "--pause-s", "0.012"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -136,6 +136,54 @@ def test_what_is_not_dispatched_is_told_of_queue_0_of_a_topic(subject: Subject) 
     assert [unit[2] for unit in units] == [java_hash("b"), java_hash("add")]
 
 
+def test_a_record_leads_messages_with_nothing_between(subject: Subject) -> None:
+    log = subject.log
+    for number in range(40):  # also where a file of the store ends
+        record_end, end_offset = log.append_leading(
+            TOPIC, "begin", b"%d" % number, [draft("T", b"a"), draft("T", b"b")]
+        )
+        assert log.end_offset == end_offset
+        at = record_end
+        for body in (b"a", b"b"):
+            encoded = log.find_record(at)
+            assert encoded is not None
+            assert decode_record(encoded).body == body
+            at += len(encoded)
+        assert at == end_offset
+    record_end, end_offset = log.append_leading(TOPIC, "begin", b"40", [])
+    assert record_end == end_offset
+    subject.dispatch()
+    assert [record.body for record in records(log)] == [b"%d" % number for number in range(41)]
+    with pytest.raises(RequestError):
+        log.append_leading(TOPIC, "begin", b"41", [draft("T", b"x", -1)])
+    assert log.end_offset == end_offset
+
+
+def test_codes_of_what_was_appended_and_is_not_dispatched(subject: Subject) -> None:
+    log = subject.log
+    log.append(TOPIC, "old", b"1")
+    subject.dispatch()
+    start = log.append(TOPIC, "before", b"2")
+    log.append_messages([draft(TOPIC, b"x", 1, tag="no"), draft("T", b"y", tag="no")])
+    for _ in range(3):
+        log.append(TOPIC, "same", b"3")
+    log.append(TOPIC, "last", b"4")
+    codes = [java_hash(kind) for kind in ("same", "same", "same", "last")]
+    assert log.undispatched_codes(TOPIC, start) == codes
+    assert log.undispatched_codes(TOPIC, log.end_offset) == []
+    subject.dispatch()
+    assert log.undispatched_codes(TOPIC, start) == []
+
+
+def test_codes_that_would_have_to_be_read_are_not_told() -> None:
+    over = OverStore()
+    over.log.append(TOPIC, "add", b"1")
+    over.store.dispatcher.restart(0)  # as where many entries waited
+    start = over.log.append(TOPIC, "add", b"2")
+    assert over.log.undispatched_codes(TOPIC, 0) is None
+    assert over.log.undispatched_codes(TOPIC, start) == []
+
+
 def test_who_is_not_the_master_appends_nothing(subject: Subject) -> None:
     end_offset = subject.log.append(TOPIC, "add", b"1")
     subject.resign()

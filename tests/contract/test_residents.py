@@ -19,8 +19,9 @@ import pytest
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.residents import Residents
 from brokerd.delay.levels import SCHEDULE_GROUP
+from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
 from brokerd.journal.journal import JournalSettings
-from brokerd.journal.replay import SNAPSHOT, decode_log_record
+from brokerd.journal.replay import SNAPSHOT, Table, decode_log_record
 from brokerd.journal.resident import Resident
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.names import METADATA_TOPIC
@@ -38,15 +39,22 @@ from brokerd.store.draft import Draft
 from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
+from brokerd.store.unit import Unit
+from brokerd.timers.codes import DUE_MS, LEG_MS, key_of, timer_code
+from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable
+from brokerd.timers.interface import Recalled
+from brokerd.timers.rolling import leg_before
+from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC, done_offsets, half_of
 from brokerd.transactions.table import OpenTransactions
 from remoting.facts.placements import PlacementFact, PlacementNews, ShareFact, TopicPlacement
-from remoting.names import SCHEDULE_TOPIC
+from remoting.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.layout import MAGIC_V1, MAGIC_V2, SYS_TRANSACTION_PREPARED
 from remoting.record.properties import encode_properties
+from remoting.settings import Live
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
@@ -60,8 +68,9 @@ STORE = StoreSettings(
 )
 OWN, ANOTHER = "broker-a", "broker-b"  # broker groups
 DELAYS = (1000, 2000, 5000)
-JOURNAL = JournalSettings(snapshot_every_records=64, snapshot_part_bytes=1024)
+JOURNAL = JournalSettings(snapshot_every_records=64, snapshot_part_bytes=1024, snapshot_pause_ms=0)
 LEVELS = 3
+TIMERS = Live(TimerSettings(batch_messages=4, roll_window_s=2))
 HOST = pack_host("10.0.0.2", 10911)
 QUEUES = 2
 SEEDS = range(3)
@@ -81,7 +90,9 @@ class Replay:
     def states(self, end_offset: int, dispatched: int | None = None) -> dict[str, State]:
         metadata, pop, transactions = MetadataTables(), PopLedger(), OpenTransactions()
         placements = PlacementTable(Handovers())
-        journals = {METADATA_TOPIC: metadata, PLACEMENTS_TOPIC: placements, POP_TOPIC: pop}
+        journals: dict[str, Table] = {METADATA_TOPIC: metadata, PLACEMENTS_TOPIC: placements, POP_TOPIC: pop}
+        timers, entries = TimerTable(), []
+        journals[TIMERS_TOPIC] = timers
         waiting = [0] * LEVELS
         for encoded in self._encoded:
             record = decode_record(encoded)
@@ -98,6 +109,8 @@ class Replay:
                 transactions.apply_done(done_offsets(record))
             elif record.topic == SCHEDULE_TOPIC and (dispatched is None or after <= dispatched):
                 waiting[record.queue_id] += 1
+            elif record.topic == TIMER_TOPIC and (dispatched is None or after <= dispatched):
+                entries.append(timer_code(record.properties, record.store_timestamp_ms))
         done = metadata.offsets.get((SCHEDULE_GROUP, SCHEDULE_TOPIC), {})
         return {
             "metadata": _of_tables(metadata),
@@ -105,6 +118,7 @@ class Replay:
             "pop": _of_ledger(pop),
             "transactions": _of_transactions(transactions),
             "schedule": {n: (done.get(n, 0), max(0, end - done.get(n, 0))) for n, end in enumerate(waiting)},
+            "timers": _timers(timers, list(enumerate(entries))),
         }
 
 
@@ -129,6 +143,20 @@ def _of_transactions(table: OpenTransactions) -> State:
     }
 
 
+def _timers(table: TimerTable, entries: Sequence[tuple[int, int]]) -> State:
+    """With the entries (queue offset, code) behind the cursor."""
+    pending = [(offset, code) for offset, code in entries if key_of(code, offset) > table.cursor]
+    return {"rows": sorted(map(orjson.dumps, table.snapshot_rows())), "pending": pending}
+
+
+def _of_timers(core: BrokerCore) -> State:
+    low, end = core.record_log.queue_range(TIMER_TOPIC, 0)
+    units: list[Unit] = []
+    while low + len(units) < end:
+        units += core.record_log.read_units(TIMER_TOPIC, 0, low + len(units), end)
+    return _timers(core.timers.table, [(offset, code) for offset, (_, _, code) in enumerate(units, low)])
+
+
 def _of_schedule(core: BrokerCore) -> State:
     offsets = core.schedule.offsets()
     return {each.level - 1: (offsets[each.level], each.waiting) for each in core.schedule.state().levels}
@@ -140,6 +168,7 @@ STATES: Mapping[str, Callable[[BrokerCore], State]] = {
     "pop": lambda core: _of_ledger(core.pop.ledger),
     "transactions": lambda core: _of_transactions(core.transactions.table),
     "schedule": _of_schedule,
+    "timers": _of_timers,
 }
 
 
@@ -156,7 +185,7 @@ class Broker(AloneBroker):
     """One with small files; a replica until `become`."""
 
     def __init__(self, turns: Turns, disk: MemoryDisk | None = None) -> None:
-        super().__init__(disk or MemoryDisk(), turns, STORE, HOST, journal=JOURNAL, delays=DELAYS)
+        super().__init__(disk or MemoryDisk(), turns, STORE, HOST, journal=JOURNAL, delays=DELAYS, timers=TIMERS)
         self.settle()
 
     @property
@@ -224,6 +253,7 @@ class Life:
         self.boundaries: list[int] = []  # ends of the log between two steps
         self._halves: list[SendOutcome] = []
         self._handles: list[str] = []
+        self._timers: list[Recalled] = []
         self._count = 0
         self._put_topic("T")
         broker.core.metadata.put_group(GroupConfig("g"), lambda _: None)
@@ -232,7 +262,7 @@ class Life:
     def live(self, steps: int) -> None:
         what: Sequence[Callable[[], None]] = (
             self._send, self._send, self._send_later, self._begin, self._end, self._end, self._pop, self._finish, self._finish,
-            self._commit, self._change_topics, self._place, self._wait,
+            self._commit, self._change_topics, self._place, self._wait, self._set_timer, self._recall,
         )  # fmt: skip
         for _ in range(steps):
             self.rng.choice(what)()
@@ -242,6 +272,7 @@ class Life:
     def leave_open(self) -> None:
         """Something is delayed, in a transaction and in flight."""
         self._send_later()
+        self._set_timer()
         self._begin()
         self._send()
         self._pop()
@@ -261,6 +292,24 @@ class Life:
 
     def _send_later(self) -> None:
         self._send(DELAY=str(self.rng.randrange(1, LEVELS + 1)))
+
+    def _set_timer(self) -> None:
+        self._count += 1
+        timers, record_log = self.broker.core.timers, self.broker.core.record_log
+        due_ms = max(timers.least_due_ms, timers.now_ms() + self.rng.choice((200, 900, 3500)))
+        leg_ms = leg_before(due_ms, timers.now_ms(), timers.least_due_ms, timers.window_ms)
+        key = f"K{self._count}"
+        properties = {"UNIQ_KEY": key, REAL_TOPIC: "T", REAL_QUEUE: "0", DUE_MS: str(due_ms)}
+        properties |= {} if leg_ms is None else {LEG_MS: str(leg_ms)}
+        message = Draft(TIMER_TOPIC, 0, b"later", encode_properties(properties), self.broker.turns.wall_ms(), HOST)
+        (place,) = record_log.append_placed([message])
+        self._timers.append(Recalled("T", key, place.queue_offset, due_ms))
+
+    def _recall(self) -> None:
+        if self._timers:
+            timer = self._timers.pop(self.rng.randrange(len(self._timers)))
+            assert self.broker.core.timers.recall_key()
+            self.broker.core.timers.recall(timer, lambda _: None)
 
     def _begin(self) -> None:
         self._halves.append(self._send(sys_flag=SYS_TRANSACTION_PREPARED, TRAN_MSG="true", PGROUP="pg"))
@@ -365,6 +414,9 @@ def test_a_master_has_what_it_appended(story: Story) -> None:
     assert any(waiting for _, waiting in expected["schedule"].values())
     assert all(done for done, _ in expected["schedule"].values())
     assert len(expected["pop"]["rows"]) > QUEUES
+    counters = story.master.core.timers.counters
+    assert expected["timers"]["pending"]
+    assert min(counters.delivered, counters.rolled, counters.recalled) > 0
 
 
 def test_who_follows_has_what_was_dispatched(story: Story) -> None:
@@ -430,6 +482,8 @@ def test_a_new_master_begins_with_snapshots(story: Story) -> None:
     heir = story.replica()
     heir.become(Role.MASTER, 2)
     heir.settle()
+    heir.turns.run(2000)  # what can be large is not written before what comes first
+    heir.settle()
     for name in ("metadata", "pop"):
         held = resident(heir.core, name).held_offset()
         assert held is not None
@@ -471,7 +525,7 @@ def test_a_new_master_has_all_that_its_log_holds_and_an_old_one_what_was_confirm
 
 def test_who_steps_down_serves_nobody_and_waits_for_nothing(story: Story) -> None:
     story.master.become(Role.FENCED, 1)
-    story.turns.run(20)  # commits that waited for their record are refused
+    story.turns.run(1000)  # commits that waited for their record are refused, and the files of timers are followed
     end_offset, waiting = story.end_offset, story.turns.waiting
     story.turns.run(120_000)
     assert (story.master.end_offset, story.turns.waiting) == (end_offset, waiting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,13 +11,7 @@ from tests.interop import servers
 from tests.interop.apache import Apache, Session, Unavailable
 from tests.interop.appliance import Appliance
 from tests.interop.mqadmin import Tool
-from tests.interop.programs import Outcome
 from tests.support.cluster import Cluster
-
-# What this broker does not do yet, with what is missing.
-NOT_YET = {
-    "timer": "delivery at a time of one's own is refused, with the advice to use a delay level",
-}
 
 
 class _Counted:
@@ -66,19 +60,6 @@ def server(
     running = servers.start(request.config.getoption("--server"), tmp_path_factory.mktemp("server"), apache)
     yield running
     running.close()
-
-
-@pytest.fixture
-def expect(request: pytest.FixtureRequest) -> Callable[[Outcome, str], None]:
-    """Holds an outcome against a check, as far as this broker goes."""
-    ours = request.config.getoption("--server") == "ours"
-
-    def expected(outcome: Outcome, check: str) -> None:
-        if ours and check in NOT_YET and outcome.results.get(check):
-            pytest.xfail(NOT_YET[check])
-        outcome.expect(check)
-
-    return expected
 
 
 @pytest.fixture(scope="module")

@@ -67,6 +67,7 @@ class Running:
     def __init__(self, program: Program, arguments: Sequence[str], directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "output"
+        self._read = 0  # bytes that `new_lines` returned
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 [*program.command, *arguments],
@@ -89,6 +90,18 @@ class Running:
     @property
     def output(self) -> str:
         return self._log.read_text(errors="replace")
+
+    def new_lines(self) -> list[str]:
+        """The whole lines that it printed since this was asked last."""
+        with open(self._log, "rb") as log:
+            log.seek(self._read)
+            whole = log.read().rpartition(b"\n")[0]
+        self._read += len(whole) + 1 if whole else 0
+        return whole.decode(errors="replace").split("\n") if whole else []
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
 
     def tell(self, line: str) -> None:
         """Write a line to its standard input."""
@@ -232,6 +245,11 @@ def _node(client: str, program: str) -> Program:
         raise Unavailable("the program around the Node client needs Node and npm (nodejs, npm)")
     cache = _cached(client, lambda target: [npm, "install", "--no-audit", "--no-fund", "--prefix", target, client])
     return Program([runtime, str(_HERE / "node" / program)], {"NODE_PATH": str(cache / "node_modules")})
+
+
+def python_grpc(program: str) -> Program:
+    """A program of ours around the Python client of version 5, which the tests' own environment has."""
+    return Program([sys.executable, str(_HERE / "python" / f"{program}.py")], {})
 
 
 def cpp() -> Program:

@@ -18,6 +18,7 @@ from tests.support.cluster import Cluster, Process, eventually
 # The original asks after half messages every half minute by default; waiting for that shows nothing more.
 _ORIGINAL: Final = {
     "timerWheelEnable": "true",
+    "recallMessageEnable": "true",
     "enablePropertyFilter": "true",
     "transactionTimeOut": 2000,
     "transactionCheckInterval": 1000,

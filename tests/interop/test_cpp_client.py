@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.interop import programs, servers
@@ -28,8 +26,8 @@ def cpp(server: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Out
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_cpp(cpp: Outcome, check: str, expect: Callable[[Outcome, str], None]) -> None:
-    expect(cpp, check)
+def test_cpp(cpp: Outcome, check: str) -> None:
+    cpp.expect(check)
 
 
 def test_every_check_of_the_program_is_looked_at(cpp: Outcome) -> None:

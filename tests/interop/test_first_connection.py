@@ -6,6 +6,7 @@ the master stays away.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,24 +42,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-@pytest.fixture(scope="module", params=["the master", "a replica"])
-def access_point(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+Lives = Callable[[str, str], Outcome]
 
 
 @pytest.fixture(scope="module")
-def client(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+def lives(apache: Apache, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """What the program of a client found out that was given this access point, having lived through the loss of the master: it
+    lives once, for all its checks."""
+
+    @functools.cache
+    def lived(client: str, access_point: str) -> Outcome:
+        return _live(apache, cluster, tmp_path_factory.mktemp(client), client, access_point)
+
+    return lived
 
 
-@pytest.fixture(scope="module")
-def lived(
-    apache: Apache, cluster: Cluster, access_point: str, client: str, tmp_path_factory: pytest.TempPathFactory
-) -> Outcome:
-    """What the program found out, having lived through the loss of the master."""
-    directory = tmp_path_factory.mktemp(client)
+def _live(apache: Apache, cluster: Cluster, directory: Path, client: str, access_point: str) -> Outcome:
     try:
         program = CLIENTS[client](apache, directory)
     except Unavailable as reason:
@@ -83,11 +82,10 @@ def lived(
             cluster.make_whole()
 
 
+@pytest.mark.parametrize("access_point", ["the master", "a replica"])
 @pytest.mark.parametrize(
     ("client", "check"),
     [(client, check) for client in CLIENTS for check in CHECKS if check not in LACKS.get(client, ())],
-    indirect=["client"],
-    scope="module",
 )
-def test_a_client_with_its_defaults(lived: Outcome, check: str) -> None:
-    lived.expect(check)
+def test_a_client_with_its_defaults(lives: Lives, client: str, access_point: str, check: str) -> None:
+    lives(client, access_point).expect(check)

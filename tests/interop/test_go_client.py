@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.interop import programs, servers
@@ -29,8 +27,8 @@ def go(server: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Outc
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_go(go: Outcome, check: str, expect: Callable[[Outcome, str], None]) -> None:
-    expect(go, check)
+def test_go(go: Outcome, check: str) -> None:
+    go.expect(check)
 
 
 def test_every_check_of_the_program_is_looked_at(go: Outcome) -> None:

@@ -15,9 +15,10 @@ from tests.support.cluster import Cluster, eventually
 
 MANY = 1000
 CHECKS = (
-    *("simple", "push", "filter-tags", "filter-sql92", "fifo", "priority", "dead-letter", "renewal", "many-topics"),
+    *("simple", "push", "filter-tags", "filter-sql92", "fifo", "priority", "delay", "dead-letter", "renewal"),
+    "many-topics",
 )
-TYPES = {"fifo": "FIFO", "priority": "PRIORITY"}
+TYPES = {"fifo": "FIFO", "priority": "PRIORITY", "delay": "DELAY"}
 
 Make = Callable[[Apache, Path], Program]
 CLIENTS: dict[str, Make] = {
@@ -66,3 +67,13 @@ def test_a_client(outcome: Outcome, check: str) -> None:
 
 def test_every_check_of_the_programs_is_looked_at(outcome: Outcome) -> None:
     assert set(outcome.results) == set(CHECKS)
+
+
+def test_go_sends_ahead_and_recalls(apache: Apache, cluster: Cluster, tmp_path: Path) -> None:
+    try:
+        program = programs.go_grpc(tmp_path)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    cluster.admin.create_topic("go-delay", 4, "DELAY")
+    eventually("the topic's route", lambda: bool(cluster.admin.queue_offsets("go-delay")))
+    program.run([cluster.grpc_addresses[0], "go-delay", "go-delays", "delays"], tmp_path).expect("delay")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.interop import programs, servers
@@ -28,8 +26,8 @@ def node(server: servers.Server, tmp_path_factory: pytest.TempPathFactory) -> Ou
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_node(node: Outcome, check: str, expect: Callable[[Outcome, str], None]) -> None:
-    expect(node, check)
+def test_node(node: Outcome, check: str) -> None:
+    node.expect(check)
 
 
 def test_every_check_of_the_program_is_looked_at(node: Outcome) -> None:

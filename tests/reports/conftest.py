@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class SparkProcess:
-    """`python -m tasks.spark.server` on a data directory of its own."""
+    """`python -m tasks.spark.server` on a data directory of its own.
+
+    It has no cache directory: to write down the classes of its JVM, as the first server of a user does when it ends, takes longer
+    than all reports here. `test_archive` has a small program do that.
+    """
 
     def __init__(self, data_dir: Path, **variables: str) -> None:
         self.log = data_dir / "spark.log"
@@ -30,7 +34,7 @@ class SparkProcess:
             self.process = subprocess.Popen(
                 leashed([sys.executable, "-m", "tasks.spark.server"]),  # dies also when the test run is killed
                 cwd=ROOT,
-                env=self.environ,
+                env={name: value for name, value in self.environ.items() if name not in ("HOME", "XDG_CACHE_HOME")},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

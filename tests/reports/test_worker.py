@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -26,8 +27,10 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.record.properties import encode_properties
 from tests.reports.conftest import ROOT, SparkProcess
+from tests.support.beside import Beside
 from tests.support.client_bytes import encode_batch_body
 from tests.support.cluster import Cluster, eventually, free_ports
+from tests.support.forked import Forked, fork
 from tests.support.leash import leashed
 
 pytestmark = pytest.mark.slow
@@ -52,15 +55,16 @@ class Appliance:
             "PYTHONUNBUFFERED": "1",
         }
         self.data = Path(self.environ["LOGBOOM_DATA_DIR"])
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
+        self.beside = Beside(self.environ, self.data / "django.log")
         self.celery = Celery("tests", broker=self.redis_url, set_as_current=False)
 
     def start(self) -> None:
         self.start_redis()
-        self.run("-m", "webapp.appliance.prepare")
+        assert self.fork("prepare").wait(120) == 0, (self.data / "prepare.log").read_text()
         self.cluster.start()
-        self.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
-        self.celery_process("beat", "beat", "--pidfile", "")
+        self.celery_process("worker", "-Q", "default,reports", "--concurrency", "1")
+        self.celery_process("beat", "--pidfile", "")
 
     def start_redis(self) -> None:
         program = shutil.which("redis-server")
@@ -70,11 +74,7 @@ class Appliance:
     def celery_process(self, name: str, *arguments: str) -> None:
         heartbeat = self.data / f"{name}.heartbeat"
         heartbeat.unlink(missing_ok=True)
-        self.spawn(
-            name,
-            *(sys.executable, "-m", "celery", "-A", "tasks", *arguments, "--loglevel", "INFO"),
-            LOGBOOM_HEARTBEAT_FILE=str(heartbeat),
-        )
+        self.processes[name] = self.fork(name, str(heartbeat), *arguments, "--loglevel", "INFO")
         eventually(f"{name} beats", heartbeat.exists, 120)
 
     def spawn(self, name: str, *argv: str, **variables: str) -> None:
@@ -89,18 +89,17 @@ class Appliance:
                 start_new_session=True,
             )
 
-    def run(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=120
+    def fork(self, name: str, *arguments: str) -> Forked:
+        return fork(
+            "tests.reports.copies", [name, *arguments], ROOT, self.data / f"{name}.log", environment=self.environ
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def close(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
-                process.kill()
+                os.kill(process.pid, signal.SIGKILL)
                 process.wait(10)
+        self.beside.close()
         for each in self.cluster.processes:
             each.close()
         self.celery.close()
@@ -127,24 +126,20 @@ class Appliance:
 
     def make_run(self, **parameters: Any) -> str:
         run_id = str(uuid.uuid4())
-        program = (
-            "import django, json, sys; django.setup()\n"
-            "from webapp.reports.models import ReportRun\n"
-            "ReportRun.objects.create(pk=sys.argv[1], report='throughput', parameters=json.loads(sys.argv[2]))"
-        )
         given = {"topics": ["orders"], "start": None, "end": None, "minutes": 600, "top_keys": 3, **parameters}
-        self.run("-c", program, run_id, json.dumps(given))
+        self.beside.run(
+            "from webapp.reports.models import ReportRun\n"
+            f"ReportRun.objects.create(pk={run_id!r}, report='throughput', parameters={given!r})"
+        )
         self.celery.send_task("tasks.reports.run", [run_id], queue="reports")
         return run_id
 
     def make_operation(self, kind: str, **parameters: Any) -> str:
         operation_id = str(uuid.uuid4())
-        program = (
-            "import django, json, sys; django.setup()\n"
+        self.beside.run(
             "from webapp.operations.models import Operation\n"
-            "Operation.objects.create(pk=sys.argv[1], kind=sys.argv[2], parameters=json.loads(sys.argv[3]))"
+            f"Operation.objects.create(pk={operation_id!r}, kind={kind!r}, parameters={parameters!r})"
         )
-        self.run("-c", program, operation_id, kind, json.dumps(parameters))
         self.celery.send_task("tasks.operations.run", [operation_id], queue="default")
         return operation_id
 
@@ -215,11 +210,7 @@ def test_a_report_runs_and_leaves_rows_and_a_file(appliance: Appliance) -> None:
 def test_cancelling_ends_it_and_the_next_report_works_in_the_same_session(appliance: Appliance) -> None:
     run_id = appliance.make_run()
     appliance.wait_reading(run_id)
-    appliance.run(
-        "-c",
-        "import django, sys; django.setup()\nfrom webapp.reports import stream\nstream.request_cancel(sys.argv[1])",
-        run_id,
-    )
+    appliance.beside.run(f"from webapp.reports import stream\nstream.request_cancel({run_id!r})")
     found = appliance.wait_state(run_id, "cancelled", "succeeded", "failed", timeout_s=60)
     assert (found["state"], found["reason"]) == ("cancelled", "cancelled on request")
     assert appliance.rows(run_id, "throughput"), "what was shown stays"
@@ -234,7 +225,7 @@ def test_a_restarted_redis_ends_no_report(appliance: Appliance) -> None:
     store = redis.Redis.from_url(appliance.redis_url)
     claim = f"logboom:claim:report:{run_id}"
     assert store.exists(claim)
-    appliance.processes["redis"].kill()
+    os.kill(appliance.processes["redis"].pid, signal.SIGKILL)
     appliance.processes["redis"].wait(10)
     appliance.start_redis()
     found = appliance.wait_state(run_id, "succeeded", "failed")
@@ -270,7 +261,7 @@ def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> No
 
     eventually("the new topic is on the page", shown, 30)
     collector = appliance.processes["collector"]
-    collector.terminate()
+    os.kill(collector.pid, signal.SIGTERM)
     assert collector.wait(60) == 0
     store.close()
 
@@ -294,12 +285,12 @@ def test_a_stopped_worker_ends_its_report_with_the_reason(appliance: Appliance) 
     run_id = appliance.make_run()
     appliance.wait_reading(run_id)
     worker = appliance.processes["worker"]
-    worker.terminate()
+    os.kill(worker.pid, signal.SIGTERM)
     worker.wait(60)
     found = appliance.report(run_id)
     assert found["state"] == "failed"
     assert "The appliance was stopped while this report ran" in found["reason"]
-    appliance.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
+    appliance.celery_process("worker", "-Q", "default,reports", "--concurrency", "1")
 
 
 def test_a_killed_worker_leaves_no_job_and_the_janitor_says_what_happened(
@@ -308,10 +299,10 @@ def test_a_killed_worker_leaves_no_job_and_the_janitor_says_what_happened(
     run_id = appliance.make_run()
     appliance.wait_reading(run_id)
     generation = _jvm(spark_process)
-    os.killpg(appliance.processes["worker"].pid, 9)
+    os.killpg(appliance.processes["worker"].pid, signal.SIGKILL)
     appliance.processes["worker"].wait(10)
     eventually("Spark is replaced, since the report left things behind", lambda: _jvm(spark_process) != generation, 60)
-    appliance.celery_process("worker", "worker", "-Q", "default,reports", "--concurrency", "1")
+    appliance.celery_process("worker", "-Q", "default,reports", "--concurrency", "1")
     found = appliance.wait_state(run_id, "failed", timeout_s=120)
     assert found["reason"].startswith("The worker that ran this report gave no sign of life")
     again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")

@@ -42,6 +42,7 @@ from tests.sim.delays import DELAYS, retry_service, watch
 from tests.sim.links import Link, dial
 from tests.sim.loop import SimLoop
 from tests.sim.repairs import SECRET, Repairs, mend
+from tests.sim.timer_settings import timer_settings
 from tests.sim.transactors import TRANSACTIONS, Connected
 from tests.sim.world import Action, Network, Node, World
 from tests.support.disks import FaultyDisk, PowerLost
@@ -67,9 +68,12 @@ _POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000, inherited_lease_ms=
 class SimReplica:
     """The driver as `BrokerCore` wants it."""
 
-    def __init__(self, driver: ReplicationDriver, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, driver: ReplicationDriver, now_ms: Callable[[], int], appended: Callable[[int, int], None]
+    ) -> None:
         self._driver = driver
         self._now_ms = now_ms
+        self._appended = appended
         self.add_role_listener = driver.role_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
 
@@ -90,6 +94,7 @@ class SimReplica:
         return self._driver.machine.confirm_offset
 
     def on_appended(self, end_offset: int) -> None:
+        self._appended(self._driver.machine.log.end_offset, end_offset)
         self._driver.on_appended(end_offset, self._now_ms())
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
@@ -130,6 +135,10 @@ class SimBroker(Node):
         self.repairs: Repairs
         self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
         self.began_ms = 0.0  # its present life
+        self.append_listeners: list[
+            Callable[[int, int], None]
+        ] = []  # of that; they get the begin and the end of what is appended
+        self.first_clocks = 0, 0  # what its wall clock and its monotonic one showed when its process began
         self.waiting = 0  # sends of this life that were not answered yet
         self.cluster: SimCluster | SideGroup
         self.is_retired = False  # nobody starts it again
@@ -211,7 +220,14 @@ class SimBroker(Node):
 
         given = (
             BrokerIdentity(CLUSTER, self.group, self.store_host),
-            CoreSettings(self.store_settings, self._journal, _POP, Live(TRANSACTIONS), delays=DELAYS),
+            CoreSettings(
+                self.store_settings,
+                self._journal,
+                _POP,
+                Live(TRANSACTIONS),
+                delays=DELAYS,
+                timers=Live(timer_settings(self.world)),
+            ),
             Environment(self.disk, self, self.wall_ms, self.rng, random_bits=self._rng_of_tags.getrandbits),
         )
         store = open_store(*given, ask_first=ask_first)
@@ -225,8 +241,12 @@ class SimBroker(Node):
             now_ms=self.monotonic_ms(),
         )
         driver.damage_listeners.append(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
+        self.append_listeners = []
+        self.first_clocks = self.wall_ms(), self.monotonic_ms()
         try:
-            core = BrokerCore(*given, Connected(self), replicated, SimReplica(driver, self.monotonic_ms))
+            core = BrokerCore(
+                *given, Connected(self), replicated, SimReplica(driver, self.monotonic_ms, self._note_append)
+            )
         except CorruptedFile:
             store.abandon()
             raise
@@ -237,6 +257,9 @@ class SimBroker(Node):
         core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
         self.retry = retry_service(self)
         watch(self)
+        for addition in getattr(self.cluster, "additions", ()):
+            if hasattr(addition, "built"):
+                addition.built(self)
         life = self.life
         driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
         driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
@@ -399,6 +422,11 @@ class SimBroker(Node):
                 self.cluster.became_master(self)
 
     # ---- clients
+
+    def _note_append(self, start: int, end_offset: int) -> None:
+        """The master's log grew; at the begin of it may be the end of a file that had no room."""
+        for listener in self.append_listeners:
+            listener(start, end_offset)
 
     def take_send(self, drafts: list[Draft], answered: Callable[[list[SendOutcome]], None]) -> None:
         """A client's send; `answered` is called in this life only, and once."""

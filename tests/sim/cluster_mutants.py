@@ -225,7 +225,7 @@ MUTANTS = (
         ((Journal, "when_acknowledged", _at_once),),
         full("processes"),
         within=60,
-        first=9,
+        first=17,
     ),
     Mutant(
         "an id again",
@@ -401,6 +401,7 @@ MUTANTS = (
         ((Finishing, "_flush", _answer_acks_at_once),),
         full("power"),
         within=60,
+        first=1,
     ),
     Mutant(
         "pop: leases end",

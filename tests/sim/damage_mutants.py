@@ -190,6 +190,7 @@ MUTANTS = (
         ((checksum, "_LEAST_LIKE", 10),),
         rotting(),
         within=80,
+        first=26,
     ),
     Mutant(
         "numbers up to the damage",

@@ -180,8 +180,8 @@ def check_delays(cluster: SimCluster, broker: SimBroker) -> None:
     """What was acknowledged is delivered, in the order of its level, and once unless a master went; what was given back comes
     again, counts, and ends as a dead letter."""
     require, history = cluster.world.require, cluster.history
-    delivered = [each for topic in (DELAYED_TOPIC, RETRY_TOPIC) for each in _records(broker, topic)]
-    waited = [each for queue_id in range(len(_DELAYS_MS)) for each in _records(broker, SCHEDULE_TOPIC, queue_id)]
+    delivered = [each for topic in (DELAYED_TOPIC, RETRY_TOPIC) for each in records_of(broker, topic)]
+    waited = [each for queue_id in range(len(_DELAYS_MS)) for each in records_of(broker, SCHEDULE_TOPIC, queue_id)]
     arrived = Counter(map(_key, delivered))
     for body in sorted(history.delayed_acknowledged):
         require(bool(arrived[body, 0]), f"{broker.name} lost the delayed message {body[:20]!r}")
@@ -196,7 +196,7 @@ def check_delays(cluster: SimCluster, broker: SimBroker) -> None:
         by_place = sorted(delivered, key=lambda each: each.physical_offset)
         found = _first_ones(each for each in by_place if each.property_map()["DELAY"] == level)
         require(found == wanted, f"{broker.name} delivers level {level} in another order than it was sent")
-    dead = {_key(each) for each in _records(broker, DEAD_TOPIC)}
+    dead = {_key(each) for each in records_of(broker, DEAD_TOPIC)}
     for body, times in sorted(history.given_back):
         came = arrived[body, times + 1] if times < MAX_RETRIES else (body, times + 1) in dead
         require(bool(came), f"{broker.name} lost {body[:20]!r}, which was given back for the {times + 1}. time")
@@ -211,7 +211,8 @@ def _key(record: Record) -> tuple[bytes, int]:
     return record.body, record.reconsume_times
 
 
-def _records(broker: SimBroker, topic: str, queue_id: int = 0) -> list[Record]:
+def records_of(broker: SimBroker, topic: str, queue_id: int = 0) -> list[Record]:
+    """All of a queue."""
     store = broker.core.store
     found: list[Record] = []
     while len(found) < store.max_offset(topic, queue_id):

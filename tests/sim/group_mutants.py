@@ -461,6 +461,7 @@ MUTANTS = (
         _says(_refused_for_nothing),
         ((SyncState, "refused", _refused_for_nothing), (SyncState, "leave_joining", _stay)),
         light(ends_without_one=True),
+        first=37,
     ),
     Mutant(
         "offsets only grow",

@@ -17,6 +17,7 @@ from tests.sim.originals import Originals
 from tests.sim.resets import Resets
 from tests.sim.side_group import SecondGroup
 from tests.sim.through_replicas import ThroughReplicas
+from tests.sim.timer_checks import Timed
 from tests.sim.twins import Twins
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "offset resets": Resets,
     "replica of the original": Originals,
     "second group": SecondGroup,
+    "timers": Timed,
 }
 _SHARES: Final = {
     "copied directories": 0.12,
@@ -58,6 +60,7 @@ _SHARES: Final = {
     "offset resets": 0.15,
     "replica of the original": 0.1,
     "message groups": 0.12,
+    "timers": 0.15,
 }
 # Where one disk is damaged the others must be there, and nothing else may go wrong with them.
 _NOT_IN: Final = frozenset({"rot", "decay", "memory"})

@@ -37,7 +37,7 @@ class DoesNotFit(Exception):
 class Mutant:
     """`patches` are (owner, attribute, replacement). It is looked for `within` that many stories, from seed `first` on.
 
-    One that full stories find begins with the seed that found it last: the stories before it would only take time.
+    One that is found late begins with the seed that found it last: the stories before it would only take time.
 
     `window` is what it opens: an id of the table in docs/RELIABILITY.md, or the name of something that is not in it. A quick one
     is looked for in every run of the tests.
@@ -110,12 +110,18 @@ def light(
 
 
 def full(
-    mood: str, *, settings: ReplicationSettings | None = None, fault_ms: float = 3000, ingredients: tuple[str, ...] = ()
+    mood: str,
+    *,
+    settings: ReplicationSettings | None = None,
+    fault_ms: float = 3000,
+    ingredients: tuple[str, ...] = (),
+    without_clients: tuple[str, ...] = (),
 ) -> Tell:
-    """Stories of whole clusters, in one mood and with these ingredients."""
+    """Stories of whole clusters, in one mood, with these ingredients and without these clients."""
 
     def tell(seed: int) -> None:
-        SimCluster(Story(seed, mood, fault_ms, frozenset(ingredients)), settings=settings).run()
+        story = Story(seed, mood, fault_ms, frozenset(ingredients), without_clients=frozenset(without_clients))
+        SimCluster(story, settings=settings).run()
 
     return tell
 

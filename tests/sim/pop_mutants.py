@@ -137,6 +137,7 @@ MUTANTS = (
         ((giving, "released_of", _let_go_of_all),),
         full("calm"),
         within=10,
+        first=1,
     ),
     Mutant(
         "pop: deliveries are not counted",

@@ -114,6 +114,7 @@ class Proxy:
             self.clients,
             nowhere,
             core.transactions,
+            core.timed,
             core.store,
             core.progress,
             core.counters,

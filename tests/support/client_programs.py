@@ -38,9 +38,9 @@ class Program:
         self._process = process
         self._errors = errors
 
-    async def said(self) -> Any:
+    async def said(self, patience_s: float = 60) -> Any:
         assert self._process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience_s):
             line = await self._process.stdout.readline()
         assert line, f"the program ended: {self._errors.read_text()}"
         return json.loads(line)

@@ -77,11 +77,14 @@ class Process:
         *,
         program: str = sys.executable,
         environment: Mapping[str, str] | None = None,
+        namespace: str = "",
     ) -> None:
+        """`environment` is what it finds in its environment besides ours; it runs in the network namespace, if one is named."""
         self.name = name
         self.starts = 0
         self._command = [program, *arguments]
-        self._environment = environment
+        self._environment = environment or {}
+        self._namespace = namespace
         self._log = log
         self._process: subprocess.Popen[bytes] | Forked | None = None
 
@@ -103,12 +106,19 @@ class Process:
         assert not self.is_running, f"{self.name} runs already"
         self.starts += 1
         match self._command:
-            case [sys.executable, "-m", name, *arguments] if IS_TEST and name in PROGRAMS and self._environment is None:
-                self._process = fork(name, arguments, ROOT, self._log)
+            case [sys.executable, "-m", name, *arguments] if IS_TEST and name in PROGRAMS and not self._environment:
+                self._process = fork(f"{name}.__main__", arguments, ROOT, self._log, self._namespace)
             case command:
+                # `ip netns exec` becomes the program that it starts, so the process id is the daemon's own
+                inside = ["ip", "netns", "exec", self._namespace] if self._namespace else []
                 with open(self._log, "ab") as log:
                     self._process = subprocess.Popen(
-                        command, cwd=ROOT, env=self._environment, stdout=log, stderr=log, start_new_session=True
+                        [*inside, *command],
+                        cwd=ROOT,
+                        env={**os.environ, **self._environment},
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
                     )
 
     def kill(self) -> None:

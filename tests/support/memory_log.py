@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from brokerd.delay.levels import DEFAULT_DELAYS, schedule_code
+from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
+from brokerd.store.again import Copies, Looked, Names, PythonAgain
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft, check_draft, encode_draft, takes_queue_offset
 from brokerd.store.put_status import PutStatus
@@ -16,15 +17,16 @@ from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetS
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import Unit
+from brokerd.timers.codes import CODE_RULES
 from remoting import codes
 from remoting.errors import InvalidParameter, LogboomError, NotMaster, RequestError, StorageError
 from remoting.java_hash import java_hash
-from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties, tags_code
 
 HOST = b"\x7f\0\0\1\0\0\x2a\x9f"
 LARGEST_RECORD_BYTES = StoreSettings().largest_record_bytes
+_CODE_RULES = {**code_rules(DEFAULT_DELAYS), **CODE_RULES}
 
 
 class MemoryRecordLog:
@@ -38,7 +40,7 @@ class MemoryRecordLog:
         self.refusal: LogboomError | None = None
         self.refuses_after: int | None = None  # so many appends
         self.illegal: bytes | None = None  # a body that cannot be stored
-        self.end_offset = 0
+        self.begin_offset = self.end_offset = 0
         self.appends = 0
         self.going_offset = 0
         self.listeners: list[Callable[[Sequence[Arrival]], None]] = []
@@ -57,6 +59,10 @@ class MemoryRecordLog:
 
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
         return self.append_messages([draft(topic, body, 0, tag=kind) for kind, body in records])
+
+    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
+        places = self.append_placed([draft(topic, body, 0, tag=kind), *drafts_of(behind)])
+        return places[0].end_offset, places[-1].end_offset
 
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         return self.append_placed(drafts)[-1].end_offset
@@ -94,6 +100,15 @@ class MemoryRecordLog:
 
     def undispatched_units(self, topic: str) -> Sequence[Unit]:
         return [unit for name, queue_id, unit in self._tail if (name, queue_id) == (topic, 0)]
+
+    def undispatched_codes(self, topic: str, start: int) -> Sequence[int] | None:
+        return [code for begin, _, code in self.undispatched_units(topic) if begin >= start]
+
+    def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
+        """The same as the store's, in Python."""
+        there = [(offset, size if offset in self._records else 0, code) for offset, size, code in units]
+        content = b"".join([self._records[offset] for offset, size, _ in there if size])
+        return PythonAgain(HOST, LARGEST_RECORD_BYTES).look(content, there, places, names)
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._records.get(physical_offset)
@@ -203,6 +218,7 @@ class MemoryRecordLog:
     def cut(self, end_offset: int) -> None:
         """Truncate: forget every record that starts at or after the position."""
         self._tail = [each for each in self._tail if each[2][0] < end_offset]
+        self._appended.clear()
         for key, units in self._dispatched.items():
             while units and units[-1][0] >= end_offset:
                 units.pop()
@@ -272,12 +288,8 @@ class MemoryRecordLog:
         self._records[self.end_offset] = record
         if in_queue:
             self._appended[key] = queue_offset + 1
-            is_waiting = each.topic == SCHEDULE_TOPIC
-            code = (
-                schedule_code(each.properties, store_timestamp_ms, DEFAULT_DELAYS)
-                if is_waiting
-                else tags_code(each.properties)
-            )
+            rule = _CODE_RULES.get(each.topic)
+            code = tags_code(each.properties) if rule is None else rule(each.properties, store_timestamp_ms)
             self._tail.append((*key, (self.end_offset, len(record), code)))
         place = AppendResult(
             self.end_offset, len(record), queue_offset if in_queue else -1, self.end_offset + len(record)
@@ -291,6 +303,11 @@ _KINDS = (
     *("topicPut", "topicsDeleted", "groupPut", "groupDeleted", "offsets", "add"),
     *("offsetsReset", "resetsTaken", "requestMode", "forbidden"),
 )
+
+
+def drafts_of(pieces: Sequence[Draft | Copies]) -> list[Draft]:
+    """What is appended, message by message."""
+    return [each for piece in pieces for each in (piece.drafts() if isinstance(piece, Copies) else (piece,))]
 
 
 def draft(

@@ -23,7 +23,7 @@ HEAD = """\
 
 Every request of RocketMQ's remoting protocol that Logboom knows, made from `remoting/registry.py` by
 `python -m tests.support.protocol_page`; change it there. Any other code is answered with response code 3, ` request type N not
-supported`, and one that is declined with the reason behind that. Codes from 12000 on are our own.
+supported`. Codes from 12000 on are our own.
 
 **Who answers.** "Any broker": what takes a master, a replica refuses with its own answer. "The master": a replica answers
 SERVICE_NOT_AVAILABLE (14). "The controller that leads": the others answer CONTROLLER_NOT_LEADER (2007). Every controller is a
@@ -42,10 +42,17 @@ brings what the client answers, and `$stream_closed` that nobody listens there a
 in the queues here, and whether anything from before it is `left`; without a group only the latter. OPEN_GATE (12031) lets ordered
 groups wait no more for what of `topic` lies in the broker group `brokerName`.
 
+**Messages for a moment.** A send with `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` or `TIMER_DELIVER_MS` (the first that is there counts;
+a delay level beats them), or with `delivery_timestamp` over gRPC, is delivered then, and one whose moment has passed at once. The
+setting `timers.max_ahead_s` bounds how far ahead that may be. The answer has a `recallHandle`, which RECALL_MESSAGE (370) and
+gRPC's `RecallMessage` take until the message is delivered; a handle that was altered, one of another broker group, and a second
+recall are refused (604, BAD_REQUEST). Messages of a batch may each have a moment, the batch has none. GET_TIMER_METRICS (61)
+counts what waits for all topics together.
+
 **gRPC** is another port: every method of `apache.rocketmq.v2.MessagingService`, on every broker, where a replica has the master
-answer what only that can. `RecallMessage` is declined with NOT_IMPLEMENTED, what is of lite topics with UNSUPPORTED. The same
-port takes what clients export of themselves: `Export` of OpenTelemetry's `MetricsService` and `TraceService`, protocol version 1
-([METRICS.md](METRICS.md)).
+answer what only that can. A recall of what another broker group holds is passed on to that group. What is of lite topics is
+declined with UNSUPPORTED. The same port takes what clients export of themselves: `Export` of OpenTelemetry's `MetricsService` and
+`TraceService`, protocol version 1 ([METRICS.md](METRICS.md)).
 
 | code | name | who answers | what it needs |
 |---|---|---|---|
@@ -53,7 +60,7 @@ port takes what clients export of themselves: `Export` of OpenTelemetry's `Metri
 
 
 def line(row: Row) -> str:
-    who = f"declined: {row.declined}" if row.declined else ", ".join(WHO[by] for by in row.by)
+    who = ", ".join(WHO[by] for by in row.by)
     return f"| {row.code} | {row.name} | {who} | {row.need.text} |\n"
 
 

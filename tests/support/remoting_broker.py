@@ -11,12 +11,13 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
+from brokerd.delay.rules import schedule
 from brokerd.members.registry import ClientRegistry
 from brokerd.placement.service import PlacementService
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
-from brokerd.processors.administration.state import StateFigures, StateProcessor
+from brokerd.processors.administration.state import StateFigures, StateParts, StateProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -32,6 +33,7 @@ from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors, handlers_of, on_master
+from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
 from brokerd.replication.facts import ReplicaFacts
@@ -52,6 +54,7 @@ from remoting.frame import Command
 from remoting.settings import Live
 from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.pop_broker import PopBroker
+from tests.support.timers import StillTimers, timed_messages
 from tests.support.turns import Turns
 
 
@@ -191,7 +194,10 @@ class RemotingBroker(PopBroker):
         check_back = CheckBack(
             transaction_topics, self.clients, "broker-a", self.turns, transaction_settings, move_up_bytes=1 << 20
         )
-        self.transactions = TransactionService(transaction_topics, check_back, transaction_settings)
+        self.transactions = TransactionService(
+            transaction_topics, check_back, transaction_settings, lambda draft: schedule(draft, DEFAULT_DELAYS)
+        )
+        self.timers = StillTimers(self.turns.wall_ms)
         ranges: Any = self.log
         self.locks = QueueLocks()
         self.schedule = Deliverer(DEFAULT_DELAYS, self.metadata, self.log, self.turns, self.turns.wall_ms)
@@ -231,7 +237,10 @@ class RemotingBroker(PopBroker):
             MessageProcessor(self.log, NoIndex()),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             HandoverProcessor("broker-a", self.pop_service.answers, self.placements, self.pop_service.gate),
-            StateProcessor("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
+            StateProcessor(
+                StateParts("cluster", consumption, lambda: REPLICA, LOCAL_LOG, figures, self.turns.wall_ms),
+                self.turns.call_soon,
+            ),
             LockProcessor(
                 self.locks,
                 self.metadata,
@@ -241,6 +250,13 @@ class RemotingBroker(PopBroker):
             ),
             TransactionProcessor(self.transactions),
             SendBackProcessor(self.retry, self.schedule.offsets, version),
+            RecallProcessor(
+                timed_messages(self.timers),
+                self.metadata.topic,
+                lambda: TimerProgress(self.turns.wall_ms(), 7, 3),
+                version,
+                self.turns.wall_ms,
+            ),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

@@ -64,6 +64,11 @@ class Turns:
         """How many timers are set."""
         return sum(not turn.cancelled for _, _, turn in self._due)
 
+    def run_one(self) -> None:
+        """What falls due next, if that is now."""
+        if self._due and self._due[0][0] <= self._now_s:
+            heapq.heappop(self._due)[2].run()
+
     def run(self, ms: float = 0) -> None:
         """Move the clock on and run everything that falls due on the way."""
         end_s = self._now_s + ms / 1000

@@ -120,6 +120,7 @@ class FakeCluster:
     sent: ClassVar[list[dict[str, Any]]] = []
     decided: ClassVar[list[tuple[str, bool]]] = []
     undecided: ClassVar[Exception | None] = None
+    recall_handle: ClassVar[str] = ""  # of what is sent
     error: ClassVar[Exception | None] = None
 
     @classmethod
@@ -130,6 +131,7 @@ class FakeCluster:
         cls.sent.clear()
         cls.decided.clear()
         cls.undecided = None
+        cls.recall_handle = ""
         cls.queues.clear()
         cls.min_offsets.clear()
         cls.error = None
@@ -235,7 +237,8 @@ class FakeCluster:
         offset = self.store(topic, 0, body, {**(properties or {}), "KEYS": keys, "TAGS": tag})
         self.sent.append({"properties": properties, "message_group": message_group, "transaction": transaction})
         place = {"queueId": "0", "queueOffset": str(offset), "brokerName": "broker-a"}
-        return {"msgId": "7F000001", "transactionId": "0AB1", **place}
+        handle = {"recallHandle": self.recall_handle} if self.recall_handle else {}
+        return {"msgId": "7F000001", "transactionId": "0AB1", **place, **handle}
 
     def end_transaction(self, topic: str, sent: Mapping[str, str], *, commit: bool) -> None:
         if self.undecided is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 from django.core.management import CommandError, call_command
 from pytest_django.live_server_helper import LiveServer
 
-from tests.web.fakes import RecordingQueue
+from remoting.group_settings import settings_of
+from tests.web.fakes import FakeCluster, RecordingQueue
 from webapp.accounts import services, tokens
 from webapp.accounts.models import ApiToken, User
 from webapp.api import client
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.prepare import ensure_cli_token
+from webapp.audit.models import AuditEntry
 from webapp.operations import progress
 from webapp.operations.models import Operation
 
@@ -75,6 +78,31 @@ def test_topics_and_groups_from_scripts(monkeypatch: pytest.MonkeyPatch) -> None
     assert run("group", "create", "mail", "--fifo") == "created mail\n"
     assert "billing\tlag 30\t1 members" in run("group", "list")
     assert run("group", "delete", "audit_log") == "deleted audit_log\n"
+
+
+@pytest.mark.usefixtures("at_live_server")
+def test_settings_of_a_group_from_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecordingQueue, "send", worker("CONFIRMED"))
+    FakeCluster.settings["billing"] = settings_of({"invisible.max.ms": "30000"})
+    named = ("--order-scope", "QUEUE", "--invisible-min-ms", "20000", "--invisible-default-ms", "none")
+    assert run("group", "set", "billing", *named) == "changed billing\n"
+    changed = Operation.objects.get()
+    assert (changed.kind, changed.parameters) == (
+        "group.update",
+        {"name": "billing", "order_scope": "QUEUE", "invisible_min_ms": 20_000, "invisible_default_ms": None},
+    )
+    assert [entry.action for entry in AuditEntry.objects.filter(operation_id=changed.pk)] == ["group.update"]
+    assert "must not be more than invisible_max_ms, which is 30000" in str(
+        refused("group", "set", "billing", "--invisible-min-ms", "30001")
+    )
+    assert "Name at least one of" in str(refused("group", "set", "billing"))
+    assert "There is no consumer group" in str(refused("group", "set", "nobody", "--order-scope", "QUEUE"))
+    assert "invisible-max-ms" in str(refused("group", "set", "billing", "--invisible-max-ms", "soon"))
+    assert "invisible_max_ms\tnone" in run("group", "settings", "billing").splitlines()
+    assert json.loads(run("group", "settings", "billing", "--json"))["order_scope"] is None
+    run("group", "create", "made", "--fifo", "--order-scope", "QUEUE", "--invisible-max-ms", "5000")
+    parameters = Operation.objects.get(kind="group.create").parameters
+    assert (parameters["order_scope"], parameters["invisible_max_ms"]) == ("QUEUE", 5000)
 
 
 def test_where_nothing_is_found_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from remoting import codes
 from remoting.errors import RequestError, RequestTimeout
 from tests.web.fakes import FakeCluster, MemorySnapshots, snapshot_document
 from webapp import snapshot
+from webapp.messages.types import FIELDS
 from webapp.operations.models import Operation
 
 LONG = "settlements-of-the-second-warehouse-in-the-north-by-day-and-currency_" + "x" * 21
@@ -56,6 +57,9 @@ def forget_snapshot() -> None:
         ("later", {"delay_level": 0}, "delay_level", "must be from 1 to 3"),
         ("later", {"delay_level": 4}, "delay_level", "must be from 1 to 3"),
         ("later", {"delay_level": 1, "message_group": "g"}, "message_group", "it is for FIFO topics"),
+        ("later", {"deliver_at": "soon"}, "deliver_at", "must be RFC 3339"),
+        ("later", {"delay_level": 1, "deliver_at": "2026-01-31T12:00:00Z"}, "deliver_at", "either this or delay_level"),
+        ("plain", {"deliver_at": "2026-01-31T12:00:00Z"}, "deliver_at", "it is for DELAY topics"),
         ("paid", {}, "decision", "the topic is TRANSACTION, so say what becomes of the message"),
         ("paid", {"decision": "commit", "message_group": "g"}, "message_group", "it is for FIFO topics"),
         ("plain", {"message_group": "g"}, "message_group", "it is for FIFO topics, and this topic is NORMAL"),
@@ -85,6 +89,21 @@ def test_a_delayed_message_says_that_it_waits_and_no_place_in_its_topic(operator
     result = send(operator, "later", delay_level=3, properties={"a": "b"}).json()["result"]
     assert FakeCluster.sent[0]["properties"] == {"a": "b", "DELAY": "3"}
     assert (result["queue_id"], result["queue_offset"], result["unique_id"]) == (None, None, "0AB1")
+
+
+@pytest.mark.parametrize("given", ["2026-01-31T12:00:00.250Z", "2026-01-31T13:00:00.250+01:00", "1769860800250"])
+def test_a_message_with_a_delivery_time_waits_and_can_be_recalled(operator: Client, given: str) -> None:
+    FakeCluster.recall_handle = "djEgbGF0ZXI="
+    result = send(operator, "later", deliver_at=given).json()["result"]
+    assert FakeCluster.sent[0]["properties"] == {"TIMER_DELIVER_MS": "1769860800250"}
+    assert (result["deliver_at"], result["recall_handle"]) == ("2026-01-31T12:00:00.250Z", "djEgbGF0ZXI=")
+    assert (result["queue_id"], result["queue_offset"]) == (None, None)
+
+
+def test_a_delivery_time_that_has_passed_stores_the_message_in_its_topic(operator: Client) -> None:
+    result = send(operator, "later", deliver_at="2026-01-31T12:00:00Z").json()["result"]
+    assert "recall_handle" not in result
+    assert result["queue_offset"] is not None
 
 
 @pytest.mark.parametrize(("decision", "is_commit"), [("commit", True), ("rollback", False)])
@@ -128,14 +147,14 @@ def test_without_a_snapshot_the_brokers_say_the_type(operator: Client) -> None:
     [
         ("plain", set()),
         (LONG, {"message_group"}),
-        ("later", {"delay_level"}),
+        ("later", {"delay_level", "deliver_at"}),
         ("paid", {"decision"}),
-        ("any", {"message_group", "delay_level", "decision"}),
+        ("any", {"message_group", "delay_level", "deliver_at", "decision"}),
     ],
 )
 def test_the_form_asks_for_what_the_type_needs(operator: Client, topic: str, shown: set[str]) -> None:
     text = operator.get(f"/topics/{topic}/").content.decode()
-    assert {field for field in ("message_group", "delay_level", "decision") if f'name="{field}"' in text} == shown
+    assert {field for field in FIELDS if f'name="{field}"' in text} == shown
 
 
 def test_the_form_keeps_what_was_chosen_and_says_what_is_missing(operator: Client) -> None:

@@ -62,7 +62,12 @@ class SendSerializer(serializers.Serializer):
         required=False, allow_blank=True, help_text="A FIFO topic needs it: within one the order is kept."
     )
     delay_level = serializers.IntegerField(
-        required=False, help_text="A DELAY topic needs it: 1 is the first of the brokers' levels."
+        required=False, help_text="A DELAY topic needs it, or deliver_at: 1 is the first of the brokers' levels."
+    )
+    deliver_at = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        help_text="When a message of a DELAY topic is delivered: RFC 3339 or milliseconds since 1970.",
     )
     decision = serializers.ChoiceField(
         choices=list(DECISIONS), required=False, help_text="A TRANSACTION topic needs it."

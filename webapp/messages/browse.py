@@ -93,7 +93,7 @@ def read_question(topic: str, given: Mapping[str, Any], default_offset: int = 0)
     group = rules.text("group", least=1, most=MAX_TOPIC_LENGTH)
     queue_id = rules.integer("queue_id", least=0, most=2**31 - 1, default=0)
     count = rules.integer("count", least=1, most=gateway.MAX_BROWSE, default=DEFAULT_COUNT)
-    at = _time(rules, given.get("time"))
+    at = rules.moment("time", timezone.get_current_timezone())
     if at is not None and given.get("offset") not in (None, ""):
         rules.refuse("offset", "give either an offset or a time, not both")
     offset = rules.integer("offset", least=0, most=MAX_INT64, default=default_offset)
@@ -157,21 +157,6 @@ def one(name: str, group: str, queue_id: int, offset: int) -> Message:
 def show(record: Record, group: str, limit: int = SHOWN_BYTES) -> Message:
     """A record ready to be shown."""
     return Message(record, group, open_body(record.body, record.sys_flag, limit), record.property_map())
-
-
-def _time(rules: Rules, given: Any) -> datetime | None:
-    """A time: RFC 3339, milliseconds since 1970, or what a datetime-local field sends (in the viewer's zone)."""
-    if given in (None, ""):
-        return None
-    text = str(given)
-    if text.isascii() and text.isdigit() and len(text) <= 14:
-        return _instant(int(text))
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        rules.refuse("time", "must be RFC 3339 such as 2026-01-31T12:00:00Z, or milliseconds since 1970")
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.get_current_timezone())
 
 
 def _instant(at_ms: int) -> datetime:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+from datetime import datetime
 from typing import Any
+
+from django.utils import timezone
 
 from remoting.names import MAX_TOPIC_LENGTH
 from remoting.record.layout import MAX_BODY_BYTES
@@ -37,6 +40,7 @@ RESERVED_PROPERTIES = frozenset(
         "TIMER_DELAY_MS",
         "TIMER_DELIVER_MS",
         "TIMER_DEL_UNIQKEY",
+        "TIMER_OUT_MS",
     ]
 )
 
@@ -56,7 +60,8 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
         rules.refuse("tag", "must not contain blanks or bars: a bar separates the tags of a subscription")
     if "topic" not in rules.broken:
         levels = delay_levels(cleaned["group"])
-        cleaned |= check_type(rules, type_of(topic), levels[-1][0] if levels else DEFAULT_LEVELS)
+        most = levels[-1][0] if levels else DEFAULT_LEVELS
+        cleaned |= check_type(rules, type_of(topic), most, timezone.get_current_timezone())
     rules.finish()
     return cleaned
 
@@ -122,6 +127,8 @@ def _send(actor: Actor, parameters: Parameters) -> Done:
     properties, decision = dict(parameters["properties"]), parameters["decision"]
     if parameters["delay_level"] is not None:
         properties["DELAY"] = str(parameters["delay_level"])
+    if parameters["deliver_at"] is not None:
+        properties["TIMER_DELIVER_MS"] = str(round(datetime.fromisoformat(parameters["deliver_at"]).timestamp() * 1000))
     with gateway.cluster() as client:
         stored = client.send(
             body=base64.b64decode(parameters["body_base64"]),
@@ -133,7 +140,8 @@ def _send(actor: Actor, parameters: Parameters) -> Done:
     if decision is not None:
         _decide(parameters["topic"], stored, decision)
     # What waits has no place in its topic yet: where it waits is no place to look it up.
-    waits = decision is not None or parameters["delay_level"] is not None
+    handle = stored.get("recallHandle")
+    waits = decision is not None or parameters["delay_level"] is not None or handle is not None
     return Done(
         {
             "message_id": stored.get("msgId"),
@@ -141,6 +149,7 @@ def _send(actor: Actor, parameters: Parameters) -> Done:
             "group": stored.get("brokerName"),
             "queue_id": int(stored["queueId"]) if "queueId" in stored and not waits else None,
             "queue_offset": stored.get("queueOffset") if not waits else None,
+            **({} if handle is None else {"recall_handle": handle}),
             **{field: parameters[field] for field in FIELDS if parameters[field] is not None},
         }
     )

@@ -1,12 +1,13 @@
 """What a message must say besides its body, by the type of its topic (pure)
 
-A FIFO topic takes messages with a message group, a DELAY topic such with a delay level, a TRANSACTION topic those whose
-transaction is decided; each of these is refused by the others, and by NORMAL and PRIORITY topics. A topic of any other type
-(MIXED, or not known) takes one of them or none.
+A FIFO topic takes messages with a message group, a DELAY topic such with a delay level or a delivery time, a TRANSACTION topic
+those whose transaction is decided; each of these is refused by the others, and by NORMAL and PRIORITY topics. A topic of any
+other type (MIXED, or not known) takes one of them or none.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, tzinfo
 from typing import Final
 
 from remoting.message_groups import MAX_GROUP_BYTES
@@ -17,11 +18,16 @@ ROLLBACK: Final = "rollback"
 DECISIONS: Final = {COMMIT: "commit: it is delivered", ROLLBACK: "roll back: nobody receives it"}
 DEFAULT_LEVELS: Final = 18
 
-FIELD_OF_TYPE: Final = {"FIFO": "message_group", "DELAY": "delay_level", "TRANSACTION": "decision"}
-FIELDS: Final = tuple(FIELD_OF_TYPE.values())
+TYPE_OF_FIELD: Final = {
+    "message_group": "FIFO",
+    "delay_level": "DELAY",
+    "deliver_at": "DELAY",
+    "decision": "TRANSACTION",
+}
+FIELDS: Final = tuple(TYPE_OF_FIELD)
 _MISSING: Final = {
     "FIFO": "is missing: the topic is FIFO, so each message names its message group, within which the order is kept",
-    "DELAY": "is missing: the topic is DELAY, so each message names the delay level after which it is delivered",
+    "DELAY": "is missing: the topic is DELAY, so each message names the delay level after which it is delivered, or deliver_at",
     "TRANSACTION": "is missing: the topic is TRANSACTION, so say what becomes of the message: commit or rollback",
 }
 
@@ -30,28 +36,38 @@ def fields_of(topic_type: str) -> tuple[str, ...]:
     """The fields that a message to a topic of this type may have."""
     if topic_type not in MESSAGE_TYPES:
         return FIELDS
-    return tuple(field for kind, field in FIELD_OF_TYPE.items() if kind == topic_type)
+    return tuple(field for field, kind in TYPE_OF_FIELD.items() if kind == topic_type)
 
 
-def check_type(rules: Rules, topic_type: str, levels: int) -> dict[str, str | int | None]:
+def check_type(rules: Rules, topic_type: str, levels: int, zone: tzinfo) -> dict[str, str | int | None]:
     """The fields of `FIELDS`, None where nothing is given; refuses what the topic's type asks for or does not take.
 
-    `levels` is how many delay levels there are.
+    `levels` is how many delay levels there are, `zone` that of the viewer.
     """
     given = [field for field in FIELDS if rules.has(field)]
-    own = FIELD_OF_TYPE.get(topic_type)
-    if own is not None and own not in given:
-        rules.refuse(own, _MISSING[topic_type])
-    for kind, field in FIELD_OF_TYPE.items():
-        if field in given and topic_type in MESSAGE_TYPES and field != own:
+    own = fields_of(topic_type)
+    if topic_type in _MISSING and not set(own) & set(given):
+        rules.refuse(own[0], _MISSING[topic_type])
+    for field in given:
+        if field not in own:
+            kind = TYPE_OF_FIELD[field]
             rules.refuse(field, f"must be left out: it is for {kind} topics, and this topic is {topic_type}")
-        elif field in given[1:] and topic_type not in MESSAGE_TYPES:
-            rules.refuse(field, f"must be left out: a message has either this or {given[0]}")
+        elif (first := next(each for each in given if each in own)) != field:
+            rules.refuse(field, f"must be left out: a message has either this or {first}")
     return {
         "message_group": _message_group(rules) if "message_group" in given else None,
         "delay_level": rules.integer("delay_level", least=1, most=levels) if "delay_level" in given else None,
+        "deliver_at": _deliver_at(rules, zone) if "deliver_at" in given else None,
         "decision": rules.choice("decision", tuple(DECISIONS)) if "decision" in given else None,
     }
+
+
+def _deliver_at(rules: Rules, zone: tzinfo) -> str | None:
+    """In UTC, to the millisecond."""
+    moment = rules.moment("deliver_at", zone)
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _message_group(rules: Rules) -> str:

@@ -6,8 +6,8 @@ first handover that it has not passed. It has passed one when it finished, in ev
 and passed there what was handed over to that source before.
 
 What the own queues say is looked up each time (`Passed`); other sources are asked by whoever carries questions to them, while
-somebody waits. Who has passed once has passed for good, as long as this broker is the master. Without handovers, which is nearly
-always, a plan pays for one look into a table.
+somebody waits. Who has passed once has passed for good, until it is reset here or another broker is the master. Without
+handovers, which is nearly always, a plan pays for one look into a table.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class _Waiting:
     until_ms: int
     init_mode: InitMode
     ask_ms: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, Question] = field(default_factory=dict)  # what each source was asked last
     silent: set[str] = field(default_factory=set)
 
 
@@ -135,14 +136,17 @@ class Gate:
                     continue
                 if waiting.ask_ms.setdefault(source, now_ms) <= now_ms:
                     waiting.ask_ms[source] = _ASKED
-                    questions.append(Question(source, topic, handover.version, group, waiting.init_mode))
+                    question = Question(source, topic, handover.version, group, waiting.init_mode)
+                    waiting.asked[source] = question
+                    questions.append(question)
         return questions
 
     def answered(self, question: Question, now_ms: int, *, has_passed: bool) -> None:
-        """A source said so. When nobody waits for that any more, the group may be another one of the same name by now."""
+        """A source said so. Whoever does not wait for that very answer any more may be reset since, or another group of the same
+        name."""
         topic, group = question.topic, question.group
         waiting = self._waiting.get((topic, group))
-        if waiting is None or waiting.version != question.version:
+        if waiting is None or waiting.asked.get(question.source) is not question:
             return
         waiting.silent.discard(question.source)
         waiting.ask_ms[question.source] = now_ms + ASK_AGAIN_MS
@@ -154,7 +158,7 @@ class Gate:
     def unanswered(self, question: Question, now_ms: int) -> None:
         """A source is down, or did not say in time."""
         waiting = self._waiting.get((question.topic, question.group))
-        if waiting is not None and waiting.version == question.version:
+        if waiting is not None and waiting.asked.get(question.source) is question:
             waiting.silent.add(question.source)
             waiting.ask_ms[question.source] = now_ms + ASK_AGAIN_MS
 
@@ -204,7 +208,8 @@ class Gate:
                 self._look(topic, group, waiting)
 
     def forget(self, *, topic: str | None = None, group: str | None = None) -> None:
-        """The topic or the group was deleted; or all, since this broker is not the master any more."""
+        """The topic or the group was deleted; or the group was reset in the topic, maybe to before a handover; or all, since this
+        broker is not the master any more. Who still waits is found again when it is woken."""
         for table in (self._passed, self._waiting):
             for key in [key for key in table if topic in (None, key[0]) and group in (None, key[1])]:
                 del table[key]
@@ -246,6 +251,7 @@ class Gate:
         else:
             waiting.version = handover.version
             waiting.ask_ms.clear()
+            waiting.asked.clear()
             waiting.silent.clear()
         for listener in self.opened:
             listener(topic, group)

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Final
+from typing import Any, Final
 
-from brokerd.members.consumer_groups import BROADCASTING
-from brokerd.metadata.configs import GroupConfig, TopicConfig
-from brokerd.metadata.consumer_rules import POP
+from brokerd.loop.in_turns import run_in_turns
 from brokerd.pop.order.gate import GateWait
+from brokerd.processors.administration.group_states import GroupStates
+from brokerd.processors.administration.topic_states import TopicStates
 from brokerd.processors.offsets.consumption import Consumption
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.store.log.commitlog import CommitLog
+from remoting.errors import LogboomError
 from remoting.facts.broker_state import (
     BrokerState,
     ChannelState,
     ClientTimesState,
-    ConsumedQueueState,
-    ConsumedTopicState,
-    GateState,
     GroupState,
-    MemberState,
     MissingState,
-    QueueState,
     QuorumState,
     ScheduleState,
     ScrubState,
-    SubscriptionState,
+    TimerState,
     TopicState,
     Totals,
     TransactionState,
-    WaitingMessageGroup,
 )
-from remoting.facts.codec import encode
+from remoting.facts.codec import encode_around, encode_item
 from remoting.frame import Command
-from remoting.group_settings import settings_of
 from remoting.transport.connection import RemotingConnection
 
-_MAX_WAITING_GROUPS: Final = 20  # told of each queue
+QUEUES_AT_ONCE: Final = 500  # in one turn of the loop: some milliseconds
+_CHEAP: Final = 4  # a queue is looked at in the time in which so many are encoded, or found
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +53,13 @@ class StateFigures:
     kernel: str | None = None  # where loops over messages run
     client_times: Callable[[], tuple[ClientTimesState, ...]] = tuple  # what clients measured lately
     message_group: Callable[[str, int, int], str] = lambda topic, queue_id, offset: ""  # of the message at that place
+    timers: Callable[[], TimerState] = TimerState
     gate_waits: Callable[[str], Iterable[GateWait]] = lambda group: ()  # of an ordered group, as `Gate` says
 
 
 @dataclass(frozen=True, slots=True)
-class StateProcessor:
-    """The handler. `log` knows where the local log begins and ends; `wall_ms` is the time of day."""
+class StateParts:
+    """What the document is made of. `log` knows where the local log begins and ends; `wall_ms` is the time of day."""
 
     cluster: str
     consumption: Consumption
@@ -73,34 +68,59 @@ class StateProcessor:
     figures: StateFigures
     wall_ms: Callable[[], int]
 
-    def handle(self, connection: RemotingConnection, request: Command) -> None:
-        connection.respond(request, body=encode(self.state()))
+
+class StateWalk:
+    """One look at all topics and groups in steps, in each of which the rest is as it is then.
+
+    Groups are looked at before topics, so that nobody is seen behind the end of a queue.
+    """
+
+    def __init__(self, parts: StateParts, topic_states: TopicStates, group_states: GroupStates) -> None:
+        self.topics: list[TopicState] = []
+        self.groups: list[GroupState] = []
+        self._parts = parts
+        self._topic_states = topic_states
+        self._group_states = group_states
+
+    def steps(self) -> Iterator[int]:
+        """How many queues each step was about."""
+        metadata, progress = self._parts.consumption.metadata, self._parts.consumption.progress
+        consumed, forbidden = progress.consumed(), metadata.forbidden()
+        yield sum(map(len, consumed.values())) // _CHEAP
+        for name, group in sorted(metadata.groups().items()):
+            self.groups.append(
+                (yield from self._group_states.of(group, consumed.get(name, ()), forbidden.get(name, ())))
+            )
+        topics, epoch = metadata.topics(), self._parts.replica().master_epoch
+        for _, topic in sorted(topics.items()):
+            self.topics.append(self._topic_states.of(topic, epoch))
+            yield 1 + topic.read_queue_nums
+        self._topic_states.forget_all_but(topics)
 
     def state(self) -> BrokerState:
-        replica, figures, metadata = self.replica(), self.figures, self.consumption.metadata
-        consumed, forbidden = self.consumption.progress.consumed(), metadata.forbidden()
+        """With what the steps found."""
+        parts = self._parts
+        replica, figures = parts.replica(), parts.figures
         leading, following = replica.leading, replica.following
         return BrokerState(
-            cluster_name=self.cluster,
-            broker_name=self.consumption.broker_name,
+            cluster_name=parts.cluster,
+            broker_name=parts.consumption.broker_name,
             broker_id=replica.broker_id or 0,
             role=replica.role.value,
             master_epoch=replica.master_epoch,
             sync_state_set=tuple(replica.sync_state_set),
-            min_offset=self.log.min_offset,
-            end_offset=self.log.end_offset,
-            flushed_offset=self.log.flushed_offset,
+            min_offset=parts.log.min_offset,
+            end_offset=parts.log.end_offset,
+            flushed_offset=parts.log.flushed_offset,
             confirm_offset=replica.confirm_offset,
             dispatched_offset=figures.dispatched_offset(),
             epochs=tuple(replica.epochs),
             counters=figures.totals(),
-            topics=tuple(self._topic(config) for _, config in sorted(metadata.topics().items())),
-            groups=tuple(
-                self._group(config, consumed.get(name, ()), forbidden.get(name, ()))
-                for name, config in sorted(metadata.groups().items())
-            ),
+            topics=tuple(self.topics),
+            groups=tuple(self.groups),
             transactions=figures.transactions(),
             schedule=figures.schedule(),
+            timers=figures.timers(),
             index_lag_bytes=figures.index_lag_bytes(),
             kernel=figures.kernel,
             scrub=figures.scrub(),
@@ -114,7 +134,7 @@ class StateProcessor:
             controllers_error=replica.controllers_error or None,
             stale_view=replica.stale_view or None,
             learner=replica.learner,
-            quorum=_dated(leading, self.wall_ms()) if leading is not None else None,
+            quorum=_dated(leading, parts.wall_ms()) if leading is not None else None,
             weaknesses=tuple(replica.weaknesses),
             # of the connections between brokers how far each replica is, and what does not change from one look to the next
             channel=ChannelState(
@@ -126,97 +146,63 @@ class StateProcessor:
             client_times=figures.client_times(),
         )
 
-    def _topic(self, config: TopicConfig) -> TopicState:
-        return TopicState(
-            name=config.name,
-            type=config.message_type,
-            perm=config.perm,
-            read_queues=config.read_queue_nums,
-            write_queues=config.write_queue_nums,
-            system=self.consumption.metadata.names.is_system_topic(config.name),
-            queues=tuple(self._queue(config.name, queue_id) for queue_id in range(config.read_queue_nums)),
-        )
 
-    def _queue(self, topic: str, queue_id: int) -> QueueState:
-        high = self.consumption.ranges.max_offset(topic, queue_id)
-        return QueueState(
-            queue_id=queue_id,
-            min_offset=self.consumption.ranges.min_offset(topic, queue_id),
-            max_offset=high,
-            last_store_ms=self.consumption.ranges.store_timestamp(topic, queue_id, high - 1) if high else -1,
-            begins_recently=high == 0 or self.figures.begins_recently(topic, queue_id),
-        )
+class StateProcessor:
+    """The handler. Who asks while an answer is made gets the next one, together with all others who do."""
 
-    def _group(
-        self, config: GroupConfig, consumed: Collection[tuple[str, int]], forbidden: Sequence[str]
-    ) -> GroupState:
-        name, progress, now_ms = config.name, self.consumption.progress, self.wall_ms()
-        topics: dict[str, list[ConsumedQueueState]] = {}
-        for topic, queue_id in sorted(consumed):
-            queue = ConsumedQueueState(
-                queue_id=queue_id,
-                consumer_offset=progress.consumer_offset(name, topic, queue_id),
-                in_flight=progress.in_flight(name, topic, queue_id),
-                coming_back=progress.coming_back(name, topic, queue_id) or None,
-                pending_reset=self.consumption.metadata.pending_reset(name, topic, queue_id),
-                held_since_ms=progress.held_since_ms(name, topic, queue_id),
-                blocked_until_ms=progress.blocked_until_ms(name, topic, queue_id, now_ms),
-                waiting_groups=tuple(
-                    WaitingMessageGroup(
-                        message_group=self.figures.message_group(topic, queue_id, offset),
-                        until_ms=until_ms,
-                        waiting=waiting,
-                    )
-                    for offset, until_ms, waiting in islice(
-                        progress.waiting_groups(name, topic, queue_id, now_ms), _MAX_WAITING_GROUPS
-                    )
-                ),
-            )
-            topics.setdefault(topic, []).append(queue)
-        gates = {
-            each.topic: GateState(
-                version=each.version,
-                since_ms=each.since_ms,
-                sources=each.sources,
-                silent=each.silent,
-                queue_ids=each.queue_ids,
-            )
-            for each in self.figures.gate_waits(name)
-        }
-        for topic in gates:
-            topics.setdefault(topic, [])
-        members = self.consumption.clients.members(name)
-        return GroupState(
-            name=name,
-            fifo=config.fifo,
-            retry_max_times=config.retry_max_times,
-            **settings_of(config.attributes),
-            system=self.consumption.metadata.names.is_system_group(name),
-            topics=tuple(
-                ConsumedTopicState(topic=topic, gate=gates.get(topic), queues=tuple(queues))
-                for topic, queues in topics.items()
-            ),
-            forbidden=tuple(forbidden),
-            members=tuple(
-                MemberState(
-                    client_id=each.client_id, address=each.address, language=each.language, version=each.version
-                )
-                for each in members
-            ),
-            subscriptions=self._subscriptions(name),
-        )
+    def __init__(self, parts: StateParts, call_soon: Callable[..., Any]) -> None:
+        figures = parts.figures
+        self._parts = parts
+        self._call_soon = call_soon
+        self._topic_states = TopicStates(parts.consumption, figures.begins_recently)
+        self._group_states = GroupStates(parts.consumption, figures.message_group, figures.gate_waits, parts.wall_ms)
+        self._waiting: list[tuple[RemotingConnection, Command]] = []
+        self._is_answering = False
 
-    def _subscriptions(self, group: str) -> tuple[SubscriptionState, ...]:
-        """What those who are connected read together; where everybody gets everything, each keeps its offsets for itself."""
-        present = self.consumption.clients.consumer_group(group)
-        if present is None or present.message_model == BROADCASTING:
-            return ()
-        topics = sorted({topic for each in present.members.values() for topic in each.info.subscriptions})
-        modes = {topic: self.consumption.metadata.request_mode(group, topic) for topic in topics}
-        return tuple(
-            SubscriptionState(topic=topic, start=present.start_in(topic, pops=mode is not None and mode.mode == POP))
-            for topic, mode in modes.items()
-        )
+    def handle(self, connection: RemotingConnection, request: Command) -> None:
+        self._waiting.append((connection, request))
+        if not self._is_answering:
+            self._answer()
+
+    def walk(self) -> StateWalk:
+        return StateWalk(self._parts, self._topic_states, self._group_states)
+
+    # ---- inside
+
+    def _answer(self) -> None:
+        self._is_answering = True
+        asking, self._waiting = self._waiting, []
+        run_in_turns(self._steps(asking), QUEUES_AT_ONCE, self._call_soon)
+
+    def _steps(self, asking: Sequence[tuple[RemotingConnection, Command]]) -> Iterator[int]:
+        try:
+            document = yield from self._document()
+            for connection, request in asking:
+                connection.respond(request, body=document)
+        except LogboomError as error:  # in a later turn nobody else would tell them
+            for connection, request in asking:
+                connection.respond_error(request, error)
+        finally:
+            self._is_answering = False
+            if self._waiting:
+                self._call_soon(self._answer)
+
+    def _document(self) -> Generator[int, None, bytes]:
+        walk = self.walk()
+        yield from walk.steps()
+        topics: list[bytes] = []
+        for topic in walk.topics:
+            topics.append(self._topic_states.encoded(topic))
+            yield 1 + len(topic.queues) // _CHEAP
+        groups: list[bytes] = []
+        for group in walk.groups:
+            consumed: list[bytes] = []
+            for each in group.topics:
+                consumed.append(encode_item(each))
+                yield 1 + len(each.queues) // _CHEAP
+            groups.append(encode_around(replace(group, topics=()), {"topics": consumed}))
+            yield 1 + len(group.members)
+        return encode_around(replace(walk.state(), topics=(), groups=()), {"topics": topics, "groups": groups})
 
 
 def _dated(leading: LeadingFacts, now_ms: int) -> QuorumState:

@@ -115,4 +115,6 @@ class GeneralSends:
         }
         if key:
             ext["transactionId"] = key
+            if outcomes[0].recall_handle:
+                ext["recallHandle"] = outcomes[0].recall_handle
         connection.respond(request, _RESPONSE_CODES[outcomes[0].status], ext)

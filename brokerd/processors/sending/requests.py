@@ -8,6 +8,7 @@ from typing import Final
 from brokerd.delay.rules import asks_for_delay
 from brokerd.processors import fields
 from brokerd.store.draft import Draft
+from brokerd.timers.rules import asks_for_moment
 from brokerd.transactions.records import is_half
 from remoting import codes
 from remoting.errors import RequestError
@@ -85,6 +86,10 @@ def drafts_of_request(request: Command, born_host: bytes) -> list[Draft]:
     ):
         raise RequestError(
             codes.MESSAGE_ILLEGAL, "a batch cannot be delayed (property DELAY); send its messages one by one"
+        )
+    if asks_for_moment(ext.get("i", "").encode()):
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL, "a batch has no delivery time of its own; give it to each of its messages"
         )
     drafts = [
         Draft(

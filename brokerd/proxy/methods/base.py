@@ -25,6 +25,7 @@ from brokerd.proxy.status import OK, Code, Refusal, refusal_of
 from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import Sender
 from brokerd.store.store_reads import StoreReads
+from brokerd.timers.clients import TimedMessages
 from brokerd.transactions.service import TransactionService
 from remoting.errors import RequestError
 
@@ -50,6 +51,7 @@ class Services:
     clients: ClientRegistry
     routes: Routes
     transactions: TransactionService
+    timed: TimedMessages
     reads: StoreReads
     progress: ConsumerProgress
     counters: Counters

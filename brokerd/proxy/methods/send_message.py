@@ -15,7 +15,7 @@ from brokerd.metadata.configs import Metadata
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.mapping import TRANSACTION, check_same_topic, to_draft
 from brokerd.proxy.methods.base import attempt, parse
-from brokerd.proxy.methods.placing import Anywhere, Placing, Unplaced, place
+from brokerd.proxy.methods.placing import PLACED, Anywhere, Placing, Unplaced, place
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
 from brokerd.sending.outcomes import Sender, SendOutcome
@@ -60,10 +60,13 @@ def send_message(
     sender: Sender,
     metadata: Metadata,
     broker_name: str,
+    max_ahead_ms: Callable[[], int],
     wall_ms: Callable[[], int],
     new_secret: Callable[[], str] = draw_secret,
     placing: Placing = _ANYWHERE,
 ) -> Handler:
+    """`max_ahead_ms()` says how far ahead of now a message may be delivered."""
+
     def handler(calls: Sequence[Call]) -> None:
         now_ms = wall_ms()
         drafts: list[Draft] = []
@@ -89,11 +92,13 @@ def send_message(
                     Code.BAD_REQUEST, "a message that begins a transaction must be the only one of its request"
                 )
             secret = new_secret()
-        own = [to_draft(message, topic, config, born_host, now_ms, secret) for message in messages]
+        ahead_ms = max_ahead_ms()
+        own = [to_draft(message, topic, config, born_host, now_ms, ahead_ms, secret) for message in messages]
         if config is not None and config.message_type in MESSAGE_TYPES:
-            other = place(placing, broker_name, messages, own, config)
-            if other is not None:
-                placing.elsewhere(Unplaced(call, topic, *other, broker_name, handler))
+            where = place(placing, broker_name, messages, own, config)
+            if where is not None:
+                groups = frozenset(message.system_properties.message_group for message in messages) - {""}
+                placing.elsewhere(Unplaced(call, topic, groups, where, broker_name, handler, PLACED, refuse))
                 return
         drafts += own
         accepted.append(_Accepted(call, [message.system_properties.message_id for message in messages], secret))
@@ -114,7 +119,8 @@ def _answer(accepted: Sequence[_Accepted], outcomes: Sequence[SendOutcome], brok
 
 
 def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome], transaction_id: str = "") -> bytes:
-    """SendMessageResponse{status 1, entries 2 of {status 1, message_id 2, transaction_id 3, offset 4}}."""
+    """SendMessageResponse{status 1, entries 2 of {status 1, message_id 2, transaction_id 3, offset 4,
+    recall_handle 5}}."""
     entries = []
     statuses: set[bytes] = set()
     for message_id, outcome in zip(message_ids, outcomes, strict=True):
@@ -127,6 +133,9 @@ def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome],
             entry += b"\x1a" + encode_length(len(identity)) + identity
         if outcome.queue_offset > 0:
             entry += b"\x20" + encode_length(outcome.queue_offset)
+        if outcome.recall_handle:
+            identity = outcome.recall_handle.encode()
+            entry += b"\x2a" + encode_length(len(identity)) + identity
         entries.append(b"\x12" + encode_length(len(entry)) + entry)
     overall = statuses.pop() if len(statuses) == 1 else status_field(Code.MULTIPLE_RESULTS, "see the entries")
     return overall + b"".join(entries)

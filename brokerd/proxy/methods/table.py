@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, Final
 
 from brokerd.loop.scheduler import Scheduler
-from brokerd.proxy.calls import Call, Handler, Kind
+from brokerd.proxy.calls import Handler, Kind
 from brokerd.proxy.commands import Questions
 from brokerd.proxy.methods import pull_message, send_message
-from brokerd.proxy.methods.base import Refuse, Services, each, refuse_streamed, refuse_unary
+from brokerd.proxy.methods.base import Refuse, Services, refuse_streamed, refuse_unary
 from brokerd.proxy.methods.clients import heartbeat, notify_client_termination
 from brokerd.proxy.methods.finishing import (
     ack_message,
@@ -23,8 +23,9 @@ from brokerd.proxy.methods.finishing import (
 from brokerd.proxy.methods.groups import Groups
 from brokerd.proxy.methods.lite import not_for_lite, sync_lite_subscription
 from brokerd.proxy.methods.offsets import get_offset, query_offset, update_offset
-from brokerd.proxy.methods.placing import Anywhere, Placing
+from brokerd.proxy.methods.placing import PLACED, RECALL, Anywhere, Placing
 from brokerd.proxy.methods.pull_message import PullMessage
+from brokerd.proxy.methods.recall_message import recall_message
 from brokerd.proxy.methods.receive_message import ReceiveMessage
 from brokerd.proxy.methods.routes import query_assignment, query_route
 from brokerd.proxy.methods.telemetry import Telemetry
@@ -32,9 +33,6 @@ from brokerd.proxy.methods.transactions import end_transaction
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.received import Answers, answers_of
 from brokerd.proxy.sessions import Sessions
-from brokerd.proxy.status import Code, Refusal
-
-PLACED: Final = "$placed_send"  # a send that another broker group passes on, as this one owns its message group
 
 KINDS: Final = {
     "ReceiveMessage": Kind.SERVER_STREAM,
@@ -48,11 +46,6 @@ _WITHOUT_LIMIT: Final = frozenset({"SendMessage", "Telemetry"})
 
 _ANYWHERE: Final = Anywhere()
 
-# Methods that this version does not have: always refused, with a status that clients understand
-_DECLINED: Final = {
-    "RecallMessage": (Code.NOT_IMPLEMENTED, "this version does not have delayed messages to recall"),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Methods:
@@ -64,12 +57,12 @@ class Methods:
     receive: ReceiveMessage
     telemetry: Telemetry
     pull: PullMessage
-    placed: Handler
+    placed: dict[str, Handler]  # for calls that other broker groups pass on
 
     @property
     def forwarded_handlers(self) -> dict[str, Handler]:
         """For calls that other brokers pass on; a replica answers telemetry itself."""
-        return {**self.handlers, "Telemetry": self.telemetry.noted, PLACED: self.placed}
+        return {**self.handlers, "Telemetry": self.telemetry.noted, **self.placed}
 
 
 def max_request_bytes(method: str) -> int:
@@ -89,15 +82,24 @@ def build_methods(
     placing: Placing = _ANYWHERE,
     received: Placing = _ANYWHERE,
 ) -> Methods:
-    """`new_secret` draws what the id of a transaction proves. `placing` says which sends of clients are this group's, `received`
-    which of those that other broker groups pass on."""
+    """`new_secret` draws what the id of a transaction proves. `placing` says which sends and recalls of clients are this group's,
+    `received` which of those that other broker groups pass on."""
     sessions = Sessions()
     metadata, clients, popper = services.metadata, services.clients, services.popper
     groups = Groups(metadata, auto_create_groups)
     telemetry = Telemetry(clients, sessions, groups, Questions(scheduler), scheduler, takes_metrics=True)
     receive = ReceiveMessage(popper, metadata, groups, monotonic_ms, wall_ms, answers)
     pull = PullMessage(services, groups, scheduler, monotonic_ms, answers)
-    sends = partial(send_message.send_message, services.sender, metadata, services.broker_name, wall_ms, new_secret)
+    sends = partial(
+        send_message.send_message,
+        services.sender,
+        metadata,
+        services.broker_name,
+        lambda: services.timed.max_ahead_ms,
+        wall_ms,
+        new_secret,
+    )
+    recalls = partial(recall_message, services.timed, metadata, services.broker_name)
     handlers: dict[str, Handler] = {
         "QueryRoute": query_route(services.routes),
         "QueryAssignment": not_for_lite(sessions, query_assignment(services.routes, groups), refuse_unary),
@@ -105,6 +107,7 @@ def build_methods(
         "NotifyClientTermination": notify_client_termination(clients, sessions),
         "Telemetry": telemetry.handler,
         "SendMessage": sends(placing),
+        "RecallMessage": recalls(placing),
         "ReceiveMessage": not_for_lite(sessions, receive, receive.refuse),
         "AckMessage": ack_message(popper),
         "ChangeInvisibleDuration": change_invisible_duration(popper, groups),
@@ -116,7 +119,6 @@ def build_methods(
         "SyncLiteSubscription": sync_lite_subscription(),
         "EndTransaction": end_transaction(services.transactions, services.broker_name),
     }
-    handlers |= {name: _declined(name, code, text) for name, (code, text) in _DECLINED.items()}
     refuses: dict[str, Refuse] = {
         "SendMessage": send_message.refuse,
         "ReceiveMessage": receive.refuse,
@@ -126,15 +128,10 @@ def build_methods(
         "Telemetry": refuse_streamed,
     }
     refusals = {name: (_request_class(name), refuses.get(name, refuse_unary)) for name in handlers}
-    return Methods(handlers, refusals, sessions, receive, telemetry, pull, sends(received))
+    return Methods(
+        handlers, refusals, sessions, receive, telemetry, pull, {PLACED: sends(received), RECALL: recalls(received)}
+    )
 
 
 def _request_class(name: str) -> Any:
     return service.TelemetryCommand if name == "Telemetry" else getattr(service, f"{name}Request")
-
-
-def _declined(name: str, code: Code, text: str) -> Handler:
-    def handle(call: Call, request: Any) -> None:
-        raise Refusal(code, text)
-
-    return each(_request_class(name), handle)

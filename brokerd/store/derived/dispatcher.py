@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
@@ -36,6 +38,14 @@ class _Offer(NamedTuple):
     start: int
     entries: Sequence[Entry]
     end: int
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Of one topic's queue 0: where records begin and their codes, as offers that end at `end` or before have them."""
+
+    codes: deque[tuple[int, int]]
+    end: int = 0
 
 
 def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Entry]]:
@@ -65,6 +75,7 @@ class Dispatcher:
         self._chunk_bytes = chunk_bytes
         self._rules = rules
         self._offers: deque[_Offer] = deque()
+        self._kept: dict[str, _Kept] = {}  # so that nobody looks at an offer twice
         self._offered_entries = 0
         self.dispatch_offset = self.confirm_offset = commitlog.min_offset
         self.last_timestamp_ms = 0  # of the last message that was dispatched
@@ -126,6 +137,28 @@ class Dispatcher:
                 raise not_as_appended(derived.end_offset)
             yield derived
 
+    def offered_codes(self, topic: str, start: int) -> list[int] | None:
+        """The codes of the entries of queue 0 of a topic for what lies behind `start` and the dispatch offset; None when the
+        appender's entries for that are not here any more."""
+        begin = max(start, self.dispatch_offset)
+        if begin >= self._commitlog.complete_offset:
+            return []
+        if not self._offers or self._offers[0].start > begin or self._offers[-1].end < self._commitlog.complete_offset:
+            return None
+        kept = self._kept.setdefault(topic, _Kept(deque()))
+        new = list(takewhile(lambda offer: offer.end > kept.end, reversed(self._offers)))
+        for offer in reversed(new):
+            kept.codes += [
+                (entry[3] + n * entry[4], entry[5])
+                for entry in offer.entries
+                if entry[0] == topic and entry[1] == 0
+                for n in range(entry[7])
+            ]
+        kept.end = self._offers[-1].end
+        while kept.codes and kept.codes[0][0] < self.dispatch_offset:
+            kept.codes.popleft()
+        return [code for physical_offset, code in kept.codes if physical_offset >= begin]
+
     def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> int:
         """Dispatch one chunk of the log before `stop`; returns how far that went."""
         before = self.dispatch_offset
@@ -170,6 +203,7 @@ class Dispatcher:
 
     def _drop_offers(self) -> None:
         self._offers.clear()
+        self._kept.clear()
         self._offered_entries = 0
 
     def _notify(self, arrivals: dict[QueueKey, list[int]]) -> list[Arrival]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Final
 
 from brokerd.native.library import Library
@@ -54,6 +55,33 @@ class RecordReads:
             return [content]
         sizes = [size for _, size, _ in units]
         return [content[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+    def unchecked(self, units: Sequence[Unit]) -> tuple[bytes, list[Unit]]:
+        """What stands where the units name records, one behind the other, for who checks it; and the units, whose size is 0 where
+        nothing is there."""
+        first, total = units[0][0], sum(map(itemgetter(1), units))
+        segment = self._segments.get(first - first % self._segment_bytes)
+        last, last_size, _ = units[-1]
+        if segment is not None and last + last_size - first == total and last + last_size <= segment.end:
+            return self._read(first, total), list(units)  # they lie side by side, or are none
+        pieces: list[bytes] = []
+        there: list[Unit] = []
+        for start, group in groupby(units, key=lambda unit: unit[0] - unit[0] % self._segment_bytes):
+            segment = self._segments.get(start)
+            end = start if segment is None else segment.end
+            found = [unit if 0 < unit[1] <= end - unit[0] else (unit[0], 0, unit[2]) for unit in group]
+            if segment is None or segment.view is None:
+                read = [self._read(offset, size) if size else b"" for offset, size, _ in found]
+                pieces.append(b"".join(read))
+                sizes = [len(piece) for piece in read]
+            else:
+                with segment.view.memory() as source:
+                    views = [source[at - start : at - start + size] for at, size, _ in found]
+                    pieces.append(b"".join(views))
+                    sizes = [len(view) for view in views]
+                    del views
+            there += [(offset, size, code) for (offset, _, code), size in zip(found, sizes, strict=True)]
+        return b"".join(pieces), there
 
     def _one_by_one(self, units: Sequence[Unit]) -> list[bytes]:
         records: list[bytes] = []

@@ -1,7 +1,7 @@
 // A producer, a simple consumer and a push consumer of version 5 with their defaults, given nothing but an access point.
 // Arguments: the access point, a topic, and a word that both groups begin with. It prints "passed connect" when all have met, then
 // "acknowledged COUNT" now and then, until it reads a line; then everything acknowledged must arrive at both consumers.
-// With the word "transactions" behind them: see transactions.go.
+// With the word "transactions" or "delays" behind them: see transactions.go and delays.go.
 package main
 
 import (
@@ -68,6 +68,10 @@ func main() {
 	topic, group := os.Args[2], os.Args[3]
 	if len(os.Args) > 4 && os.Args[4] == "transactions" {
 		transactions(topic, group)
+		return
+	}
+	if len(os.Args) > 4 && os.Args[4] == "delays" {
+		report("delay", func() { delays(topic, group) })
 		return
 	}
 	report("connect", func() { connect(topic, group) })
@@ -159,9 +163,13 @@ func report(name string, promise func()) {
 }
 
 func await(what string, holds func() bool) {
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(retry) {
+	awaitFor(patience, what, holds)
+}
+
+func awaitFor(limit time.Duration, what string, holds func() bool) {
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(retry) {
 		if time.Now().After(deadline) {
-			panic(fmt.Sprintf("not within %s: %s", patience, what))
+			panic(fmt.Sprintf("not within %s: %s", limit, what))
 		}
 	}
 }

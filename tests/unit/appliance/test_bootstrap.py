@@ -85,11 +85,27 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_missing_programs_are_installed_in_one_go(bare_machine: Path) -> None:
     tools = bare_machine / "bin"
     (bare_machine / "apt").write_text(
-        f": > {tools}/chromium; : > {tools}/redis-server; /bin/chmod +x {tools}/chromium {tools}/redis-server\n"
+        f"for each in chromium-headless-shell redis-server; do : > {tools}/$each; /bin/chmod +x {tools}/$each; done\n"
     )
     assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
     assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
-    assert (bare_machine / "asked").read_text() == "install -y --no-install-recommends -q chromium redis-server\n"
+    asked = (bare_machine / "asked").read_text()
+    assert asked == "install -y --no-install-recommends -q chromium-headless-shell redis-server\n"
+
+
+def test_what_this_debian_does_not_have_is_replaced_and_holds_up_nothing_else(bare_machine: Path) -> None:
+    tools = bare_machine / "bin"
+    (bare_machine / "apt").write_text(
+        'case "$*" in *headless*) exit 100;; esac\n'
+        f"for each in chromium redis-server; do : > {tools}/$each; /bin/chmod +x {tools}/$each; done\n"
+    )
+    assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
+
+
+def test_any_chromium_that_is_there_will_do(bare_machine: Path) -> None:
+    (bare_machine / "bin" / "chromium").touch(mode=0o755)
+    assert bootstrap.main(["programs", "chromium"]) == 0
+    assert not (bare_machine / "asked").exists()
 
 
 def test_what_cannot_be_installed_is_one_sentence(bare_machine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from remoting import codes
-from remoting.frame import Command
 from remoting.registry import BROKERS, CONTROLLERS, ROWS, By, bind
 from remoting.transport.connection import Handler
 from tests.support.protocol_page import PAGE, page
-from tests.support.remoting_broker import Peer
 
 
 def handlers(side: By) -> dict[int, Handler]:
-    return {code: lambda connection, requests: None for code, row in ROWS.items() if row.by & side and not row.declined}
+    return {code: lambda connection, requests: None for code, row in ROWS.items() if row.by & side}
 
 
 def test_every_request_code_has_a_row() -> None:
@@ -37,13 +33,6 @@ def test_handlers_are_exactly_those_of_the_rows(side: By) -> None:
         bind(side, table, {code: handler}, {code: handler})
     with pytest.raises(AssertionError, match="77777"):
         bind(side, table, {code: handler, 77_777: handler})
-
-
-def test_a_declined_code_says_why() -> None:
-    peer: Any = Peer()
-    bind(BROKERS, handlers(BROKERS))[codes.RECALL_MESSAGE](peer, [Command(codes.RECALL_MESSAGE, 5)])
-    assert peer.answers[5].code == codes.REQUEST_CODE_NOT_SUPPORTED
-    assert (peer.answers[5].remark or "").startswith(" request type 370 not supported: messages are delayed by levels")
 
 
 def test_the_page_is_made_from_the_rows() -> None:

@@ -29,6 +29,8 @@ import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.RecallReceipt;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
 
 /**
  * Every feature of the clients is a check of its own, with a topic and a group of its own: all that it is given begins with one word.
@@ -59,6 +61,7 @@ final class Features {
         checks.put("filter-sql92", Features::filterSql);
         checks.put("fifo", Features::fifo);
         checks.put("priority", Features::priority);
+        checks.put("delay", Features::delay);
         checks.put("dead-letter", Features::deadLetter);
         checks.put("renewal", Features::renewal);
         checks.put("many-topics", Features::manyTopics);
@@ -174,6 +177,38 @@ final class Features {
         }
     }
 
+    private static void delay() throws Exception {
+        long due = System.currentTimeMillis() + 4000;
+        SendReceipt kept = send("delay", 0, made -> made.setDeliveryTimestamp(due));
+        SendReceipt taken = send("delay", 1, made -> made.setDeliveryTimestamp(due));
+        RecallReceipt receipt = producer.recallMessage(topic("delay"), taken.getRecallHandle());
+        require(receipt.getMessageId().equals(taken.getMessageId()), "the id of what was recalled: " + receipt);
+        refused(taken);
+        List<String> seen = new ArrayList<>();
+        try (SimpleConsumer consumer = simpleConsumer("delay", topic("delay"))) {
+            await("what was kept", () -> {
+                for (MessageView each : receive(consumer)) {
+                    require(System.currentTimeMillis() >= due, "not early");
+                    require(each.getDeliveryTimestamp().get() == due, "the time that was asked for: " + each);
+                    seen.add(text(each));
+                    keep(() -> consumer.ack(each));
+                }
+                return !seen.isEmpty() && System.currentTimeMillis() > due + 1000;
+            });
+        }
+        require(seen.equals(List.of("0")), "only what was kept: " + seen);
+        refused(kept);
+    }
+
+    private static void refused(SendReceipt sent) {
+        try {
+            producer.recallMessage(topic("delay"), sent.getRecallHandle());
+        } catch (ClientException expected) {
+            return;
+        }
+        throw new IllegalStateException("a recall in vain was answered as if it had not been");
+    }
+
     private static void deadLetter() throws Exception {
         Queue<Integer> attempts = new ConcurrentLinkedQueue<>();
         MessageListener listener = message -> {
@@ -243,11 +278,11 @@ final class Features {
         return prefix + "-" + check;
     }
 
-    private static void send(String check, int number, Consumer<MessageBuilder> more) throws ClientException {
+    private static SendReceipt send(String check, int number, Consumer<MessageBuilder> more) throws ClientException {
         MessageBuilder made = PROVIDER.newMessageBuilder().setTopic(topic(check));
         made.setBody(("" + number).getBytes(StandardCharsets.UTF_8));
         more.accept(made);
-        producer.send(made.build());
+        return producer.send(made.build());
     }
 
     private static SimpleConsumer simpleConsumer(String check, String topic) throws ClientException {

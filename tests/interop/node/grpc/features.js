@@ -137,6 +137,26 @@ const checks = {
     require_(same(seen, [ '3', '4', '5', '0', '1', '2' ]), `the higher priority first: ${seen}`);
   },
 
+  async delay() {
+    const due = Date.now() + 4000;
+    const ahead = number => send('delay', number, { deliveryTimestamp: new Date(due) });
+    const [ kept, taken ] = [ await ahead(0), await ahead(1) ];
+    const refused = async receipt => {
+      try {
+        await producer.recallMessage(named('delay'), receipt.recallHandle);
+      } catch {
+        return;
+      }
+      throw new Error('a recall in vain was answered as if it had not been');
+    };
+    const receipt = await producer.recallMessage(named('delay'), taken.recallHandle);
+    require_(receipt.messageId === taken.messageId, `the id of what was recalled: ${receipt.messageId}`);
+    await refused(taken);
+    const seen = await collect('delay', 1, 32, () => require_(Date.now() >= due, 'not early'));
+    require_(same(seen.map(text), [ '0' ]), `only what was kept: ${seen.map(text)}`);
+    await refused(kept);
+  },
+
   async 'dead-letter'() {
     const attempts = [];
     const consume = message => {

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+import pytest
+
 from brokerd.cluster.placements import PlacementFollower
 from brokerd.metadata.configs import PERM_READ, TopicConfig
+from controllerd.placements.news import Changes, news_of
+from controllerd.placements.state import PlacementsState
 from remoting import codes
 from remoting.facts.codec import decode, encode
 from remoting.facts.placements import PlacementFact, PlacementNews, PlacementReport, ShareFact, TopicPlacement
@@ -70,6 +74,40 @@ async def test_others_have_their_turns_while_news_of_many_topics_are_read() -> N
         assert len(placed.service.table.topics) == 1000
     finally:
         counting.cancel()
+        await follower.close()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_news_in_parts_are_asked_for_until_all_is_known(whole: bool) -> None:
+    """By a controller of an earlier release they are told at once, and what is gone is forgotten some at a time, too."""
+    placed = Placed()
+    a = PlacementFact(1, (ShareFact("a", 8),))
+    gone = tuple(TopicPlacement(f"gone{number}", 1, a) for number in range(350))
+    placed.service.take(PlacementNews(1, 1, gone), lambda: None)
+    placed.service.step_down()
+    placed.service.catch_up()
+    placed.service.lead()
+    topics = {f"t{number}": TopicPlacement(f"t{number}", 2 + number, a) for number in range(40)}
+    state, changes, asked = PlacementsState(topics, 99, 9, 50), Changes(), 0
+
+    async def ask(_code: int, ext: Mapping[str, str], _body: bytes) -> Command:
+        nonlocal asked
+        asked += 1
+        revision, most = int(ext["revision"]), min(7, int(ext["most"]))
+        news = news_of(state, changes, revision, int(ext["complete"]), most, is_placing=True)
+        return Command(
+            codes.SUCCESS, body=encode(PlacementNews(99, 9, tuple(topics.values()), True) if whole else news)
+        )
+
+    known: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    placed.service.listeners.append(lambda: known.done() or known.set_result(asked))
+    follower = PlacementFollower(placed.service, Master(), dict, ask, "a")
+    follower.start()
+    try:
+        assert await known == (1 if whole else 6)
+        assert placed.service.table.topics.keys() == topics.keys()
+        assert placed.service.complete == placed.service.revision == 99
+    finally:
         await follower.close()
 
 

@@ -110,7 +110,7 @@ def test_what_is_delivered_is_what_was_sent(topic: str, queue_id: int, level: in
     store = open_store(MemoryDisk())
     put(store, waiting)
     record = decode_record(store.read_messages(SCHEDULE_TOPIC, waiting.queue_id, 0, 1, 1 << 20).records[0])
-    target = target_of(record)
+    target = target_of(record.property_map())
     assert target == Target(topic, queue_id)
     delivered = deliver(record, target)
     assert delivered._replace(properties=b"") == message._replace(properties=b"")
@@ -128,7 +128,7 @@ def test_nothing_of_the_system_is_delayed_or_delivered_to(topic: str) -> None:
     properties = encode_properties({"DELAY": "1", "REAL_TOPIC": topic, "REAL_QID": "0"})
     put(store, draft(topic=SCHEDULE_TOPIC)._replace(properties=properties))
     record = decode_record(store.read_messages(SCHEDULE_TOPIC, 0, 0, 1, 1 << 20).records[0])
-    assert target_of(record) is None
+    assert target_of(record.property_map()) is None
 
 
 @pytest.mark.parametrize("level", ["0", "-3"])

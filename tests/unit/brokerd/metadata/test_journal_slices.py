@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -42,8 +43,15 @@ class Held:
     def __init__(self) -> None:
         self.waiting: list[Any] = []
 
-    def __call__(self, callback: Any) -> None:
-        self.waiting.append(callback)
+    def time(self) -> float:
+        return 0.0
+
+    def call_soon(self, callback: Any, *args: Any) -> None:
+        self.waiting.append(partial(callback, *args))
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> Any:
+        assert delay == SETTINGS.snapshot_pause_ms / 1000
+        self.call_soon(callback, *args)
 
     def next(self) -> None:
         if self.waiting:

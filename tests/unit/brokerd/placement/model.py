@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from brokerd.placement.rules import Waiting
 from brokerd.placement.service import PlacementService
 from controllerd.placements import decide as decisions
-from controllerd.placements.compare import Told, differences
+from controllerd.placements.compare import Told
+from controllerd.placements.news import Changes, news_of
 from controllerd.placements.records import apply
 from controllerd.placements.requests import Abort, Prepare, Request
 from controllerd.placements.state import PlacementsState
@@ -24,6 +25,7 @@ from remoting.facts.placements import PlacementNews
 from remoting.message_groups import queue_of_group
 from remoting.record.codec import decode_record
 from tests.support.memory_log import MemoryRecordLog, draft
+from tests.support.placement_differences import differences
 from tests.support.turns import Turns
 
 TOPIC = "Orders"
@@ -106,7 +108,7 @@ class World:
             case "acknowledge":
                 self._acknowledge(group)
             case "ask":
-                self.news.append((group.name, group.service, self._news(group.service.revision)))
+                self.news.append((group.name, group.service, self._news(group.service)))
             case "hear" if self.news:
                 name, service, news = self.news.pop(rng.randrange(len(self.news)))
                 if self.groups[name].service is service:
@@ -137,10 +139,9 @@ class World:
         after = self.state.topics.get(TOPIC)
         self.activations += after is not None and (before is None or before.active != after.active)
 
-    def _news(self, revision: int) -> PlacementNews:
-        whole = revision < self.state.forgotten
-        topics = tuple(each for each in self.state.topics.values() if whole or each.revision > revision)
-        return PlacementNews(self.state.revision, self.state.last_version, topics, whole, is_placing=True)
+    def _news(self, service: PlacementService | None = None) -> PlacementNews:
+        revision, complete = (service.revision, service.complete) if service is not None else (0, 0)
+        return news_of(self.state, Changes(), revision, complete, 1 + self.rng.randrange(3), is_placing=True)
 
     # ---- producers
 
@@ -189,7 +190,7 @@ class World:
     def check(self) -> None:
         """To be asked at the end: who has not heard of a change yet keeps others waiting, and has no handover to look at."""
         for group in self.groups.values():
-            group.service.take(self._news(group.service.revision), lambda: None)
+            group.service.take(self._news(group.service), lambda: None)
         for group in self.groups.values():
             for queue in range(MOST_QUEUES):
                 for offset, record in enumerate(group.log.bodies(TOPIC, queue)):
@@ -232,7 +233,7 @@ def run(seed: int, steps: int = 1200) -> World:
     world = World(rng, groups, sends={f"customer {n}": Send() for n in range(6)})
     # the topic is new: nothing is taken before the masters know that it will be placed
     for group in groups.values():
-        group.service.take(world._news(0), lambda: None)
+        group.service.take(world._news(), lambda: None)
         group.acknowledge()
     for _ in range(steps):
         world.step()

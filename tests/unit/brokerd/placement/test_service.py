@@ -36,7 +36,8 @@ class Placed:
         self.take(1, TopicPlacement("orders", 1, V1))
 
     def take(self, revision: int, *facts: TopicPlacement, whole: bool = False, is_placing: bool = True) -> None:
-        news = PlacementNews(revision, 9, facts, whole, is_placing)
+        names = tuple(fact.topic for fact in facts) if whole else None
+        news = PlacementNews(revision, 9, facts, is_placing=is_placing, names=names)
         self.service.take(news, self._acknowledged)
 
     def _acknowledged(self) -> None:
@@ -79,6 +80,7 @@ def test_what_is_cut_off_is_not_known() -> None:
     placed.service.step_down()
     placed.log.cut(end)
     placed.service.truncated(end)
+    placed.turns.run()
     assert not placed.service.handovers.of("orders")
     assert placed.service.table.topics["orders"].proposed == Placement(2, (Share("a", 8), Share("b", 8)))
 
@@ -119,6 +121,23 @@ def test_a_topic_that_nobody_has_is_forgotten() -> None:
     assert not placed.service.handovers.of("orders")
 
 
+def test_a_topic_that_was_not_ordered_for_a_while_waits_for_all_before_and_not_within_it() -> None:
+    """Set to NORMAL it has no placement, and so no handovers: what moved before may overtake what it came from. Set back,
+    everything that is there then comes before everything later, wherever it lies."""
+    placed = Placed()
+    placed.first()
+    placed.take(1, proposed(V1))
+    placed.take(2, TopicPlacement("orders", 2, V2))
+    assert [each.version for each in placed.service.handovers.of("orders")] == [2]
+    placed.take(3, whole=True)
+    placed.ends = {0: 9}
+    again = PlacementFact(3, (A, B))
+    placed.take(4, TopicPlacement("orders", 4, None, again, ("a", "b")))
+    placed.take(5, TopicPlacement("orders", 5, again))
+    (handover,) = placed.service.handovers.of("orders")
+    assert (handover.version, handover.ends, handover.starts, handover.sources) == (3, {0: 9}, {0: 9}, ("a", "b"))
+
+
 def test_a_deleted_topic_hands_nothing_over() -> None:
     placed = Placed()
     placed.first()
@@ -128,6 +147,17 @@ def test_a_deleted_topic_hands_nothing_over() -> None:
     placed.turns.run(1)
     assert not placed.service.handovers.of("orders")
     assert placed.service.table.topics["orders"].active is not None
+
+
+def test_before_all_is_known_nobody_takes_what_may_be_placed_elsewhere() -> None:
+    placed = Placed()
+    placed.take(1)
+    placed.service.step_down()
+    placed.service.lead()
+    placed.service.take(PlacementNews(5, 9, is_placing=False, more=True), lambda: None)
+    assert placed.service.owner("orders", "x") is Waiting.UNKNOWN
+    placed.service.take(PlacementNews(6, 9, is_placing=False), lambda: None)
+    assert placed.service.owner("orders", "x") is None
 
 
 def test_news_from_before_are_left_out() -> None:

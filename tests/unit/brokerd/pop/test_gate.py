@@ -144,6 +144,63 @@ def test_own_queues_have_to_be_finished_first(broker: PopBroker, handovers: Hand
     assert waiting.bodies == ["a3"]
 
 
+def test_who_is_reset_backwards_waits_again_for_what_comes_again(broker: PopBroker, handovers: Handovers) -> None:
+    """What is replayed is given in the order in which it was given first."""
+    send(broker, "a1")
+    hand_over(handovers, "broker-a", "broker-b", ends=1, starts=1)
+    send(broker, "a2", queue_id=1)
+    open_gate(broker, "a1", "a2")
+    replay(broker)
+    first = broker.receive()
+    assert first.bodies == ["a1"]
+    assert nothing(broker.receive())
+    broker.ack(*first.messages)
+    waiting = broker.receive(wait_ms=5000)
+    assert waiting.waits
+    answered(broker)
+    assert waiting.bodies == ["a2"]
+
+
+def test_an_answer_from_before_a_reset_does_not_open_the_gate(broker: PopBroker, handovers: Handovers) -> None:
+    hand_over(handovers, "broker-b")
+    send(broker, "a2")
+    waiting = broker.receive(wait_ms=5000)
+    (question,) = asked(broker)
+    replay(broker)
+    gate_of(broker).answered(question, broker.turns.wall_ms(), has_passed=True)
+    broker.turns.run()
+    assert waiting.waits
+    broker.turns.run(ASK_AGAIN_MS)
+    assert nothing(broker.receive())
+    answered(broker)
+    assert waiting.bodies == ["a2"]
+
+
+def open_gate(broker: PopBroker, *bodies: str) -> None:
+    """Receive and finish these, one after the other."""
+    for body in bodies:
+        receive = broker.receive(wait_ms=5000)
+        if receive.waits:
+            answered(broker)
+        assert receive.bodies == [body]
+        broker.ack(*receive.messages)
+
+
+def answered(broker: PopBroker) -> None:
+    """Every source says that the group passed there."""
+    for question in asked(broker):
+        gate_of(broker).answered(question, broker.turns.wall_ms(), has_passed=True)
+    broker.turns.run()
+
+
+def replay(broker: PopBroker) -> None:
+    """Reset all queues of the group to their begin, as the request does."""
+    for queue_id in (0, 1):
+        broker.pop_service.reset_offset("g", "t", queue_id, 0)
+    broker.metadata.commits.reset("g", "t", {0: 0, 1: 0}, lambda error: None)
+    broker.turns.run()
+
+
 def test_several_handovers_open_one_after_the_other(broker: PopBroker, handovers: Handovers) -> None:
     hand_over(handovers, "broker-b", version=1)
     send(broker, "a1")

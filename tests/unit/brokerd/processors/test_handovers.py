@@ -6,7 +6,8 @@ from brokerd.metadata.configs import GroupConfig
 from brokerd.placement import table
 from brokerd.placement.placement import Placement, Share
 from remoting import codes
-from remoting.facts.broker_state import GateState
+from remoting.facts.broker_state import BrokerState, GateState
+from remoting.facts.codec import decode
 from tests.support.remoting_broker import RemotingBroker, remoting_master
 
 V1 = Placement(1, (Share("broker-a", 1), Share("broker-b", 1)))
@@ -70,7 +71,7 @@ def test_a_broker_tells_where_its_ordered_groups_wait() -> None:
     broker.send("a2")
     since_ms = broker.turns.wall_ms()
     assert broker.receive(wait_ms=5000).waits
-    state = broker.processors.state.state()
+    state = decode(BrokerState, broker.answer(codes.BROKER_STATE).body)
     (group,) = (each for each in state.groups if each.name == "g")
     (topic,) = (each for each in group.topics if each.topic == "t")
     assert topic.gate == GateState(version=1, since_ms=since_ms, sources=("broker-b",), queue_ids=(0,))

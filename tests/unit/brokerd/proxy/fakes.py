@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +25,15 @@ from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft, encode_draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.run import AppendResult
+from brokerd.timers import rules
 from brokerd.transactions.decide import EndTransaction
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.record.hosts import pack_host
 from remoting.record.properties import decode_properties
 from tests.support.memory_log import MemoryRecordLog
+from tests.support.timers import StillTimers, timed_messages
 
 STORE_HOST = pack_host("127.0.0.1", 10911)
 
@@ -110,15 +114,20 @@ class FakeBroker:
         self.settings = PopSettings()
         self.reads = MemoryRecordLog()
         self.counters = Counters()
+        self.timers = StillTimers(lambda: 1_700_000_000_000)
+        self.timed = timed_messages(self.timers)
         self.pulled = PullOffsets()
         self.popped: dict[tuple[str, str, int], int] = {}
         self.forbidden: set[tuple[str, str]] = set()
         self.resets: dict[tuple[str, str, int], int] = {}
         self._numbers = itertools.count(1)
         self._next_queue = itertools.count()
+        self._ends: Counter[tuple[str, int]] = Counter()
 
     def services(self, clients: Any = None) -> Services:
-        return Services(self, self, self, clients or self, self, self, self.reads, self, self.counters, "broker-a")
+        return Services(
+            self, self, self, clients or self, self, self, self.timed, self.reads, self, self.counters, "broker-a"
+        )
 
     def add_topic(self, name: str, message_type: str = "NORMAL", queues: int = 4, perm: int = 6) -> None:
         self.topic_table[name] = TopicConfig(name, queues, queues, perm, attributes={"message.type": message_type})
@@ -137,13 +146,20 @@ class FakeBroker:
     def store(self, draft: Draft) -> SendOutcome:
         config = self.topic_table[draft.topic]
         queue_id = draft.queue_id if draft.queue_id >= 0 else next(self._next_queue) % config.write_queue_nums
-        queue_offset = sum(1 for one in self.log if (one.topic, one.queue_id) == (draft.topic, queue_id))
+        queue_offset = self._ends[draft.topic, queue_id]
+        self._ends[draft.topic, queue_id] += 1
         physical_offset = len(self.log) * 1000
         placed = draft._replace(queue_id=queue_id)
         record = encode_draft(placed, queue_offset, physical_offset, 1_700_000_000_000, STORE_HOST)
         tag = decode_properties(draft.properties).get("TAGS", "")
         self.log.append(Stored(draft.topic, queue_id, queue_offset, physical_offset, record, tag))
-        return SendOutcome(PutStatus.PUT_OK, queue_id, queue_offset, physical_offset)
+        handle = ""
+        if rules.asks_for_moment(draft.properties):
+            waiting = self.timed.to_waiting_draft(placed)
+            handle = self.timed.handle_of(
+                waiting, AppendResult(physical_offset, 1000, queue_offset, physical_offset + 1000)
+            )
+        return SendOutcome(PutStatus.PUT_OK, queue_id, queue_offset, physical_offset, recall_handle=handle)
 
     # ---- Popper
 

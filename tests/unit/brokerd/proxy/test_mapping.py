@@ -18,6 +18,7 @@ from remoting.record.layout import SYS_COMPRESSED
 from remoting.record.properties import decode_properties
 
 NOW_MS = 1_763_600_000_000
+MAX_AHEAD_MS = 40 * 86_400_000
 HOST = pack_host("10.0.0.9", 4000)
 
 
@@ -37,7 +38,7 @@ def good(**system):
 
 def draft_of(message, message_type="NORMAL", queues=4):
     config = TopicConfig("T", queues, queues, attributes={"message.type": message_type})
-    return to_draft(message, "T", config, HOST, NOW_MS)
+    return to_draft(message, "T", config, HOST, NOW_MS, MAX_AHEAD_MS)
 
 
 def refusal(message, message_type="MIXED"):
@@ -202,10 +203,40 @@ def test_the_properties_decide_the_type_not_the_field() -> None:
     )
 
 
-def test_a_delay_is_never_dropped_in_silence() -> None:
-    assert refusal(delayed(1000)).code == Code.UNSUPPORTED
-    assert refusal(delayed(24 * 3600 * 1000 + 1)).code == Code.ILLEGAL_DELIVERY_TIME
-    assert draft_of(delayed(0), "DELAY").queue_id == -1  # due already: delivered now, as promised
+@pytest.mark.parametrize("ahead_ms", [MAX_AHEAD_MS, 1000, 1, 0, -1000])
+def test_a_delivery_time_is_kept_with_the_message(ahead_ms) -> None:
+    for topic_type in ("DELAY", "MIXED"):
+        draft = draft_of(delayed(ahead_ms), topic_type)
+        assert decode_properties(draft.properties)["TIMER_DELIVER_MS"] == str(NOW_MS + ahead_ms)
+        assert draft.queue_id == -1
+
+
+def test_a_delivery_time_before_1970_is_due() -> None:
+    assert decode_properties(draft_of(delayed(-NOW_MS - 5000), "DELAY").properties)["TIMER_DELIVER_MS"] == "0"
+
+
+def test_a_delivery_time_too_far_ahead_is_refused_with_the_limit() -> None:
+    refused = refusal(delayed(MAX_AHEAD_MS + 1))
+    assert refused.code == Code.ILLEGAL_DELIVERY_TIME
+    assert "40 d" in refused.text
+    assert "timers.max_ahead_s" in refused.text
+
+
+def test_a_message_has_a_message_group_or_a_delivery_time() -> None:
+    for ahead_ms in (1000, -1000):
+        message = delayed(ahead_ms)
+        message.system_properties.message_group = "g"
+        for topic_type in ("MIXED", "DELAY"):
+            refused = refusal(message, topic_type)
+            assert refused.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+            assert "not both" in refused.text
+
+
+def test_a_message_that_begins_a_transaction_may_have_a_delivery_time() -> None:
+    message = delayed(1000)
+    message.system_properties.message_type = mapping.TRANSACTION
+    stored = decode_properties(draft_of(message, "TRANSACTION").properties)
+    assert (stored["TRAN_MSG"], stored["TIMER_DELIVER_MS"]) == ("true", str(NOW_MS + 1000))
 
 
 @pytest.mark.parametrize(("priority", "queue_id"), [(0, 0), (2, 2), (3, 3), (4, 3), ((1 << 31) - 1, 3)])
@@ -247,7 +278,7 @@ def half_properties(**recovery: int) -> dict[str, str]:
         duration = message.system_properties.orphaned_transaction_recovery_duration
         duration.seconds, duration.nanos = recovery["seconds"], recovery.get("nanos", 0)
     config = TopicConfig("ns%T", 4, 4, attributes={"message.type": "TRANSACTION"})
-    return decode_properties(to_draft(message, "ns%T", config, HOST, NOW_MS, "s" * 32).properties)
+    return decode_properties(to_draft(message, "ns%T", config, HOST, NOW_MS, MAX_AHEAD_MS, "s" * 32).properties)
 
 
 def test_a_transaction_is_of_the_group_of_those_who_publish_its_topic() -> None:
@@ -274,7 +305,7 @@ def test_nobody_sets_the_secret_or_the_group_by_a_property_of_his_own() -> None:
 
 def test_a_topic_that_does_not_exist() -> None:
     with pytest.raises(Refusal) as refused:
-        to_draft(good(), "T", None, HOST, NOW_MS)
+        to_draft(good(), "T", None, HOST, NOW_MS, MAX_AHEAD_MS)
     assert refused.value.code == Code.TOPIC_NOT_FOUND
 
 

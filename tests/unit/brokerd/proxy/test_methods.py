@@ -289,14 +289,6 @@ def test_what_the_broker_says_of_an_append(bench, status, error, code) -> None:
     assert response.entries[0].status.code == code
 
 
-def test_delays_are_refused_not_stored(bench) -> None:
-    delayed = sending(b"x", topic="Delay")
-    delayed.messages[0].system_properties.delivery_timestamp.FromMilliseconds(bench.wall_ms + 5000)
-    response = bench.call("SendMessage", delayed, service.SendMessageResponse)
-    assert response.status.code == Code.UNSUPPORTED
-    assert bench.broker.log == []
-
-
 # ---- acks
 
 
@@ -653,18 +645,7 @@ def test_what_one_connection_makes_us_remember_is_bounded(bench) -> None:
     assert len(sessions.get("c299", connection).producer_topics) == 256
 
 
-# ---- what this version does not have
-
-
-@pytest.mark.parametrize(
-    ("method", "code"),
-    [
-        ("RecallMessage", Code.NOT_IMPLEMENTED),
-    ],
-)
-def test_methods_that_are_declined(bench, method, code) -> None:
-    request, response = getattr(service, method + "Request")(), getattr(service, method + "Response")
-    assert bench.call(method, request, response).status.code == code
+# ---- the table
 
 
 def test_every_method_of_the_service_has_a_handler_and_a_way_to_refuse(bench) -> None:

@@ -92,6 +92,8 @@ def test_a_message_without_properties_has_what_clients_need() -> None:
         (b"TRAN_MSG\x01true\x02__SHARDINGKEY\x01g\x02", "TRANSACTION"),
         (b"TIMER_DELIVER_MS\x011763600009000\x02", "DELAY"),
         (b"DELAY\x013\x02", "DELAY"),
+        (b"TIMER_DELAY_SEC\x013\x02", "DELAY"),
+        (b"TIMER_DELAY_MS\x013\x02", "DELAY"),
         (b"__SHARDINGKEY\x01g\x02", "FIFO"),
         (b"__SHARDINGKEY\x01g\x02_SYS_MSG_PRIORITY_\x011\x02", "FIFO"),
         (b"_SYS_MSG_PRIORITY_\x011\x02", "PRIORITY"),
@@ -102,6 +104,14 @@ def test_the_type_comes_from_the_stored_properties(properties, kind) -> None:
     system = received(properties=properties).system_properties
     assert system.message_type == definition.MessageType.Value(kind)
     assert system.HasField("delivery_timestamp") == (b"DELIVER" in properties)
+
+
+def test_what_waited_says_when_it_was_due_and_nothing_of_the_wait() -> None:
+    waited = b"TIMER_DELAY_MS\x013\x02TIMER_OUT_MS\x011763600009000\x02TIMER_DUE_MS\x011763600009123\x02"
+    waited += b"REAL_TOPIC\x01T\x02REAL_QID\x010\x02TIMER_PLACE\x017\x02TIMER_ROLL_TIMES\x012\x02TIMER_LEG_MS\x019\x02"
+    message = received(properties=waited)
+    assert message.system_properties.delivery_timestamp.ToMilliseconds() == 1_763_600_009_123
+    assert not message.user_properties
 
 
 @pytest.mark.parametrize(
@@ -171,7 +181,7 @@ def oracle(popped: PoppedMessage, topic: Any, invisible_time_ms: int) -> Any:
     set_time(system.store_timestamp, record.store_timestamp_ms)
     host, port = unpack_host(record.store_host)
     system.store_host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    due = properties.get("TIMER_DELIVER_MS") or properties.get("TIMER_OUT_MS") or ""
+    due = next(filter(None, map(properties.get, ("TIMER_DELIVER_MS", "TIMER_DUE_MS", "TIMER_OUT_MS"))), "")
     if is_number(due):
         set_time(system.delivery_timestamp, int(due))
     system.receipt_handle = popped.receipt_handle
@@ -199,7 +209,7 @@ def oracle_type(properties: dict[str, str]) -> Any:
     value = definition.MessageType.Value
     if properties.get("TRAN_MSG") == "true":
         return value("TRANSACTION")
-    if {"TIMER_DELIVER_MS", "TIMER_DELAY_MS", "DELAY"} & properties.keys():
+    if {"TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"} & properties.keys():
         return value("DELAY")
     if "__SHARDINGKEY" in properties:
         return value("FIFO")

@@ -211,6 +211,12 @@ OTHER: dict[str, bytes] = {
     "an empty value": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01\x02"}),
     "a NUL": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01b\0\x02"}),
     "a delay": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x013\x02"}),
+    "a moment": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELIVER_MS\x011763600000000\x02"}),
+    "a moment alone": json_send({**SINGLE, "i": "TIMER_DELAY_SEC\x013\x02" + SINGLE["i"]}),
+    "a recall": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_MS\x013\x02TIMER_DEL_UNIQKEY\x01T+A\x02"}),
+    "a batch with a moment": json_send(
+        BATCH, encode_batch_body([item(1), (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x013\x02")])
+    ),
     "no wait": json_send({**SINGLE, "i": SINGLE["i"] + "WAIT\x01false\x02"}),
     "too many properties": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01" + "b" * 32_700 + "\x02"}),
     "an empty batch": json_send(BATCH, b"\0" * 22),
@@ -338,6 +344,7 @@ entries = st.sampled_from(
         "KEYS\x01k\x02",
         "own\x01v\x02",
         "DELAY\x011\x02",
+        "TIMER_DELAY_MS\x011\x02",
         "x\x02",
     ]
 ) | texts.map(lambda text: f"K\x01{text}\x02")

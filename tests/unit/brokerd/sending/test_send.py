@@ -35,6 +35,7 @@ from remoting.record.properties import decode_properties, encode_properties
 from tests.support.client_bytes import encode_batch_body
 from tests.support.disks import MemoryDisk
 from tests.support.kernels import make_kernel
+from tests.support.timers import StillTimers, timed_messages
 
 pytestmark = pytest.mark.usefixtures("both_kernels")
 
@@ -124,8 +125,14 @@ class Broker:
         self.counters = Counters()
         self.turn: list[Callable[[], None]] = []
         self.halves = Halves()
+        self.timers = StillTimers(lambda: self.now)
         self.sender = MessageSender(
-            self.store, self.acknowledger, SendRules(topics.get, "c", DEFAULT_DELAYS), self.counters, self.halves
+            self.store,
+            self.acknowledger,
+            SendRules(topics.get, "c", DEFAULT_DELAYS),
+            self.counters,
+            self.halves,
+            timed_messages(self.timers),
         )
         self.asked: list[tuple[str, int, int | None, int]] = []
         self.kernel = make_kernel(pack_host(*STORE_HOST))
@@ -376,7 +383,10 @@ def test_a_message_larger_than_a_file_is_refused_and_those_around_it_are_stored(
         ({}, b"x" * (MAX_BODY_BYTES + 1), None, codes.MESSAGE_ILLEGAL, "at most"),
         ({}, b"x", {"DELAY": "soon"}, codes.MESSAGE_ILLEGAL, "from 1 to 18"),
         ({}, b"x", {"UNIQ_KEY": "U", "DELAY": "3", "K": "v" * 32700}, codes.MESSAGE_ILLEGAL, "delayed message take"),
-        ({}, b"x", {"TIMER_DELAY_SEC": "3"}, codes.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
+        ({}, b"x", {"TIMER_DELAY_SEC": "soon"}, codes.MESSAGE_ILLEGAL, "TIMER_DELAY_SEC"),
+        ({}, b"x", {"TIMER_DELAY_SEC": "3456001"}, codes.MESSAGE_ILLEGAL, "timers.max_ahead_s"),
+        ({}, b"x", {"TIMER_DEL_UNIQKEY": "T+A"}, codes.MESSAGE_ILLEGAL, "TIMER_DEL_UNIQKEY"),
+        ({"b": "rmq_sys_wheel_timer"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
         ({}, b"x", {"TRAN_MSG": "true"}, codes.MESSAGE_ILLEGAL, "producer group"),
         ({"b": "RMQ_SYS_TRANS_HALF_TOPIC"}, b"x", None, codes.NO_PERMISSION, "belongs to the system"),
         ({}, b"x", {"K": "a\0b"}, codes.MESSAGE_ILLEGAL, "NUL"),
@@ -390,6 +400,13 @@ def test_a_message_larger_than_a_file_is_refused_and_those_around_it_are_stored(
             None,
             codes.MESSAGE_ILLEGAL,
             "delayed",
+        ),
+        (
+            {"m": "true"},
+            encode_batch_body([(0, b"x", b"")]),
+            {"TIMER_DELAY_SEC": "3"},
+            codes.MESSAGE_ILLEGAL,
+            "each of its messages",
         ),
         ({"m": "true", "b": "%RETRY%g"}, encode_batch_body([(0, b"x", b"")]), None, codes.MESSAGE_ILLEGAL, "retry"),
     ],
@@ -434,18 +451,6 @@ def test_a_send_to_a_retry_topic_goes_where_its_rule_says_and_keeps_its_turn(bro
     assert broker.asked == [("%RETRY%g", 17, 16, codes.VERSION)]
     found = sorted((decode_record(each).physical_offset, decode_record(each).topic) for each in broker.records())
     assert [topic for _, topic in found] == ["T", "%DLQ%g", "T"]
-
-
-def test_the_answer_to_a_delayed_send_names_the_queue_that_it_was_sent_to(broker: Broker) -> None:
-    connection = Connection()
-    properties = {"UNIQ_KEY": "U", "DELAY": "4", "TIMER_DELAY_SEC": "9"}
-    broker.handle(connection, [request(1, properties=properties, e="3")])
-    broker.acknowledger.complete()
-    [record] = [decode_record(each) for each in broker.records()]
-    assert (record.topic, record.queue_id) == ("SCHEDULE_TOPIC_XXXX", 3)
-    assert "TIMER_DELAY_SEC" not in record.property_map(), "a level beats it"
-    [answer] = connection.answers
-    assert (answer.ext["queueId"], answer.ext["msgId"][-16:]) == ("3", f"{record.physical_offset:016X}")
 
 
 def test_long_field_names_and_missing_unique_keys_are_accepted(broker: Broker) -> None:

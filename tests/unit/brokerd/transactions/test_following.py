@@ -36,7 +36,7 @@ class Follower:
         self.topics = TransactionTopics(log, self.metadata, turns.wall_ms, HOST)
         settings = Live(TransactionSettings())
         checks = CheckBack(self.topics, Nobody(), "broker-a", turns, settings, move_up_bytes=3000)
-        self.service = TransactionService(self.topics, checks, settings)
+        self.service = TransactionService(self.topics, checks, settings, lambda draft: draft)
         log.listeners.append(self._dispatched)
         self.rebuild()
 

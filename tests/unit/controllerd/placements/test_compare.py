@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controllerd.placements.compare import Told, differences
+from controllerd.placements.compare import Told
 from controllerd.placements.requests import Drop, Propose
 from controllerd.placements.state import PlacementsState
 from remoting.facts.placements import PlacementFact, ShareFact, TopicPlacement
+from tests.support.placement_differences import differences
 
 A, B = ShareFact("a", 8), ShareFact("b", 8)
 

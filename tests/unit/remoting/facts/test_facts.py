@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from remoting.errors import ProtocolError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
-from remoting.facts.codec import decode, encode
+from remoting.facts.codec import decode, encode, encode_around, encode_item
 from remoting.facts.snapshot import ClusterSnapshot
 from remoting.facts.words import BrokerRole
 from tests.support.examples import examples
@@ -65,6 +66,15 @@ def test_documents_as_they_always_were_say_the_same(name: str, kind: type[object
 def test_every_fact_comes_back_as_it_was(kind: type[object], data: st.DataObject) -> None:
     fact = data.draw(st.from_type(kind))
     assert decode(kind, encode(fact)) == fact
+
+
+@settings(max_examples=examples(20))
+@given(data=st.data())
+def test_a_document_around_parts_is_the_document(data: st.DataObject) -> None:
+    state = data.draw(st.from_type(BrokerState))
+    around = replace(state, topics=(), groups=())
+    lists = {"topics": map(encode_item, state.topics), "groups": map(encode_item, state.groups)}
+    assert orjson.loads(encode_around(around, lists)) == orjson.loads(encode(state))
 
 
 @pytest.mark.parametrize(

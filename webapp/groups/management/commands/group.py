@@ -1,4 +1,4 @@
-"""`manage.py group create|list|delete`: consumer groups from scripts, through the REST API."""
+"""`manage.py group create|list|settings|set|delete`: consumer groups from scripts, through the REST API."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from urllib.parse import quote
 
 from django.core.management.base import CommandParser
 
+from remoting.group_settings import NAMES, ORDER_SCOPES
 from webapp.api import client
+from webapp.groups.settings import DEFAULT, LEAST, LONGEST
+
+_NO_BOUND = "none"
+_BOUNDS = {
+    LEAST: "messages are hidden for this long at least",
+    LONGEST: "and for this long at most",
+    DEFAULT: "how long a gRPC receive hides them that names no time",
+}
 
 
 class Command(client.ConsoleCommand):
-    help = "Create, list and delete consumer groups (the console must be running)."
+    help = "Create, list, change and delete consumer groups (the console must be running)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -19,13 +28,21 @@ class Command(client.ConsoleCommand):
         create.add_argument("name")
         create.add_argument("--fifo", action="store_true", help="deliver the messages of one message group in order")
         create.add_argument("--attempts", type=int, default=16, help="before the dead-letter topic (default: 16)")
+        _add_settings(create)
         listing = actions.add_parser("list", help="list consumer groups with their lag")
         listing.add_argument("--json", action="store_true", help="one JSON document")
+        shown = actions.add_parser("settings", help="show a consumer group's settings")
+        shown.add_argument("name")
+        shown.add_argument("--json", action="store_true", help="one JSON document")
+        change = actions.add_parser("set", help="change settings of a consumer group; those that are not named stay")
+        change.add_argument("name")
+        _add_settings(change)
         delete = actions.add_parser("delete", help="delete a consumer group and its offsets")
         delete.add_argument("name")
 
     def create(self, options: dict[str, Any]) -> None:
         body = {"name": options["name"], "fifo": options["fifo"], "retry_max_times": options["attempts"]}
+        body |= _settings(options)
         client.change("POST", "consumer-groups", body)
         self.stdout.write(f"created {options['name']}")
 
@@ -34,9 +51,56 @@ class Command(client.ConsoleCommand):
         lines = (f"{each['name']}\tlag {lag_text(each)}\t{len(each['members'])} members" for each in groups)
         self.show(groups, lines, as_json=options["json"])
 
+    def settings(self, options: dict[str, Any]) -> None:
+        group = client.call("GET", _path(options["name"]))
+        found = {name: group[name] for name in ("name", "fifo", *NAMES)}
+        lines = (f"{name}\t{_text(value)}" for name, value in found.items())
+        self.show(found, lines, as_json=options["json"])
+
+    def set(self, options: dict[str, Any]) -> None:
+        client.change("PATCH", _path(options["name"]), _settings(options))
+        self.stdout.write(f"changed {options['name']}")
+
     def delete(self, options: dict[str, Any]) -> None:
-        client.change("DELETE", f"consumer-groups/{quote(options['name'], safe='')}")
+        client.change("DELETE", _path(options["name"]))
         self.stdout.write(f"deleted {options['name']}")
+
+
+def _add_settings(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--order-scope",
+        choices=ORDER_SCOPES,
+        help="what an ordered group keeps the order of: each message group, or each queue",
+    )
+    for name, what in _BOUNDS.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            metavar="MS",
+            type=_bound,
+            help=f"{what}, in milliseconds; {_NO_BOUND}: what the brokers say",
+        )
+
+
+def _bound(text: str) -> int | str:
+    """A number, or no bound. Raises ValueError."""
+    return _NO_BOUND if text == _NO_BOUND else int(text)
+
+
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that were named, as REST takes them."""
+    named = {name: options[name] for name in NAMES if options[name] is not None}
+    return {name: None if value == _NO_BOUND else value for name, value in named.items()}
+
+
+def _path(name: str) -> str:
+    return f"consumer-groups/{quote(name, safe='')}"
+
+
+def _text(value: Any) -> str:
+    """A setting for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _NO_BOUND if value is None else str(value)
 
 
 def lag_text(group: dict[str, Any]) -> str:

@@ -42,6 +42,7 @@ final class Generation {
         checks.put("heartbeat-v2", Generation::heartbeatV2);
         checks.put("send-auto-batch", Generation::autoBatch);
         checks.put("timer", TimerChecks::timer);
+        checks.put("timer-recall", TimerChecks::recall);
         checks.put("send-compressed-lz4", place -> compressed(place, CompressionType.LZ4));
         checks.put("send-compressed-zstd", place -> compressed(place, CompressionType.ZSTD));
     }

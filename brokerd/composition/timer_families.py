@@ -1,0 +1,41 @@
+"""The families of timers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brokerd.timers.service import TimerService
+from remoting.exposition import Family
+
+_GAUGES: Final = {
+    "waiting": "timers that wait, and delete markers among them",
+    "near": "of these, what the master has in memory since it is due soon",
+    "aside": "timers that cannot be read or stored now, and are tried again",
+}
+_COUNTERS: Final = {
+    "delivered": "timers delivered",
+    "rolled": "timers appended again on their way",
+    "recalled": "timers that were due and had been recalled",
+    "failures": "attempts to deliver that failed, and are repeated",
+    "lost": "timers whose topic or group was removed while they waited, or that could not be read for long",
+}
+
+
+def timer_families(timers: TimerService) -> list[Family]:
+    """Those of one broker."""
+    state = timers.state()
+    return [
+        *(Family(f"logboom_timers_{name}", "gauge", help).add(getattr(state, name)) for name, help in _GAUGES.items()),
+        Family(
+            "logboom_timers_overdue_seconds",
+            "gauge",
+            "for how long the first timer that waits could have been delivered",
+        ).add(state.overdue_ms / 1000),
+        *(
+            Family(f"logboom_timers_{name}_total", "counter", help).add(getattr(state, name))
+            for name, help in _COUNTERS.items()
+        ),
+        Family("logboom_timers_late_seconds", "histogram", "how late timers were delivered").add(
+            timers.counters.late_s
+        ),
+    ]

@@ -1,0 +1,93 @@
+"""What BROKER_STATE tells of topics and their queues; made again only for those of which something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from brokerd.metadata.configs import TopicConfig
+from brokerd.processors.offsets.consumption import Consumption
+from remoting.facts.broker_state import QueueState, TopicState
+from remoting.facts.codec import encode_item
+
+
+@dataclass(slots=True)
+class _Known:
+    """`ends` are where the queues begin and end; what lies between is the same in the same master epoch."""
+
+    config: TopicConfig
+    master_epoch: int
+    ends: tuple[tuple[int, int], ...]
+    state: TopicState
+    encoded: bytes | None = None
+
+
+class TopicStates:
+    """`begins_recently(topic, queue)` is as `StartOffsets` says."""
+
+    def __init__(self, consumption: Consumption, begins_recently: Callable[[str, int], bool]) -> None:
+        self._consumption = consumption
+        self._begins_recently = begins_recently
+        self._known: dict[str, _Known] = {}
+
+    def of(self, config: TopicConfig, master_epoch: int) -> TopicState:
+        """The topic as it is now."""
+        name, ranges = config.name, self._consumption.ranges
+        ends = tuple(
+            (ranges.min_offset(name, queue_id), ranges.max_offset(name, queue_id))
+            for queue_id in range(config.read_queue_nums)
+        )
+        known = self._known.get(name)
+        if (
+            known is None
+            or known.config is not config
+            or known.master_epoch != master_epoch
+            or known.ends != ends
+            or not self._is_as_recent(known.state)
+        ):
+            known = self._known[name] = _Known(config, master_epoch, ends, self._look(config, ends))
+        return known.state
+
+    def encoded(self, state: TopicState) -> bytes:
+        """What `of` gave, as an item of the document."""
+        known = self._known.get(state.name)
+        if known is None or known.state is not state:
+            return encode_item(state)
+        if known.encoded is None:
+            known.encoded = encode_item(state)
+        return known.encoded
+
+    def forget_all_but(self, names: Collection[str]) -> None:
+        """These are all topics that there are."""
+        if len(self._known) > len(names):
+            self._known = {name: known for name, known in self._known.items() if name in names}
+
+    # ---- inside
+
+    def _look(self, config: TopicConfig, ends: tuple[tuple[int, int], ...]) -> TopicState:
+        name = config.name
+        return TopicState(
+            name=name,
+            type=config.message_type,
+            perm=config.perm,
+            read_queues=config.read_queue_nums,
+            write_queues=config.write_queue_nums,
+            system=self._consumption.metadata.names.is_system_topic(name),
+            queues=tuple(
+                QueueState(
+                    queue_id=queue_id,
+                    min_offset=low,
+                    max_offset=high,
+                    last_store_ms=self._consumption.ranges.store_timestamp(name, queue_id, high - 1) if high else -1,
+                    begins_recently=high == 0 or self._begins_recently(name, queue_id),
+                )
+                for queue_id, (low, high) in enumerate(ends)
+            ),
+        )
+
+    def _is_as_recent(self, state: TopicState) -> bool:
+        """A queue that begins recently does not for ever, and one that does not never does again."""
+        return all(
+            not queue.begins_recently or queue.max_offset == 0 or self._begins_recently(state.name, queue.queue_id)
+            for queue in state.queues
+        )

@@ -1,0 +1,75 @@
+"""Messages that wait for a moment of their own: taken back (code 370), and how far they are delivered (codes 60 and 61)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.service import DataVersion
+from brokerd.processors import fields
+from brokerd.processors.bodies import encode
+from brokerd.timers.clients import TimedMessages
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.frame import Command
+from remoting.names import TIMER_TOPIC
+from remoting.transport.connection import RemotingConnection
+
+# delivered up to (ms), position of the timer log, queue offset here, the master's, state version, timestamp, counter
+_CHECK_POINT: Final = struct.Struct(">7q")
+
+
+class TimerProgress(NamedTuple):
+    """What is due up to `delivered_ms` was delivered; the timer topic's queue ends at `queue_end`, and `waiting` of it wait."""
+
+    delivered_ms: int
+    queue_end: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecallProcessor:
+    """The handlers. `topic(name)` looks one up; `progress()` says where the timers stand now."""
+
+    timed: TimedMessages
+    topic: Callable[[str], TopicConfig | None]
+    progress: Callable[[], TimerProgress]
+    data_version: Callable[[], DataVersion]
+    wall_ms: Callable[[], int]
+
+    def recall(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 370."""
+        topic, handle = fields.text(request.ext, "topic"), fields.text(request.ext, "recallHandle")
+        if self.topic(topic) is None:
+            raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic[:127]} does not exist")
+
+        def done(result: str | RequestError) -> None:
+            if isinstance(result, RequestError):
+                connection.respond_error(request, result)
+            else:
+                connection.respond(request, ext={"msgId": result})
+
+        self.timed.recall(topic, handle, done)
+
+    def check_point(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 60, which replicas of the original ask their master. Nothing here is at a position of a timer log."""
+        stands, version = self.progress(), self.data_version()
+        body = _CHECK_POINT.pack(
+            stands.delivered_ms,
+            0,
+            stands.queue_end,
+            stands.queue_end,
+            version.state_version,
+            version.timestamp_ms,
+            version.counter,
+        )
+        connection.respond(request, body=body)
+
+    def metrics(self, connection: RemotingConnection, request: Command) -> None:
+        """Code 61. The topics for which messages wait are not counted one by one; all stand under the timer topic's name."""
+        counted = {TIMER_TOPIC: {"count": self.progress().waiting, "timeStamp": self.wall_ms()}}
+        table = {"dataVersion": self.data_version().as_json(), "timingCount": counted}
+        connection.respond(request, body=encode(table))

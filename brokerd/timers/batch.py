@@ -1,0 +1,246 @@
+"""From entries that are due to a batch: what is appended for them, and what its begin says."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import itemgetter
+from typing import Final
+
+from brokerd.delay.destinations import destination_of
+from brokerd.journal.record_log import RecordLog
+from brokerd.metadata.service import MetadataService
+from brokerd.store.again import Copies
+from brokerd.store.draft import Draft
+from brokerd.store.unit import Unit
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    MAX_DUE_MS,
+    OUT_MS,
+    PLACE,
+    RECALL,
+    Key,
+    due_by,
+    due_of,
+    key_of,
+    kind_of,
+    number_of,
+    slot_of,
+)
+from brokerd.timers.copies import delivered, name_of, place_of, rolled
+from brokerd.timers.cursor import Begin, TimerTable
+from brokerd.timers.far import Found
+from brokerd.timers.ordinary import Ordinary
+from brokerd.timers.rolling import leg_before
+from remoting.errors import LogboomError, StorageError
+from remoting.names import TIMER_TOPIC
+from remoting.record.codec import decode_record
+
+log = logging.getLogger(__name__)
+
+_LEAST_TOGETHER: Final = 4  # fewer are stored as fast one by one
+MAX_ASIDE: Final = 10_000
+MAX_RECALLED: Final = 200_000  # that still wait for their time, of each kind
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one append does for entries of the timer topic."""
+
+    to: Key
+    taken: int = 0  # entries behind the cursor
+    entries: int = 0
+    offsets: list[int] = field(default_factory=list)  # of what the drafts and copies are, in order
+    drafts: list[Draft | Copies] = field(default_factory=list)
+    due_ms: list[int] = field(default_factory=list)  # of what is delivered
+    names: list[tuple[str, int]] = field(default_factory=list)
+    aside: list[int] = field(default_factory=list)
+    back: list[int] = field(default_factory=list)
+    size_bytes: int = 0
+    rolled: int = 0
+    recalled: int = 0
+    lost: int = 0
+    least_rolled_ms: int = MAX_DUE_MS  # the cursor stays before what is appended again
+
+    def begin(self) -> Begin:
+        """The record in front of it."""
+        return Begin(self.to, self.taken, self.offsets, self.names, self.aside, self.back)
+
+    def set_aside(self, offset: int) -> None:
+        """Its only draft cannot be stored."""
+        self.offsets, self.drafts, self.due_ms, self.back = [], [], [], []
+        self.size_bytes = self.rolled = 0
+        self.aside.append(offset)
+
+
+class Batches:
+    """Makes them. Nothing is changed by that, but that a retry topic which is needed is created."""
+
+    def __init__(
+        self, record_log: RecordLog, metadata: MetadataService, table: TimerTable, window_ms: Callable[[], int]
+    ) -> None:
+        self._log = record_log
+        self._metadata = metadata
+        self.table = table
+        self._window_ms = window_ms
+
+    def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int) -> Batch:
+        """Of the first of these entries behind the cursor, which are due, as many as fit; `entries` says how many."""
+        batch = Batch(self.table.cursor)
+        offsets = [offset for _, offset in found]
+        units = self._units(offsets)
+        ends = list(accumulate(map(itemgetter(1), units)))
+        count = max(1, bisect_right(ends, size_bytes))  # what is read at once is no larger than what is written
+        units, offsets = units[:count], offsets[:count]
+        ordinary = self._ordinary(units, offsets) if count >= _LEAST_TOGETHER else None
+        at = 0
+        while at < len(units) and due_of(found[at][0]) < batch.least_rolled_ms:
+            end = self._end_of_ordinary(batch, ordinary, at, len(units))
+            if end > at and ordinary is not None:
+                batch.offsets += offsets[at:end]
+                batch.drafts.append(ordinary.copies(at, end))
+                batch.due_ms += ordinary.due_ms(at, end)
+                batch.size_bytes += ends[end - 1] - (ends[at - 1] if at else 0)
+            else:
+                end = at + 1
+                self._add(batch, offsets[at], units[at], now_ms, is_promised=False)
+            batch.to = key_of(*found[end - 1])
+            batch.taken = batch.entries = at = end
+        return batch
+
+    def of_aside(self, offset: int, now_ms: int, *, give_up: bool) -> Batch:
+        """Of an entry that was set aside: it comes `back` when it can be delivered now, or is given up."""
+        batch = Batch(self.table.cursor)
+        self._add(batch, offset, self._units([offset])[0], now_ms, is_promised=False)
+        if not batch.aside:
+            batch.back = [offset]
+        elif give_up:
+            log.error("the timer at queue offset %d is given up: it could not be delivered for long", offset)
+            batch.aside, batch.back, batch.lost = [], [offset], batch.lost + 1
+        return batch
+
+    def of_promised(self, offsets: Sequence[int], now_ms: int) -> Batch:
+        """Of entries that a begin announced and that did not follow it."""
+        batch = Batch(self.table.cursor)
+        for offset, unit in zip(offsets, self._units(offsets), strict=True):
+            self._add(batch, offset, unit, now_ms, is_promised=True)
+        return batch
+
+    def promised(self) -> Sequence[int]:
+        """What the last begin of the log announced and does not follow it: a master ended, or its log was cut, between them."""
+        last, at = self.table.last, self.table.last_end
+        if last is None or at < self._log.begin_offset:
+            return ()
+        for index, _ in enumerate(last.offsets):
+            record = self._log.find_record(at)
+            if record is None or number_of(decode_record(record).property_map(), PLACE) is None:
+                return last.offsets[index:]
+            at += len(record)
+        return ()
+
+    # ---- inside
+
+    def _ordinary(self, units: Sequence[Unit], offsets: Sequence[int]) -> Ordinary | None:
+        """None when they cannot be read together."""
+        try:
+            return Ordinary(self._log.look_again, units, offsets, self._metadata)
+        except LogboomError as error:
+            log.warning("timers from queue offset %d on are read one by one: %s", offsets[0], error)
+            return None
+
+    def _end_of_ordinary(self, batch: Batch, ordinary: Ordinary | None, begin: int, end: int) -> int:
+        """Up to where the entries from `begin` on are ordinary."""
+        if ordinary is None:
+            return begin
+        end = ordinary.end_before(begin, end, batch.least_rolled_ms)
+        names = {name for name, _ in batch.names}
+        if not (names or self.table.names or self.table.places):
+            return end
+        return ordinary.end_kept(begin, end, self.table.places, (self.table.names, names))
+
+    def _units(self, offsets: Sequence[int]) -> list[Unit]:
+        """The entries at these queue offsets, dispatched or not. Raises StorageError."""
+        low, end = self._log.queue_range(TIMER_TOPIC, 0)
+        undispatched: Sequence[Unit] = ()
+        if any(offset >= end for offset in offsets):
+            undispatched = self._log.undispatched_units(TIMER_TOPIC)
+        units: list[Unit] = []
+        while len(units) < len(offsets):
+            start = offsets[len(units)]
+            if start >= end:
+                units += undispatched[start - end : start - end + 1]
+            else:
+                count = 1
+                for offset in offsets[len(units) + 1 :]:
+                    if offset != start + count or offset >= end:
+                        break
+                    count += 1
+                units += self._log.read_units(TIMER_TOPIC, 0, start, count) if start >= low else ()
+            if len(units) < len(offsets) and offsets[len(units)] == start:
+                raise StorageError(f"the queue of {TIMER_TOPIC} cannot be read at {start}; it is [{low}, {end})")
+        return units
+
+    def _add(self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool) -> None:
+        try:
+            self._add_readable(batch, offset, unit, now_ms, is_promised=is_promised)
+        except LogboomError as error:
+            if len(self.table.aside) + len(batch.aside) < MAX_ASIDE:
+                log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+                batch.aside.append(offset)
+            else:
+                log.error("the timer at queue offset %d is given up, since many are set aside: %s", offset, error)
+                batch.lost += 1
+
+    def _add_readable(self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool) -> None:
+        physical_offset, size, code = unit
+        record = decode_record(self._log.record_at(physical_offset, size))
+        properties = record.property_map()
+        if kind_of(code) == RECALL:
+            if PLACE not in properties:
+                self._add_name(batch, properties[DELETE_KEY], _slot(properties, code))
+            return
+        place = place_of(kind_of(code), properties, offset)
+        if not is_promised and self._is_recalled(batch, properties, place, code):
+            batch.recalled += 1
+            return
+        target = destination_of(properties, physical_offset, self._metadata)
+        if target is None:
+            log.warning("the timer at queue offset %d is dropped: its topic or group is gone", offset)
+            batch.lost += 1
+            return
+        due_ms = due_by(properties)
+        if due_ms is not None and due_ms > due_of(
+            code
+        ):  # also when it is due by now: it comes behind what is due before
+            draft = rolled(record, place, due_ms, leg_before(due_ms, now_ms, batch.to.due_ms + 1, self._window_ms()))
+            batch.rolled += 1
+            batch.least_rolled_ms = min(batch.least_rolled_ms, due_ms)
+        else:
+            draft = delivered(record, target, place)
+            batch.due_ms.append(record.store_timestamp_ms if due_ms is None else due_ms)
+        batch.offsets.append(offset)
+        batch.drafts.append(draft)
+        batch.size_bytes += size
+
+    def _add_name(self, batch: Batch, name: str, slot_ms: int) -> None:
+        if len(self.table.names) + len(batch.names) < MAX_RECALLED:
+            batch.names.append((name, slot_ms))
+        else:
+            log.error("a delete marker for %s has no effect: %d timers are recalled already", name, MAX_RECALLED)
+            batch.lost += 1
+
+    def _is_recalled(self, batch: Batch, properties: dict[str, str], place: int, code: int) -> bool:
+        if place in self.table.places:
+            return True
+        if not batch.names and not self.table.names:
+            return False
+        name, slot_ms = name_of(properties), _slot(properties, code)
+        return self.table.names.get(name) == slot_ms or (name, slot_ms) in batch.names
+
+
+def _slot(properties: dict[str, str], code: int) -> int:
+    slot_ms = number_of(properties, OUT_MS)
+    return slot_of(due_of(code)) if slot_ms is None else slot_ms

@@ -1,0 +1,85 @@
+"""Messages that clients send for a moment of their own, and take back: what both endpoints and the transactions use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from brokerd.delay.rules import REAL_TOPIC
+from brokerd.store.draft import Draft
+from brokerd.store.run import AppendResult
+from brokerd.timers import rules
+from brokerd.timers.codes import DELETE_KEY, DUE_MS, number_of
+from brokerd.timers.handles import Recallable, decode_handle, encode_handle, has_handle
+from brokerd.timers.interface import Recalled, Timers
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.names import RETRY_PREFIX
+from remoting.record.properties import decode_properties
+
+# What a recall ends with: the unique key of the message that was taken back, or why it was not
+RecallDone = Callable[[str | RequestError], None]
+
+_NO_HANDLE: Final = (
+    "this is no recall handle of this broker group: pass the one that the answer to the send had, as it was"
+)
+
+
+class Limits(Protocol):
+    """What clients may ask for: settings, as they are now."""
+
+    @property
+    def max_ahead_s(self) -> int: ...
+
+
+class TimedMessages:
+    """`sending.sender.TimedMessages`. All is called on the loop's thread."""
+
+    def __init__(self, timers: Timers, limits: Callable[[], Limits], broker_name: str) -> None:
+        self._timers = timers
+        self._limits = limits
+        self._broker_name = broker_name
+
+    @property
+    def max_ahead_ms(self) -> int:
+        """How far ahead of now a message may be delivered."""
+        return self._limits().max_ahead_s * 1000
+
+    def check_moment(self, properties: dict[str, str], topic: str) -> None:
+        """See `rules.check_moment`."""
+        rules.check_moment(properties, topic, self._timers.now_ms(), self.max_ahead_ms)
+
+    def to_waiting_draft(self, draft: Draft) -> Draft:
+        """The draft as it waits; see `rules.to_waiting_draft`. It is to be appended in this turn of the loop."""
+        if not rules.may_wait(draft):
+            return draft
+        timers = self._timers
+        timers.recall_key()  # drawn before there is a message whose handle needs it, so that it is not lost before that is
+        return rules.to_waiting_draft(draft, rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms))
+
+    def handle_of(self, draft: Draft, place: AppendResult) -> str:
+        """What recalls a message that was stored in the timer topic; "" for what recalls another, or cannot be named."""
+        key = self._timers.recall_key()
+        properties = decode_properties(draft.properties)
+        topic, unique_key = properties[REAL_TOPIC], properties.get("UNIQ_KEY", "")
+        due_ms = number_of(properties, DUE_MS)
+        assert due_ms is not None
+        if key is None or DELETE_KEY in properties or topic.startswith(RETRY_PREFIX) or not has_handle(unique_key):
+            return ""
+        return encode_handle(Recallable(topic, self._broker_name, due_ms, unique_key, place.queue_offset), key)
+
+    def recall(self, topic: str, handle: str, done: RecallDone) -> None:
+        """Take the message back that was sent to this topic and answered with this handle. Raises RequestError for another
+        handle; the rest, also that the message was delivered, `done` is told."""
+        key = self._timers.recall_key()
+        if key is None:
+            raise RequestError(codes.SERVICE_NOT_AVAILABLE, "this broker cannot check recall handles yet; try again")
+        found = decode_handle(handle, key)
+        if found is None or found.broker_name != self._broker_name:
+            raise RequestError(codes.ILLEGAL_OPERATION, _NO_HANDLE)
+        if found.topic != topic:
+            raise RequestError(codes.ILLEGAL_OPERATION, f"the message was sent to {found.topic}, not to {topic[:127]}")
+        self._timers.recall(
+            Recalled(found.topic, found.unique_key, found.place, found.due_ms),
+            lambda error: done(found.unique_key if error is None else error),
+        )

@@ -1,0 +1,109 @@
+"""What the consume-queue entries of the timer topic say, and the properties of its records (pure).
+
+Timers of any due time wait as records of one topic, in queue 0. An entry carries, in place of the tags code, when its timer is
+due and what it is: `due_ms << 2 | kind`. So whoever looks for due timers reads no record, and every replica, and every rebuilding
+of the queue, derives the same from the log.
+
+A timer's key is when it is due, then its queue offset. Keys say in which order timers are delivered, and a cursor among them what
+was delivered; so what is appended has to be due behind the cursor (`interface.Timers.least_due_ms`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from brokerd.store.log.derive import CodeRules
+from remoting.names import TIMER_TOPIC
+
+# Kinds of records.
+MESSAGE: Final = 0  # it waits since it was sent
+RECALL: Final = 1  # a delete marker: it takes others back, and is never delivered
+ROLLED: Final = 2  # a message that was appended again meanwhile: TIMER_PLACE says where it waited first
+
+# Properties that clients know from the original.
+OUT_MS: Final = "TIMER_OUT_MS"  # the slot that the original puts it in: due within the second behind
+ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"  # real topic + "+" + unique key of what is taken back
+# Properties of Logboom.
+DUE_MS: Final = "TIMER_DUE_MS"  # when it is due, to the millisecond
+LEG_MS: Final = "TIMER_LEG_MS"  # when it is appended again, which is before that
+PLACE: Final = "TIMER_PLACE"  # the queue offset at which the message waited first
+
+SLOT_MS: Final = 1000  # of the original; what is in the slot S is due in (S, S + SLOT_MS]
+MAX_DUE_MS: Final = 1 << 52
+
+_KIND_BITS: Final = 2
+_KIND_MASK: Final = (1 << _KIND_BITS) - 1
+_MAX_DIGITS: Final = 16
+# The properties that an entry is made of, in an encoded property string: a sender of timers pays for each that is decoded.
+_OWN: Final = re.compile(
+    rb"(?:^|\x02)(TIMER_DUE_MS|TIMER_LEG_MS|TIMER_OUT_MS|TIMER_PLACE|TIMER_DEL_UNIQKEY)\x01([^\x02]+)"
+)
+
+
+class Key(NamedTuple):
+    """Where a timer stands in the order of delivery."""
+
+    due_ms: int
+    offset: int  # in the timer topic's queue
+
+
+START: Final = Key(0, -1)  # before all timers
+
+
+def encode_code(due_ms: int, kind: int) -> int:
+    """The code of an entry. A time beyond any calendar is the last one."""
+    return max(0, min(due_ms, MAX_DUE_MS)) << _KIND_BITS | kind
+
+
+def due_of(code: int) -> int:
+    """When the timer with that code is due, or appended again (ms)."""
+    return code >> _KIND_BITS
+
+
+def kind_of(code: int) -> int:
+    """MESSAGE, RECALL or ROLLED."""
+    return code & _KIND_MASK
+
+
+def key_of(code: int, offset: int) -> Key:
+    """Of the entry with that code at that queue offset."""
+    return Key(code >> _KIND_BITS, offset)
+
+
+def slot_of(due_ms: int) -> int:
+    """The original's slot (its TIMER_OUT_MS) for what is due then."""
+    return due_ms - 1 - (due_ms - 1) % SLOT_MS
+
+
+def number_of(properties: Mapping[str, str], name: str) -> int | None:
+    """A property that is a time, a count or an offset; None when it is missing or none of these."""
+    text = properties.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
+
+
+def due_by(properties: Mapping[str, str]) -> int | None:
+    """When a message with those properties is to be delivered; None when they do not say.
+
+    Records that the original stored say their slot only, which is over a second after it began.
+    """
+    due_ms = number_of(properties, DUE_MS)
+    if due_ms is None and (slot_ms := number_of(properties, OUT_MS)) is not None:
+        return slot_ms if DELETE_KEY in properties else slot_ms + SLOT_MS
+    return due_ms
+
+
+def timer_code(properties: bytes, store_timestamp_ms: int) -> int:
+    """What the entry of a record in the timer topic carries. One that does not say when it is due is so at once."""
+    decoded = {str(name, "ascii"): str(value, "utf-8", "replace") for name, value in _OWN.findall(properties)}
+    leg_ms = number_of(decoded, LEG_MS)
+    due_ms = leg_ms if leg_ms is not None else due_by(decoded)
+    kind = RECALL if DELETE_KEY in decoded else ROLLED if PLACE in decoded else MESSAGE
+    return encode_code(store_timestamp_ms if due_ms is None else due_ms, kind)
+
+
+CODE_RULES: Final[CodeRules] = {TIMER_TOPIC: timer_code}

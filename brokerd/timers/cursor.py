@@ -1,0 +1,183 @@
+"""How far timers are delivered, as the group's log says (pure).
+
+Records of the topic `rmq_sys_logboom_timers`, each a JSON object with `v`, the version of its layout; a key is [due, offset], and
+offsets are those of the timer topic's queue:
+
+    begin     {v, to: key, taken, offsets: [the first, differences, ...], names: [[name, slot], ...], aside: [offset, ...],
+              back: [offset, ...]}
+              The records that follow in the log, one for each of the `offsets` and in their order, deliver these timers. All
+              others with keys up to `to` were delivered before, taken back, or are set `aside`, since they cannot be read or
+              stored now; those that come `back` are set aside no longer. `taken` entries were behind the cursor before. `names`
+              are taken back from now on, by clients' markers
+    recalled  {v, place, due}: the timer whose first record is at that offset is taken back; it would be due then
+    key       {v, key}: what makes handles of recall, in hexadecimal digits
+    snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
+                   ["a", offset], ["k", key]
+
+A begin stands in front of what it announces. One who has a log that was cut between them finds that fewer records than announced
+follow the last begin, and knows from that alone which timers are still to be delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final, NamedTuple
+
+from brokerd.timers.codes import SLOT_MS, START, Key
+from remoting.errors import CorruptedFile
+
+VERSION: Final = 1
+TIMERS_TOPIC: Final = "rmq_sys_logboom_timers"
+
+BEGIN: Final = "begin"
+RECALLED: Final = "recalled"
+KEY: Final = "key"
+
+_FORGET_EVERY_MS: Final = 60_000
+
+
+class Begin(NamedTuple):
+    """What a batch delivers; see the module."""
+
+    to: Key
+    taken: int
+    offsets: Sequence[int]
+    names: Sequence[tuple[str, int]] = ()
+    aside: Sequence[int] = ()
+    back: Sequence[int] = ()
+
+    def body(self) -> Any:
+        """As it is recorded."""
+        return {
+            "v": VERSION,
+            "to": list(self.to),
+            "taken": self.taken,
+            "offsets": [*self.offsets[:1], *(after - before for before, after in pairwise(self.offsets))],
+            "names": [list(each) for each in self.names],
+            "aside": list(self.aside),
+            "back": list(self.back),
+        }
+
+
+def begin_of(body: Any) -> Begin:
+    """The batch of a record's body."""
+    return Begin(
+        Key(*body["to"]),
+        body["taken"],
+        tuple(accumulate(body["offsets"])),
+        tuple((name, slot_ms) for name, slot_ms in body["names"]),
+        tuple(body["aside"]),
+        tuple(body["back"]),
+    )
+
+
+def recalled(place: int, due_ms: int) -> tuple[str, Any]:
+    """A record."""
+    return RECALLED, {"v": VERSION, "place": place, "due": due_ms}
+
+
+def drawn(key: bytes) -> tuple[str, Any]:
+    """A record."""
+    return KEY, {"v": VERSION, "key": key.hex()}
+
+
+class FrozenTimers:
+    """A `journal.slices.FrozenTable`."""
+
+    def __init__(self, table: TimerTable) -> None:
+        self._table = table
+
+    def rows(self) -> Iterator[Any]:
+        return self._table.snapshot_rows()
+
+    def close(self) -> None:
+        """Nothing: the table is a copy."""
+
+
+class TimerTable:
+    """A `journal.replay.Table`."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.cursor = START
+        self.taken = 0  # entries up to the cursor, of all there ever were
+        self.last: Begin | None = None
+        self.last_end = 0  # where its record ends in the log
+        self.places: dict[int, int] = {}  # of timers that are taken back: when they would be due
+        self.names: dict[str, int] = {}  # likewise by clients' markers: the slot
+        self.aside: set[int] = set()
+        self.key: bytes | None = None
+
+    def freeze(self) -> FrozenTimers:
+        """The same rows for who reads them in many turns: as of now, whatever changes."""
+        twin = TimerTable()
+        vars(twin).update(vars(self), places=dict(self.places), names=dict(self.names), aside=set(self.aside))
+        return FrozenTimers(twin)
+
+    def begin_again(self) -> tuple[TimerTable, Callable[[], None]]:
+        """An empty table, and what puts its state in the place of this one's."""
+        twin = TimerTable()
+        return twin, lambda: vars(self).update(vars(twin))
+
+    def apply(self, kind: str, body: Any, end_offset: int) -> None:
+        if kind == BEGIN:
+            self._begin(begin_of(body), end_offset)
+        elif kind == RECALLED:
+            self.places[body["place"]] = body["due"]
+        elif kind == KEY:
+            self.key = bytes.fromhex(body["key"])
+        else:
+            raise CorruptedFile(
+                f"the record of timers that ends at {end_offset} of the commitlog is of kind {kind[:40]!r}, which this version "
+                "does not know: start the version that wrote it"
+            )
+
+    def snapshot_rows(self) -> Iterator[Any]:
+        yield ["c", *self.cursor, self.taken]
+        if self.last is not None:
+            yield ["b", self.last.body(), self.last_end]
+        for place, due_ms in self.places.items():
+            yield ["r", place, due_ms]
+        for name, slot_ms in self.names.items():
+            yield ["n", name, slot_ms]
+        for offset in sorted(self.aside):
+            yield ["a", offset]
+        if self.key is not None:
+            yield ["k", self.key.hex()]
+
+    def load_row(self, row: Any) -> None:
+        kind, *values = row
+        if kind == "c":
+            due_ms, offset, self.taken = values
+            self.cursor = Key(due_ms, offset)
+        elif kind == "b":
+            self.last, self.last_end = begin_of(values[0]), values[1]
+        elif kind == "r":
+            self.places[values[0]] = values[1]
+        elif kind == "n":
+            self.names[values[0]] = values[1]
+        elif kind == "a":
+            self.aside.add(values[0])
+        elif kind == "k":
+            self.key = bytes.fromhex(values[0])
+        else:
+            raise CorruptedFile(f"a snapshot of timers has a row of kind {kind!r}: start the version that wrote it")
+
+    def _begin(self, begin: Begin, end_offset: int) -> None:
+        before_ms = self.cursor.due_ms
+        self.last, self.last_end = begin, end_offset
+        self.cursor = max(self.cursor, begin.to)
+        self.taken += begin.taken
+        self.names.update(begin.names)
+        self.aside.update(begin.aside)
+        self.aside.difference_update(begin.back)
+        if self.cursor.due_ms // _FORGET_EVERY_MS > before_ms // _FORGET_EVERY_MS:
+            self._forget(self.cursor.due_ms)
+
+    def _forget(self, now_ms: int) -> None:
+        """What was due by then was delivered or passed over."""
+        self.places = {place: due_ms for place, due_ms in self.places.items() if due_ms >= now_ms}
+        self.names = {name: slot_ms for name, slot_ms in self.names.items() if slot_ms + SLOT_MS >= now_ms}

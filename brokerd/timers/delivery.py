@@ -1,0 +1,319 @@
+"""Delivering on the master: when, how much at once, and what becomes of what cannot be delivered now.
+
+Each turn of the loop delivers one batch at most, and the next follows in another turn, so that who sends meanwhile has his share.
+Batches do not wait for one another to be acknowledged, as long as not too much of them waits.
+
+A timer that cannot be read or stored is set aside, and tried again for an hour, while the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+from brokerd.journal.journal import Journal
+from brokerd.journal.record_log import RecordLog
+from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.store.again import Copies
+from brokerd.store.put_status import PutStatus
+from brokerd.timers.batch import Batch, Batches
+from brokerd.timers.codes import due_of
+from brokerd.timers.copies import bare
+from brokerd.timers.cursor import BEGIN
+from brokerd.timers.horizon import Horizon
+from brokerd.timers.settings import TimerSettings
+from remoting import codes
+from remoting.errors import LogboomError
+from remoting.exposition import Histogram
+from remoting.names import TIMER_TOPIC
+
+log = logging.getLogger(__name__)
+
+# A wall clock that is set is noticed within this time.
+_LONGEST_WAIT_MS: Final = 1000
+_ASIDE_EVERY_MS: Final = 10_000
+_ASIDE_FOR_MS: Final = 3_600_000
+_ASIDE_AT_ONCE: Final = 16
+_NEVER_MS: Final = 1 << 62
+LATE_BOUNDS_S: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600, 86_400)
+
+
+@dataclass(slots=True)
+class TimerCounters:
+    """Running totals since the start."""
+
+    delivered: int = 0
+    rolled: int = 0
+    recalled: int = 0
+    failures: int = 0  # attempts; they are repeated
+    lost: int = 0  # their topic or group was removed while they waited, or they could not be read for long
+    last_late_ms: int = -1
+    late_s: Histogram = field(default_factory=lambda: Histogram(LATE_BOUNDS_S))
+
+
+class Times(NamedTuple):
+    """The loop's clock, and the time by which timers are kept."""
+
+    scheduler: Scheduler
+    now_ms: Callable[[], int]
+
+
+class Delivery:
+    """From `begin` to `end`."""
+
+    def __init__(
+        self,
+        record_log: RecordLog,
+        journal: Journal,
+        batches: Batches,
+        horizon: Horizon,
+        times: Times,
+        settings: TimerSettings,
+    ) -> None:
+        self.counters = TimerCounters()
+        self._log = record_log
+        self._journal = journal
+        self._table = batches.table
+        self._batches = batches
+        self._horizon = horizon
+        self._scheduler, self._now_ms = times
+        self._settings = settings
+        self._timer: Timer | None = None
+        self._timer_at_ms = 0
+        self._life = 0
+        self._running = False
+        self._own_from = 0  # what this broker appended as the master lies behind it
+        self._others: Sequence[tuple[int, int]] = ()  # offset and due time of what it had not dispatched before
+        self._promised: Sequence[int] = ()
+        self._is_held = False
+        self._in_flight_messages = self._in_flight_bytes = 0
+        self._pause_until_ms = self._aside_at_ms = 0
+        self._one_by_one = 0  # entries of a batch that was refused as a whole
+        self._aside_since_ms: dict[int, int] = {}
+
+    def begin(self) -> None:
+        """This broker is the master."""
+        self._life += 1
+        self._running = True
+        end = self._log.queue_range(TIMER_TOPIC, 0)[1]
+        self._own_from = self._log.end_offset
+        self._others = [
+            (offset, due_of(unit[2])) for offset, unit in enumerate(self._log.undispatched_units(TIMER_TOPIC), end)
+        ]
+        self._promised = self._batches.promised()
+        self._is_held = False
+        self._in_flight_messages = self._in_flight_bytes = 0
+        self._pause_until_ms = self._aside_at_ms = self._one_by_one = 0
+        self._aside_since_ms.clear()
+        self._horizon.begin(self._table.cursor)
+        # what an earlier master announced goes before anything that clients send to this one
+        self._scheduler.call_soon(self._first_run, self._life)
+
+    def end(self) -> None:
+        """It is not any more."""
+        self._running = False
+        self._life += 1
+        self._set_timer(None)
+
+    def arrived(self, end: int, entry_codes: Sequence[int]) -> None:
+        """Entries were dispatched, the last at queue offset `end - 1`."""
+        if self._running:
+            self._is_held = False
+            self._horizon.arrived(end, entry_codes, self._table.cursor)
+            self._arm()
+
+    def truncated(self) -> None:
+        if self._running:
+            self._horizon.begin(self._table.cursor)
+            self._arm()
+
+    @property
+    def near(self) -> int:
+        """Entries in memory."""
+        return self._horizon.count if self._running else 0
+
+    @property
+    def overdue_ms(self) -> int:
+        """For how long the first one could have been delivered."""
+        first_ms = self._horizon.first_due_ms if self._running else None
+        return 0 if first_ms is None else max(0, self._now_ms() - first_ms)
+
+    # ---- when
+
+    def _steady_ms(self) -> int:
+        return int(self._scheduler.time() * 1000)
+
+    def _first_run(self, life: int) -> None:
+        if life == self._life:
+            self._run()
+
+    def _arm(self) -> None:
+        """See to it that the timer is set for what is to be done next."""
+        if self._running:
+            wait_ms = self._wait_ms()
+            steady_ms = self._steady_ms()
+            self._set_timer(None if wait_ms is None else max(steady_ms + wait_ms, self._pause_until_ms))
+
+    def _wait_ms(self) -> int | None:
+        waiting = self._log.queue_range(TIMER_TOPIC, 0)[1] > self._table.taken
+        if not (waiting or self._promised or self._table.aside):
+            return None
+        waits_ms = [_LONGEST_WAIT_MS]
+        now_ms = self._now_ms()
+        if not (self._is_full or self._is_held) and self._horizon.first_due_ms is not None:
+            waits_ms.append(self._horizon.first_due_ms - now_ms)
+        if (wants_ms := self._horizon.wants_at_ms()) is not None:
+            waits_ms.append(wants_ms - now_ms)
+        if self._table.aside:
+            waits_ms.append(self._aside_at_ms - self._steady_ms())
+        return 0 if self._promised else max(0, min(waits_ms))
+
+    def _set_timer(self, at_ms: int | None) -> None:
+        if self._timer is not None:
+            if at_ms == self._timer_at_ms:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at_ms is not None:
+            self._timer_at_ms = at_ms
+            wait_s = max(0.0, (at_ms + 1) / 1000 - self._scheduler.time())  # the reading is rounded down
+            self._timer = self._scheduler.call_later(wait_s, self._run)
+
+    def _run(self) -> None:
+        """One batch at most, and a portion of what is due later."""
+        self._set_timer(None)
+        now_ms, has_more = self._now_ms(), False
+        if self._steady_ms() >= self._pause_until_ms and not self._is_full:
+            has_more = self._deliver_some(now_ms)
+        if self._horizon.load(now_ms) or has_more:
+            self._set_timer(max(self._steady_ms() - 1, self._pause_until_ms))
+        else:
+            self._arm()
+
+    @property
+    def _is_full(self) -> bool:
+        settings = self._settings
+        return (
+            self._in_flight_messages >= settings.in_flight_messages or self._in_flight_bytes >= settings.in_flight_bytes
+        )
+
+    # ---- what
+
+    def _deliver_some(self, now_ms: int) -> bool:
+        """Whether there may be more that can be delivered at once."""
+        if self._promised:
+            self._deliver_promised(now_ms)
+            return True
+        if self._table.aside and self._steady_ms() >= self._aside_at_ms:
+            self._deliver_aside(now_ms)
+        limit = 1 if self._one_by_one else self._settings.batch_messages
+        found = self._horizon.first(now_ms + 1, limit)
+        if not found:
+            return False
+        may_pass_ms = self._may_pass_ms()
+        if may_pass_ms is None:
+            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
+            return False
+        passed = found[: bisect_right(found, may_pass_ms, key=lambda each: due_of(each[0]))]
+        if not passed:
+            self._is_held = True
+            return False
+        batch = self._batches.of_due(passed, now_ms, self._settings.batch_bytes)
+        if not self._append(batch, now_ms):
+            return True
+        self._horizon.drop(batch.entries)
+        self._one_by_one = max(0, self._one_by_one - 1)
+        return True
+
+    def _may_pass_ms(self) -> int | None:
+        """Up to where the cursor may move: nothing that is appended and not dispatched is due before. None when nobody knows."""
+        undispatched = self._log.undispatched_codes(TIMER_TOPIC, self._own_from)
+        if undispatched is None:
+            return None
+        if self._others:
+            end = self._log.queue_range(TIMER_TOPIC, 0)[1]
+            self._others = [each for each in self._others if each[0] >= end]
+        others_ms = min((due_ms for _, due_ms in self._others), default=_NEVER_MS)
+        return min(others_ms, due_of(min(undispatched))) if undispatched else others_ms
+
+    def _deliver_promised(self, now_ms: int) -> None:
+        """What the last begin announced, in a batch of its own that says the same."""
+        batch = self._batches.of_promised(self._promised, now_ms)
+        log.info("%d timers that the last master announced are delivered", len(batch.offsets))
+        if self._append(batch, now_ms):
+            self._promised = ()
+        elif self._one_by_one:  # refused as a whole: each for itself, from there
+            self._one_by_one = 0
+            if self._append(Batch(self._table.cursor, aside=list(self._promised)), now_ms):
+                self._promised = ()
+                self._aside_at_ms = 0
+
+    def _deliver_aside(self, now_ms: int) -> None:
+        """Some of those that were set aside, each for itself."""
+        steady_ms = self._steady_ms()
+        self._aside_at_ms = steady_ms + _ASIDE_EVERY_MS
+        since_ms = {offset: self._aside_since_ms.get(offset, steady_ms) for offset in self._table.aside}
+        for offset in sorted(since_ms, key=lambda each: since_ms[each])[:_ASIDE_AT_ONCE]:
+            give_up = steady_ms - since_ms[offset] > _ASIDE_FOR_MS
+            batch = self._batches.of_aside(offset, now_ms, give_up=give_up)
+            if batch.back and not self._append(batch, now_ms):
+                break
+        self._aside_since_ms = {offset: since_ms[offset] for offset in self._table.aside}
+
+    def _append(self, batch: Batch, now_ms: int) -> bool:
+        """Whether the batch is in the log; if not, it is tried again, later or in smaller parts."""
+        try:
+            end_offset = self._journal.append_leading(BEGIN, batch.begin().body(), batch.drafts)
+        except LogboomError as error:
+            if error.code == codes.MESSAGE_ILLEGAL and batch.drafts:
+                return self._append_otherwise(batch, now_ms, error)
+            log.warning("timers are delivered later: %s", error)
+            self.counters.failures += 1
+            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
+            return False
+        self._count(batch, now_ms)
+        messages, size_bytes = len(batch.offsets), batch.size_bytes
+        self._in_flight_messages += messages
+        self._in_flight_bytes += size_bytes
+        self._log.when_acknowledged(end_offset, partial(self._acknowledged, self._life, messages, size_bytes))
+        return True
+
+    def _append_otherwise(self, batch: Batch, now_ms: int, error: LogboomError) -> bool:
+        """They do not fit into a file together, or one cannot be stored: each for itself, that one as little as it can be, or
+        not now."""
+        (draft, *others), (offset, *_) = batch.drafts, batch.offsets
+        if others or isinstance(draft, Copies):
+            self._one_by_one = max(1, batch.entries)
+            return False
+        smaller = draft if draft.topic == TIMER_TOPIC else bare(draft)
+        if smaller != draft:
+            batch.drafts = [smaller]
+        else:
+            log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+            batch.set_aside(offset)
+        return self._append(batch, now_ms)
+
+    def _count(self, batch: Batch, now_ms: int) -> None:
+        counters = self.counters
+        counters.delivered += len(batch.due_ms)
+        counters.rolled += batch.rolled
+        counters.recalled += batch.recalled
+        counters.lost += batch.lost
+        if batch.due_ms:
+            counters.last_late_ms = max(0, now_ms - min(batch.due_ms))
+        for due_ms, count in Counter(batch.due_ms).items():
+            counters.late_s.observe(max(0, now_ms - due_ms) / 1000, count)
+
+    def _acknowledged(self, life: int, messages: int, size_bytes: int, status: PutStatus) -> None:
+        if life != self._life:
+            return
+        self._in_flight_messages -= messages
+        self._in_flight_bytes -= size_bytes
+        if status is not PutStatus.PUT_OK:  # too few replicas answer: more would not reach them either
+            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
+        self._arm()

@@ -1,0 +1,176 @@
+"""The wheel and the timer log as one: the timers behind a cursor, in the order in which they came.
+
+Invariants: every timer that was put and is behind the cursor `passed`, which the log says at `known_at`, is in the wheel's slot
+of its time, exactly once, and has a record in the timer log; records are in the order of the queue. Slots before the cursor's
+are dead: nothing reads them, and later rounds of the wheel take their place. `messages` counts what the others say.
+"""
+
+from __future__ import annotations
+
+from brokerd.timers.codes import RECALL, START, Key
+from brokerd.timers.files.layout import (
+    EMPTY,
+    MAGIC,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    NO_POSITION,
+    DamagedTimerFiles,
+    Shape,
+    Slot,
+    TimerRecord,
+    encode_record,
+    slot_for,
+)
+from brokerd.timers.files.page import MOST_FILES, Page
+from brokerd.timers.files.source import Delivered, Origin
+from brokerd.timers.files.timer_log import TimerLog
+from brokerd.timers.files.wheel import TimerWheel, write_slots
+from remoting.disk import Disk
+
+
+class PendingTimers:
+    """One thread calls everything. Raises DamagedTimerFiles when wheel and log contradict each other."""
+
+    def __init__(self, disk: Disk, shape: Shape) -> None:
+        self._disk = disk
+        self.shape = shape
+        self.wheel = TimerWheel(shape)
+        self.log = TimerLog(disk, shape)
+        self.clear()
+
+    def clear(self) -> None:
+        """Have none, without a thought to the files."""
+        self.wheel.clear()
+        self.log.clear()
+        self.passed = START
+        self.known_at = 0
+        self.messages = 0
+        self.stored_ms = 0  # when the last message was
+        self._latest_ms: list[int] = []  # slots of the records in the log's files
+
+    # -- coming and going --------------------------------------------------------------------------------------------------
+
+    def put(self, key: Key, physical_offset: int, size: int, kind: int, origin: Origin) -> bool:
+        """Add the timer of the next entry; False when there is no room for it yet."""
+        slot_ms = slot_for(key.due_ms)
+        other_ms = self.wheel.time_at(slot_ms)
+        if other_ms != slot_ms and other_ms >= slot_for(self.passed.due_ms):
+            return False  # another round of the wheel still waits there
+        file = (self.log.end - self.log.first) // self.shape.file_records
+        if file == len(self._latest_ms):
+            if file == MOST_FILES:
+                return False
+            self._latest_ms.append(0)
+        magic = MAGIC | (MAGIC_ROLL if origin.is_leg else 0) | (MAGIC_DELETE if kind == RECALL else 0)
+        first, last, messages = self.wheel.slot(slot_ms)
+        record = TimerRecord(last, magic, key.due_ms, physical_offset, size, key.offset)
+        position = self.log.append(encode_record(record, origin.stored_ms, origin.topic_hash))
+        is_message = kind != RECALL
+        self.wheel.put(slot_ms, Slot(position if first == NO_POSITION else first, position, messages + is_message))
+        self.messages += is_message
+        self._latest_ms[file] = max(self._latest_ms[file], slot_ms)
+        self.stored_ms = origin.stored_ms
+        return True
+
+    def move_to(self, delivered: Delivered) -> None:
+        """The cursor went there, which is ahead."""
+        cursor, known_at = delivered
+        before_ms, now_ms = slot_for(self.passed.due_ms), slot_for(cursor.due_ms)
+        if self.messages and before_ms < now_ms:
+            self.messages -= self.wheel.messages_between(before_ms, now_ms)
+        self.passed, self.known_at = cursor, known_at
+
+    def forget_behind(self, physical_offset: int) -> int:
+        """Drop, in memory, the timers whose records stand from that offset of the commitlog on; returns the queue offset of the
+        last one that is left, -1 without one."""
+        log, least_ms, end = self.log, slot_for(self.passed.due_ms), self.log.end
+        begin = self.shape.position_of(log.first)
+        last_offset = -1
+        while end > log.first:
+            record = log.record(end - 1)
+            if record.physical_offset < physical_offset:
+                last_offset = record.queue_offset
+                break
+            end -= 1
+            slot_ms, position = record.slot_ms, self.shape.position_of(end)
+            slot = self.wheel.slot(slot_ms)
+            if slot.last == position:
+                left = Slot(slot.first, record.previous, slot.messages - (not record.is_marker))
+                left = left if record.previous >= begin else EMPTY
+                self.wheel.put(slot_ms, left)
+                self.messages -= slot.messages - left.messages if slot_ms >= least_ms else 0
+            elif slot_ms >= least_ms:
+                raise DamagedTimerFiles(f"the slot {slot_ms} ends at {slot.last}, not with its record at {position}")
+        log.forget_from(end)
+        del self._latest_ms[-(-(end - log.first) // self.shape.file_records) :]
+        return last_offset
+
+    def drop_files(self, log_min_offset: int) -> list[str]:
+        """Forget the log's first files as long as the cursor passed all that is in them, or the commitlog has nothing of it any
+        more; returns the paths to remove."""
+        paths = []
+        records, least_ms = self.shape.file_records, slot_for(self.passed.due_ms)
+        while self.log.first + records <= self.log.written:
+            if self._latest_ms[0] >= least_ms:
+                last = self.log.record(self.log.first + records - 1)
+                if last.physical_offset >= log_min_offset:
+                    break
+            paths.append(self.log.drop_file())
+            self._latest_ms.pop(0)
+        return paths
+
+    # -- the files ---------------------------------------------------------------------------------------------------------
+
+    def page(self, offset: int, applied: int, counter: int) -> Page:
+        """What is true when all of the present state is on disk."""
+        return Page(
+            offset,
+            applied,
+            self.log.end_position,
+            self.passed,
+            self.known_at,
+            self.messages,
+            self.shape,
+            self.log.first // self.shape.file_records,
+            tuple(self._latest_ms),
+            counter,
+            self.stored_ms,
+        )
+
+    def load(self, page: Page, *, clean: bool) -> None:
+        """Take over what the page vouches for, and take back what a crash left beyond it. Raises StorageError."""
+        self.clear()
+        end = self.shape.number_at(page.end)
+        if page.shape != self.shape or end is None:
+            raise DamagedTimerFiles("they are of another shape")
+        self.log.load(page.first_file, end)
+        if end:
+            self.wheel.load(self._disk)
+        torn = self._take_back(page.end)
+        if torn or not clean:
+            self.write_cut()
+        if self.wheel.messages_from(slot_for(page.passed.due_ms)) != page.messages:
+            raise DamagedTimerFiles(f"the wheel has not the {page.messages} messages that it had")
+        self.passed, self.known_at = page.passed, page.known_at
+        self.messages, self.stored_ms = page.messages, page.timestamp_ms
+        self._latest_ms = list(page.latest_slots_ms)
+
+    def _take_back(self, end: int) -> bool:
+        """Let no slot name a record from a position on; whether one did. Those records are on disk: they were written first."""
+        torn = self.wheel.slots_beyond(end)
+        for slot_ms, (first, last, messages) in torn:
+            while last >= end:
+                number = self.shape.number_at(last)
+                record = self.log.written_record(number) if number is not None else None
+                if record is None or record.slot_ms != slot_ms or record.previous >= last:
+                    raise DamagedTimerFiles(f"the slot {slot_ms} names a record at {last} that is not its own")
+                last, messages = record.previous, messages - (not record.is_marker)
+            self.wheel.put(slot_ms, Slot(first, last, messages))
+        return bool(torn)
+
+    def write_cut(self) -> None:
+        """Bring a cut to disk: first the slots, so that none names a record that goes; blocks."""
+        if parts := self.wheel.begin_write():
+            write_slots(self._disk, self.shape, parts)
+            self.wheel.finish_write()
+        self.log.write_cut()

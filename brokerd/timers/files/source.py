@@ -1,0 +1,118 @@
+"""What the timer files are made of: the timer topic's queue, and a few facts of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from brokerd.delay.rules import REAL_TOPIC
+from brokerd.store.queues.consume_queue import DamagedUnits
+from brokerd.store.store_reads import StoreReads, Suspicion
+from brokerd.store.unit import Unit
+from brokerd.timers.codes import LEG_MS, Key
+from remoting.errors import ProtocolError
+from remoting.java_hash import java_hash
+from remoting.names import TIMER_TOPIC
+from remoting.record.fields import STORE_TIMESTAMP_END, properties_of, store_timestamp_of
+from remoting.record.properties import decode_properties
+
+
+class Origin(NamedTuple):
+    """What the timer log keeps of a record for the original broker."""
+
+    topic_hash: int  # String.hashCode of the topic that the message was sent to
+    stored_ms: int
+    is_leg: bool  # it is to be appended again at its time
+
+
+UNKNOWN = Origin(0, 0, False)
+
+
+class Delivered(NamedTuple):
+    """Which timers were delivered for good: those whose keys are at or before `cursor`. The record of the log that says so ends
+    at `known_at` or before, and is confirmed; as long as the log is not cut there, the cursor never goes back."""
+
+    cursor: Key
+    known_at: int
+
+
+class TimerSource(Protocol):
+    """The dispatched entries of the timer topic, and its records."""
+
+    def log_range(self) -> tuple[int, int]:
+        """Where the commitlog begins and ends."""
+
+    def queue_range(self) -> tuple[int, int]:
+        """The first queue offset whose record is still in the log, and the one behind the last."""
+
+    def units(self, first: int, count: int) -> Sequence[Unit]:
+        """Some of the entries from `first` on, none when there is none. Raises DamagedUnits when they begin with damage."""
+
+    def known_units(self, first: int, count: int) -> Sequence[Unit]:
+        """The same, of offsets that were read before: somebody holds them against what he knows of them."""
+
+    def origin(self, physical_offset: int, size: int) -> Origin:
+        """Of the record there; UNKNOWN when there is none."""
+
+
+class Confirmed:
+    """How far timers are delivered by what is confirmed of the log."""
+
+    def __init__(self, dispatch_offset: Callable[[], int], present: Callable[[], Delivered | None]) -> None:
+        """`present` is how far they are by all that was appended; None while nobody knows."""
+        self._dispatch_offset = dispatch_offset
+        self._present = present
+        self._confirmed: Delivered | None = None
+        self._next: Delivered | None = None
+
+    def __call__(self) -> Delivered | None:
+        """None while that is not known."""
+        present = self._present()
+        if present is None:
+            self._next = None
+            return None
+        if self._confirmed is not None and self._confirmed.known_at > present.known_at:
+            self._confirmed = None  # the log was cut before it
+        if self._next is None or self._next.known_at > present.known_at:
+            self._next = present
+        if self._next.known_at <= self._dispatch_offset():
+            self._confirmed, self._next = self._next, None
+        return self._confirmed
+
+
+class StoreSource:
+    """`TimerSource` of a store."""
+
+    def __init__(self, store: StoreReads) -> None:
+        self._store = store
+
+    def log_range(self) -> tuple[int, int]:
+        return self._store.commitlog.min_offset, self._store.commitlog.end_offset
+
+    def queue_range(self) -> tuple[int, int]:
+        return self._store.min_offset(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
+
+    def units(self, first: int, count: int) -> Sequence[Unit]:
+        queue = self._store.queues.table.get((TIMER_TOPIC, 0))
+        found: list[Unit] = []
+        if queue is not None:
+            try:
+                found.extend(queue.checked_units(first, count))
+            except DamagedUnits as error:
+                self._store.tell_damage(Suspicion(-1, TIMER_TOPIC, 0, max(error.first, queue.first_offset)))
+                if not found:
+                    raise
+        return found
+
+    def known_units(self, first: int, count: int) -> Sequence[Unit]:
+        return self._store.read_units(TIMER_TOPIC, 0, first, count)
+
+    def origin(self, physical_offset: int, size: int) -> Origin:
+        record = self._store.commitlog.read(physical_offset, size)
+        if len(record) < max(size, STORE_TIMESTAMP_END):
+            return UNKNOWN
+        try:
+            properties = decode_properties(properties_of(record))
+        except ProtocolError:
+            return UNKNOWN
+        return Origin(java_hash(properties.get(REAL_TOPIC, "")), store_timestamp_of(record), LEG_MS in properties)

@@ -1,0 +1,125 @@
+"""What is due soon, kept in memory: loaded from the far timers ahead of its time, and added to by what arrives.
+
+It covers the keys up to `covered`: of these, it has all entries that are not delivered. What is due later waits with the far
+ones, and so does the rest of what does not fit.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from brokerd.timers.codes import START, Key, key_of
+from brokerd.timers.far import Far, Found
+from brokerd.timers.near import Near
+
+_ASKED_AT_ONCE: Final = 4000
+_LOADED_AT_ONCE: Final = 1000
+_LAST_OFFSET: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is being loaded: entries in order, of which the first `loaded` are; with them, all up to `end` is there. `is_all`: of
+    what was asked for, more is not there."""
+
+    entries: list[Found]
+    end: Key
+    is_all: bool
+    loaded: int = 0
+
+
+def _key(found: Found) -> Key:
+    return key_of(*found)
+
+
+class Horizon:
+    """For a master, from `begin` on; `near_ms` ahead, at most `near_max` entries."""
+
+    def __init__(self, far: Far, near_ms: int, near_max: int) -> None:
+        self._far = far
+        self._near_ms = near_ms
+        self._near_max = near_max
+        self._near = Near()
+        self._until_ms: int | None = None  # what is asked for
+        self._limit = 0
+        self._found: _Found | None = None
+        self.covered = START
+
+    def begin(self, cursor: Key) -> None:
+        """Nothing is known yet of what is behind the cursor."""
+        self._near.clear()
+        self._until_ms = None
+        self._found = None
+        self.covered = cursor
+
+    @property
+    def count(self) -> int:
+        """Entries in memory."""
+        return self._near.count
+
+    @property
+    def first_due_ms(self) -> int | None:
+        """When the first of these is due."""
+        return self._near.first_due_ms
+
+    def first(self, until_ms: int, limit: int) -> list[Found]:
+        """Up to `limit` entries that are due before `until_ms`, in order; they stay."""
+        return self._near.first(until_ms, limit)
+
+    def drop(self, count: int) -> None:
+        """The first ones are done with."""
+        self._near.drop(count)
+
+    def arrived(self, end: int, codes: Sequence[int], cursor: Key) -> None:
+        """Entries were dispatched, the last at queue offset `end - 1`."""
+        covered, found, add = self.covered, self._found, self._near.add
+        for offset, code in enumerate(codes, end - len(codes)):
+            if (key := key_of(code, offset)) <= covered:
+                if key > cursor:
+                    add(code, offset)
+            elif found is not None and key <= found.end:
+                insort(found.entries, (code, offset), found.loaded, key=_key)
+        if self._near.count > self._near_max:
+            self.covered = self._near.shrink(max(1, self._near_max * 3 // 4))
+            self._found = self._until_ms = None
+
+    def wants_at_ms(self) -> int | None:
+        """When more is to be loaded; None when there is no room now."""
+        if self._near.count * 2 > self._near_max:
+            return None
+        return self.covered.due_ms - self._near_ms // 2
+
+    def load(self, now_ms: int) -> bool:
+        """Load a portion of what is due within the time ahead; whether there is more, for further turns."""
+        if self._found is not None:
+            return self._load_found(self._found)
+        if self._far.step():
+            return True
+        wants_ms = self.wants_at_ms()
+        if wants_ms is None or wants_ms > now_ms:
+            return False
+        if self._until_ms is None:
+            self._until_ms = now_ms + self._near_ms
+            self._limit = min(_ASKED_AT_ONCE, self._near_max - self._near.count)
+        found = self._far.between(self.covered, self._until_ms, self._limit)
+        if found is None:
+            return True
+        is_all = len(found) < self._limit
+        end = Key(self._until_ms - 1, _LAST_OFFSET) if is_all else key_of(*found[-1])
+        self._until_ms = None
+        self._found = _Found(list(found), max(end, self.covered), is_all)
+        return True
+
+    def _load_found(self, found: _Found) -> bool:
+        stop = min(found.loaded + _LOADED_AT_ONCE, len(found.entries))
+        for code, offset in found.entries[found.loaded : stop]:
+            self._near.add(code, offset)
+        found.loaded = stop
+        if stop < len(found.entries):
+            self.covered = key_of(*found.entries[stop - 1])
+            return True
+        self.covered, self._found = found.end, None
+        return not found.is_all

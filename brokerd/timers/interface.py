@@ -1,0 +1,51 @@
+"""What those who take messages and recalls from clients need of the timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from remoting.errors import RequestError
+
+
+class Recalled(NamedTuple):
+    """A timer that is to be taken back: what a handle says whose tag was checked."""
+
+    topic: str  # that it was sent to
+    unique_key: str
+    place: int  # the queue offset of its first record in the timer topic: what the answer to its send said
+    due_ms: int  # as that record has it (TIMER_DUE_MS)
+
+
+class Timers(Protocol):
+    """The timers of this broker group. All is called on the loop's thread.
+
+    A record of the timer topic is stamped and appended in one turn of the loop, so that it is behind the cursor: it has the
+    property `codes.DUE_MS`, which is `least_due_ms` or later, also when somebody asked for an earlier time, and `codes.LEG_MS`
+    (`rolling.leg_before`) when it is due further ahead than `window_ms`. A delete marker that a client sends says in
+    `codes.OUT_MS` which slot it is for, and has the leg `least_due_ms`: it is effective at once.
+    """
+
+    def now_ms(self) -> int:
+        """The time by which timers are kept: what is due is delivered when this says so, and a relative delay counts from it."""
+
+    @property
+    def least_due_ms(self) -> int:
+        """Whatever is appended now has to be due then or later."""
+
+    @property
+    def window_ms(self) -> int:
+        """What is due further ahead than this is appended again on the way."""
+
+    def recall_key(self) -> bytes | None:
+        """The secret of this broker group that makes handles, drawn when there is none; None when the log does not take it now.
+
+        A handle made with it may be given out when a timer that was appended afterwards is acknowledged.
+        """
+
+    def is_pending(self, place: int, due_ms: int) -> bool:
+        """Whether the timer that waited first at that queue offset still waits, and was not recalled. On the master."""
+
+    def recall(self, timer: Recalled, done: Callable[[RequestError | None], None]) -> None:
+        """Take a timer back; `done` follows when that cannot be lost any more, or with the reason why it is refused:
+        ILLEGAL_OPERATION when it was delivered or recalled already."""

@@ -1,0 +1,164 @@
+"""Far timers by the timer topic's queue itself: its entries are read where it is known that one may be due then (pure).
+
+For each 4096 entries it keeps when the first and the last of them are due, 16 bytes. What is asked for is looked up in slices, a
+few thousand entries in a turn of the loop; nothing else is kept, nothing is written. It is simple and always right, and
+what the files are held against; with millions of timers the files are faster.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from brokerd.store.unit import Unit
+from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, encode_code, key_of
+from brokerd.timers.far import Found
+
+CHUNK: Final = 4096
+CHUNKS_IN_A_TURN: Final = 2
+
+_NOTHING: Final = MAX_DUE_MS + 1
+
+
+@dataclass(slots=True)
+class _Search:
+    """What is looked for, and what is found of it below the offset `at`."""
+
+    wanted: tuple[Key, int, int]
+    at: int
+    until_ms: int
+    found: list[tuple[int, int, int]] = field(default_factory=list)  # due time, queue offset, code
+
+
+class QueueFar:
+    """A `far.Far`; `queue_range` is that of the timer topic's queue, and `read_units` reads it."""
+
+    def __init__(
+        self, queue_range: Callable[[], tuple[int, int]], read_units: Callable[[int, int], Sequence[Unit]]
+    ) -> None:
+        self._queue_range = queue_range
+        self._read_units = read_units
+        self._scanned = self._held = 0
+        # by chunk, when the first and the last of its entries are due
+        self._first = array("q")
+        self._last = array("q")
+        self._search: _Search | None = None
+
+    # ---- far.Far
+
+    @property
+    def applied(self) -> int:
+        return self._scanned
+
+    def between(self, after: Key, until_ms: int, limit: int) -> Sequence[Found] | None:
+        if self._scanned < self._queue_range()[1]:
+            self.step()
+            return None
+        wanted = after, until_ms, limit
+        search = self._search
+        if search is None or search.wanted != wanted:
+            search = self._search = _Search(wanted, 0, until_ms)
+        if not self._look(search):
+            return None
+        self._search = None
+        return [(code, offset) for _, offset, code in sorted(search.found)[:limit]]
+
+    def held_queue_offset(self, cursor: Key) -> int:
+        held = max(self._held, self._queue_range()[0])
+        while held < self._scanned:
+            chunk = held // CHUNK
+            stop = min((chunk + 1) * CHUNK, self._scanned)
+            if self._last[chunk] >= cursor.due_ms:
+                codes = [code for _, _, code in self._read(held, stop)]
+                pending = (offset for offset, code in enumerate(codes, held) if key_of(code, offset) > cursor)
+                held = next(pending, stop)
+                if held < stop:
+                    break
+            held = stop
+        self._held = held
+        return held
+
+    def arrived(self, end: int, codes: Sequence[int]) -> None:
+        begin = end - len(codes)
+        if begin == self._scanned:
+            self._note(begin, codes)
+
+    def truncated(self, end: int) -> None:
+        """What is known of the chunk that is cut stays: it may say too much."""
+        self._scanned = min(self._scanned, end)
+        chunks = -(-self._scanned // CHUNK)
+        del self._first[chunks:], self._last[chunks:]
+        self._held = 0
+        self._search = None
+
+    def rebuild(self) -> None:
+        self.truncated(0)
+
+    def step(self) -> bool:
+        low, end = self._queue_range()
+        if self._scanned < low:
+            self._pad(low)
+        for _ in range(CHUNKS_IN_A_TURN):
+            if self._scanned >= end:
+                return False
+            stop = min((self._scanned // CHUNK + 1) * CHUNK, end)
+            self._note(self._scanned, [code for _, _, code in self._read(self._scanned, stop)])
+        return self._scanned < end
+
+    # ---- inside
+
+    def _read(self, start: int, stop: int) -> list[Unit]:
+        units: list[Unit] = []
+        while start < stop:
+            read = self._read_units(start, stop - start)
+            if not read:
+                break
+            units += read
+            start += len(read)
+        return units
+
+    def _pad(self, offset: int) -> None:
+        """The entries below that offset are not there any more."""
+        missing = -(-offset // CHUNK) - len(self._first)
+        self._first.extend([_NOTHING] * missing)
+        self._last.extend([-1] * missing)
+        self._scanned = offset
+
+    def _note(self, offset: int, codes: Sequence[int]) -> None:
+        """The entries from there on have these codes."""
+        done = 0
+        while done < len(codes):
+            chunk, inside = divmod(offset + done, CHUNK)
+            part = codes[done : done + CHUNK - inside]
+            if chunk == len(self._first):
+                self._first.append(_NOTHING)
+                self._last.append(-1)
+            self._first[chunk] = min(self._first[chunk], due_of(min(part)))
+            self._last[chunk] = max(self._last[chunk], due_of(max(part)))
+            done += len(part)
+        self._scanned = offset + len(codes)
+
+    def _look(self, search: _Search) -> bool:
+        """Go on in the chunks that can hold some of it; whether all were looked at."""
+        after, _, limit = search.wanted
+        at = max(search.at, self._queue_range()[0])
+        left = CHUNKS_IN_A_TURN
+        while at < self._scanned and left:
+            chunk = at // CHUNK
+            stop = min((chunk + 1) * CHUNK, self._scanned)
+            if self._last[chunk] >= after.due_ms and self._first[chunk] < search.until_ms:
+                left -= 1
+                least, most = encode_code(after.due_ms, 0), encode_code(search.until_ms, 0)
+                search.found += [
+                    (due_of(code), offset, code)
+                    for offset, (_, _, code) in enumerate(self._read(at, stop), at)
+                    if least <= code < most and key_of(code, offset) > after
+                ]
+                if len(search.found) > 2 * limit + CHUNK:
+                    search.found = sorted(search.found)[:limit]
+                    search.until_ms = search.found[-1][0] + 1
+            at = stop
+        search.at = at
+        return at >= self._scanned

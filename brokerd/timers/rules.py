@@ -1,0 +1,168 @@
+"""When a message that asks for a moment of its own is due, and how it waits for it (pure).
+
+Clients ask with one of three properties, of which the first that is there counts: `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` (from when
+the message is taken, or its transaction committed) and `TIMER_DELIVER_MS` (wall time). A delay level beats them all
+(`delay/rules.py`). What is due already is an ordinary message. `TIMER_OUT_MS` is the broker's mark: a message that has it was in
+the timer topic before, and does not wait a second time, whoever passes it on with the properties it had.
+
+`TIMER_DEL_UNIQKEY` makes a message take another one back that waits in the same slot, and it is never delivered itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
+from brokerd.metadata.names import is_brokers_topic
+from brokerd.store.draft import Draft
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    DEQUEUE_MS,
+    DUE_MS,
+    ENQUEUE_MS,
+    LEG_MS,
+    MAX_DUE_MS,
+    OUT_MS,
+    PLACE,
+    ROLL_TIMES,
+    slot_of,
+)
+from brokerd.timers.copies import ROLL_ROOM_BYTES
+from brokerd.timers.rolling import leg_before
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.names import TIMER_TOPIC
+from remoting.record.layout import MAX_PROPERTIES_BYTES
+from remoting.record.properties import decode_properties, encode_properties
+
+DELAY_SEC: Final = "TIMER_DELAY_SEC"
+DELAY_MS: Final = "TIMER_DELAY_MS"
+DELIVER_MS: Final = "TIMER_DELIVER_MS"
+
+_ASK: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)  # the first that is there counts
+_TIMER: Final = b"TIMER_D"  # which all three begin with
+_MAX_DIGITS: Final = 19
+_TRANSACTION: Final = "TRAN_MSG"
+# What only brokers write. OUT_MS stays with a message that was delivered, and so may come back from a consumer
+_OWN: Final = (DUE_MS, LEG_MS, PLACE, ROLL_TIMES, ENQUEUE_MS, DEQUEUE_MS)
+
+
+class Clock(NamedTuple):
+    """`now_ms` by the clock that timers are kept by; what is appended now has to be due at `least_due_ms` or later, and is
+    appended again on its way when it is due further ahead than `window_ms`."""
+
+    now_ms: int
+    least_due_ms: int
+    window_ms: int
+
+
+def check_moment(properties: dict[str, str], topic: str, now_ms: int, max_ahead_ms: int) -> None:
+    """Take out what only brokers write. Raises RequestError for a moment that cannot be kept, and for what cannot recall."""
+    for name in _OWN:
+        properties.pop(name, None)
+    due_ms = asked_ms(properties, now_ms)
+    if due_ms is not None and due_ms - now_ms > max_ahead_ms:
+        raise RequestError(codes.MESSAGE_ILLEGAL, too_far_ahead(due_ms - now_ms, max_ahead_ms))
+    if DELETE_KEY in properties:
+        _check_recall(properties, topic, due_ms is not None and due_ms > now_ms)
+
+
+def too_far_ahead(ahead_ms: int, max_ahead_ms: int) -> str:
+    """The sentence for who asked for it."""
+    return (
+        f"the message is to be delivered {_in_words(ahead_ms)} ahead; at most {_in_words(max_ahead_ms)} are accepted (setting "
+        "timers.max_ahead_s of the broker)"
+    )
+
+
+def asks_for_moment(properties: bytes) -> bool:
+    """Whether encoded properties ask for a moment, which may have passed."""
+    return _TIMER in properties and not decode_properties(properties).keys().isdisjoint(_ASK)
+
+
+def asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+    """When a message wants to be delivered (wall time, ms); None when it does not say, or was delivered before.
+
+    Raises RequestError when what it says is no number.
+    """
+    if OUT_MS in properties:
+        return None
+    for name in _ASK:
+        text = properties.get(name)
+        if text is not None:
+            number = _number(name, text)
+            if name == DELIVER_MS:
+                return number
+            return now_ms + (number * 1000 if name == DELAY_SEC else number)
+    return None
+
+
+def may_wait(draft: Draft) -> bool:
+    """A quick look: False for what asks for no moment, and for what brokers write themselves."""
+    return _TIMER in draft.properties and not is_brokers_topic(draft.topic)
+
+
+def to_waiting_draft(draft: Draft, clock: Clock) -> Draft:
+    """The draft as it waits in the timer topic, if it asks for a moment that is not there yet; else the draft itself. Its queue
+    is chosen already, and the moment was checked.
+
+    Raises RequestError when there is no room for where it is going.
+    """
+    if not may_wait(draft):
+        return draft
+    properties = decode_properties(draft.properties)
+    due_ms = asked_ms(properties, clock.now_ms)
+    if due_ms is None or due_ms <= clock.now_ms:
+        return draft
+    due_ms = min(max(due_ms, clock.least_due_ms), MAX_DUE_MS)
+    properties |= {REAL_TOPIC: draft.topic, REAL_QUEUE: str(draft.queue_id)}
+    properties |= {OUT_MS: str(slot_of(due_ms)), DUE_MS: str(due_ms)}
+    leg_ms = leg_before(due_ms, clock.now_ms, clock.least_due_ms, clock.window_ms)
+    if DELETE_KEY in properties:
+        leg_ms = clock.least_due_ms  # it has its effect at once
+    if leg_ms is not None:
+        properties[LEG_MS] = str(leg_ms)
+    encoded = encode_properties(properties)
+    most = MAX_PROPERTIES_BYTES - (0 if leg_ms is None else ROLL_ROOM_BYTES)
+    if len(encoded) > most:
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL,
+            f"the properties of a message that waits so take {len(encoded)} bytes; at most {most} are stored",
+        )
+    return draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded)
+
+
+def _check_recall(properties: dict[str, str], topic: str, is_ahead: bool) -> None:
+    """A message that recalls names one of its own topic, as `topic+key`, or by the key alone; the first form is stored."""
+    wanted = properties[DELETE_KEY]
+    if not is_ahead or properties.get(_TRANSACTION, "").lower() == "true":
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL,
+            f"a message that recalls another (property {DELETE_KEY}) needs the same delivery time, which has not come, and "
+            "begins no transaction",
+        )
+    prefix = f"{topic}+"
+    key = wanted.removeprefix(prefix)
+    if not key or (key is wanted and "+" in wanted):
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL,
+            f"the property {DELETE_KEY} names what is recalled as {prefix}KEY, the topic of this message and the unique key of "
+            f"the other, not {wanted[:64]!r}",
+        )
+    properties[DELETE_KEY] = prefix + key
+
+
+def _number(name: str, text: str) -> int:
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > _MAX_DIGITS:
+        unit = "seconds" if name == DELAY_SEC else "milliseconds"
+        raise RequestError(
+            codes.MESSAGE_ILLEGAL, f"the property {name} must be a whole number of {unit}, not {text[:32]!r}"
+        )
+    return int(text)
+
+
+def _in_words(duration_ms: int) -> str:
+    days, rest_ms = divmod(duration_ms, 86_400_000)
+    return f"{days} d {rest_ms / 3_600_000:.4g} h" if days else f"{rest_ms / 1000:g} s"

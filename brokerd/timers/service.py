@@ -1,0 +1,254 @@
+"""Timers on the group's log: on the master, what is due is delivered, in the order in which it is due.
+
+One cursor among the timers says how far that is. A batch is one write: a record that moves the cursor and announces what is
+delivered, and behind it the messages for their own topics. So batches need not wait for one another, and whoever becomes the
+master with a log that was cut inside a batch knows what is missing, and delivers just that. Timers further ahead than their file
+of the log lasts are appended again on the way.
+
+Nothing moves the cursor past a timer that was appended and is not dispatched yet: that one would never be found.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.record_log import RecordLog, error_of
+from brokerd.journal.slices import InSlices
+from brokerd.loop.scheduler import Scheduler
+from brokerd.metadata.service import MetadataService
+from brokerd.store.derived.dispatcher import Arrival
+from brokerd.timers.batch import MAX_RECALLED, Batches
+from brokerd.timers.clock import TimerClock
+from brokerd.timers.codes import Key
+from brokerd.timers.copies import UNIQUE_KEY, marker
+from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
+from brokerd.timers.delivery import Delivery, TimerCounters, Times
+from brokerd.timers.far import Far
+from brokerd.timers.files.source import Delivered
+from brokerd.timers.horizon import Horizon
+from brokerd.timers.interface import Recalled
+from brokerd.timers.settings import TimerSettings
+from remoting import codes
+from remoting.errors import LogboomError, RequestError, as_request_error
+from remoting.facts.broker_state import TimerState
+from remoting.names import TIMER_TOPIC
+from remoting.record.codec import decode_record
+
+log = logging.getLogger(__name__)
+
+KEY_BITS: Final = 256
+
+
+class Surroundings(NamedTuple):
+    """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
+    that nobody may guess, and for how long the log keeps a file."""
+
+    metadata: MetadataService
+    scheduler: Scheduler
+    wall_ms: Callable[[], int]
+    host: bytes
+    random_bits: Callable[[int], int]
+    retained_ms: Callable[[], int]
+
+
+class TimerService:
+    """A `journal.resident.Resident` and the broker's `interface.Timers`; make it when the store is loaded."""
+
+    own_topics: Final = frozenset({TIMER_TOPIC, TIMERS_TOPIC})
+
+    def __init__(
+        self,
+        record_log: RecordLog,
+        far: Far,
+        surroundings: Surroundings,
+        settings: TimerSettings,
+        journal_settings: JournalSettings | None = None,
+    ) -> None:
+        self.table = TimerTable()
+        self._settings = settings
+        self._log = record_log
+        self._far = far
+        self._scheduler = scheduler = surroundings.scheduler
+        self._around = surroundings
+        self._clock = TimerClock(surroundings.wall_ms(), self._steady_ms())
+        in_slices = InSlices(self.table.freeze, self.table.begin_again, scheduler)
+        self._journal = Journal(record_log, TIMERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
+        self._batches = Batches(record_log, surroundings.metadata, self.table, lambda: self.window_ms)
+        self._delivery = Delivery(
+            record_log,
+            self._journal,
+            self._batches,
+            Horizon(far, settings.near_s * 1000, settings.near_max),
+            Times(scheduler, self.now_ms),
+            settings,
+        )
+        self._is_scanning = False
+        self._is_leading = False
+
+    # ---- interface.Timers
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms(self._around.wall_ms(), self._steady_ms())
+
+    @property
+    def least_due_ms(self) -> int:
+        return self.table.cursor.due_ms + 1
+
+    @property
+    def window_ms(self) -> int:
+        return min(self._settings.roll_window_s * 1000, self._around.retained_ms() * 2 // 3)
+
+    def recall_key(self) -> bytes | None:
+        if self.table.key is None and self._is_leading:
+            try:
+                self._journal.append(*drawn(self._around.random_bits(KEY_BITS).to_bytes(KEY_BITS // 8)))
+            except LogboomError as error:
+                log.warning("the key for handles of recall could not be recorded: %s", error)
+        return self.table.key
+
+    def is_pending(self, place: int, due_ms: int) -> bool:
+        return Key(due_ms, place) > self.table.cursor and place not in self.table.places
+
+    def recall(self, timer: Recalled, done: Callable[[RequestError | None], None]) -> None:
+        now_ms = self.now_ms()
+        due_ms = max(self.least_due_ms, min(timer.due_ms, now_ms + self.window_ms))
+        try:
+            self._check_pending(timer)
+            draft = marker(timer, due_ms, now_ms, self._around.host)
+            end_offset = self._journal.append_leading(*recalled(timer.place, timer.due_ms), [draft])
+        except LogboomError as error:
+            done(as_request_error(error))
+            return
+        self._journal.when_acknowledged(end_offset, lambda status: done(error_of(status)))
+
+    # ---- resident of the log
+
+    def held_offset(self) -> int | None:
+        """Where the first timer begins that may be pending, or what the table is read from."""
+        low, end = self._log.queue_range(TIMER_TOPIC, 0)
+        pending = max(low, self._far.held_queue_offset(self.table.cursor))
+        first = min([pending, *self.table.aside, *self._batches.promised()])
+        held = self._journal.held_offset()
+        if low <= first < end:
+            physical_offset = self._log.read_units(TIMER_TOPIC, 0, first, 1)[0][0]
+            held = physical_offset if held is None else min(held, physical_offset)
+        return held
+
+    def dispatched(self, arrivals: Sequence[Arrival]) -> None:
+        """Remember what is due soon."""
+        self._journal.follow()
+        for topic, _, end, entry_codes in arrivals:
+            if topic == TIMER_TOPIC:
+                self._far.arrived(end, entry_codes)
+                self._delivery.arrived(end, entry_codes)
+                self._scan()
+
+    def truncated(self, end_offset: int) -> None:
+        self._journal.truncated(end_offset)
+        self._far.truncated(self._log.queue_range(TIMER_TOPIC, 0)[1])
+        self._delivery.truncated()
+
+    def rolled(self) -> None:
+        self._journal.want_snapshot()
+        self._scheduler.call_soon(self._journal.maintain)
+
+    def rebuild(self) -> None:
+        self._journal.rebuild()
+        self._scan()
+
+    def catch_up(self) -> None:
+        self._journal.catch_up()
+
+    def lead(self) -> None:
+        """Deliver what is due. What this broker appends lies behind the present end of the log."""
+        self._is_leading = True
+        self._delivery.begin()
+        self._journal.maintain_when_settled()
+
+    def step_down(self) -> None:
+        self._is_leading = False
+        self._delivery.end()
+
+    def close(self) -> None:
+        self._journal.close()
+        self.step_down()
+
+    def delivered(self) -> Delivered | None:
+        """How far timers are delivered by all that was appended; None while that is read again."""
+        if self._journal.is_being_read:
+            return None
+        return Delivered(self.table.cursor, self._journal.applied_offset)
+
+    # ---- for people
+
+    @property
+    def counters(self) -> TimerCounters:
+        return self._delivery.counters
+
+    def state(self) -> TimerState:
+        """All of it, for the broker's state."""
+        counters = self.counters
+        return TimerState(
+            waiting=max(0, self._log.queue_range(TIMER_TOPIC, 0)[1] - self.table.taken),
+            near=self._delivery.near,
+            aside=len(self.table.aside),
+            overdue_ms=self._delivery.overdue_ms,
+            last_late_ms=counters.last_late_ms,
+            delivered=counters.delivered,
+            rolled=counters.rolled,
+            recalled=counters.recalled,
+            failures=counters.failures,
+            lost=counters.lost,
+        )
+
+    # ---- inside
+
+    def _steady_ms(self) -> int:
+        return int(self._scheduler.time() * 1000)
+
+    def _scan(self) -> None:
+        """Look at entries of the queue that were there before, in turns of their own."""
+        if not self._is_scanning and self._far.step():
+            self._is_scanning = True
+            self._scheduler.call_soon(self._scan_on)
+
+    def _scan_on(self) -> None:
+        self._is_scanning = False
+        self._scan()
+
+    def _check_pending(self, timer: Recalled) -> None:
+        """Raises RequestError for a timer that cannot be taken back."""
+        if timer.place in self.table.places:
+            raise RequestError(codes.ILLEGAL_OPERATION, "this message was recalled before")
+        if len(self.table.places) >= MAX_RECALLED:
+            raise RequestError(
+                codes.SYSTEM_BUSY,
+                f"{MAX_RECALLED} messages that are not due yet are recalled already; recall more when these are due",
+            )
+        if not self.is_pending(timer.place, timer.due_ms):
+            raise RequestError(
+                codes.ILLEGAL_OPERATION, "this message cannot be recalled any more: it was delivered when it was due"
+            )
+        if not self._is_there(timer):
+            raise RequestError(
+                codes.ILLEGAL_OPERATION,
+                "this broker group has no such delayed message; look at what its send was answered",
+            )
+
+    def _is_there(self, timer: Recalled) -> bool:
+        """Whether the timer's first record is the one that is meant. One whose file is gone was: it was appended again since."""
+        low, end = self._log.queue_range(TIMER_TOPIC, 0)
+        if timer.place < low:
+            return True
+        if timer.place < end:
+            units = self._log.read_units(TIMER_TOPIC, 0, timer.place, 1)
+        else:
+            units = self._log.undispatched_units(TIMER_TOPIC)[timer.place - end :][:1]
+        if not units:
+            return False
+        physical_offset, size, _ = units[0]
+        properties = decode_record(self._log.record_at(physical_offset, size)).property_map()
+        return properties.get(UNIQUE_KEY) == timer.unique_key

@@ -1,0 +1,213 @@
+"""What it costs to deliver timers that are all due at once, beside plain sends of the same messages.
+
+    python -m tests.bench.timers [--messages N] [--pairs N]
+
+In this process, on a store on disk, without sockets and without waiting for the disk: what a broker computes, from the entries of
+the due timers, or from frames that were received, to the consume queues. Timers are delivered as they are, and with each message
+decoded, as those are that are not ordinary.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+from brokerd.composition.log_access import StoreRecordLog
+from brokerd.loop import tuning
+from brokerd.metadata.configs import TopicConfig
+from brokerd.native.library import load
+from brokerd.sending.acknowledging import Appends
+from brokerd.sending.native_kernel import NativeKernel
+from brokerd.statistics.figures import Statistics
+from brokerd.store.draft import Draft
+from brokerd.store.put_status import PutStatus
+from brokerd.store.settings import StoreSettings
+from brokerd.store.store import MessageStore
+from brokerd.timers import batch
+from brokerd.timers.codes import CODE_RULES, DUE_MS, OUT_MS, slot_of
+from brokerd.timers.queue_far import QueueFar
+from brokerd.timers.service import Surroundings, TimerService
+from brokerd.timers.settings import TimerSettings
+from remoting import codes, frame
+from remoting.disk import LocalDisk
+from remoting.names import TIMER_TOPIC
+from remoting.record.properties import encode_properties
+from tests.bench.harness import Row
+from tests.support.turns import Turns
+
+MESSAGES: Final = 50_000
+
+_HOST: Final = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+_TOPIC: Final = "Orders"
+_QUEUES: Final = 8
+_BODY_BYTES: Final = 1000
+_AHEAD_MS: Final = 30_000
+_READ_AT_ONCE: Final = 32  # frames that one read event has
+_STORED_AT_ONCE: Final = 1000
+
+
+class _Metadata:
+    def topic(self, name: str) -> TopicConfig:
+        return TopicConfig(name, _QUEUES, _QUEUES, 6)
+
+    def deleted_at(self, _name: str) -> int:
+        return -1
+
+
+class _AtOnce:
+    """Acknowledges what is appended."""
+
+    def refusal(self) -> None:
+        return None
+
+    def appended(self, end_offset: int) -> None:
+        pass
+
+    def wait(self, _end_offset: int, done: Callable[[PutStatus], None]) -> None:
+        done(PutStatus.PUT_OK)
+
+
+def run(messages: int = MESSAGES, pairs: int = 3) -> list[Row]:
+    tuning.settle()
+    found: dict[str, list[float]] = {"decoded": [], "as they are": [], "sent": []}
+    for _ in range(pairs):
+        found["decoded"].append(_delivered_us(messages, decodes=True))
+        found["as they are"].append(_delivered_us(messages, decodes=False))
+        found["sent"].append(_sent_us(messages))
+    medians = {name: statistics.median(each) for name, each in found.items()}
+    rows = [Row(f"{messages:,} messages {name}: CPU time of each", f"{us:.1f} us") for name, us in medians.items()]
+    ratio = statistics.median(ours / sent for ours, sent in zip(found["as they are"], found["sent"], strict=True))
+    rows.append(Row("due at once / sent, neither with sockets", f"{ratio:.2f}"))
+    for row in rows:
+        print(f"{row.name}: {row.figure}  {row.goal}", flush=True)
+    return rows
+
+
+@contextmanager
+def _store(turns: Turns) -> Iterator[MessageStore]:
+    with tempfile.TemporaryDirectory(prefix="timers-") as directory:
+        store = MessageStore(
+            LocalDisk(Path(directory)), StoreSettings(), turns.wall_ms, _HOST, CODE_RULES, load()
+        )  # fmt: skip
+        store.load()
+        store.set_appendable(True)
+        yield store
+        store.abandon()
+
+
+def _delivered_us(messages: int, *, decodes: bool) -> float:
+    turns = Turns()
+    with _store(turns) as store:
+        log = StoreRecordLog(store, cast(Appends, _AtOnce()), turns.wall_ms, _HOST, Statistics())
+        far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
+        around = SimpleNamespace(metadata=_Metadata(), scheduler=turns)
+        surroundings = Surroundings(
+            cast(Any, around.metadata), turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40
+        )
+        service = TimerService(log, far, surroundings, TimerSettings())
+        due_ms = turns.wall_ms() + _AHEAD_MS
+        more = {"REAL_TOPIC": _TOPIC, OUT_MS: str(slot_of(due_ms)), DUE_MS: str(due_ms)}
+        for first in range(0, messages, _STORED_AT_ONCE):
+            store.append_messages(
+                [
+                    Draft(
+                        TIMER_TOPIC,
+                        0,
+                        _body(n),
+                        encode_properties(_properties(n) | more | {"REAL_QID": str(n % _QUEUES)}),
+                        0,
+                        _HOST,
+                    )
+                    for n in range(first, min(messages, first + _STORED_AT_ONCE))
+                ]
+            )
+        _dispatch(store)
+        service.rebuild()
+        service.catch_up()
+        service.lead()
+        turns.run(_AHEAD_MS - 1000)
+        assert service.counters.delivered == 0
+        least = batch._LEAST_TOGETHER
+        batch._LEAST_TOGETHER = 1 << 30 if decodes else least  # type: ignore[misc]
+        began_s = time.process_time()
+        turns.run(2000)
+        _dispatch(store)
+        took_s = time.process_time() - began_s
+        batch._LEAST_TOGETHER = least  # type: ignore[misc]
+        assert service.counters.delivered == messages
+        return 1e6 * took_s / messages
+
+
+def _sent_us(messages: int) -> float:
+    turns = Turns()
+    with _store(turns) as store:
+        kernel = NativeKernel(load(), _HOST)
+        kernel.topics_changed({_TOPIC: _Metadata().topic(_TOPIC)})
+        reads = [
+            b"".join(_frame(n) for n in range(first, min(messages, first + _READ_AT_ONCE)))
+            for first in range(0, messages, _READ_AT_ONCE)
+        ]
+        began_s = time.process_time()
+        for read in reads:
+            position = 0
+            while position < len(read):
+                run = store.begin_run()
+                position = kernel.take(run, read, position, _HOST, _READ_AT_ONCE).position
+                if run.records:
+                    store.append_laid_out(run)
+                else:
+                    store.commitlog.roll()
+        _dispatch(store)
+        took_s = time.process_time() - began_s
+        assert sum(store.max_offset(_TOPIC, queue) for queue in range(_QUEUES)) == messages
+        return 1e6 * took_s / messages
+
+
+def _dispatch(store: MessageStore) -> None:
+    while store.dispatch_offset < store.commitlog.end_offset:
+        store.dispatch(store.commitlog.end_offset)
+
+
+def _body(n: int) -> bytes:
+    return b"%08d" % n + bytes(_BODY_BYTES - 8)
+
+
+def _properties(n: int) -> dict[str, str]:
+    return {"UNIQ_KEY": f"{n:032X}", "WAIT": "true", "TAGS": "paid", "KEYS": f"order-{n}"}
+
+
+def _frame(n: int) -> bytes:
+    fields = {
+        **{
+            "a": "producer",
+            "b": _TOPIC,
+            "c": "TBW102",
+            "d": "4",
+            "e": str(n % _QUEUES),
+            "f": "0",
+            "g": "1700000000000",
+        },
+        **{"h": "0", "i": encode_properties(_properties(n)).decode(), "j": "0", "k": "false", "m": "false"},
+    }
+    return frame.encode_request(codes.SEND_MESSAGE_V2, n, fields, _body(n))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="that are due at once (%(default)s)")
+    parser.add_argument("--pairs", type=int, default=3, help="measurements of each (%(default)s)")
+    options = parser.parse_args()
+    run(options.messages, options.pairs)
+
+
+if __name__ == "__main__":
+    main()

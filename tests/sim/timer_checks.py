@@ -1,0 +1,336 @@
+"""What must be true of timers: of each append of a master when it is made, and of the log that everybody has at the end.
+
+At each append: nothing is delivered before its time, by the wall clock of the machine and by what its steady clock says of the
+wall clock that the process began with; what is delivered is what waits at the place that it names; and one master delivers in the
+order in which timers are due.
+
+At the end, of every timer in the log: it was delivered once; or not at all, since it was taken back, or is due later. The log
+alone says what had to be so: the judge knows no cursor.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from brokerd.journal.replay import decode_log_record
+from brokerd.store.log.derive import derive_range
+from brokerd.timers.clock import PATIENCE_MS, SLACK_MS
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    DUE_MS,
+    OUT_MS,
+    PLACE,
+    RECALL,
+    ROLLED,
+    due_of,
+    key_of,
+    kind_of,
+    number_of,
+    timer_code,
+)
+from brokerd.timers.copies import name_of
+from brokerd.timers.cursor import BEGIN, RECALLED, TIMERS_TOPIC
+from remoting.names import TIMER_TOPIC
+from remoting.record.codec import Record
+from tests.sim.delays import records_of
+from tests.sim.records import look_at
+from tests.sim.timed import TIMED_TOPIC, Wanted, make_clients
+
+if TYPE_CHECKING:
+    from tests.sim.broker import SimBroker
+    from tests.sim.cluster import SimCluster
+
+_CLOCKS_DIFFER: Final = 0.99  # monotonic clocks run a little fast or slow
+_CLOCKS_APART_MS: Final = 4000  # of two machines whose clocks nobody set
+_RESOLUTION_MS: Final = 1  # of all clocks
+_ENOUGH_MS: Final = 3000  # for what is due to be delivered by a group that is at rest
+
+
+class Entry(NamedTuple):
+    """A record of the timer topic; `place` is where its message waited first."""
+
+    record: Record
+    code: int
+    place: int
+    properties: dict[str, str]
+
+    @property
+    def due_ms(self) -> int:
+        return int(self.properties[DUE_MS])
+
+
+class Timed:
+    """Timers in one story: an ingredient."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._wanted = Wanted()
+        self._at_rest_since_ms: float | None = None
+
+    def begin(self) -> None:
+        self._cluster.clients += make_clients(self._cluster, self._wanted)
+
+    def end(self) -> None:
+        """Clients are told to stop by others."""
+
+    def built(self, broker: SimBroker) -> None:
+        """A process of the group begins."""
+        watch = _Watch(self._cluster, self._wanted, broker)
+        broker.append_listeners.append(watch.appended)
+
+    def is_settled(self) -> bool:
+        """Whether the topic is made, and all that is due is delivered; in time it must be, and `check` says what is not."""
+        if self._master().core.metadata.topic(TIMED_TOPIC) is None:
+            return False
+        now_ms = self._cluster.world.now_ms
+        if self._at_rest_since_ms is None:
+            self._at_rest_since_ms = now_ms
+        return now_ms - self._at_rest_since_ms >= _ENOUGH_MS or not self._left()
+
+    def check(self) -> None:
+        cluster = self._cluster
+        broker = self._master()
+        _check_log(cluster, self._wanted, broker, _believed_ms(broker))
+        left = self._left()
+        cluster.world.require(not left, f"{broker.name} serves, and timers wait long after they were due: {left}")
+        for each in cluster.brokers:
+            rows = [sorted(map(repr, one.core.timers.table.snapshot_rows())) for one in (broker, each)]
+            cluster.world.require(
+                rows[0] == rows[1], f"the timers' tables of {broker.name} and {each.name} differ: {rows}"
+            )
+            _check_held(cluster, each)
+
+    def _master(self) -> SimBroker:
+        master = self._cluster.master()
+        assert master is not None
+        return master
+
+    def _left(self) -> list[bytes]:
+        """What is due and was not delivered, and may be."""
+        broker = self._master()
+        entries, copies = _entries(broker), _copies(broker)
+        gone = _taken_back(entries, copies, broker).places
+        now_ms = _believed_ms(broker)
+        return [
+            each.record.body[:20]
+            for place, each in _last_ones(entries).items()
+            if place not in copies and place not in gone and due_of(each.code) < now_ms
+        ]
+
+
+def _believed_ms(broker: SimBroker) -> int:
+    """What time it is for a process that goes by the rule of `timers.clock`."""
+    wall_ms, steady_ms = broker.wall_ms(), broker.monotonic_ms()
+    begin_wall_ms, begin_steady_ms = broker.first_clocks
+    if steady_ms - begin_steady_ms >= PATIENCE_MS:
+        return wall_ms
+    return min(wall_ms, begin_wall_ms + SLACK_MS + steady_ms - begin_steady_ms + 1)
+
+
+class _Watch:
+    """Looks at everything that one process appends as a master."""
+
+    def __init__(self, cluster: SimCluster, wanted: Wanted, broker: SimBroker) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+        self._broker = broker
+        self._epoch = -1
+        self._last_due_ms = 0
+        self._moves_cursor = (
+            False  # what follows was not announced before, when it was due by the clock of another master
+        )
+
+    def appended(self, start: int, end: int) -> None:
+        """The log has new bytes. Timers are delivered in an append of their own, which begins with what announces them."""
+        log = self._broker.core.store.commitlog
+        data = bytes(log.read(start, end - start))
+        if TIMERS_TOPIC.encode() not in data:
+            return
+
+        def read(offset: int, length: int) -> bytes:
+            return data[offset - start : offset - start + length]
+
+        derived = derive_range(read, start, end, log.shape.checked(), 1 << 16)
+        for topic, _, _, physical_offset, size, _, _, count in (entry for each in derived for entry in each.entries):
+            for at in range(physical_offset, physical_offset + count * size, size):
+                if topic == TIMERS_TOPIC:
+                    decoded = decode_log_record(read(at, size))
+                    self._moves_cursor = decoded.kind == BEGIN and decoded.body["taken"] > 0
+                elif topic == TIMED_TOPIC:
+                    record = look_at(read(at, size)).record
+                    self._look(record, record.property_map())
+
+    def _look(self, record: Record, properties: dict[str, str]) -> None:
+        require, broker, name = self._cluster.world.require, self._broker, repr(record.body[:20])
+        place, due_ms = int(properties[PLACE]), int(properties[DUE_MS])
+        now_ms = _believed_ms(broker)
+        is_on_time = due_ms <= now_ms or not self._moves_cursor
+        require(is_on_time, f"{broker.name} delivers {name} at {now_ms}, {due_ms - now_ms} ms early")
+        asked = self._wanted.asked.get(record.body)
+        if asked is None:
+            self._cluster.world.broken(f"{broker.name} delivers {name}, which nobody sent")
+        require(asked.deliver_ms is None or asked.deliver_ms <= due_ms, f"{name} is due before its sender asked for it")
+        ((physical_offset, size, _),) = broker.core.record_log.read_units(TIMER_TOPIC, 0, place, 1)
+        origin = look_at(bytes(broker.core.record_log.record_at(physical_offset, size))).record
+        require(origin.body == record.body, f"{broker.name} delivers {name} for {origin.body[:20]!r}")
+        require(origin.property_map()[DUE_MS] == str(due_ms), f"{name} waits for another time than it was sent with")
+        is_from_here = origin.store_host == broker.store_host and broker.began_ms < asked.began_ms
+        if (
+            asked.deliver_ms is None
+            and is_from_here
+            and self._moves_cursor
+            and not self._cluster.injector.clocks_were_set
+        ):
+            waited_ms = self._cluster.world.now_ms - asked.began_ms
+            require(
+                waited_ms >= asked.delay_ms * _CLOCKS_DIFFER - _RESOLUTION_MS,
+                f"{broker.name} delivers {name} {waited_ms:.1f} ms after it was sent, asked were {asked.delay_ms}",
+            )
+            self._cluster.history.count("timer", "watched")
+        self._keep_order(name, due_ms)
+
+    def _keep_order(self, name: str, due_ms: int) -> None:
+        epoch = self._broker.driver.machine.master_epoch
+        if epoch != self._epoch:
+            self._epoch, self._last_due_ms = epoch, 0
+        if self._moves_cursor:
+            self._cluster.world.require(
+                due_ms >= self._last_due_ms,
+                f"{self._broker.name} delivers {name}, due {self._last_due_ms - due_ms} ms before the last one",
+            )
+            self._last_due_ms = due_ms
+
+
+# ---- the log at the end
+
+
+class _TakenBack(NamedTuple):
+    """What must not be delivered, and what may be or not."""
+
+    certain: list[Entry]
+    perhaps: list[Entry]
+
+    @property
+    def places(self) -> set[int]:
+        return {each.place for each in (*self.certain, *self.perhaps)}
+
+
+def _entries(broker: SimBroker) -> list[Entry]:
+    found = []
+    for offset, record in enumerate(records_of(broker, TIMER_TOPIC)):
+        properties = record.property_map()
+        code = timer_code(record.properties, record.store_timestamp_ms)
+        place = number_of(properties, PLACE) if kind_of(code) == ROLLED else None
+        found.append(Entry(record, code, offset if place is None else place, properties))
+    return found
+
+
+def _last_ones(entries: list[Entry]) -> dict[int, Entry]:
+    """Where each message waits now, or waited last, by the place where it waited first."""
+    return {each.place: each for each in entries if kind_of(each.code) != RECALL}
+
+
+def _copies(broker: SimBroker) -> dict[int, list[Record]]:
+    """What was delivered, by the place that it waited at first."""
+    found: dict[int, list[Record]] = {}
+    for record in records_of(broker, TIMED_TOPIC):
+        place = number_of(record.property_map(), PLACE)
+        if place is not None:
+            found.setdefault(place, []).append(record)
+    return found
+
+
+def _taken_back(entries: list[Entry], copies: dict[int, list[Record]], broker: SimBroker) -> _TakenBack:
+    """What the log takes back. A client's marker counts before every timer that it finds waiting and that is due behind it; of
+    one that is due in the same moment, or was delivered, it is too late. What is recalled by its handle is so from then on."""
+    certain, perhaps = [], []
+    messages = [each for each in entries if kind_of(each.code) != RECALL]
+    for marker in entries:
+        if kind_of(marker.code) != RECALL or PLACE in marker.properties:
+            continue
+        at = marker.record.physical_offset
+        own_key = key_of(marker.code, marker.record.queue_offset)
+        for entry in messages:
+            if _is_meant(marker, entry):
+                is_waiting = entry.record.physical_offset < at and not _is_delivered(copies, entry.place, at)
+                is_behind = key_of(entry.code, entry.record.queue_offset) > own_key
+                (certain if is_waiting and is_behind else perhaps).append(entry)
+    by_place: dict[int, list[Entry]] = {}
+    for each in messages:
+        by_place.setdefault(each.place, []).append(each)
+    for record in records_of(broker, TIMERS_TOPIC):
+        if record.property_map()["TAGS"] == RECALLED:
+            place = orjson.loads(record.body)["place"]
+            is_late = _is_delivered(copies, place, record.physical_offset)
+            (perhaps if is_late else certain).extend(by_place.get(place, ()))
+    return _TakenBack(certain, perhaps)
+
+
+def _is_delivered(copies: dict[int, list[Record]], place: int, before: int) -> bool:
+    return any(copy.physical_offset < before for copy in copies.get(place, ()))
+
+
+def _is_meant(marker: Entry, entry: Entry) -> bool:
+    return (
+        marker.properties[DELETE_KEY] == name_of(entry.properties)
+        and marker.properties[OUT_MS] == entry.properties[OUT_MS]
+    )
+
+
+def _check_log(cluster: SimCluster, wanted: Wanted, broker: SimBroker, now_ms: int) -> None:
+    require = cluster.world.require
+    entries, copies = _entries(broker), _copies(broker)
+    back = _taken_back(entries, copies, broker)
+    for place, found in copies.items():
+        require(len(found) == 1, f"{found[0].body[:20]!r}, which waited at {place}, is delivered {len(found)} times")
+    for entry in back.certain:
+        name = repr(entry.record.body[:20])
+        require(entry.place not in copies, f"{name} is delivered, though a marker in the log takes it back in time")
+    may_be_gone = back.places
+    stored = Counter(each.body for each in records_of(broker, TIMED_TOPIC))
+    for body, count in stored.items():
+        most = wanted.attempts[body]
+        require(count <= most, f"{body[:20]!r} is delivered {count} times after {most} attempts")
+    last = _last_ones(entries)
+    for entry in entries:
+        if kind_of(entry.code) == RECALL:
+            continue
+        asked_ms = wanted.asked[entry.record.body].deliver_ms
+        if asked_ms is not None and not cluster.injector.clocks_were_set:
+            late_ms = entry.due_ms - asked_ms
+            require(
+                late_ms <= _CLOCKS_APART_MS, f"{entry.record.body[:20]!r} is due {late_ms} ms after it was asked for"
+            )
+        if entry.place in copies:
+            continue
+        is_explained = entry.place in may_be_gone or due_of(last[entry.place].code) >= now_ms
+        require(is_explained, f"{entry.record.body[:20]!r}, which waited at {entry.place}, is never delivered")
+        body = entry.record.body
+        is_wanted_gone = body in wanted.perhaps_recalled or entry.place not in may_be_gone
+        require(is_wanted_gone, f"{body[:20]!r} is taken back, and nobody asked for that")
+    by_offset = {each.record.physical_offset: each for each in entries}
+    at_once = {each.physical_offset: each.body for each in records_of(broker, TIMED_TOPIC)}
+    for body, physical_offset in wanted.acknowledged:
+        held = by_offset[physical_offset].record.body if physical_offset in by_offset else at_once.get(physical_offset)
+        require(held == body, f"{broker.name} lost {body[:20]!r}, acknowledged at {physical_offset}")
+    for body, physical_offset in wanted.recalled.items():
+        place = by_offset[physical_offset].place
+        require(place not in copies, f"{body[:20]!r} is delivered, though it was recalled")
+
+
+def _check_held(cluster: SimCluster, broker: SimBroker) -> None:
+    """The log is held where the first timer waits that is not delivered yet."""
+    copies = _copies(broker)
+    entries = _entries(broker)
+    last = _last_ones(entries)
+    gone = _taken_back(entries, copies, broker).places
+    waiting = [each for place, each in last.items() if place not in copies and place not in gone]
+    if waiting:
+        first = min(each.record.physical_offset for each in waiting)
+        held = broker.core.timers.held_offset()
+        cluster.world.require(
+            held is not None and held <= first, f"{broker.name} holds its log from {held}, a timer waits at {first}"
+        )

@@ -1,0 +1,130 @@
+"""Broken rules of timers, which stories with timers find: see `timer_checks`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from brokerd.store.draft import Draft
+from brokerd.timers import batch
+from brokerd.timers.batch import Batch, Batches
+from brokerd.timers.clock import TimerClock
+from brokerd.timers.codes import START
+from brokerd.timers.cursor import Begin
+from brokerd.timers.delivery import Delivery
+from brokerd.timers.far import Found
+from brokerd.timers.horizon import Horizon
+from brokerd.timers.service import TimerService
+from remoting.record.codec import Record
+from tests.sim.mutants import Mutant, Tell, full, scenario
+from tests.unit.brokerd.timers.test_service import test_a_batch_that_is_torn_anywhere_is_completed_by_the_next_master
+
+# An administrator stays, who has others become the master.
+_OTHERS: Final = ("p0", "p1", "g0", "g1", "popper", "ordered", "leaser", "transactor", "delayer", "backer", "owner")
+
+
+def _early_by_a_tick(self: Horizon, until_ms: int, limit: int) -> list[Found]:
+    """What is due in the next millisecond is delivered."""
+    return _first(self, until_ms + 1, limit)
+
+
+def _lost_at_roll(record: Record, place: int, due_ms: int, leg_ms: int | None) -> Draft:
+    """A timer that was rolled once is due when it never comes."""
+    return _rolled(record, place, due_ms + (1 << 40), leg_ms)
+
+
+def _all_again(self: Batches) -> Sequence[int]:
+    """A new master delivers what the last begin announced without a look at what follows it."""
+    return self.table.last.offsets if self.table.last is not None else ()
+
+
+def _not_again(_self: Batches) -> Sequence[int]:
+    """A new master takes it for delivered that the last begin announced."""
+    return ()
+
+
+def _never_back(_self: Batches, _batch: Batch, _properties: dict[str, str], _place: int, _code: int) -> bool:
+    """What was taken back is delivered."""
+    return False
+
+
+def _no_names(_self: Batches, _batch: Batch, _name: str, _slot_ms: int) -> None:
+    """A delete marker does not count before the messages of its slot."""
+
+
+def _where_it_was(self: Batch) -> Begin:
+    """A begin does not record the cursor."""
+    return _begin(self)._replace(to=START)
+
+
+def _moves_past(self: Delivery) -> int | None:
+    """The cursor moves past what is appended and not dispatched."""
+    return 1 << 62
+
+
+def _as_the_wall_says(_self: TimerClock, wall_ms: int, _steady_ms: int) -> int:
+    """A wall clock that somebody sets forward is believed at once."""
+    return wall_ms
+
+
+def _says(rule: Any) -> str:
+    return " ".join((rule.__doc__ or "").split())
+
+
+_first, _rolled, _begin = Horizon.first, batch.rolled, Batch.begin
+
+
+def _timers(mood: str, fault_ms: float = 2500) -> Tell:
+    return full(mood, fault_ms=fault_ms, ingredients=("timers",), without_clients=_OTHERS)
+
+
+def _mutant(
+    name: str,
+    rule: Any,
+    owner: Any,
+    attribute: str,
+    mood: str = "calm",
+    within: int = 4,
+    first: int = 0,
+    *,
+    is_quick: bool = False,
+) -> Mutant:
+    return Mutant(
+        name,
+        "timers",
+        _says(rule),
+        ((owner, attribute, rule),),
+        _timers(mood),
+        within=within,
+        first=first,
+        is_quick=is_quick,
+    )
+
+
+MUTANTS = (
+    _mutant("timers early by a tick", _early_by_a_tick, Horizon, "first", is_quick=True),
+    _mutant("timers lost at a roll", _lost_at_roll, batch, "rolled"),
+    _mutant("timers twice after a switch", _all_again, Batches, "promised", within=20),
+    Mutant(
+        "timers lost in a torn batch",
+        "timers",
+        _says(_not_again),
+        ((Batches, "promised", _not_again),),
+        scenario(test_a_batch_that_is_torn_anywhere_is_completed_by_the_next_master, False),  # stories seldom tear one
+        within=1,
+    ),
+    _mutant("recalls ignored", _never_back, Batches, "_is_recalled"),
+    _mutant("delete markers ignored", _no_names, Batches, "_add_name", within=10, is_quick=True),
+    _mutant("cursor not recorded", _where_it_was, Batch, "begin", within=20),
+    _mutant("cursor past what comes", _moves_past, Delivery, "_may_pass_ms", "processes", within=100),
+    _mutant("timers by the wall clock", _as_the_wall_says, TimerClock, "now_ms", "network", within=100),
+    Mutant(
+        "stamps before the cursor",
+        "timers",
+        "A timer is not stamped behind the cursor.",
+        ((TimerService, "least_due_ms", property(lambda _: 0)),),
+        _timers("processes"),
+        within=100,
+        is_quick=False,
+    ),
+)

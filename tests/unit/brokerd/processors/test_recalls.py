@@ -1,0 +1,78 @@
+"""Requests of clients that take messages back (code 370) and of replicas that ask how far timers are (codes 60 and 61)."""
+
+from __future__ import annotations
+
+import struct
+
+import orjson
+import pytest
+
+from brokerd.timers.handles import Recallable, encode_handle
+from brokerd.timers.interface import Recalled
+from remoting import codes
+from remoting.frame import Command
+from tests.support.remoting_broker import RemotingBroker, remoting_master
+
+TIMER = Recallable("t", "broker-a", 1_763_600_000_123, "K1", 5)
+
+
+@pytest.fixture
+def broker() -> RemotingBroker:
+    return remoting_master()
+
+
+def recall(broker: RemotingBroker, timer: Recallable = TIMER, topic: str = "t", key: bytes | None = None) -> Command:
+    handle = encode_handle(timer, key or broker.timers.key or b"")
+    return broker.answer(codes.RECALL_MESSAGE, {"producerGroup": "p", "topic": topic, "recallHandle": handle})
+
+
+def test_a_recall_is_answered_with_the_key_of_the_message_and_only_once(broker: RemotingBroker) -> None:
+    answer = recall(broker)
+    assert (answer.code, answer.ext) == (codes.SUCCESS, {"msgId": "K1"})
+    assert broker.timers.recalled == [Recalled("t", "K1", 5, TIMER.due_ms)]
+    again = recall(broker)
+    assert (again.code, again.ext) == (codes.ILLEGAL_OPERATION, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "text"),
+    [
+        ({"timer": TIMER._replace(topic="other")}, codes.ILLEGAL_OPERATION, "sent to other"),
+        ({"timer": TIMER._replace(broker_name="broker-b")}, codes.ILLEGAL_OPERATION, "no recall handle"),
+        ({"key": bytes(32)}, codes.ILLEGAL_OPERATION, "no recall handle"),
+        ({"topic": "missing"}, codes.TOPIC_NOT_EXIST, "missing"),
+    ],
+)
+def test_what_names_nothing_here_is_refused(broker: RemotingBroker, changes, code: int, text: str) -> None:
+    answer = recall(broker, **changes)
+    assert (answer.code, text in (answer.remark or "")) == (code, True)
+    assert not broker.timers.recalled
+
+
+@pytest.mark.parametrize("missing", ["topic", "recallHandle"])
+def test_both_fields_are_needed(broker: RemotingBroker, missing: str) -> None:
+    fields = {"topic": "t", "recallHandle": "djE="}
+    del fields[missing]
+    answer = broker.answer(codes.RECALL_MESSAGE, fields)
+    assert (answer.code, missing in (answer.remark or "")) == (codes.INVALID_PARAMETER, True)
+
+
+def test_only_the_master_recalls_and_only_while_it_has_the_key(broker: RemotingBroker) -> None:
+    handle = encode_handle(TIMER, broker.timers.key or b"")
+    broker.timers.key = None
+    fields = {"topic": "t", "recallHandle": handle}
+    assert broker.answer(codes.RECALL_MESSAGE, fields).code == codes.SERVICE_NOT_AVAILABLE
+    broker.is_master = False
+    assert broker.answer(codes.RECALL_MESSAGE, fields).code == codes.SERVICE_NOT_AVAILABLE
+
+
+def test_replicas_are_told_how_far_timers_are_delivered(broker: RemotingBroker) -> None:
+    body = broker.answer(codes.GET_TIMER_CHECK_POINT).body
+    delivered_ms, _, here, masters, epoch, _, _ = struct.unpack(">7q", body)
+    assert (delivered_ms, here, masters, epoch) == (broker.turns.wall_ms(), 7, 7, 1)
+
+
+def test_metrics_count_what_waits(broker: RemotingBroker) -> None:
+    table = orjson.loads(broker.answer(codes.GET_TIMER_METRICS).body)
+    assert table["timingCount"]["rmq_sys_wheel_timer"]["count"] == 3
+    assert table["dataVersion"]["stateVersion"] == 1

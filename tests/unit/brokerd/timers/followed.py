@@ -1,0 +1,63 @@
+"""Timer files that follow a log in memory: a piece at each round of dispatch, a checkpoint now and then."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from brokerd.store.unit import Unit
+from brokerd.timers.far_timers import FarTimers
+from brokerd.timers.files.layout import Shape
+from brokerd.timers.files.source import Confirmed, Delivered, Origin
+from brokerd.timers.files.timer_files import TimerFiles
+from remoting.names import TIMER_TOPIC
+from tests.support.disks import MemoryDisk
+from tests.support.memory_log import MemoryRecordLog
+
+_SHAPE = Shape(slots=301, file_bytes=8 * 52 + 16)  # less than the times of some timers are apart
+
+
+class _Source:
+    """`files.source.TimerSource` of the log."""
+
+    def __init__(self, log: MemoryRecordLog) -> None:
+        self._log = log
+        self.queue_range = partial(log.queue_range, TIMER_TOPIC, 0)
+
+    def log_range(self) -> tuple[int, int]:
+        return 0, self._log.end_offset
+
+    def units(self, first: int, count: int) -> Sequence[Unit]:
+        return self._log.read_units(TIMER_TOPIC, 0, first, count)
+
+    known_units = units
+
+    def origin(self, physical_offset: int, size: int) -> Origin:
+        return Origin(0, 1_600_000_000_000, False)
+
+
+class Followed:
+    """The files of one broker, and what finds timers by them."""
+
+    def __init__(self, log: MemoryRecordLog, rng: random.Random) -> None:
+        self._log = log
+        self._rng = rng
+        source = _Source(log)
+        self.files = TimerFiles(MemoryDisk(), source, _SHAPE, 4)
+        self.files.load(known=False, clean=True)
+        self.far = FarTimers(self.files, source.queue_range, source.units)
+        log.listeners.append(lambda _: self.follow())
+
+    def know(self, delivered: Callable[[], Delivered | None]) -> None:
+        self.files.delivered = Confirmed(lambda: self._dispatch_offset, delivered)
+
+    @property
+    def _dispatch_offset(self) -> int:
+        return min((unit[0] for _, _, unit in self._log._tail), default=self._log.end_offset)
+
+    def follow(self) -> None:
+        self.files.take(self._dispatch_offset, self._rng.choice((1, 4, 64)) << 9)
+        if self._rng.random() < 0.2 and (write := self.files.begin_write(closing=True)) is not None:
+            write.run()
+            self.files.finish_write(write)

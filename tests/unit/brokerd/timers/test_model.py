@@ -1,0 +1,109 @@
+"""Whatever happens in whatever order, each timer is delivered once, in time and in order; and the model finds wrong rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from brokerd.store.draft import Draft
+from brokerd.timers import batch, horizon, queue_far, rolling
+from brokerd.timers.batch import Batches
+from brokerd.timers.codes import due_by
+from brokerd.timers.delivery import Delivery
+from brokerd.timers.far import Found
+from brokerd.timers.horizon import Horizon
+from remoting.record.codec import Record
+from tests.unit.brokerd.timers.world import World, Wrong
+
+SEEDS = 16
+STEPS = 120
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horizon, "_ASKED_AT_ONCE", 5)
+    monkeypatch.setattr(horizon, "_LOADED_AT_ONCE", 2)
+    monkeypatch.setattr(queue_far, "CHUNK", 4)
+
+
+def test_no_story_breaks_a_promise() -> None:
+    worlds = [World(seed) for seed in range(SEEDS)]
+    for world in worlds:
+        world.run(STEPS)
+    assert sum(world.delivered for world in worlds) > 200
+    assert sum(world.switches for world in worlds) > 60
+    assert sum(world.torn for world in worlds) > 10, "batches were cut in two"
+    assert sum(len(world.accepted) for world in worlds) > 40
+
+
+_first, _rolled, _of_due = Horizon.first, batch.rolled, Batches.of_due
+_begin, _is_recalled = Delivery.begin, Batches._is_recalled
+
+
+def early_by_a_tick(self: Horizon, until_ms: int, limit: int) -> list[Found]:
+    return _first(self, until_ms + 1, limit)
+
+
+def lost_at_roll(record: Record, place: int, due_ms: int, leg_ms: int | None) -> Draft:
+    leg_was_ms = rolling.leg_before(due_ms, 0, 0, 1)
+    return _rolled(record, place, due_ms, leg_was_ms)
+
+
+def twice_after_a_switch(self: Batches) -> Sequence[int]:
+    return self.table.last.offsets if self.table.last is not None else ()
+
+
+def lost_after_a_switch(_self: Batches) -> Sequence[int]:
+    return ()
+
+
+def markers_are_ignored(self: Batches, _batch: Any, _properties: dict[str, str], place: int, _code: int) -> bool:
+    return place in self.table.places
+
+
+def recalls_are_ignored(self: Batches, made: Any, properties: dict[str, str], _place: int, code: int) -> bool:
+    return _is_recalled(self, made, properties, -1, code)
+
+
+def passes_what_is_not_dispatched(_self: Delivery) -> int:
+    return 1 << 62
+
+
+def forgets_what_an_earlier_master_appended(self: Delivery) -> None:
+    _begin(self)
+    self._others = ()
+
+
+def forgets_where_it_waited_first(_kind: int, _properties: dict[str, str], offset: int) -> int:
+    return offset
+
+
+def goes_by_the_leg_alone(properties: dict[str, str]) -> int | None:
+    return 0 if due_by(properties) is not None else None
+
+
+MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "early by a tick": (Horizon, "first", early_by_a_tick),
+    "lost at roll": (batch, "rolled", lost_at_roll),
+    "delivered when its leg ends": (batch, "due_by", goes_by_the_leg_alone),
+    "twice after a switch": (Batches, "promised", twice_after_a_switch),
+    "lost after a switch": (Batches, "promised", lost_after_a_switch),
+    "delete markers are ignored": (Batches, "_is_recalled", markers_are_ignored),
+    "recalls are ignored": (Batches, "_is_recalled", recalls_are_ignored),
+    "the cursor passes what is not dispatched": (Delivery, "_may_pass_ms", passes_what_is_not_dispatched),
+    "the same, of an earlier master": (Delivery, "begin", forgets_what_an_earlier_master_appended),
+    "a rolled timer forgets its place": (batch, "place_of", forgets_where_it_waited_first),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTANTS[name])
+    for seed in range(10 * SEEDS):
+        try:
+            World(seed).run(STEPS)
+        except Wrong:
+            return
+    pytest.fail(f"nobody noticed: {name}")

@@ -1,0 +1,268 @@
+"""The pure parts: codes, legs, the clock, what is near, and what the queue finds; the last two against a sorted list."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.timers import queue_far
+from brokerd.timers.clock import PATIENCE_MS, SLACK_MS, TimerClock
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    DUE_MS,
+    LEG_MS,
+    MAX_DUE_MS,
+    MESSAGE,
+    OUT_MS,
+    PLACE,
+    RECALL,
+    ROLLED,
+    START,
+    Key,
+    due_of,
+    encode_code,
+    key_of,
+    kind_of,
+    slot_of,
+    timer_code,
+)
+from brokerd.timers.cursor import Begin, TimerTable, begin_of
+from brokerd.timers.far import Found
+from brokerd.timers.near import Near
+from brokerd.timers.queue_far import QueueFar
+from brokerd.timers.rolling import leg_before
+from remoting.errors import CorruptedFile
+from remoting.record.properties import decode_properties, encode_properties
+
+STORED_MS = 1_700_000_000_123
+
+
+@pytest.mark.parametrize(
+    ("properties", "due_ms", "kind"),
+    [
+        ({DUE_MS: "5001", OUT_MS: "5000"}, 5001, MESSAGE),
+        ({OUT_MS: "5000"}, 6000, MESSAGE),  # stored by the original: somewhere in that second
+        ({DUE_MS: "5001", LEG_MS: "3000"}, 3000, MESSAGE),
+        ({DUE_MS: "5001", PLACE: "7"}, 5001, ROLLED),
+        ({OUT_MS: "5000", DELETE_KEY: "t+k"}, 5000, RECALL),
+        ({OUT_MS: "5000", DELETE_KEY: "t+k", PLACE: "7"}, 5000, RECALL),
+        ({}, STORED_MS, MESSAGE),
+        ({DUE_MS: "soon"}, STORED_MS, MESSAGE),
+        ({DUE_MS: "-1"}, STORED_MS, MESSAGE),
+        ({DUE_MS: "9" * 16}, MAX_DUE_MS, MESSAGE),
+        ({DUE_MS: "9" * 17}, STORED_MS, MESSAGE),
+    ],
+)
+def test_an_entry_says_when_a_timer_is_due_and_what_it_is(properties: dict[str, str], due_ms: int, kind: int) -> None:
+    code = timer_code(encode_properties(properties), STORED_MS)
+    assert (due_of(code), kind_of(code)) == (due_ms, kind)
+    assert -(1 << 63) <= code < 1 << 63
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([DUE_MS, LEG_MS, OUT_MS, PLACE, DELETE_KEY, "KEYS"]), st.text("019\x01\x02é", max_size=4)
+        )
+    )
+)
+def test_an_entry_is_made_of_the_properties_as_they_are_read(pairs: list[tuple[str, str]]) -> None:
+    encoded = "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
+    as_read = encode_properties(decode_properties(encoded))
+    assert timer_code(encoded, STORED_MS) == timer_code(as_read, STORED_MS)
+    decoded = decode_properties(encoded)
+    assert (kind_of(timer_code(encoded, STORED_MS)) == RECALL) == (DELETE_KEY in decoded)
+
+
+def test_slots_are_those_of_the_original() -> None:
+    assert [slot_of(due_ms) for due_ms in (4001, 4999, 5000, 5001)] == [4000, 4000, 4000, 5000]
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**6))
+def test_legs_are_at_most_a_window_and_the_last_is_no_short_one(ahead_ms: int, window_ms: int) -> None:
+    at_ms, legs = 0, []
+    while (leg_ms := leg_before(ahead_ms, at_ms, at_ms, window_ms)) is not None:
+        legs.append(leg_ms - at_ms)
+        at_ms = leg_ms
+        if len(legs) > 50:
+            return
+    assert all(0 < leg <= window_ms for leg in [*legs, ahead_ms - at_ms] if ahead_ms)
+    assert not legs or ahead_ms - at_ms >= window_ms // 2
+
+
+def test_a_leg_is_behind_the_cursor_though_the_clock_is_not() -> None:
+    assert leg_before(1000, 10, 500, 100) == 600
+    assert leg_before(1000, 10, 950, 100) is None
+
+
+# ---- the clock
+
+
+def test_a_clock_that_is_set_forward_is_believed_when_it_stays_so() -> None:
+    clock = TimerClock(1_000_000, 0)
+    assert clock.now_ms(1_000_500, 500) == 1_000_500
+    assert clock.now_ms(1_003_000 + SLACK_MS, 1000) == 1_001_000 + SLACK_MS
+    assert clock.now_ms(1_003_500 + SLACK_MS, 999 + PATIENCE_MS) == 1_003_500 + SLACK_MS, "it fell behind meanwhile"
+    jumped_ms = 10_000_000
+    assert clock.now_ms(jumped_ms, 100_000) == 1_100_000 + SLACK_MS
+    assert clock.now_ms(jumped_ms + PATIENCE_MS - 1, 99_999 + PATIENCE_MS) == 1_099_999 + PATIENCE_MS + SLACK_MS
+    assert clock.now_ms(jumped_ms + PATIENCE_MS, 100_000 + PATIENCE_MS) == jumped_ms + PATIENCE_MS
+    assert clock.now_ms(jumped_ms + PATIENCE_MS + 1, 100_001 + PATIENCE_MS) == jumped_ms + PATIENCE_MS + 1
+
+
+def test_a_clock_that_is_set_forward_twice_has_to_stay_so_again() -> None:
+    clock = TimerClock(0, 0)
+    assert clock.now_ms(5000, 0) == SLACK_MS
+    assert clock.now_ms(90_000, PATIENCE_MS - 1000) == PATIENCE_MS - 1000 + SLACK_MS
+    assert clock.now_ms(95_000, PATIENCE_MS + 4000) == PATIENCE_MS + 4000 + SLACK_MS
+    assert clock.now_ms(150_000, 2 * PATIENCE_MS - 1000) == 150_000
+
+
+def test_a_clock_that_is_set_back_is_late_by_that_step() -> None:
+    clock = TimerClock(1_000_000, 0)
+    assert clock.now_ms(900_000, 1000) == 900_000
+    assert clock.now_ms(1_002_000, 2000) == 1_002_000, "and set right again"
+
+
+# ---- near
+
+
+def test_near_is_a_sorted_list_in_packed_rows() -> None:
+    rng = random.Random(5)
+    near, model = Near(), list[Found]()
+    for offset in range(4000):
+        step = rng.random()
+        if step < 0.6:
+            code = encode_code(rng.randrange(40), rng.choice((MESSAGE, RECALL, ROLLED)))
+            near.add(code, offset)
+            model.append((code, offset))
+            model.sort(key=lambda each: key_of(*each))
+        elif step < 0.9:
+            until_ms, limit = rng.randrange(45), rng.choice((1, 3, 50))
+            due = [each for each in model if due_of(each[0]) < until_ms][:limit]
+            assert near.first(until_ms, limit) == due
+            done = rng.randint(0, len(due))
+            near.drop(done)
+            del model[:done]
+        elif model and step < 0.95:
+            limit = rng.randint(1, len(model))
+            del model[limit:]
+            assert near.shrink(limit) == key_of(*model[-1])
+        assert near.count == len(model)
+        assert near.first_due_ms == (due_of(model[0][0]) if model else None)
+
+
+# ---- far, by the queue
+
+
+class Queue:
+    """Entries of the timer topic's queue, of which the first may be gone."""
+
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+        self.low = 0
+
+    def range(self) -> tuple[int, int]:
+        return self.low, len(self.codes)
+
+    def read(self, start: int, count: int) -> Sequence[tuple[int, int, int]]:
+        assert start >= self.low
+        return [(0, 0, code) for code in self.codes[start : start + min(count, 7)]]
+
+
+def between(far: QueueFar, after: Key, until_ms: int, limit: int) -> list[Found]:
+    for _ in range(10_000):
+        found = far.between(after, until_ms, limit)
+        if found is not None:
+            return list(found)
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_far, "CHUNK", 8)
+    rng = random.Random(seed)
+    queue = Queue()
+    far = QueueFar(queue.range, queue.read)
+    cursor = START
+    for _ in range(400):
+        step = rng.random()
+        if step < 0.5:
+            codes = [encode_code(cursor.due_ms + rng.randrange(1, 60), MESSAGE) for _ in range(rng.choice((1, 5, 20)))]
+            queue.codes += codes
+            if rng.random() < 0.9:
+                far.arrived(len(queue.codes), codes)
+        elif step < 0.6:
+            end = rng.randint(queue.low, len(queue.codes))
+            del queue.codes[end:]
+            far.truncated(end)
+        elif step < 0.7:
+            held = far.held_queue_offset(cursor)
+            assert held >= queue.low
+            queue.low = held
+        elif step < 0.72:
+            far.rebuild()
+        pending = [(code, offset) for offset, code in enumerate(queue.codes) if offset >= queue.low]
+        pending = sorted((each for each in pending if key_of(*each) > cursor), key=lambda each: key_of(*each))
+        until_ms, limit = cursor.due_ms + rng.randrange(70), rng.choice((1, 3, 100))
+        assert between(far, cursor, until_ms, limit) == [each for each in pending if due_of(each[0]) < until_ms][:limit]
+        assert far.applied == len(queue.codes)
+        first = min((offset for _, offset in pending), default=len(queue.codes))
+        assert far.held_queue_offset(cursor) <= first
+        if pending and rng.random() < 0.4:
+            cursor = key_of(*rng.choice(pending[:10]))
+
+
+def test_a_turn_reads_a_few_thousand_entries() -> None:
+    queue = Queue()
+    reads = [0]
+
+    def read(start: int, count: int) -> Sequence[tuple[int, int, int]]:
+        found = [(0, 0, code) for code in queue.codes[start : start + count]]
+        reads[0] += len(found)
+        return found
+
+    queue.codes = [encode_code(1000 + number % 50, MESSAGE) for number in range(40_000)]
+    far = QueueFar(queue.range, read)
+    turns = 0
+    while far.between(START, 1001, 10_000) is None:
+        turns += 1
+        assert reads[0] <= 2 * queue_far.CHUNK
+        reads[0] = 0
+    assert turns >= 8
+
+
+# ---- the table
+
+
+def test_a_table_is_the_same_from_its_rows() -> None:
+    table = TimerTable()
+    begin = Begin(Key(70_000, 9), 3, (4, 9, 2), (("t+k", 65_000), ("t+old", 3000)), (7,))
+    assert begin_of(begin.body()) == begin
+    for kind, body in [
+        ("recalled", {"v": 1, "place": 11, "due": 80_000}),
+        ("recalled", {"v": 1, "place": 12, "due": 60_000}),
+        ("key", {"v": 1, "key": "0a0b"}),
+        ("begin", Begin(Key(50_000, 3), 4, ()).body()),
+        ("begin", begin.body()),
+        ("begin", Begin(Key(70_000, 9), 0, (7,), back=(7,)).body()),
+        ("begin", Begin(Key(69_999, 9), 0, (8,), aside=(8,)).body()),
+    ]:
+        table.apply(kind, body, 4711)
+    assert (table.cursor, table.taken, table.places) == (Key(70_000, 9), 7, {11: 80_000})
+    assert (table.names, table.aside, table.key) == ({}, {8}, b"\x0a\x0b")
+    again = TimerTable()
+    for row in table.snapshot_rows():
+        again.load_row(row)
+    assert vars(again) == vars(table)
+
+
+def test_a_table_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(CorruptedFile, match="start the version that wrote it"):
+        TimerTable().apply("sung", {"v": 1}, 1)
+    with pytest.raises(CorruptedFile, match="start the version that wrote it"):
+        TimerTable().load_row(["z"])

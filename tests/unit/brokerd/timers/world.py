@@ -1,0 +1,362 @@
+"""A broker group's timers in one process: a service over a log in memory, whose masters change, and a model that reads that log
+slowly from its first record and says what is wrong in it.
+
+What is due when, what was delivered and what was taken back are read from the records themselves; the model knows no cursor.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import orjson
+
+from brokerd.metadata.configs import TopicConfig
+from brokerd.timers import rolling
+from brokerd.timers.clock import PATIENCE_MS, SLACK_MS
+from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
+from brokerd.timers.cursor import TIMERS_TOPIC
+from brokerd.timers.far import Far
+from brokerd.timers.interface import Recalled
+from brokerd.timers.queue_far import QueueFar
+from brokerd.timers.service import Surroundings, TimerService
+from brokerd.timers.settings import TimerSettings
+from remoting.errors import InvalidParameter, RequestError
+from remoting.names import TIMER_TOPIC
+from remoting.record.codec import Record, decode_record
+from tests.support.memory_log import HOST, MemoryRecordLog, draft, drafts_of
+from tests.support.turns import Turns
+from tests.unit.brokerd.timers.followed import Followed
+
+TOPIC = "orders"
+ROUNDING_MS = 1  # of the loop's time, where it is compared with the wall clock's
+RETAINED_MS = 90_000  # so the window is at most a minute
+
+
+class Wrong(AssertionError):
+    """The timers broke a promise."""
+
+
+class Topics:
+    """What timers need of the metadata."""
+
+    def __init__(self) -> None:
+        self.gone: set[str] = set()
+
+    def topic(self, name: str) -> TopicConfig | None:
+        return None if name in self.gone else TopicConfig(name, 4, 4, 6)
+
+    def deleted_at(self, _name: str) -> int:
+        return -1
+
+
+def steady_ms(turns: Turns) -> int:
+    return int(turns.time() * 1000)
+
+
+class Node:
+    """A broker over a log: a replica until it leads."""
+
+    def __init__(self, log: MemoryRecordLog, turns: Turns, rng: random.Random, settings: TimerSettings) -> None:
+        self.log = log
+        self.turns = turns
+        self.topics = Topics()
+        self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
+        surroundings = Surroundings(self.topics, turns, turns.wall_ms, HOST, rng.getrandbits, lambda: RETAINED_MS)  # type: ignore[arg-type]
+        self.followed = Followed(log, rng) if settings.files else None
+        queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
+        self.far: Far = queue if self.followed is None else self.followed.far
+        self.service = TimerService(log, self.far, surroundings, settings)
+        if self.followed is not None:
+            self.followed.know(self.service.delivered)
+        log.listeners.append(self.service.dispatched)
+        self.service.rebuild()
+
+    def lead(self) -> None:
+        self.log.is_master = True
+        self.service.catch_up()
+        self.service.lead()
+
+    def put(self, key: str, due_ms: int, **more: str) -> int:
+        """Append a timer as it is stamped when it is sent; where it is in the queue."""
+        service = self.service
+        due_ms = max(due_ms, service.least_due_ms)
+        leg_ms = rolling.leg_before(due_ms, service.now_ms(), service.least_due_ms, service.window_ms)
+        properties = {"UNIQ_KEY": key, "REAL_TOPIC": TOPIC, "REAL_QID": "1", OUT_MS: str(slot_of(due_ms))}
+        properties |= {DUE_MS: str(due_ms)} | ({} if leg_ms is None else {LEG_MS: str(leg_ms)}) | more
+        (place,) = self.log.append_placed([draft(TIMER_TOPIC, key.encode(), 0, properties=properties)])
+        return place.queue_offset
+
+    def put_marker(self, key: str, due_ms: int) -> None:
+        """As a client's recall of the original is stored: in the slot of what it takes back."""
+        slot_ms, leg_ms = slot_of(due_ms), self.service.least_due_ms
+        properties = {
+            "UNIQ_KEY": key, "REAL_TOPIC": TOPIC, "REAL_QID": "1", DELETE_KEY: f"{TOPIC}+{key}",
+            OUT_MS: str(slot_ms), DUE_MS: str(slot_ms + 1), LEG_MS: str(leg_ms),
+        }  # fmt: skip
+        self.log.append_placed([draft(TIMER_TOPIC, b"0", 0, properties=properties)])
+
+
+class World:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.turns = Turns()
+        self.settings = TimerSettings(
+            batch_messages=rng.choice((1, 2, 5)),
+            near_s=rng.choice((1, 10)),
+            near_max=rng.choice((1, 4, 1000)),
+            in_flight_messages=rng.choice((3, 1000)),
+            retry_ms=50,
+            files=seed % 2 == 0,
+        )
+        log = MemoryRecordLog(self.turns.wall_ms)
+        log.dispatches = log.acknowledges = False
+        self.count = 0
+        self.sent: dict[str, tuple[int, int]] = {}  # by key: its place and when it is due, as the sender was told
+        self.names: dict[str, int] = {}  # by key: when it was told to be recalled by a marker, in the master's life
+        self.accepted: set[str] = set()
+        self.refused: set[str] = set()
+        self.switches = self.delivered = self.torn = 0
+        self.set_at_ms = 0
+        self.ahead_ms = 0  # of the wall clock that somebody set
+        self.node = self.take(log)
+        self.node.lead()
+
+    def take(self, log: MemoryRecordLog) -> Node:
+        node = Node(log, self.turns, self.rng, self.settings)
+        append = log.append_leading
+
+        def checked(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
+            for each in drafts_of(behind):
+                self.check_not_early(node, each)
+            return append(topic, kind, body, behind)
+
+        log.append_leading = checked  # type: ignore[method-assign]
+        return node
+
+    # ---- steps
+
+    def send(self) -> None:
+        for _ in range(self.rng.choice((1, 1, 6))):
+            self.count += 1
+            ahead_ms = self.rng.choice((-50, 1, 1, 2, 40, 40, 500, 900, 3000, 20_000, 70_000, 200_000))
+            due_ms = self.node.service.now_ms() + ahead_ms
+            key = f"k{self.count}"
+            self.sent[key] = self.node.put(key, due_ms), due_ms
+
+    def recall(self) -> None:
+        waiting = [key for key in self.sent if key not in self.accepted]
+        if waiting:
+            key = self.rng.choice(waiting[-20:] if self.rng.random() < 0.5 else waiting)
+            place, due_ms = self.sent[key]
+            record = self.timers().get(key)
+            if record is not None:
+                due_ms = int(record.property_map()[DUE_MS])
+            answers: list[RequestError | None] = []
+            is_there = key in self.timers() and key not in self.copies() and key not in self.names
+            self.node.service.recall(Recalled(TOPIC, key, place, due_ms), answers.append)
+            if answers and answers[0] is not None and is_there:
+                raise Wrong(f"{key} waits, and its recall is refused: {answers[0]}")
+            if not answers:
+                self.accepted.add(key)
+
+    def mark(self) -> None:
+        """Take one back by a marker of the original's, which is in time."""
+        least_ms = self.node.service.least_due_ms
+        due = {key: int(record.property_map()[DUE_MS]) for key, record in self.timers().items()}
+        in_time = [key for key in self.sent if due[key] > least_ms and key not in self.names]
+        if in_time:
+            key = self.rng.choice(in_time)
+            self.names[key] = due[key]
+            self.node.put_marker(key, due[key])
+
+    def dispatch(self) -> None:
+        """Replicas have some of it."""
+        self.node.log.dispatch(self.rng.choice((1, 2, 5, None)))
+
+    def acknowledge(self) -> None:
+        self.node.log.acknowledge()
+
+    def pass_time(self) -> None:
+        self.turns.run(self.rng.choice((1, 1, 7, 100, 1000, 9000)))
+
+    def set_clock(self) -> None:
+        """Somebody sets the wall clock, and back again; then nobody does for a while."""
+        if not self.ahead_ms and self.set_at_ms > 0 and steady_ms(self.turns) - self.set_at_ms < PATIENCE_MS:
+            return
+        self.believe()
+        self.set_at_ms = steady_ms(self.turns)
+        by_ms = self.rng.choice((-4000, 3000, 40_000)) if not self.ahead_ms else -self.ahead_ms
+        self.ahead_ms += by_ms
+        self.turns.set_wall_clock(by_ms)
+
+    def believe(self) -> None:
+        """A clock that nobody has set for long is right."""
+        now_ms = steady_ms(self.turns)
+        if now_ms - self.set_at_ms >= PATIENCE_MS - ROUNDING_MS:
+            self.node.base_ms = self.turns.wall_ms() - now_ms
+
+    def refuse(self) -> None:
+        log = self.node.log
+        log.refusal = InvalidParameter("the disk is full") if log.refusal is None else None
+        if log.refusal is not None:
+            self.turns.run(self.rng.choice((1, 60, 200)))
+            log.refusal = None
+
+    def switch(self) -> None:
+        """Another broker becomes the master; its log ends anywhere behind what is confirmed."""
+        log = self.node.log
+        self.switches += 1
+        visible = self.dispatched_to(log)
+        ends = [0, *log.positions]
+        cut = self.rng.choice([end for end in ends if end >= visible][:6] or [visible])
+        self.torn += self.is_torn(cut)
+        self.node.service.step_down()
+        if self.rng.random() < 0.3:  # the same broker, after its log was cut
+            log.is_master = False
+            log.acknowledge()
+            log.cut(cut)
+            if self.node.followed is not None:
+                self.node.followed.files.truncate(cut)
+            self.node.service.truncated(cut)
+            self.node.service.rebuild()
+            node = self.node
+        else:
+            log.listeners.clear()
+            dispatched = self.rng.choice([end for end in ends if end <= visible][-4:])
+            log = log.copy(cut, dispatched)
+            log.is_master = log.dispatches = log.acknowledges = False
+            node = self.node = self.take(log)
+            if self.rng.random() < 0.5:
+                log.dispatch(self.rng.choice((1, 3)))
+        self.names = {key: due for key, due in self.names.items() if key in self.markers()}
+        timers = self.timers()
+        for key in [key for key in self.sent if key not in timers]:
+            del self.sent[key]
+        self.accepted &= self.recalled().keys()
+        node.lead()
+        self.turns.run(0)
+
+    def dispatched_to(self, log: MemoryRecordLog) -> int:
+        tail = [unit[0] for unit in log.undispatched_units(TIMER_TOPIC)]
+        first = min((unit[0] for _, _, unit in log._tail), default=log.end_offset)
+        assert all(first <= each for each in tail)
+        return first
+
+    def is_torn(self, cut: int) -> bool:
+        """Whether a batch is cut between its begin and its last message."""
+        begins = [each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] == "begin"]
+        if not begins:
+            return False
+        last = max(
+            (each for each in begins if each.physical_offset < cut), key=lambda each: each.physical_offset, default=None
+        )
+        if last is None:
+            return False
+        end = last.physical_offset + last.size
+        behind = [each for each in self.all_records() if end <= each.physical_offset < cut]
+        return len(behind) < len(orjson.loads(last.body)["offsets"])
+
+    # ---- what the log says
+
+    def all_records(self) -> list[Record]:
+        return [decode_record(each) for each in self.node.log._records.values()]
+
+    def records(self, topic: str) -> list[Record]:
+        return [each for each in self.all_records() if each.topic == topic]
+
+    def timers(self) -> dict[str, Record]:
+        """The first records of timers, by key."""
+        return {
+            record.body.decode(): record
+            for record in self.records(TIMER_TOPIC)
+            if PLACE not in (properties := record.property_map()) and DELETE_KEY not in properties
+        }
+
+    def markers(self) -> set[str]:
+        found = (record.property_map() for record in self.records(TIMER_TOPIC))
+        return {each["UNIQ_KEY"] for each in found if DELETE_KEY in each and PLACE not in each}
+
+    def recalled(self) -> dict[str, int]:
+        """By key, where in the log it was taken back."""
+        keys = {record.queue_offset: key for key, record in self.timers().items()}
+        found = (each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] == "recalled")
+        return {keys[orjson.loads(each.body)["place"]]: each.physical_offset for each in found}
+
+    def copies(self) -> dict[str, list[Record]]:
+        found: dict[str, list[Record]] = {}
+        for record in self.records(TOPIC):
+            found.setdefault(record.body.decode(), []).append(record)
+        return found
+
+    # ---- what is promised
+
+    def check_not_early(self, node: Node, each: Any) -> None:
+        if each.topic == TOPIC:
+            due_ms = self.sent[each.body.decode()][1]
+            self.believe()
+            now_ms = min(self.turns.wall_ms(), node.base_ms + steady_ms(self.turns) + SLACK_MS + ROUNDING_MS)
+            if due_ms > now_ms and not node.service._delivery._promised:
+                raise Wrong(f"{each.body!r} is delivered {due_ms - now_ms} ms early")
+
+    def check(self) -> None:
+        recalled, copies, timers = self.recalled(), self.copies(), self.timers()
+        for key, records in copies.items():
+            if records[0].property_map()[PLACE] != str(timers[key].queue_offset):
+                raise Wrong(f"{key} says that it waited elsewhere")
+            if len(records) > 1:
+                raise Wrong(f"{key} is delivered {len(records)} times")
+            if key in recalled and records[0].physical_offset > recalled[key]:
+                raise Wrong(f"{key} is delivered though it was recalled")
+            if key in self.names:
+                raise Wrong(f"{key} is delivered though a marker in its slot takes it back")
+        keys = [(int(record.property_map()[DUE_MS])) for record in self.records(TOPIC)]
+        if keys != sorted(keys):
+            raise Wrong(f"not in the order in which they are due: {keys}")
+
+    def drain(self) -> None:
+        """Time passes until all is due; then all that waits was delivered or taken back."""
+        if self.ahead_ms:
+            self.set_clock()
+        self.node.log.refusal = None
+        for _ in range(60):
+            self.node.log.dispatch()
+            self.node.log.acknowledge()
+            self.turns.run(6000)
+        for _ in range(400):
+            self.node.log.dispatch()
+            self.node.log.acknowledge()
+            self.turns.run(20)
+        self.check()
+        copies, recalled = self.copies(), self.recalled()
+        missing = [key for key in self.timers() if key not in copies and key not in recalled and key not in self.names]
+        if missing:
+            raise Wrong(f"never delivered: {missing}")
+        state = self.node.service.state()
+        if state.waiting or state.aside:
+            raise Wrong(f"nothing waits, but {state}")
+        if (
+            self.node.far.held_queue_offset(self.node.service.table.cursor)
+            < len(self.node.log.bodies(TIMER_TOPIC)) - 4096
+        ):
+            raise Wrong("the log is held for nothing")
+        self.delivered = len(copies)
+
+    def run(self, steps: int) -> None:
+        weights: dict[Callable[[], None], int] = {
+            self.send: 20,
+            self.dispatch: 25,
+            self.acknowledge: 8,
+            self.pass_time: 25,
+            self.recall: 5,
+            self.mark: 3,
+            self.switch: 6,
+            self.refuse: 1,
+            self.set_clock: 1,
+        }
+        for step in self.rng.choices(list(weights), list(weights.values()), k=steps):
+            step()
+        self.check()
+        self.drain()
