@@ -41,6 +41,7 @@ from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner
 from tests.bench.harness import Row
 from tests.bench.ledger_turns import TimedTurns
+from tests.support.timers import StillTimers, timed_messages
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 from tests.unit.brokerd.sending.test_send import Halves
 
@@ -158,7 +159,8 @@ class Broker:
         self.store.set_appendable(True)
         config = TopicConfig(_TOPIC, 8, 8, 6, attributes={"message.type": "FIFO"})
         rules = SendRules({_TOPIC: config}.get, "c", DEFAULT_DELAYS)
-        sender: Any = MessageSender(self.store, Acknowledger(self.turns), rules, Counters(), Halves())  # type: ignore[arg-type]
+        timed = timed_messages(StillTimers(self.turns.wall_ms))
+        sender: Any = MessageSender(self.store, Acknowledger(self.turns), rules, Counters(), Halves(), timed)  # type: ignore[arg-type]
         fakes = FakeBroker()
         fakes.topic_table[_TOPIC] = config
         services = replace(fakes.services(), sender=sender, broker_name=_OWN)
