@@ -195,6 +195,8 @@ class Promises:
         finished = self._cluster.history.finished_places
         for queue in broker.core.pop.ledger.queues_of(POP_GROUP, TOPIC):
             for batch in queue.batches.values():
+                if batch.is_leaving:  # the broker's own until its copy is stored, so nobody gets it again
+                    continue
                 again = [offset for offset in batch.remaining_offsets() if (0, queue.queue_id, offset) in finished]
                 self._cluster.world.require(
                     not again,

@@ -10,8 +10,8 @@ from brokerd.pop import finishing
 from brokerd.pop.requests import AckStatus
 from brokerd.pop.service import PopService
 from brokerd.proxy import forward
-from brokerd.proxy.calls import Call
 from brokerd.proxy.forward import Forwarder
+from brokerd.proxy.held_calls import Held
 from brokerd.proxy.methods.send_message import encode_response
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import ProxyCall
@@ -59,16 +59,17 @@ def _nothing_was_before(self: StoreReads, topic: str, queue_id: int, timestamp_m
 
 
 def _tell_what_is_hoped(
-    self: Forwarder, connection: Any, name: str, call: Call, origin: ProxyCall, result: Command | LogboomError
+    self: Forwarder, connection: Any, held: Held[str], origin: ProxyCall, result: Command | LogboomError
 ) -> None:
     """A replica whose master did not answer takes a send for stored."""
-    if isinstance(result, LogboomError) and name == "SendMessage" and call.live:
+    call = held.call
+    if isinstance(result, LogboomError) and held.what == "SendMessage" and call.live:
         ids = [
             each.system_properties.message_id for each in service.SendMessageRequest.FromString(call.message).messages
         ]
         call.answer(encode_response(ids, [SendOutcome(PutStatus.PUT_OK, queue_offset=0) for _ in ids]))
     else:
-        _answered(self, connection, name, call, origin, result)
+        _answered(self, connection, held, origin, result)
 
 
 def _nobody_is_told(self: Forwarder, connection: Any, requests: Sequence[Command]) -> None:
