@@ -17,6 +17,7 @@ MAX_GROUP_LENGTH: Final = 120
 RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets messages again
 DEAD_LETTER_PREFIX: Final = "%DLQ%"  # of the topic with the messages that a group was given too often
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+JOURNAL_TOPIC_PREFIX: Final = "rmq_sys_logboom_"  # of those in which brokers keep their own state
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # in which delayed messages wait
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # in which timers of any due time wait
 RESERVED_TOPICS: Final = frozenset(
@@ -50,6 +51,11 @@ BUILT_IN_GROUPS: Final = (
 def is_system_topic(name: str, own: Container[str] = ()) -> bool:
     """Whether the system keeps this topic for itself. `own` are topics that one cluster adds: named like it, or its brokers."""
     return name.startswith(SYSTEM_TOPIC_PREFIX) or name in RESERVED_TOPICS or name in own
+
+
+def is_journal_topic(name: str) -> bool:
+    """Whether brokers keep their own state there, keys among it: its records are nobody else's."""
+    return name.startswith(JOURNAL_TOPIC_PREFIX)
 
 
 def is_retry_topic(name: str) -> bool:

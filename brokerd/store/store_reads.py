@@ -25,6 +25,7 @@ from brokerd.store.queues.queue_reads import (
 )
 from brokerd.store.unit import Unit
 from remoting.errors import CorruptedFile
+from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
 
 
@@ -170,6 +171,8 @@ class StoreReads:
         if encoded is None:
             return None
         record = decode_record(encoded)
+        if is_journal_topic(record.topic):
+            return None
         units = self.read_units(record.topic, record.queue_id, max(0, record.queue_offset), 1)
         return encoded if units and units[0][:2] == (physical_offset, record.size) else None
 

@@ -63,6 +63,7 @@ class Batch:
     rolled: int = 0
     recalled: int = 0
     lost: int = 0
+    gone: list[int] = field(default_factory=list)  # offsets of what is dropped since its topic or group is gone
     least_rolled_ms: int = MAX_DUE_MS  # the cursor stays before what is appended again
 
     def begin(self) -> Begin:
@@ -208,8 +209,7 @@ class Batches:
             return
         target = destination_of(properties, physical_offset, self._metadata)
         if target is None:
-            log.warning("the timer at queue offset %d is dropped: its topic or group is gone", offset)
-            batch.lost += 1
+            batch.gone.append(offset)
             return
         due_ms = due_by(properties)
         if due_ms is not None and due_ms > due_of(

@@ -303,7 +303,13 @@ class Delivery:
         counters.delivered += len(batch.due_ms)
         counters.rolled += batch.rolled
         counters.recalled += batch.recalled
-        counters.lost += batch.lost
+        counters.lost += batch.lost + len(batch.gone)
+        if batch.gone:  # a line for each of a topic's timers would be as many as clients like
+            log.warning(
+                "%d timers are dropped, the first at queue offset %d: their topics or groups are gone",
+                len(batch.gone),
+                batch.gone[0],
+            )
         if batch.due_ms:
             counters.last_late_ms = max(0, now_ms - min(batch.due_ms))
         for due_ms, count in Counter(batch.due_ms).items():

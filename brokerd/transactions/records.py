@@ -49,8 +49,9 @@ _DECIDED_OFFSET: Final = "TRAN_DECIDED_OFFSET"
 _DECIDED_BY: Final = "TRAN_DECIDED_BY"
 DECISION_CODE: Final = java_hash(_DECISION_TAG)
 MAX_NAME_LENGTH: Final = 200
-# What the broker may add to a half message later; a producer's properties must leave room for it
-_ROOM_BYTES: Final = 128
+# What the broker may add to a half message later, and to the message when it waits for a moment from its commit on: a producer's
+# properties must leave room for it, since what was accepted has to be committed
+_ROOM_BYTES: Final = 256
 
 
 class EndedAs(StrEnum):

@@ -5,12 +5,17 @@ from __future__ import annotations
 from brokerd.composition.timer_families import timer_families
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
 from brokerd.metadata.configs import TopicConfig
+from brokerd.metadata.names import METADATA_TOPIC
+from brokerd.placement.service import PLACEMENTS_TOPIC
+from brokerd.pop.records import POP_TOPIC
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.start.watermark import TOPIC as WATERMARK_TOPIC
 from brokerd.timers.codes import DUE_MS, MESSAGE, encode_code
+from brokerd.timers.cursor import TIMERS_TOPIC
 from brokerd.timers.interface import Recalled
 from remoting import codes
 from remoting.exposition import render
-from remoting.names import TIMER_TOPIC
+from remoting.names import TIMER_TOPIC, is_journal_topic
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties
 from tests.unit.brokerd.composition.test_core import Broker
@@ -69,6 +74,24 @@ def test_a_recall_holds_over_a_start_too() -> None:
     assert bodies(broker) == []
     state = broker.core.timers.state()
     assert (state.recalled, state.waiting) == (1, 0)
+
+
+def test_nobody_is_given_records_of_the_brokers_journals() -> None:
+    """One of them is the key that handles are made with; consumers give back, and tools look up, what they name by its place."""
+    broker = Broker()
+    store = broker.core.store
+    key = broker.core.timers.recall_key()
+    put(broker, b"first", 300)
+    run(broker, 20)
+    (place, size, _), *_ = store.read_units(TIMERS_TOPIC, 0, 0, 1)
+    assert key is not None
+    assert key.hex().encode() in broker.core.record_log.record_at(place, size)
+    for topic in broker.core.timers.own_topics | {METADATA_TOPIC, POP_TOPIC, PLACEMENTS_TOPIC, WATERMARK_TOPIC}:
+        units = store.read_units(topic, 0, 0, 100)
+        shown = [store.message_at(unit[0]) is not None for unit in units]
+        assert shown == [topic == TIMER_TOPIC] * len(units), topic
+    assert not is_journal_topic(TIMER_TOPIC)
+    assert all(map(is_journal_topic, (METADATA_TOPIC, POP_TOPIC, PLACEMENTS_TOPIC, TIMERS_TOPIC, WATERMARK_TOPIC)))
 
 
 def test_clients_neither_send_to_the_timer_topic_nor_create_it() -> None:

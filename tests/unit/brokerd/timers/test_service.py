@@ -242,6 +242,19 @@ def test_one_whose_topic_is_gone_is_dropped() -> None:
     assert (state.lost, state.delivered, state.waiting) == (1, 0, 0)
 
 
+def test_a_topic_that_is_gone_does_not_fill_the_log_with_its_timers(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Alone(batch_messages=50)
+    for number in range(100):
+        broker.put_in(f"k{number}", 1000)
+    broker.topics.gone.add(TOPIC)
+    broker.turns.run(3000)
+    assert broker.service.state().lost == 100
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        "50 timers are dropped, the first at queue offset 0",
+        "50 timers are dropped, the first at queue offset 50",
+    ]
+
+
 def test_a_full_disk_makes_it_late_and_nothing_else() -> None:
     broker = Alone(retry_ms=500)
     broker.put_in("a", 100)

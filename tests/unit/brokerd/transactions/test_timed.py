@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
+from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.timers.rules import Clock, to_waiting_draft
+from brokerd.transactions import records
 from brokerd.transactions.decide import Outcome
 from remoting import codes
-from tests.support.transactions import TransactionBroker
+from remoting.errors import RequestError
+from remoting.names import TIMER_TOPIC
+from remoting.record.layout import MAX_PROPERTIES_BYTES
+from remoting.record.properties import encode_properties
+from tests.support.transactions import CLIENT_HOST, TransactionBroker
 
 DELAY_MS = 60_000
 
@@ -49,3 +58,28 @@ def test_a_time_that_cannot_be_kept_is_refused_before_the_transaction_begins() -
     assert outcome.status is PutStatus.MESSAGE_ILLEGAL
     assert outcome.error is not None
     assert outcome.error.code == codes.MESSAGE_ILLEGAL
+
+
+@pytest.mark.parametrize("topic", ["T", "L" * 127])
+def test_the_longest_properties_of_a_half_message_leave_room_for_how_it_waits(topic: str) -> None:
+    """Also when it was moved up often meanwhile, and is so far ahead that it is appended again on its way."""
+    now_ms = 1_800_000_000_000
+    asked = {"TRAN_MSG": "true", "PGROUP": "pg", "TIMER_DELIVER_MS": str(now_ms + 30 * 86_400_000)}
+    accepted = longest_half(topic, asked)
+    moved = accepted.properties + encode_properties(
+        {records.CHECK_TIMES: str(records.MAX_CHECK_TIMES), records.FIRST_QUEUE_OFFSET: str(2**62)}
+    )
+    committed = accepted._replace(topic=topic, properties=moved)
+    waiting = to_waiting_draft(committed, Clock(now_ms, now_ms, window_ms=2 * 86_400_000))
+    assert waiting.topic == TIMER_TOPIC
+
+
+def longest_half(topic: str, asked: dict[str, str]) -> Draft:
+    """The half message with the longest properties that are accepted."""
+    for length in range(MAX_PROPERTIES_BYTES, 0, -1):
+        draft = Draft(topic, 0, b"m", encode_properties(asked | {"pad": "x" * length}), 0, CLIENT_HOST)
+        try:
+            return records.half_draft(draft)
+        except RequestError:
+            continue
+    raise AssertionError("none is accepted")
