@@ -145,7 +145,7 @@ class Forwarder:
 
     def execute(self, name: str, calls: Sequence[Call]) -> None:
         """Carry out the calls of one read event for one method."""
-        here = self.serves_here
+        here = self._mastership.serves_clients
         connection = self._master()
         if name == TELEMETRY:
             # settings are answered from this broker's own tables, at once; a master elsewhere is told who is there
@@ -215,7 +215,7 @@ class Forwarder:
         """Each attempt sees by itself whether there is a master."""
 
     def attempt(self, held: _Held) -> _Held | None:
-        if self.serves_here:
+        if self._mastership.serves_clients:
             self._here.setdefault(held.what, []).append(held.call)
             return None
         connection = self._master()
@@ -237,11 +237,6 @@ class Forwarder:
             run(self._methods.handlers[name], calls)
 
     # ---- the connection to the master
-
-    @property
-    def serves_here(self) -> bool:
-        """Whether calls are carried out here."""
-        return self._mastership.is_master and not self._mastership.is_handing_over
 
     def _master(self) -> RemotingConnection | None:
         """The open connection to the present master, if that is another broker; dials it in the background when there is none."""

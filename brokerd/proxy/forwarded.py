@@ -217,7 +217,7 @@ class ForwardedCalls:
                     self._closed(client)
             elif origin.method == STREAM_CLOSED:
                 self._stream_closed(connection, origin)
-            elif not self._mastership.is_master or self._mastership.is_handing_over:
+            elif not self._mastership.serves_clients:
                 connection.respond_error(request, NotMaster())
             elif origin.method in (TELEMETRY, ANSWER):
                 stream = ForwardedStream(connection, origin, self._peer(connection, origin), bytes(request.body))

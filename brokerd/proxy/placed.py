@@ -29,6 +29,7 @@ from brokerd.proxy.held_calls import Held, HeldCalls
 from brokerd.proxy.methods.placing import CLIENTS_METHODS, Placing, Unplaced
 from brokerd.proxy.proxy_call import MAX_REQUEST_BYTES, ProxyCall, decode_messages
 from brokerd.proxy.status import Code, Refusal, refusal_of
+from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
@@ -98,20 +99,16 @@ class _Received:
         self._sends.place(_Send(unplaced, is_passed_on=True))
 
 
-class Mastership(NamedTuple):
-    """Whether this broker serves as its group's master, and who takes its clients' calls of a method when it does not."""
-
-    serves_here: Callable[[], bool]
-    execute: Callable[[str, Sequence[Call]], None]
-
-
 class PlacedSends:
-    """Implements `methods.placing.Placing` for clients' calls; `received` for those of other broker groups."""
+    """Implements `methods.placing.Placing` for clients' calls; `received` for those of other broker groups.
+
+    `left_listeners` take the clients' calls of a method that are the next master's to carry out.
+    """
 
     def __init__(
         self,
         placed: Placed,
-        mastership: Mastership,
+        mastership: Replica,
         dialler: RemotingClient,
         scheduler: Scheduler,
         tasks: TaskOwner,
@@ -137,6 +134,7 @@ class PlacedSends:
         self._not_after_all: set[Hashable] = set()  # message groups of what was carried out just now, and is held again
         self._stopped = False
         self.received: Placing = _Received(self)
+        self.left_listeners: list[Callable[[str, Sequence[Call]], None]] = []
         self._placements.listeners.append(self._placements_changed)
 
     @property
@@ -172,7 +170,7 @@ class PlacedSends:
 
     def let_go(self) -> None:
         """Give what is held to the next master; nothing happens while this broker serves as that."""
-        if self._mastership.serves_here():
+        if self._mastership.serves_clients:
             return
         own: dict[str, list[Call]] = {}
         for held in self._held.take_all():
@@ -181,7 +179,8 @@ class PlacedSends:
             elif held.call.live:
                 own.setdefault(CLIENTS_METHODS[held.what.unplaced.method], []).append(held.call)
         for method, calls in own.items():
-            self._mastership.execute(method, calls)
+            for listener in self.left_listeners:
+                listener(method, calls)
 
     def stop(self) -> None:
         """Refuse what is held, and give back what other broker groups passed on."""
@@ -225,7 +224,7 @@ class PlacedSends:
     def attempt(self, held: _Held) -> _Held | None:
         """Have it carried out where its message groups belong now; it stays while that cannot be done."""
         unplaced = held.what.unplaced
-        if not self._is_worth_a_try(unplaced.where) or not self._mastership.serves_here():
+        if not self._is_worth_a_try(unplaced.where) or not self._mastership.serves_clients:
             return held
         found = {self._where(unplaced, group) for group in unplaced.message_groups} or {unplaced.where}
         waiting = next((where for where in found if isinstance(where, Waiting)), None)

@@ -33,7 +33,7 @@ from brokerd.proxy.methods.client_reports import ClientReports
 from brokerd.proxy.methods.placing import Anywhere
 from brokerd.proxy.methods.table import KINDS, build_methods, max_request_bytes
 from brokerd.proxy.otlp import MAX_REQUEST_BYTES, METRICS_PATH, TRACES_PATH
-from brokerd.proxy.placed import Mastership, Placed, PlacedSends
+from brokerd.proxy.placed import Placed, PlacedSends
 from brokerd.proxy.received import answers_of
 from brokerd.proxy.status import code_name
 from brokerd.replication.replica import Replica
@@ -81,7 +81,7 @@ class GrpcProxy:
         self._services = services
         self._tasks = TaskOwner("grpc proxy")
         self._loop = loop = asyncio.get_running_loop()
-        self._placed_sends = self._make_placed_sends(options, dialler)
+        self._placed_sends = self._make_placed_sends(options, dialler, mastership)
         self._methods = build_methods(
             services,
             scheduler=loop,
@@ -100,6 +100,8 @@ class GrpcProxy:
             tasks=self._tasks,
             settings=options.forward,
         )
+        if self._placed_sends is not None:
+            self._placed_sends.left_listeners.append(self._forwarder.execute)
         self._forwarded = ForwardedCalls(self._methods.forwarded_handlers, mastership, loop, self._client_gone)
         handlers: Mapping[str, GrpcHandler] = {
             name: partial(self._forwarder.execute, name) for name in self._methods.handlers
@@ -130,12 +132,11 @@ class GrpcProxy:
         )
         self.handle_forwarded: Handler = self._forwarded.handle
 
-    def _make_placed_sends(self, options: ProxyOptions, dialler: RemotingClient) -> PlacedSends | None:
+    def _make_placed_sends(
+        self, options: ProxyOptions, dialler: RemotingClient, mastership: Replica
+    ) -> PlacedSends | None:
         if options.placed is None:
             return None
-        mastership = Mastership(
-            lambda: self._forwarder.serves_here, lambda method, calls: self._forwarder.execute(method, calls)
-        )
         return PlacedSends(options.placed, mastership, dialler, self._loop, self._tasks, options.forward)
 
     def _send(self, calls: Sequence[Call]) -> None:

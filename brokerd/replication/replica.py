@@ -261,6 +261,11 @@ class Replica:
         return self._driver.is_handing_over
 
     @property
+    def serves_clients(self) -> bool:
+        """Whether clients' calls are carried out here: by the master that is not about to be replaced."""
+        return self.is_master and not self.is_handing_over
+
+    @property
     def is_connected_to_master(self) -> bool:
         """Whether this replica copies its master's log right now: the master is there, and clients can reach it too."""
         followership = self._driver.machine.followership

@@ -24,7 +24,6 @@ from brokerd.placement.rules import Owner, Waiting
 from brokerd.proxy.calls import GrpcStatus, Handler, Peer
 from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.methods.table import build_methods
-from brokerd.proxy.placed import Mastership as PlacedMastership
 from brokerd.proxy.placed import Placed, PlacedSends
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import encode_messages
@@ -42,7 +41,7 @@ from remoting.transport.tasks import TaskOwner
 from tests.bench.harness import Row
 from tests.bench.ledger_turns import TimedTurns
 from tests.support.timers import StillTimers, timed_messages
-from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.fakes import Alone, FakeBroker, MastershipFake
 from tests.unit.brokerd.sending.test_send import Halves
 
 CALLS: Final = (1000, 10_000)
@@ -139,11 +138,11 @@ class Acknowledger:
         self._turns.call_later(0.001, callback, PutStatus.PUT_OK)
 
 
-class Mastership:
+class Mastership(MastershipFake):
     """Of a replica, until it is told to be the master."""
 
     is_master = False
-    is_handing_over: Final = False
+    is_handing_over = False
     master_address: Final = ""
 
 
@@ -166,8 +165,7 @@ class Broker:
         services = replace(fakes.services(), sender=sender, broker_name=_OWN)
         settings = ForwardSettings(max_held=1_000_000, max_held_bytes=1 << 40, max_in_flight_bytes=1 << 40)
         self.placements, owners, tasks, dialler = Placements(), Owners(), TaskOwner("held"), RemotingClient()
-        always = PlacedMastership(lambda: True, lambda _calls: None)
-        given: Any = (Placed(self.placements, owners), always, dialler, self.turns, tasks, settings)
+        given: Any = (Placed(self.placements, owners), Alone(), dialler, self.turns, tasks, settings)
         self.placed = PlacedSends(*given)
         self.placed._connections[owners.master_of(_OTHER)] = owners  # type: ignore[assignment]
         methods = build_methods(

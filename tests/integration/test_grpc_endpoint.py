@@ -18,13 +18,13 @@ from remoting.transport.server import Place, RemotingServer
 from tests import h2spec
 from tests.support.cluster import Cluster
 from tests.support.workload import call_until
-from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.fakes import FakeBroker, MastershipFake
 from tests.unit.brokerd.proxy.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
-class Node:
+class Node(MastershipFake):
     """One broker of a group: gRPC port, and the remoting port that forwarded calls come to."""
 
     def __init__(self, nodes: list[Node], broker: FakeBroker) -> None:

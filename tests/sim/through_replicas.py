@@ -145,6 +145,10 @@ class Proxy:
         return self._broker.driver.is_handing_over
 
     @property
+    def serves_clients(self) -> bool:
+        return self.is_master and not self.is_handing_over
+
+    @property
     def master_address(self) -> str:
         view = self._broker.driver.machine.view
         return view.master_address if view is not None and view.master_id is not None else ""

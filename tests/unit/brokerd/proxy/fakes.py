@@ -348,7 +348,18 @@ class FakeBroker:
         )
 
 
-class Alone:
+class MastershipFake:
+    """What follows from what a fake of a replica says, as of a replica."""
+
+    is_master: bool
+    is_handing_over: bool
+
+    @property
+    def serves_clients(self) -> bool:
+        return self.is_master and not self.is_handing_over
+
+
+class Alone(MastershipFake):
     """The mastership of a group of one."""
 
     is_master = True

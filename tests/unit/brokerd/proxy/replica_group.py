@@ -11,13 +11,13 @@ from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from remoting import codes
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import Place, RemotingServer
-from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.fakes import FakeBroker, MastershipFake
 from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import sending
 from tests.unit.brokerd.proxy.test_receive_message import receiving
 
 
-class Node:
+class Node(MastershipFake):
     """A broker with both ports; who is master is set by the test."""
 
     def __init__(self, group: Group, name: str) -> None:

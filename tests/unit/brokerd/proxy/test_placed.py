@@ -21,7 +21,7 @@ from remoting.record.codec import decode_record
 from remoting.transport.client import RemotingClient
 from remoting.transport.server import Place, RemotingServer
 from tests.support.timers import timed_messages
-from tests.unit.brokerd.proxy.fakes import FakeBroker
+from tests.unit.brokerd.proxy.fakes import FakeBroker, MastershipFake
 from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import sending
 from tests.unit.brokerd.proxy.waiting import until
@@ -62,7 +62,7 @@ class Owners:
             listener()
 
 
-class Master:
+class Master(MastershipFake):
     """Of a broker group: both ports over a broker in memory."""
 
     is_master, is_handing_over, master_address = True, False, ""

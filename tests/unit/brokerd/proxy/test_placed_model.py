@@ -24,7 +24,7 @@ from brokerd.proxy.forward import ForwardSettings
 from brokerd.proxy.forwarded import GRPC_STATUS
 from brokerd.proxy.methods.placing import Placing
 from brokerd.proxy.methods.send_message import send_message
-from brokerd.proxy.placed import Mastership, Placed, PlacedSends
+from brokerd.proxy.placed import Placed, PlacedSends
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.proxy_call import encode_messages
 from brokerd.proxy.status import Code
@@ -37,6 +37,7 @@ from remoting.frame import Command
 from tests.support.examples import examples
 from tests.support.turns import Turns
 from tests.unit.brokerd.proxy.calls import FakeCall
+from tests.unit.brokerd.proxy.fakes import Alone
 from tests.unit.brokerd.proxy.test_methods import sending
 
 TOPIC = TopicConfig("Orders", 4, 4, 6, attributes={"message.type": "FIFO"})
@@ -121,8 +122,7 @@ class Master:
         self.stored = stored
         given = ForwardSettings(hold_ms=HOLD_MS, max_held=MAX_HELD)
         none: Any = None
-        always = Mastership(lambda: True, none)
-        self.sends = PlacedSends(Placed(self.placements, self), always, none, self.turns, none, given)  # type: ignore[arg-type]
+        self.sends = PlacedSends(Placed(self.placements, self), Alone(), none, self.turns, none, given)  # type: ignore[arg-type]
         self.handler = self._method(self.sends)
         self.handler_of_passed = self._method(self.sends.received)
 
