@@ -66,10 +66,10 @@ class Leases:
         return self._kept[number]
 
     def keep(self) -> None:
-        """Numbers keep their meaning until `let_go`, also when the client has no lease any more."""
+        """Numbers keep their meaning until `forget`, also when the client has no lease any more."""
         self._kept = {}
 
-    def let_go(self) -> None:
+    def forget(self) -> None:
         self._kept = None
 
     def of(self, client_id: str) -> list[Batch]:

@@ -55,7 +55,7 @@ class Frozen:
         self._begun.clear()
         if self._common.keeper is self:
             self._common.keeper = None
-            self._common.leases.let_go()
+            self._common.leases.forget()
 
     # ---- what is about to change
 

@@ -168,7 +168,7 @@ class PlacedSends:
             if self._carried_out:
                 self._not_after_all.update(held.keys)
 
-    def let_go(self) -> None:
+    def give_to_next_master(self) -> None:
         """Give what is held to the next master; nothing happens while this broker serves as that."""
         if self._mastership.serves_clients:
             return
@@ -218,7 +218,7 @@ class PlacedSends:
 
     def look(self) -> None:
         """What waits for a change of placements is not asked about again before there is one."""
-        self.let_go()
+        self.give_to_next_master()
         self._reached = {Waiting.BEHIND: True, Waiting.MOVES: False, Waiting.UNKNOWN: False}
 
     def attempt(self, held: _Held) -> _Held | None:

@@ -142,7 +142,7 @@ class GrpcProxy:
     def _send(self, calls: Sequence[Call]) -> None:
         """Clients' sends, behind those that came before them and wait, whoever the master is now."""
         if self._placed_sends is not None:
-            self._placed_sends.let_go()
+            self._placed_sends.give_to_next_master()
         self._forwarder.execute(_SEND_MESSAGE, calls)
 
     def figures(self) -> GrpcFigures:

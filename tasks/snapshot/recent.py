@@ -30,22 +30,22 @@ def _is_told_by_another(entry: HistoryEntry, history: Sequence[HistoryEntry]) ->
     """Also by one that is not told any more: a part of it outlives it, and is nothing new."""
     if entry.kind is HistoryKind.ELECTION:
         return not entry.previous  # the first one of a group, or the end of a time without master, which is told itself
-    beside = [each for each in history if each.kind in _WHOLE and each is not entry and _together(entry, each)]
-    elections = [each for each in beside if each.kind is HistoryKind.ELECTION and each.previous]
+    at_once = [each for each in history if each.kind in _WHOLE and each is not entry and _at_once(entry, each)]
+    elections = [each for each in at_once if each.kind is HistoryKind.ELECTION and each.previous]
     match entry.kind:
         case HistoryKind.NO_MASTER:
             return bool(elections)
         case HistoryKind.REPLICA_DOWN:
             return any(each.previous == entry.subject for each in elections)
         case HistoryKind.OUT_OF_SYNC:
-            down = [each.subject for each in beside if each.kind is HistoryKind.REPLICA_DOWN]
+            down = [each.subject for each in at_once if each.kind is HistoryKind.REPLICA_DOWN]
             # a new master begins with a set of its own, which the others join
             short = entry.duration_ms is not None and entry.duration_ms <= _SAME_MS
             return entry.subject in [*down, *(each.previous for each in elections)] or (short and bool(elections))
     return False
 
 
-def _together(one: HistoryEntry, other: HistoryEntry) -> bool:
+def _at_once(one: HistoryEntry, other: HistoryEntry) -> bool:
     same_group = (one.cluster, one.group) == (other.cluster, other.group)
     return same_group and abs(one.started_ms - other.started_ms) <= _SAME_MS
 

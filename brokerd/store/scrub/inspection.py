@@ -101,10 +101,10 @@ class Inspector:
         for at in range(0, len(stored), UNIT_BYTES):
             present, right = stored[at : at + UNIT_BYTES], expected[at : at + UNIT_BYTES]
             offset = first + at // UNIT_BYTES
-            if present != right and not self._is_borne_out(queue, offset, UNIT.unpack(present)):
+            if present != right and not self._matches_a_record(queue, offset, UNIT.unpack(present)):
                 yield WrongUnits(queue, queue.generation, offset, right)
 
-    def _is_borne_out(self, queue: ConsumeQueue, offset: int, unit: Unit) -> bool:
+    def _matches_a_record(self, queue: ConsumeQueue, offset: int, unit: Unit) -> bool:
         """Whether the log has another record that the unit is right for: that one came first, or its topic is a newer one."""
         physical_offset, size, code = unit
         if not self._log.min_offset <= physical_offset < self._log.complete_offset or size <= 0:
@@ -131,7 +131,7 @@ class Inspector:
         """Whether the log bears out all written units of a block; a blank one says nothing that could be wrong."""
         first, end = self._queues.block_of(queue, offset)
         return all(
-            unit[1] == BLANK_SIZE or self._is_borne_out(queue, at, unit)
+            unit[1] == BLANK_SIZE or self._matches_a_record(queue, at, unit)
             for at, unit in enumerate(UNIT.iter_unpack(queue.read_written(first, end - first)), first)
             if unit[0] >= self._log.min_offset
         )
@@ -143,7 +143,7 @@ class Inspector:
             (
                 unit[0]
                 for at in range(offset - 1, queue.first_offset - 1, -1)
-                if self._is_borne_out(queue, at, unit := queue.unit(at))
+                if self._matches_a_record(queue, at, unit := queue.unit(at))
             ),
             self._log.min_offset,
         )
@@ -151,7 +151,7 @@ class Inspector:
             (
                 unit[0]
                 for at in range(offset + 1, queue.max_offset)
-                if self._is_borne_out(queue, at, unit := queue.unit(at))
+                if self._matches_a_record(queue, at, unit := queue.unit(at))
             ),
             self._log.complete_offset,
         )
