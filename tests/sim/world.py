@@ -13,7 +13,8 @@ import itertools
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
@@ -28,6 +29,19 @@ _MUCH_LOSS = 0.1
 
 def _never() -> bool:
     return False
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Look for no circles meanwhile. A story makes much that lives to its end, and few of them, and looking took an eighth of its
+    time. What is not looked at before its end is young when it is garbage, so the next short look finds all of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Violation(AssertionError):
@@ -70,14 +84,8 @@ class World:
 
     def run_until(self, condition: Callable[[], bool], limit_ms: float, every: int = 1) -> bool:
         """Let time pass until something is true, looked at `every` so many events; False when the limit came first."""
-        # A story makes much that lives to its end, and few circles: looking for those meanwhile took an eighth of its time.
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
+        with collector_off():
             return self._run_until(condition, limit_ms, every)
-        finally:
-            if was_enabled:
-                gc.enable()
 
     def _run_until(self, condition: Callable[[], bool], limit_ms: float, every: int) -> bool:
         end = self.now_ms + limit_ms
