@@ -107,7 +107,7 @@ class StoreRecordLog:
         return self._store.look_again(units, places, names)
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
-        record = self._store.commitlog.record_at(physical_offset)
+        record = self._store.commitlog.record_at(physical_offset, size)
         if record is None or len(record) != size:
             self._store.tell_damage(Suspicion(physical_offset, size=size))
             raise CorruptedFile(

@@ -94,8 +94,7 @@ class Heartbeat:
     def key(self) -> ReplicaKey:
         return self.cluster_name, self.broker_name, self.broker_id
 
-    @property
-    def observation(self) -> Observation:
+    def observation(self, *, is_contested: bool = False) -> Observation:
         """What an election goes by."""
         return Observation(
             self.broker_id,
@@ -106,6 +105,7 @@ class Heartbeat:
             self.is_learner,
             self.lost_tail,
             lost_confirmed=self.lost_confirmed,
+            is_contested=is_contested,
         )
 
 
@@ -241,7 +241,7 @@ class HeartbeatTable:
     def observe(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
         """The live replicas of a group, for a request."""
         return tuple(
-            replace(beat.observation, is_contested=self._is_contested(beat, now_ms))
+            beat.observation(is_contested=self._is_contested(beat, now_ms))
             for broker_id in sorted(group.replicas)
             if (beat := self.get(group, broker_id)) is not None and self._in_time(beat, now_ms)
         )
@@ -249,7 +249,7 @@ class HeartbeatTable:
     def last_words(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
         """What members of the sync-state set that are not alive said last, as far as this controller heard it."""
         return tuple(
-            beat.observation
+            beat.observation()
             for broker_id in group.sync_state_set
             if (beat := self.get(group, broker_id)) is not None and not self._in_time(beat, now_ms)
         )

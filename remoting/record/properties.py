@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from remoting.disk import Bytes
@@ -14,6 +15,7 @@ PROPERTY_SEPARATOR: Final = "\x02"
 # What people and gRPC clients may give a message of their own; the record's layout has room for more
 MAX_USER_PROPERTIES: Final = 128
 MAX_USER_PROPERTIES_BYTES: Final = 16 * 1024
+_SHORT_TAG_BYTES: Final = 64  # hashes of longer ones are not remembered
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -43,4 +45,9 @@ def tags_code(properties: bytes) -> int:
     if not start and not properties.startswith(b"TAGS\x01"):
         return 0
     tag, _, _ = properties[start + 5 :].partition(b"\x02")
+    return _hash_of_tag(tag) if len(tag) <= _SHORT_TAG_BYTES else java_hash(str(tag, "utf-8", "replace"))
+
+
+@lru_cache(maxsize=4096)
+def _hash_of_tag(tag: bytes) -> int:
     return java_hash(str(tag, "utf-8", "replace")) if tag else 0

@@ -34,7 +34,7 @@ from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.side_group import SideGroup
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
-from tests.sim.world import Network, Violation, World
+from tests.sim.world import Network, Violation, World, collector_off
 from tests.support.disks import Counters
 
 SETTLE_LIMIT_MS = 60_000
@@ -133,7 +133,8 @@ class SimCluster:
     def run(self) -> None:
         """Tell it. Raises Violation."""
         try:
-            self._run()
+            with collector_off():
+                self._run()
         except Violation:
             raise
         except Exception as error:

@@ -13,7 +13,8 @@ import itertools
 import zlib
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
@@ -30,6 +31,19 @@ def _never() -> bool:
     return False
 
 
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Look for no circles meanwhile. A story makes much that lives to its end, and few of them, and looking took an eighth of its
+    time. What is not looked at before its end is young when it is garbage, so the next short look finds all of it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Violation(AssertionError):
     """A promise was broken; the text says which, the world's trace how."""
 
@@ -41,8 +55,9 @@ class World:
         self.seed = seed
         self.now_ms = 0.0
         self.trace: list[str] = []
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._count = itertools.count()
+        # What is to come: when, a number that no other has, and what; `after` adds to it, and `Node.after` does so itself.
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.numbers = itertools.count()
         self._times_ms = array("d")  # of all events so far, and their numbers: what the fingerprint is made of
         self._numbers = array("q")
 
@@ -62,7 +77,7 @@ class World:
 
     def after(self, delay_ms: float, action: Callable[..., None], *args: Any) -> None:
         """Do something later."""
-        heappush(self._queue, (self.now_ms + delay_ms, next(self._count), action, args))
+        heappush(self.queue, (self.now_ms + delay_ms, next(self.numbers), action, args))
 
     def run(self, duration_ms: float) -> None:
         """Let time pass."""
@@ -70,18 +85,12 @@ class World:
 
     def run_until(self, condition: Callable[[], bool], limit_ms: float, every: int = 1) -> bool:
         """Let time pass until something is true, looked at `every` so many events; False when the limit came first."""
-        # A story makes much that lives to its end, and few circles: looking for those meanwhile took an eighth of its time.
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
+        with collector_off():
             return self._run_until(condition, limit_ms, every)
-        finally:
-            if was_enabled:
-                gc.enable()
 
     def _run_until(self, condition: Callable[[], bool], limit_ms: float, every: int) -> bool:
         end = self.now_ms + limit_ms
-        queue = self._queue
+        queue = self.queue
         pop, note_time, note_number = heappop, self._times_ms.append, self._numbers.append
         countdown = 1
         while True:
@@ -125,7 +134,10 @@ class Timer:
 
     def fire(self) -> None:
         if not self.cancelled:
-            self.callback(*self.args)
+            if self.args:
+                self.callback(*self.args)
+            else:
+                self.callback()
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -169,7 +181,9 @@ class Node:
         return (self._origin_ms + self.world.now_ms * self._rate) / 1000
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Timer:
-        return self.call_later(0, callback, *args)
+        timer = Timer(callback, args)
+        self.after(1e-6, self.guarded(timer.fire))
+        return timer
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Timer:
         timer = Timer(callback, args)
@@ -185,7 +199,8 @@ class Node:
 
     def after(self, delay_ms: float, action: Action) -> None:
         """Plan something in this life."""
-        self.world.after(delay_ms, self.do, self.life, action)
+        world = self.world
+        heappush(world.queue, (world.now_ms + delay_ms, next(world.numbers), self.do, (self.life, action)))
 
     def do(self, life: int, action: Action) -> None:
         """Do it now if the node still lives that life; keep it while the node is frozen."""
@@ -292,7 +307,10 @@ class Network:
             self.counters["message lost"] += 1
             return
         self.counters["message delivered"] += 1
-        target.do(life, action)
+        if life == target.life and target.is_running and not target.is_paused:
+            action()
+        else:
+            target.do(life, action)
 
     def delay_ms(self, source: Node, target: Node) -> float:
         """Mostly a fraction of a millisecond, sometimes much longer."""

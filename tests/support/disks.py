@@ -128,15 +128,22 @@ class MemorySegment:
         return self._file.seen.size
 
     def write(self, position: int, buffers: Sequence[Bytes]) -> int:
-        self._check()
+        disk = self._disk
+        if not self._open or self._generation != disk.generation or disk.is_off:
+            self._check()
         content = b"".join(buffers)
-        self._disk.write_file(self._path, self._file, position, content)
+        disk.write_file(self._path, self._file, position, content)
         return len(content)
 
     def read(self, position: int, length: int) -> bytes:
-        self._check()
-        if self._disk.bad_pages:
-            self._disk.check_readable(self._path, position, length)
+        disk = self._disk
+        if not self._open or self._generation != disk.generation or disk.is_off:
+            self._check()
+        if disk.bad_pages:
+            disk.check_readable(self._path, position, length)
+        held, end = self._file.seen.held, position + length
+        if end <= len(held) and length > 0:
+            return bytes(held[position:end])
         return self._file.seen.read(position, length)
 
     def map(self) -> MemoryView:
@@ -170,7 +177,9 @@ class MemoryView:
         self._file = file
 
     def __getitem__(self, part: slice) -> bytes:
-        start, stop, _ = part.indices(self._file.seen.size)
+        start, stop = part.start, part.stop
+        if start is None or stop is None or not 0 <= start <= stop <= self._file.seen.size:
+            start, stop, _ = part.indices(self._file.seen.size)
         return self._segment.read(start, stop - start)
 
     def memory(self) -> memoryview:
@@ -267,7 +276,7 @@ class MemoryDisk:
 
     @property
     def used_bytes(self) -> int:
-        return sum(len(file.seen.held) for file in self.files.values())
+        return sum([len(file.seen.held) for file in self.files.values()])
 
     def check_power(self) -> None:
         """Raise when the machine is off; this disk always has power."""
@@ -278,17 +287,21 @@ class MemoryDisk:
     def sync_point(self, what: str) -> SyncPoint:
         return SyncPoint(self, what)
 
-    def reach_sync_point(self, what: str) -> tuple[bool, bool]:
+    def reach_sync_point(self) -> tuple[bool, bool]:
         """Count the point; returns whether it takes effect and whether power is lost in it."""
         self.counters.sync_points += 1
         return True, False
 
     def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
+        self._put(file, position, content)
+
+    def _put(self, file: MemoryFile, position: int, content: bytes) -> None:
         with self._lock:
             self.counters.writes += 1
             file.seen.write(position, content)
             file.unsynced.append((position, content))
-            self._stamp(file)
+            if self.wall_ms is not None:
+                file.modified_ms = self.wall_ms()
 
     def resize_file(self, file: MemoryFile, size: int) -> None:
         with self._lock:
@@ -301,12 +314,19 @@ class MemoryDisk:
             file.modified_ms = self.wall_ms()
 
     def sync_file(self, path: str, file: MemoryFile) -> None:
-        with self._lock, self.sync_point(f"sync {path}") as happens:
+        with self._lock:
+            happens, power_is_lost = self.reach_sync_point()
             self.counters.syncs += 1
             if happens:
+                platter = file.platter
                 for change in file.unsynced:
-                    _apply(file.platter, change)
+                    if isinstance(change, int):
+                        platter.resize(change)
+                    else:
+                        platter.write(*change)
                 file.unsynced.clear()
+        if power_is_lost:
+            raise PowerLost(f"sync {path}")
 
     def _create(self, path: str, size_bytes: int) -> MemoryFile:
         self._make_directories(path)
@@ -336,7 +356,7 @@ class SyncPoint:
         self._power_lost = False
 
     def __enter__(self) -> bool:
-        happens, self._power_lost = self._disk.reach_sync_point(self._what)
+        happens, self._power_lost = self._disk.reach_sync_point()
         return happens
 
     def __exit__(self, *_error: object) -> None:
@@ -413,9 +433,11 @@ class FaultyDisk(MemoryDisk):
         if self.is_off:
             raise PowerLost("the power is off")
 
-    def reach_sync_point(self, what: str) -> tuple[bool, bool]:
+    def reach_sync_point(self) -> tuple[bool, bool]:
         self.counters.sync_points += 1
-        self._lose_power_in = _count_down(self._lose_power_in)
+        if self._lose_power_in is None:
+            return True, False
+        self._lose_power_in -= 1
         if self._lose_power_in != 0:
             return True, False
         self._lose_power_in = None
@@ -424,33 +446,38 @@ class FaultyDisk(MemoryDisk):
         return self._rng.random() < 0.5, True
 
     def write_file(self, path: str, file: MemoryFile, position: int, content: bytes) -> None:
-        for page in _pages(position, len(content)) if self.bad_pages else ():
-            if (path, page) in self.bad_pages:
-                if position > page * PAGE_BYTES or position + len(content) < (page + 1) * PAGE_BYTES:
-                    raise _refused("write", path, errno.EIO)
-                self.bad_pages.remove((path, page))  # the disk puts another sector in its place
+        if self.bad_pages:
+            self._replace_sectors(path, position, len(content))
         if self._fail_write_in is not None:
             self._fail_write_in -= 1
             if self._fail_write_in == 0:
                 self._fail_write_in = None
                 self.counters.write_errors += 1
-                self._write_some(path, file, position, content, self._rng.randrange(len(content) + 1))
+                self._write_some(file, position, content, self._rng.randrange(len(content) + 1))
                 raise _refused("write", path, errno.EIO)
-        if self.is_small:
+        if self.capacity_bytes < _ENDLESS_BYTES:
             growth = position + len(content) - max(position, len(file.seen.held))
             if growth > 0 and self.used_bytes + growth > self.capacity_bytes:
                 self.counters.no_space_errors += 1
                 fitting = len(content) - growth + max(0, self.capacity_bytes - self.used_bytes)
-                self._write_some(path, file, position, content, min(fitting, len(content)))
+                self._write_some(file, position, content, min(fitting, len(content)))
                 raise _refused("write", path, errno.ENOSPC)
         act = self.in_the_middle(path) if self.in_the_middle is not None else None
         if act is None or len(content) < 2:
-            super().write_file(path, file, position, content)
+            self._put(file, position, content)
             return
         middle = len(content) // 2
-        super().write_file(path, file, position, content[:middle])
+        self._put(file, position, content[:middle])
         act()
-        super().write_file(path, file, position + middle, content[middle:])
+        self._put(file, position + middle, content[middle:])
+
+    def _replace_sectors(self, path: str, position: int, length: int) -> None:
+        """The disk puts another sector in the place of a bad one that is written whole; it refuses to write a part of one."""
+        for page in _pages(position, length):
+            if (path, page) in self.bad_pages:
+                if position > page * PAGE_BYTES or position + length < (page + 1) * PAGE_BYTES:
+                    raise _refused("write", path, errno.EIO)
+                self.bad_pages.remove((path, page))
 
     def replace_bytes(self, path: str, content: bytes) -> None:
         # The old content stays until the new one is whole, so there must be room for both.
@@ -468,17 +495,18 @@ class FaultyDisk(MemoryDisk):
         super().resize_file(file, size)
 
     def sync_file(self, path: str, file: MemoryFile) -> None:
-        self._fail_sync_in = _count_down(self._fail_sync_in)
-        if self._fail_sync_in == 0:
-            self._fail_sync_in = None
-            self.counters.sync_errors += 1
-            file.unsynced.clear()  # the kernel marks the pages clean: readable, never written
-            raise _refused("sync", path, errno.EIO)
+        if self._fail_sync_in is not None:
+            self._fail_sync_in -= 1
+            if self._fail_sync_in == 0:
+                self._fail_sync_in = None
+                self.counters.sync_errors += 1
+                file.unsynced.clear()  # the kernel marks the pages clean: readable, never written
+                raise _refused("sync", path, errno.EIO)
         super().sync_file(path, file)
 
-    def _write_some(self, path: str, file: MemoryFile, position: int, content: bytes, length: int) -> None:
+    def _write_some(self, file: MemoryFile, position: int, content: bytes, length: int) -> None:
         if length > 0:
-            super().write_file(path, file, position, content[:length])
+            self._put(file, position, content[:length])
 
     def _survive(self, platter: SparseBytes, change: _Change) -> None:
         fate = self._rng.randrange(3)
@@ -515,10 +543,6 @@ def _apply(image: SparseBytes, change: _Change) -> None:
         image.resize(change)
     else:
         image.write(*change)
-
-
-def _count_down(remaining: int | None) -> int | None:
-    return None if remaining is None else remaining - 1
 
 
 def _refused(what: str, path: str, number: int) -> StorageError:

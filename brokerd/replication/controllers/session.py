@@ -62,6 +62,8 @@ class Session(ABC):
 
     def take_requests(self) -> list[SessionRequest]:
         """What is to be sent, in order."""
+        if not self._requests:  # it is asked after every event
+            return []
         requests, self._requests = self._requests, []
         return requests
 

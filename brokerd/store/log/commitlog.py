@@ -281,9 +281,9 @@ class CommitLog:
                 self.unreadable_offset = bad_offset
             return content
 
-    def record_at(self, offset: int) -> bytes | None:
-        """The whole record that starts at the offset, or None when none does."""
-        return intact_record_at(self.read, offset, self.shape)
+    def record_at(self, offset: int, likely_bytes: int = 0) -> bytes | None:
+        """The whole record that starts at the offset, or None when none does; read at once when it has the likely size."""
+        return intact_record_at(self.read, offset, self.shape, likely_bytes)
 
     def written_ms(self, start: int) -> int | None:
         """When the file that starts there was last written, as the file system says; None when that is not known. Any thread."""

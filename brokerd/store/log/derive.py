@@ -161,12 +161,17 @@ def derive_range(
         start, wanted = derived.end_offset, chunk_bytes
 
 
-def intact_record_at(read: Callable[[int, int], bytes], offset: int, shape: RecordShape) -> bytes | None:
-    """The whole record, its content checked, that starts at the offset of a log; None when none does."""
-    stop, size, is_record = look(read(offset, START_BYTES), 0, offset, shape.file_size, shape.max_record_bytes)
-    if stop is not Stop.PARTIAL or not is_record:  # a record is longer than its start
+def intact_record_at(
+    read: Callable[[int, int], bytes], offset: int, shape: RecordShape, likely_bytes: int = START_BYTES
+) -> bytes | None:
+    """The whole record, its content checked, that starts at the offset of a log; None when none does. One that has the likely
+    size is read at once."""
+    data = read(offset, max(START_BYTES, min(likely_bytes, shape.max_record_bytes)))
+    stop, size, is_record = look(data, 0, offset, shape.file_size, shape.max_record_bytes)
+    if not is_record or stop is Stop.DAMAGED:
         return None
-    data = read(offset, size)
+    if len(data) != size:
+        data = read(offset, size)
     if len(data) != size or not is_intact(data):
         return None
     return data if _parse(data, 0, offset, NO_RULES, True) is not None else None

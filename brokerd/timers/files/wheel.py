@@ -26,9 +26,10 @@ from brokerd.timers.files.layout import (
 from remoting.disk import Disk
 
 _PAGE_BYTES: Final = 4096
-_READ_BYTES: Final = 1 << 18
 _WORDS: Final = SLOT_BYTES // 8  # 8-byte words of a slot
-_LOOK_SLOTS: Final = 1 << 12
+_RUN_SLOTS: Final = 1 << 12  # slots that are looked at together, if there ever was one
+_RUN_BYTES: Final = _RUN_SLOTS * SLOT_BYTES
+_NOTHING: Final = bytes(_RUN_BYTES)
 
 
 class TimerWheel:
@@ -36,16 +37,15 @@ class TimerWheel:
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._image = memoryview(mmap.mmap(-1, shape.slots * SLOT_BYTES))
-        self._words = self._image.cast("q")
-        self._dirty: set[int] = set()
-        self._in_flight: set[int] = set()  # of a write that is not known to be on disk
+        self.clear()
 
     def clear(self) -> None:
         """Have no records, without a thought to the file."""
         self._image = memoryview(mmap.mmap(-1, self._shape.slots * SLOT_BYTES))
         self._words = self._image.cast("q")
-        self._dirty, self._in_flight = set(), set()
+        self._runs: set[int] = set()  # numbers of those that may have records: in all others there never was one
+        self._dirty: set[int] = set()
+        self._in_flight: set[int] = set()  # of a write that is not known to be on disk
 
     # -- slots -------------------------------------------------------------------------------------------------------------
 
@@ -61,6 +61,7 @@ class TimerWheel:
     def put(self, slot_ms: int, slot: Slot) -> None:
         """What the slot holds from now on; one without a last record goes."""
         at = self._shape.index_of(slot_ms) * SLOT_BYTES
+        self._runs.add(at // _RUN_BYTES)
         if slot.last == NO_POSITION:
             self._image[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
         else:
@@ -71,15 +72,16 @@ class TimerWheel:
         """The slots (ms) of these times, both included, that have records, in order of time."""
         first, last, slots = max(1, first_ms // SLOT_MS), last_ms // SLOT_MS, self._shape.slots
         if last - first >= slots:
-            times = sorted(time for time in self._times(0, slots) if first <= time <= last)
+            times = sorted(time for _, run in self._columns(0) for time in run if first <= time <= last)
             yield from (time * SLOT_MS for time in times)
             return
         while first <= last:
             index = first % slots
-            count = min(last - first + 1, slots - index, _LOOK_SLOTS)
-            for wanted, time in enumerate(self._times(index, count), first):
-                if time == wanted:
-                    yield time * SLOT_MS
+            count = min(last - first + 1, slots - index, _RUN_SLOTS - index % _RUN_SLOTS)
+            if index // _RUN_SLOTS in self._runs:
+                for wanted, time in enumerate(self._column(0, index, count), first):
+                    if time == wanted:
+                        yield time * SLOT_MS
             first += count
 
     def messages_between(self, first_ms: int, end_ms: int) -> int:
@@ -89,8 +91,7 @@ class TimerWheel:
     def messages_from(self, first_ms: int) -> int:
         """How many messages are in the slots from that time on. Raises DamagedTimerFiles when one is not in its place."""
         least, total = max(1, first_ms // SLOT_MS), 0
-        for start in range(0, self._shape.slots, _LOOK_SLOTS):
-            times = self._times(start, min(_LOOK_SLOTS, self._shape.slots - start))
+        for start, times in self._columns(0):
             for index in [index for index, time in enumerate(times, start) if time >= least]:
                 time, _, _, messages, _ = SLOT.unpack_from(self._image, index * SLOT_BYTES)
                 if time % self._shape.slots != index:
@@ -103,16 +104,18 @@ class TimerWheel:
     def slots_beyond(self, end: int) -> list[tuple[int, Slot]]:
         """The slots (ms) that name a record at or behind a position of the log."""
         found = []
-        for start in range(0, self._shape.slots, _LOOK_SLOTS):
-            lasts = self._column(2, start, min(_LOOK_SLOTS, self._shape.slots - start))
+        for start, lasts in self._columns(2):
             for index in [index for index, last in enumerate(lasts, start) if last >= end]:
                 time, first, last, messages, _ = SLOT.unpack_from(self._image, index * SLOT_BYTES)
                 if time:
                     found.append((time * SLOT_MS, Slot(first, last, messages)))
         return found
 
-    def _times(self, first: int, count: int) -> array[int]:
-        return self._column(0, first, count)
+    def _columns(self, word: int) -> Iterator[tuple[int, array[int]]]:
+        """One of the 8-byte fields of all slots that may have records: by runs, each with the index of its first slot."""
+        for run in sorted(self._runs):
+            first = run * _RUN_SLOTS
+            yield first, self._column(word, first, min(_RUN_SLOTS, self._shape.slots - first))
 
     def _column(self, word: int, first: int, count: int) -> array[int]:
         """One of the 8-byte fields, of so many slots from an index on."""
@@ -131,10 +134,11 @@ class TimerWheel:
         with closing(disk.open(WHEEL_PATH)) as segment:
             if segment.size_bytes != size:
                 raise DamagedTimerFiles(f"{WHEEL_PATH} has {segment.size_bytes} bytes, not {size}")
-            for start in range(0, size, _READ_BYTES):
-                part = segment.read(start, min(_READ_BYTES, size - start))
-                if part.count(0) < len(part):
+            for run, start in enumerate(range(0, size, _RUN_BYTES)):
+                part = segment.read(start, min(_RUN_BYTES, size - start))
+                if not _NOTHING.startswith(part):
                     self._image[start : start + len(part)] = part
+                    self._runs.add(run)
 
     def begin_write(self) -> Sequence[tuple[int, bytes]]:
         """(position, bytes) of what is to be written; what an earlier write holds, which may never run, is in it, too."""

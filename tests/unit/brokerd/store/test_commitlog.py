@@ -293,7 +293,7 @@ class CopyOnWriteDisk(FaultyDisk):
             super().write_file(path, file, position, content)
             return
         if any(content):
-            self._write_some(path, file, position, content, 450)
+            self._write_some(file, position, content, 450)
         raise _refused("write", path, errno.ENOSPC)
 
     def resize_file(self, file: MemoryFile, size: int) -> None:
