@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.delay.rules import Target, deliver
+from brokerd.delay.rules import Target, bare, deliver
 from brokerd.pop import copies
 from brokerd.pop.requests import PoppedMessage
 from brokerd.processors.pop.answers import with_deliveries, with_handle
@@ -29,7 +29,7 @@ RECORD = decode_record(ENCODED)
 COPIES = {
     "again": Draft.again(RECORD),
     "delivered": deliver(RECORD, Target("T", 0)),
-    "delivered bare": deliver(RECORD, Target("T", 0), bare=True),
+    "delivered bare": bare(deliver(RECORD, Target("T", 0))),
     "committed": commit_draft(RECORD),
     "given up": given_up_draft(RECORD),
     "checked": successor_draft(RECORD, 3, 1),
