@@ -30,7 +30,7 @@ COPIES = {
     "again": Draft.again(RECORD),
     "delivered": deliver(RECORD, Target("T", 0)),
     "delivered bare": bare(deliver(RECORD, Target("T", 0))),
-    "committed": commit_draft(RECORD),
+    "committed": commit_draft(RECORD, RECORD.property_map()),
     "given up": given_up_draft(RECORD),
     "checked": successor_draft(RECORD, 3, 1),
     "popped in vain": copies.retry_copy("g", RECORD.topic, ENCODED, 2, 5),
