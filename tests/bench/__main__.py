@@ -4,9 +4,9 @@
 
 Names are those of the modules: sends, grpc_sends, receive_ack, pop_ack, bulk_reads, replication, catch_up, failover, memory,
 in_flight, idle_clients, revival, ledger_turns, held_turns, placement_turns, state_turns, timers, copies, many_queues, startup,
-viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When the
-time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or
-not: a run on a shared machine is read, not obeyed.
+viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When
+the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met
+or not: a run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
