@@ -60,6 +60,9 @@ class StoreRecordLog:
         results = self.append_placed([self._record(topic, kind, body), *behind])
         return results[0].end_offset, results[-1].end_offset
 
+    def append_trailing(self, ahead: Sequence[Draft | Copies], topic: str, kind: str, body: bytes) -> int:
+        return self.append_placed([*ahead, self._record(topic, kind, body)])[-1].end_offset
+
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         return self.append_placed(drafts)[-1].end_offset
 

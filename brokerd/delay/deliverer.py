@@ -1,11 +1,9 @@
 """Delivers delayed messages when they are due: on the master, one timer for the next of all levels.
 
-Due messages are appended to the topics they were sent to, in the order of their level, and one record says how far each level is:
-a consumer offset of a group of the system, so it follows, fails over and is cut like those of any consumer. The messages are
-appended first. In one log a record survives only together with everything before it, so after any crash a message waits or is
-delivered; only what was delivered and lost its record is delivered again.
-
-At most one batch is on its way: the next follows when the group acknowledged it.
+Due messages are appended to the topics they were sent to, in the order of their level, and right behind them, in the same write,
+a record that says how far each level is: a consumer offset of a group of the system, so it follows, fails over and is cut like
+those of any consumer. A log is only ever cut at its end, so after any crash a message waits or is delivered, and at most the last
+batch of a log has messages without their record: these are delivered again. So batches need not wait for one another (`pace.py`).
 """
 
 from __future__ import annotations
@@ -13,29 +11,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from brokerd.delay.destinations import destination_of
+from brokerd.delay.batch import Batch, Batches
 from brokerd.delay.levels import SCHEDULE_GROUP, Delays
-from brokerd.delay.rules import Target, deliver
+from brokerd.delay.pace import InFlight, Pace
+from brokerd.delay.rules import bare
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.record_log import RecordLog
-from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
-from brokerd.store.put_status import PutStatus
-from brokerd.store.unit import BLANK_SIZE, Unit
+from brokerd.store.unit import Unit
 from remoting import codes
-from remoting.errors import LogboomError, RequestError, StorageError
+from remoting.errors import LogboomError, RequestError
 from remoting.facts.broker_state import LevelState, ScheduleState
 from remoting.names import SCHEDULE_TOPIC
-from remoting.record.codec import Record, decode_record
 from remoting.settings import check, setting
 
 log = logging.getLogger(__name__)
-
-_UNITS: Final = 64  # looked at in one read
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +38,13 @@ class DelaySettings:
     """How much is delivered at once, and when a failure is tried again. The levels are `store.delay_levels`."""
 
     batch_messages: int = setting(
-        64, "most delayed messages delivered before the last are acknowledged", minimum=1, maximum=100_000
+        128, "most delayed messages delivered in one turn of the loop, and in one write", minimum=1, maximum=100_000
     )
     batch_bytes: int = setting(4 << 20, "most bytes of them, but always one message", minimum=1024, maximum=64 << 20)
+    in_flight_messages: int = setting(
+        16_384, "most delivered messages that wait to be acknowledged", minimum=1, maximum=1_000_000
+    )
+    in_flight_bytes: int = setting(32 << 20, "most bytes of them", minimum=1024, maximum=1 << 30)
     retry_ms: int = setting(
         1000, "when a delivery fails, the next try is after this time", minimum=10, maximum=3_600_000
     )
@@ -63,13 +62,6 @@ class ScheduleCounters:
     lost: int = 0  # their topic or group was removed while they waited, or they are gone from the log
     last_at_ms: int = 0  # when the last delivery was, of whichever level (steady time)
     last_late_ms: int = -1  # how late that was; -1 before the first
-
-
-class _Due(NamedTuple):
-    """A message that is due; without a target it is left out."""
-
-    record: Record
-    target: Target | None
 
 
 class Deliverer:
@@ -90,23 +82,19 @@ class Deliverer:
         self._metadata = metadata
         self._log = record_log
         self._began_at = self._own_from = record_log.end_offset
-        self._scheduler = scheduler
         self._wall_ms = wall_ms
-        self._settings = settings or DelaySettings()
+        self._settings = settings = settings or DelaySettings()
+        self._batches = Batches(record_log, metadata)
+        limit = InFlight(settings.in_flight_messages, settings.in_flight_bytes)
+        self._pace = Pace(scheduler, record_log, self._run, self._arm, limit, settings.retry_ms)
         self._late_ms: dict[int, int] = {}
         self._release: dict[int, int] = {}  # of the first waiting message of a level
         self._blocked: dict[int, int] = {}  # levels whose next message cannot be read, until when
         self._next_level = 0
-        self._timer: Timer | None = None
-        self._timer_at_ms = 0
-        self._pause_until_ms = 0
         self._one_by_one = 0  # messages of a batch that was refused as a whole
-        self._on_its_way = False
-        self._commit_failed = False
-        self._life = 0
-        self._running = False
+        self._owes_record = False  # a message was appended that had no room for it beside
         self._levels = [
-            WaitingLevel(delay_ms, record_log.queue_range(SCHEDULE_TOPIC, queue_id)[1], self._steady_ms())
+            WaitingLevel(delay_ms, record_log.queue_range(SCHEDULE_TOPIC, queue_id)[1], self._pace.now_ms)
             for queue_id, delay_ms in enumerate(delays)
         ]
 
@@ -143,10 +131,9 @@ class Deliverer:
     def lead(self) -> None:
         """Deliver what is due. What this broker appends lies behind the present end of the log."""
         self._own_from = self._log.end_offset
-        self._life += 1
-        self._running = True
-        self._on_its_way = self._commit_failed = False
-        self._pause_until_ms = self._one_by_one = 0
+        self._pace.begin()
+        self._owes_record = False
+        self._one_by_one = 0
         self._release.clear()
         self._blocked.clear()
         for queue_id, level in enumerate(self._levels):
@@ -154,9 +141,7 @@ class Deliverer:
         self._arm()
 
     def step_down(self) -> None:
-        self._running = False
-        self._life += 1
-        self._set_timer(None)
+        self._pace.end()
 
     def close(self) -> None:
         self.step_down()
@@ -165,7 +150,7 @@ class Deliverer:
 
     def state(self) -> ScheduleState:
         """All of it, for the broker's state."""
-        now_ms, counters = self._steady_ms(), self.counters
+        now_ms, counters = self._pace.now_ms, self.counters
         levels = tuple(
             LevelState(
                 level=queue_id + 1,
@@ -191,11 +176,8 @@ class Deliverer:
 
     # ---- inside
 
-    def _steady_ms(self) -> int:
-        return int(self._scheduler.time() * 1000)
-
     def _position(self, queue_id: int) -> int:
-        return self._levels[queue_id].position if self._running else self._committed(queue_id)
+        return self._levels[queue_id].position if self._pace.is_running else self._committed(queue_id)
 
     def _committed(self, queue_id: int) -> int:
         committed = self._metadata.consumer_offset(SCHEDULE_GROUP, SCHEDULE_TOPIC, queue_id)
@@ -210,36 +192,25 @@ class Deliverer:
         return units[0] if units else None
 
     def _arrived(self, level: WaitingLevel, queue_id: int, end: int, due_ms: int) -> None:
-        if not self._running:
+        if not self._pace.is_running:
             level.move(self._committed(queue_id))
         last = self._unit(queue_id, end - 1)
         assert last is not None
         if last[0] < self._began_at:
             level.loaded_at_start(end)
         else:
-            stored_here = self._running and last[0] >= self._own_from
-            level.arrived(end, due_ms, self._steady_ms(), stored_here=stored_here)
+            stored_here = self._pace.is_running and last[0] >= self._own_from
+            level.arrived(end, due_ms, self._pace.now_ms, stored_here=stored_here)
 
     def _arm(self) -> None:
-        """See to it that the timer is set for the next due message."""
-        if not self._running or self._on_its_way:
+        """See to it that the next due message is delivered in time."""
+        if not self._pace.is_running or self._pace.is_full:
             return
         at_ms = [max(self._release_ms(queue_id), self._blocked.get(queue_id, 0)) for queue_id in self._waiting()]
-        if self._commit_failed:
-            at_ms.append(self._pause_until_ms)
+        if self._owes_record:
+            at_ms.append(self._pace.now_ms)
         if at_ms:
-            self._set_timer(max(min(at_ms), self._pause_until_ms))
-
-    def _set_timer(self, at_ms: int | None) -> None:
-        if self._timer is not None:
-            if at_ms == self._timer_at_ms:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if at_ms is not None:
-            self._timer_at_ms = at_ms
-            wait_s = max(0.0, (at_ms + 1) / 1000 - self._scheduler.time())  # the reading is rounded down
-            self._timer = self._scheduler.call_later(wait_s, self._run)
+            self._pace.run_at(min(at_ms))
 
     def _waiting(self) -> list[int]:
         """The levels in which something waits, beginning with the one whose turn it is."""
@@ -254,148 +225,94 @@ class Deliverer:
             level = self._levels[queue_id]
             unit = self._unit(queue_id, level.position)
             due_ms = unit[2] if unit is not None else 0
-            known = level.release_ms(level.position, due_ms, self._steady_ms(), self._wall_ms())
+            known = level.release_ms(level.position, due_ms, self._pace.now_ms, self._wall_ms())
             self._release[queue_id] = known
         return known
 
     def _overdue_ms(self, queue_id: int, now_ms: int) -> int:
         """For how long the first waiting message of a level could have been delivered."""
         level = self._levels[queue_id]
-        unit = self._unit(queue_id, level.position) if self._running and level.count else None
+        unit = self._unit(queue_id, level.position) if self._pace.is_running and level.count else None
         return (
             0 if unit is None else max(0, now_ms - level.release_ms(level.position, unit[2], now_ms, self._wall_ms()))
         )
 
     def _run(self) -> None:
-        self._timer = None
-        now_ms = self._steady_ms()
+        """One batch."""
+        if not self._pace.may_append:
+            self._arm()
+            return
+        now_ms = self._pace.now_ms
         before = [level.position for level in self._levels]
         late_ms: dict[int, int] = {}
-        due = self._collect(now_ms, late_ms)
+        batch = self._collect(now_ms, late_ms)
         self._release.clear()
         try:
-            self._append(due)
+            self._append(batch)
         except LogboomError as error:
             for level, position in zip(self._levels, before, strict=True):
                 level.move(position)
-            if error.code == codes.MESSAGE_ILLEGAL and len(due) > 1:
-                self._one_by_one = len(due)  # together they do not fit into a file, or one is not like the others
+            if error.code == codes.MESSAGE_ILLEGAL and batch.entries > 1:
+                self._one_by_one = batch.entries  # together they do not fit into a file, or one is not like the others
             else:
-                self._failed(error, now_ms)
+                self._failed(error)
+                self._pace.pause()
         else:
+            self.counters.delivered += batch.delivered
+            self.counters.lost += batch.lost
             self._late_ms |= late_ms
             if late_ms:
                 self.counters.last_at_ms, self.counters.last_late_ms = now_ms, max(late_ms.values())
-            self._commit(now_ms)
         self._arm()
 
-    def _collect(self, now_ms: int, late_ms: dict[int, int]) -> list[_Due]:
+    def _collect(self, now_ms: int, late_ms: dict[int, int]) -> Batch:
         """Take what is due off the levels, as much as one batch may be."""
-        due: list[_Due] = []
-        room = _Room(1 if self._one_by_one else self._settings.batch_messages, self._settings.batch_bytes)
+        batch = Batch(1 if self._one_by_one else self._settings.batch_messages, self._settings.batch_bytes)
         for queue_id in self._waiting():
-            if room.has_room and self._blocked.get(queue_id, 0) <= now_ms:
-                try:
-                    self._collect_level(queue_id, now_ms, room, due, late_ms)
-                except LogboomError as error:
-                    self._blocked[queue_id] = now_ms + self._settings.retry_ms
-                    self._failed(error, None)
+            if not batch.has_room or self._blocked.get(queue_id, 0) > now_ms:
+                continue
+            try:
+                since_ms = self._batches.take_due(batch, self._levels[queue_id], queue_id, now_ms, self._wall_ms())
+                if since_ms is not None:
+                    late_ms[queue_id] = now_ms - since_ms
+            except LogboomError as error:
+                self._blocked[queue_id] = now_ms + self._settings.retry_ms
+                self._failed(error)
         self._next_level = (self._next_level + 1) % len(self._levels)
         self._one_by_one = max(0, self._one_by_one - 1)
-        return due
+        return batch
 
-    def _collect_level(self, queue_id: int, now_ms: int, room: _Room, due: list[_Due], late_ms: dict[int, int]) -> None:
-        level = self._levels[queue_id]
-        low, end = self._log.queue_range(SCHEDULE_TOPIC, queue_id)
-        if level.position < low:
-            self.counters.lost += low - level.position
-            level.move(low)
-        while level.position < end:
-            before = level.position
-            for physical_offset, size, due_ms in self._log.read_units(
-                SCHEDULE_TOPIC, queue_id, before, min(_UNITS, end - before)
-            ):
-                release_ms = level.release_ms(level.position, due_ms, now_ms, self._wall_ms())
-                if release_ms > now_ms or not room.has_room:
-                    return
-                if size == BLANK_SIZE:
-                    self.counters.lost += 1
-                else:
-                    record = decode_record(self._log.record_at(physical_offset, size))
-                    due.append(_Due(record, destination_of(record.property_map(), physical_offset, self._metadata)))
-                    room.take(size)
-                    late_ms[queue_id] = now_ms - release_ms
-                level.move(level.position + 1)
-            if level.position == before:
-                raise StorageError(f"queue {queue_id} of {SCHEDULE_TOPIC} cannot be read at {before}, its end is {end}")
-
-    def _append(self, due: Sequence[_Due]) -> None:
-        """All or nothing. Raises LogboomError."""
-        drafts: list[Draft] = [deliver(each.record, each.target) for each in due if each.target is not None]
-        if drafts:
-            try:
-                self._log.append_messages(drafts)
-            except RequestError as error:
-                if error.code != codes.MESSAGE_ILLEGAL or len(due) > 1:
-                    raise
-                ((record, target),) = due
-                assert target is not None
-                self._log.append_messages([deliver(record, target, bare=True)])
-        self.counters.delivered += len(drafts)
-        self.counters.lost += len(due) - len(drafts)
-
-    def _uncommitted(self) -> dict[tuple[str, str, int], int]:
-        return {
+    def _append(self, batch: Batch) -> None:
+        """What is delivered, and how far the levels are with it: all or nothing. Raises LogboomError."""
+        offsets = {
             (SCHEDULE_GROUP, SCHEDULE_TOPIC, queue_id): level.position
             for queue_id, level in enumerate(self._levels)
             if level.position > self._committed(queue_id)
         }
-
-    def _commit(self, now_ms: int) -> None:
-        """Write down how far the levels are, and wait until that is acknowledged."""
-        offsets = self._uncommitted()
         if not offsets:
             return
         try:
-            end_offset = self._metadata.commit_now(offsets)
-        except LogboomError as error:
-            self._commit_failed = True
-            self._failed(error, now_ms)
-            return
-        self._commit_failed = False
-        life = self._life
-        self._on_its_way = True
-        self._log.when_acknowledged(end_offset, lambda status: self._acknowledged(life, status))
+            end_offset = self._metadata.commit_behind(batch.pieces, offsets)
+            self._owes_record = False
+        except RequestError as error:
+            if error.code != codes.MESSAGE_ILLEGAL or batch.entries > 1:
+                raise
+            end_offset = self._append_alone(batch)
+            self._owes_record = True
+        self._pace.appended(end_offset, batch.delivered, batch.size_bytes)
 
-    def _acknowledged(self, life: int, status: PutStatus) -> None:
-        if life != self._life:
-            return
-        self._on_its_way = False
-        if status is not PutStatus.PUT_OK:  # too few replicas answer: more would not reach them either
-            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
-        self._arm()
+    def _append_alone(self, batch: Batch) -> int:
+        """A message that is nearly as large as a file, without the record: that follows in a write of its own."""
+        (draft,) = batch.pieces
+        assert isinstance(draft, Draft), "one message is not copied"
+        try:
+            return self._log.append_messages([draft])
+        except RequestError as error:
+            if error.code != codes.MESSAGE_ILLEGAL:
+                raise
+            return self._log.append_messages([bare(draft)])
 
-    def _failed(self, error: LogboomError, now_ms: int | None) -> None:
-        """Try again later: all of it, or (without a time) what is blocked."""
+    def _failed(self, error: LogboomError) -> None:
+        """It is tried again later."""
         log.warning("delayed messages are delivered later: %s", error)
         self.counters.failures += 1
-        if now_ms is not None:
-            self._pause_until_ms = now_ms + self._settings.retry_ms
-
-
-class _Room:
-    """What a batch may still take; the first message fits always."""
-
-    __slots__ = ("bytes", "messages")
-
-    def __init__(self, messages: int, size_bytes: int) -> None:
-        self.messages = messages
-        self.bytes = size_bytes
-
-    @property
-    def has_room(self) -> bool:
-        return self.messages > 0 and self.bytes > 0
-
-    def take(self, size_bytes: int) -> None:
-        self.messages -= 1
-        self.bytes -= size_bytes

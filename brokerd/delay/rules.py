@@ -87,12 +87,14 @@ def target_of(properties: Mapping[str, str]) -> Target | None:
     return Target(topic, queue_id) if queue_id < _MAX_QUEUE else None
 
 
-def deliver(record: Record, target: Target, *, bare: bool = False) -> Draft:
-    """The message for its own topic. `bare` leaves out what was added for the wait: with a long topic name the whole may be
-    larger than a record can be, without it never is."""
-    draft = Draft.again(record)._replace(topic=target.topic, queue_id=target.queue_id)
-    if not bare:
-        return draft
+def deliver(record: Record, target: Target) -> Draft:
+    """The message for its own topic."""
+    return Draft.again(record)._replace(topic=target.topic, queue_id=target.queue_id)
+
+
+def bare(draft: Draft) -> Draft:
+    """What is delivered, without what was added for the wait: with a long topic name the whole may be larger than a record can
+    be, without it never is."""
     added = (DELAY, REAL_TOPIC, REAL_QUEUE)
-    kept = {name: value for name, value in record.property_map().items() if name not in added}
+    kept = {name: value for name, value in decode_properties(draft.properties).items() if name not in added}
     return draft._replace(properties=encode_properties(kept))

@@ -16,6 +16,7 @@ neighbours are put together, and the entries decide in the span between them.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 MAX_ARRIVALS: Final = 1024
@@ -98,6 +99,20 @@ class WaitingLevel:
             if waited_ms > CATCHING_UP_MS:
                 earliest_ms -= waited_ms
         return min(max(by_entry_ms, earliest_ms), last_ms + self.delay_ms)
+
+    def count_released(self, due_ms: Sequence[int], steady_ms: int, wall_ms: int) -> int:
+        """How many of the first waiting messages may be delivered; `due_ms` is what their entries say."""
+        for n in range(max(0, self._released_before(steady_ms) - self.position), len(due_ms)):
+            if self.release_ms(self.position + n, due_ms[n], steady_ms, wall_ms) > steady_ms:
+                return n
+        return len(due_ms)
+
+    def _released_before(self, steady_ms: int) -> int:
+        """Messages below that queue offset may be delivered whatever their entries say: they came their delay ago."""
+        index = bisect_right(self._arrivals, steady_ms - self.delay_ms, key=lambda arrival: arrival.last_ms)
+        if index:
+            return self._arrivals[index - 1].end
+        return self._known_from if self._since_ms + self.delay_ms <= steady_ms else self.position
 
     def _age_ms(self, due_ms: int, steady_ms: int) -> int:
         """Of a message with that entry: steady time less store time, to be compared with those of others."""

@@ -135,17 +135,20 @@ class Journal:
 
         The physical offset of the last one's end, to wait for.
         """
-        self._before_append()
-        encoded = orjson.dumps(body)
-        self._appending = True
-        try:
-            record_end, end_offset = self._log.append_leading(self.topic, kind, encoded, behind)
-        finally:
-            self._appending = False
-        self._appended_to(record_end, 1)
-        self._table.apply(kind, body, record_end)
-        self._count([encoded])
-        return end_offset
+
+        def append(encoded: bytes) -> tuple[int, int]:
+            return self._log.append_leading(self.topic, kind, encoded, behind)
+
+        return self._append_beside(kind, body, append)
+
+    def append_trailing(self, ahead: Sequence[Draft | Copies], kind: str, body: Any) -> int:
+        """The same with the record right behind the messages; the physical offset of its end."""
+
+        def append(encoded: bytes) -> tuple[int, int]:
+            end_offset = self._log.append_trailing(ahead, self.topic, kind, encoded)
+            return end_offset, end_offset
+
+        return self._append_beside(kind, body, append)
 
     def record(self, records: Iterable[tuple[str, Any]], done: Callable[[RequestError | None], None]) -> None:
         """Append records and apply them; `done` follows when all are acknowledged, or with the reason why one was refused: those
@@ -258,6 +261,20 @@ class Journal:
         return self._log.read_units(self.topic, 0, first, 1)[0][0]
 
     # ---- inside
+
+    def _append_beside(self, kind: str, body: Any, append: Callable[[bytes], tuple[int, int]]) -> int:
+        """Append a record beside messages, and apply it; `append` says where it ends, and where all of it does."""
+        self._before_append()
+        encoded = orjson.dumps(body)
+        self._appending = True
+        try:
+            record_end, end_offset = append(encoded)
+        finally:
+            self._appending = False
+        self._appended_to(record_end, 1)
+        self._table.apply(kind, body, record_end)
+        self._count([encoded])
+        return end_offset
 
     def _append(self, records: Sequence[tuple[str, bytes]]) -> int:
         self._appending = True

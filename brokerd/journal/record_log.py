@@ -40,6 +40,9 @@ class RecordLog(Protocol):
         """Append a record to queue 0 of a system topic, and messages that the broker makes itself right behind it: all or none,
         with nothing between them. Where the record ends, and where the last message does."""
 
+    def append_trailing(self, ahead: Sequence[Draft | Copies], topic: str, kind: str, body: bytes) -> int:
+        """The same with the record right behind the messages; where it ends."""
+
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         """Append messages that the broker makes itself (retry copies, dead letters), all or none; return the last's end.
 

@@ -22,7 +22,9 @@ from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.metadata.offset_commits import Done, OffsetCommits
 from brokerd.metadata.records import Record
 from brokerd.metadata.tables import Change
+from brokerd.store.again import Copies
 from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.draft import Draft
 from remoting.errors import LogboomError, RequestError, as_request_error
 
 log = logging.getLogger(__name__)
@@ -192,12 +194,11 @@ class MetadataService:
             found.setdefault(group, []).append(topic)
         return found
 
-    def commit_now(self, offsets: Mapping[tuple[str, str, int], int]) -> int:
-        """Commit offsets by (group, topic, queue) in a record of their own, behind what the caller appended; return its end.
-
-        Raises LogboomError when the log takes nothing; then nothing changed.
+    def commit_behind(self, messages: Sequence[Draft | Copies], offsets: Mapping[tuple[str, str, int], int]) -> int:
+        """Append messages and, right behind them, a record that commits offsets by (group, topic, queue): one write, and all of
+        it or nothing. Where the record ends. Raises LogboomError when the log takes nothing; then nothing changed.
         """
-        return self.journal.append(*records.offsets(offsets, self._rules.now_ms()))
+        return self.journal.append_trailing(messages, *records.offsets(offsets, self._rules.now_ms()))
 
     # ---- resident of the log
 

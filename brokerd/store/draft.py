@@ -62,8 +62,8 @@ class Draft(NamedTuple):
         )
 
 
-def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int) -> None:
-    """Raise RequestError (MESSAGE_ILLEGAL) naming the rule that the draft breaks."""
+def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int) -> int:
+    """How many bytes the draft's record takes. Raises RequestError (MESSAGE_ILLEGAL) naming the rule that it breaks."""
     topic = draft.topic.encode("utf-8", "surrogateescape")
     if not is_directory_name(draft.topic) or len(topic) > MAX_RETRY_TOPIC_BYTES:
         raise _illegal(f"topic {draft.topic!r} must have 1 to {MAX_RETRY_TOPIC_BYTES} bytes, none of them '/'")
@@ -80,6 +80,7 @@ def check_draft(draft: Draft, store_host_length: int, largest_record_bytes: int)
     size = draft_size(draft, store_host_length)
     if size > largest_record_bytes:
         raise _illegal(f"the message takes {size} bytes stored; at most {largest_record_bytes} are allowed")
+    return size
 
 
 def draft_size(draft: Draft, store_host_length: int) -> int:

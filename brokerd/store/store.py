@@ -23,7 +23,7 @@ from brokerd.native.library import Library
 from brokerd.store.again import Copies, Looked, Names
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
-from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
+from brokerd.store.draft import Draft, check_draft, lay_out_draft
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.log.begin_times import BeginTimes
@@ -264,9 +264,9 @@ class MessageStore(StoreReads):
         self.last_timestamp_ms = max(self.last_timestamp_ms, self._now_ms())
         return self.last_timestamp_ms
 
-    def check_draft(self, draft: Draft) -> None:
-        """Raise RequestError naming the rule that the draft breaks."""
-        check_draft(draft, len(self._store_host), self._settings.largest_record_bytes)
+    def check_draft(self, draft: Draft) -> int:
+        """How many bytes the draft's record takes. Raises RequestError naming the rule that it breaks."""
+        return check_draft(draft, len(self._store_host), self._settings.largest_record_bytes)
 
     def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
         """Look at records that units name, to store their messages again; see `again.Again.look`."""
@@ -287,8 +287,7 @@ class MessageStore(StoreReads):
                 size += draft.size_bytes
                 messages += draft.messages
             else:
-                self.check_draft(draft)
-                size += draft_size(draft, len(self._store_host))
+                size += self.check_draft(draft)
                 messages += 1
         if not together:
             return self.append_checked(drafts)

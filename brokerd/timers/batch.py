@@ -11,6 +11,7 @@ from operator import itemgetter
 from typing import Final
 
 from brokerd.delay.destinations import destination_of
+from brokerd.delay.ordinary import LEAST_TOGETHER, MOST_DECODED
 from brokerd.journal.record_log import RecordLog
 from brokerd.metadata.service import MetadataService
 from brokerd.store.again import Copies
@@ -33,7 +34,7 @@ from brokerd.timers.codes import (
 from brokerd.timers.copies import delivered, name_of, place_of, rolled
 from brokerd.timers.cursor import Begin, TimerTable
 from brokerd.timers.far import Found
-from brokerd.timers.ordinary import Ordinary
+from brokerd.timers.ordinary import OrdinaryTimers
 from brokerd.timers.rolling import leg_before
 from remoting.errors import LogboomError, StorageError
 from remoting.names import TIMER_TOPIC
@@ -41,7 +42,6 @@ from remoting.record.codec import decode_record
 
 log = logging.getLogger(__name__)
 
-_LEAST_TOGETHER: Final = 4  # fewer are stored as fast one by one
 MAX_ASIDE: Final = 10_000
 MAX_RECALLED: Final = 200_000  # that still wait for their time, of each kind
 
@@ -96,17 +96,17 @@ class Batches:
         ends = list(accumulate(map(itemgetter(1), units)))
         count = max(1, bisect_right(ends, size_bytes))  # what is read at once is no larger than what is written
         units, offsets = units[:count], offsets[:count]
-        ordinary = self._ordinary(units, offsets) if count >= _LEAST_TOGETHER else None
-        at = 0
-        while at < len(units) and due_of(found[at][0]) < batch.least_rolled_ms:
-            end = self._end_of_ordinary(batch, ordinary, at, len(units))
+        ordinary = self._ordinary(units, offsets) if count >= LEAST_TOGETHER else None
+        at = decoded = 0
+        while at < count and decoded < MOST_DECODED and due_of(found[at][0]) < batch.least_rolled_ms:
+            end = self._end_of_ordinary(batch, ordinary, at, count)
             if end > at and ordinary is not None:
                 batch.offsets += offsets[at:end]
                 batch.drafts.append(ordinary.copies(at, end))
                 batch.due_ms += ordinary.due_ms(at, end)
                 batch.size_bytes += ends[end - 1] - (ends[at - 1] if at else 0)
             else:
-                end = at + 1
+                end, decoded = at + 1, decoded + 1
                 self._add(batch, offsets[at], units[at], now_ms, is_promised=False)
             batch.to = key_of(*found[end - 1])
             batch.taken = batch.entries = at = end
@@ -144,15 +144,15 @@ class Batches:
 
     # ---- inside
 
-    def _ordinary(self, units: Sequence[Unit], offsets: Sequence[int]) -> Ordinary | None:
+    def _ordinary(self, units: Sequence[Unit], offsets: Sequence[int]) -> OrdinaryTimers | None:
         """None when they cannot be read together."""
         try:
-            return Ordinary(self._log.look_again, units, offsets, self._metadata)
+            return OrdinaryTimers(self._log.look_again, units, offsets, self._metadata)
         except LogboomError as error:
             log.warning("timers from queue offset %d on are read one by one: %s", offsets[0], error)
             return None
 
-    def _end_of_ordinary(self, batch: Batch, ordinary: Ordinary | None, begin: int, end: int) -> int:
+    def _end_of_ordinary(self, batch: Batch, ordinary: OrdinaryTimers | None, begin: int, end: int) -> int:
         """Up to where the entries from `begin` on are ordinary."""
         if ordinary is None:
             return begin

@@ -1,7 +1,4 @@
-"""Delivering on the master: when, how much at once, and what becomes of what cannot be delivered now.
-
-Each turn of the loop delivers one batch at most, and the next follows in another turn, so that who sends meanwhile has his share.
-Batches do not wait for one another to be acknowledged, as long as not too much of them waits.
+"""Delivering on the master: when (`delay/pace.py`), how much at once, and what becomes of what cannot be delivered now.
 
 A timer that cannot be read or stored is set aside, and tried again for an hour, while the others go on.
 """
@@ -13,14 +10,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, NamedTuple
 
+from brokerd.delay.pace import InFlight, Pace
 from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
-from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.loop.scheduler import Scheduler
 from brokerd.store.again import Copies
-from brokerd.store.put_status import PutStatus
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.codes import due_of
 from brokerd.timers.copies import bare
@@ -81,25 +77,21 @@ class Delivery:
         self._table = batches.table
         self._batches = batches
         self._horizon = horizon
-        self._scheduler, self._now_ms = times
+        self._now_ms = times.now_ms
         self._settings = settings
-        self._timer: Timer | None = None
-        self._timer_at_ms = 0
-        self._life = 0
-        self._running = False
+        limit = InFlight(settings.in_flight_messages, settings.in_flight_bytes)
+        self._pace = Pace(times.scheduler, record_log, self._run, self._arm, limit, settings.retry_ms)
         self._own_from = 0  # what this broker appended as the master lies behind it
         self._others: Sequence[tuple[int, int]] = ()  # offset and due time of what it had not dispatched before
         self._promised: Sequence[int] = ()
         self._is_held = False
-        self._in_flight_messages = self._in_flight_bytes = 0
-        self._pause_until_ms = self._aside_at_ms = 0
+        self._aside_at_ms = 0
         self._one_by_one = 0  # entries of a batch that was refused as a whole
         self._aside_since_ms: dict[int, int] = {}
 
     def begin(self) -> None:
         """This broker is the master."""
-        self._life += 1
-        self._running = True
+        self._pace.begin()
         end = self._log.queue_range(TIMER_TOPIC, 0)[1]
         self._own_from = self._log.end_offset
         self._others = [
@@ -107,57 +99,46 @@ class Delivery:
         ]
         self._promised = self._batches.promised()
         self._is_held = False
-        self._in_flight_messages = self._in_flight_bytes = 0
-        self._pause_until_ms = self._aside_at_ms = self._one_by_one = 0
+        self._aside_at_ms = self._one_by_one = 0
         self._aside_since_ms.clear()
         self._horizon.begin(self._table.cursor)
         # what an earlier master announced goes before anything that clients send to this one
-        self._scheduler.call_soon(self._first_run, self._life)
+        self._pace.run_soon()
 
     def end(self) -> None:
         """It is not any more."""
-        self._running = False
-        self._life += 1
-        self._set_timer(None)
+        self._pace.end()
 
     def arrived(self, end: int, entry_codes: Sequence[int]) -> None:
         """Entries were dispatched, the last at queue offset `end - 1`."""
-        if self._running:
+        if self._pace.is_running:
             self._is_held = False
             self._horizon.arrived(end, entry_codes, self._table.cursor)
             self._arm()
 
     def truncated(self) -> None:
-        if self._running:
+        if self._pace.is_running:
             self._horizon.begin(self._table.cursor)
             self._arm()
 
     @property
     def near(self) -> int:
         """Entries in memory."""
-        return self._horizon.count if self._running else 0
+        return self._horizon.count if self._pace.is_running else 0
 
     @property
     def overdue_ms(self) -> int:
         """For how long the first one could have been delivered."""
-        first_ms = self._horizon.first_due_ms if self._running else None
+        first_ms = self._horizon.first_due_ms if self._pace.is_running else None
         return 0 if first_ms is None else max(0, self._now_ms() - first_ms)
 
     # ---- when
 
-    def _steady_ms(self) -> int:
-        return int(self._scheduler.time() * 1000)
-
-    def _first_run(self, life: int) -> None:
-        if life == self._life:
-            self._run()
-
     def _arm(self) -> None:
-        """See to it that the timer is set for what is to be done next."""
-        if self._running:
+        """See to it that what is to be done next is done in time."""
+        if self._pace.is_running:
             wait_ms = self._wait_ms()
-            steady_ms = self._steady_ms()
-            self._set_timer(None if wait_ms is None else max(steady_ms + wait_ms, self._pause_until_ms))
+            self._pace.run_at(None if wait_ms is None else self._pace.now_ms + wait_ms)
 
     def _wait_ms(self) -> int | None:
         waiting = self._log.queue_range(TIMER_TOPIC, 0)[1] > self._table.taken
@@ -165,42 +146,22 @@ class Delivery:
             return None
         waits_ms = [_LONGEST_WAIT_MS]
         now_ms = self._now_ms()
-        if not (self._is_full or self._is_held) and self._horizon.first_due_ms is not None:
+        if not (self._pace.is_full or self._is_held) and self._horizon.first_due_ms is not None:
             waits_ms.append(self._horizon.first_due_ms - now_ms)
         if (wants_ms := self._horizon.wants_at_ms()) is not None:
             waits_ms.append(wants_ms - now_ms)
         if self._table.aside:
-            waits_ms.append(self._aside_at_ms - self._steady_ms())
+            waits_ms.append(self._aside_at_ms - self._pace.now_ms)
         return 0 if self._promised else max(0, min(waits_ms))
-
-    def _set_timer(self, at_ms: int | None) -> None:
-        if self._timer is not None:
-            if at_ms == self._timer_at_ms:
-                return
-            self._timer.cancel()
-            self._timer = None
-        if at_ms is not None:
-            self._timer_at_ms = at_ms
-            wait_s = max(0.0, (at_ms + 1) / 1000 - self._scheduler.time())  # the reading is rounded down
-            self._timer = self._scheduler.call_later(wait_s, self._run)
 
     def _run(self) -> None:
         """One batch at most, and a portion of what is due later."""
-        self._set_timer(None)
-        now_ms, has_more = self._now_ms(), False
-        if self._steady_ms() >= self._pause_until_ms and not self._is_full:
-            has_more = self._deliver_some(now_ms)
+        now_ms = self._now_ms()
+        has_more = self._pace.may_append and self._deliver_some(now_ms)
         if self._horizon.load(now_ms) or has_more:
-            self._set_timer(max(self._steady_ms() - 1, self._pause_until_ms))
+            self._pace.run_at(self._pace.now_ms - 1)
         else:
             self._arm()
-
-    @property
-    def _is_full(self) -> bool:
-        settings = self._settings
-        return (
-            self._in_flight_messages >= settings.in_flight_messages or self._in_flight_bytes >= settings.in_flight_bytes
-        )
 
     # ---- what
 
@@ -209,7 +170,7 @@ class Delivery:
         if self._promised:
             self._deliver_promised(now_ms)
             return True
-        if self._table.aside and self._steady_ms() >= self._aside_at_ms:
+        if self._table.aside and self._pace.now_ms >= self._aside_at_ms:
             self._deliver_aside(now_ms)
         limit = 1 if self._one_by_one else self._settings.batch_messages
         found = self._horizon.first(now_ms + 1, limit)
@@ -217,7 +178,7 @@ class Delivery:
             return False
         may_pass_ms = self._may_pass_ms()
         if may_pass_ms is None:
-            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
+            self._pace.pause()
             return False
         passed = found[: bisect_right(found, may_pass_ms, key=lambda each: due_of(each[0]))]
         if not passed:
@@ -255,7 +216,7 @@ class Delivery:
 
     def _deliver_aside(self, now_ms: int) -> None:
         """Some of those that were set aside, each for itself."""
-        steady_ms = self._steady_ms()
+        steady_ms = self._pace.now_ms
         self._aside_at_ms = steady_ms + _ASIDE_EVERY_MS
         since_ms = {offset: self._aside_since_ms.get(offset, steady_ms) for offset in self._table.aside}
         for offset in sorted(since_ms, key=lambda each: since_ms[each])[:_ASIDE_AT_ONCE]:
@@ -274,13 +235,10 @@ class Delivery:
                 return self._append_otherwise(batch, now_ms, error)
             log.warning("timers are delivered later: %s", error)
             self.counters.failures += 1
-            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
+            self._pace.pause()
             return False
         self._count(batch, now_ms)
-        messages, size_bytes = len(batch.offsets), batch.size_bytes
-        self._in_flight_messages += messages
-        self._in_flight_bytes += size_bytes
-        self._log.when_acknowledged(end_offset, partial(self._acknowledged, self._life, messages, size_bytes))
+        self._pace.appended(end_offset, len(batch.offsets), batch.size_bytes)
         return True
 
     def _append_otherwise(self, batch: Batch, now_ms: int, error: LogboomError) -> bool:
@@ -314,12 +272,3 @@ class Delivery:
             counters.last_late_ms = max(0, now_ms - min(batch.due_ms))
         for due_ms, count in Counter(batch.due_ms).items():
             counters.late_s.observe(max(0, now_ms - due_ms) / 1000, count)
-
-    def _acknowledged(self, life: int, messages: int, size_bytes: int, status: PutStatus) -> None:
-        if life != self._life:
-            return
-        self._in_flight_messages -= messages
-        self._in_flight_bytes -= size_bytes
-        if status is not PutStatus.PUT_OK:  # too few replicas answer: more would not reach them either
-            self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
-        self._arm()

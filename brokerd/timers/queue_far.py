@@ -70,7 +70,7 @@ class QueueFar:
         while held < self._scanned:
             chunk = held // CHUNK
             stop = min((chunk + 1) * CHUNK, self._scanned)
-            if self._last[chunk] >= cursor.due_ms:
+            if Key(self._last[chunk], stop - 1) > cursor:  # a second may have millions, and all of them are delivered
                 codes = [code for _, _, code in self._read(held, stop)]
                 pending = (offset for offset, code in enumerate(codes, held) if key_of(code, offset) > cursor)
                 held = next(pending, stop)

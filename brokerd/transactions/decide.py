@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -78,8 +79,11 @@ def check_admission(table: OpenTransactions, size: int, settings: TransactionSet
         )
 
 
-def check_end(request: EndTransaction, record: Record | None, now_ms: int, settings: TransactionSettings) -> None:
-    """Raise RequestError when the decision cannot be about the record that it names, which is none, or none any more."""
+def check_end(
+    request: EndTransaction, record: Record | None, now_ms: int, settings: TransactionSettings
+) -> tuple[Record, Mapping[str, str]]:
+    """The half message that a decision is about, with its properties. Raises RequestError when it cannot be about the record that
+    it names, which is none, or not any more."""
     if record is None or record.topic != HALF_TOPIC:
         raise WrongTransaction(f"no half message starts at {request.physical_offset} of this broker's log")
     properties = record.property_map()
@@ -109,6 +113,7 @@ def check_end(request: EndTransaction, record: Record | None, now_ms: int, setti
         raise WrongTransaction(f"the commit log offset is wrong: the half message is at {record.physical_offset}")
     if request.unique_key is not None and properties.get(UNIQUE_KEY) != request.unique_key:
         raise WrongTransaction(f"the half message is not {request.unique_key!r}")
+    return record, properties
 
 
 def decide_due(half: Half, now_ms: int, log_end: int, move_up_bytes: int, settings: TransactionSettings) -> Due:

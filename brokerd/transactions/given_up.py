@@ -8,7 +8,7 @@ remembered, until the log is cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from brokerd.store.draft import Draft
@@ -29,7 +29,7 @@ _MOST_AT_ONCE: Final = 1 << 17  # entries looked at for one request; who wants t
 class GivenUpMessages:
     """Of one broker; only a master decides. `commit_draft` makes the message of a half message, or raises RequestError."""
 
-    def __init__(self, topics: TransactionTopics, commit_draft: Callable[[Record], Draft]) -> None:
+    def __init__(self, topics: TransactionTopics, commit_draft: Callable[[Record, Mapping[str, str]], Draft]) -> None:
         self._topics = topics
         self._commit_draft = commit_draft
         self._decisions: dict[int, Decision] = {}
@@ -72,7 +72,7 @@ class GivenUpMessages:
             if made.ended_as is not ended_as:
                 raise _refused(f"{made.by} decided {made.ended_as} about it already")
             return made.end_offset
-        drafts = [self._commit_draft(record)] if ended_as is EndedAs.COMMIT else []
+        drafts = [self._commit_draft(record, record.property_map())] if ended_as is EndedAs.COMMIT else []
         drafts.append(self._topics.decision(record, ended_as, by))
         return self._topics.log.append_placed(drafts)[-1].end_offset
 
@@ -116,7 +116,7 @@ class GivenUpMessages:
 
     def _describe(self, record: Record) -> GivenUp:
         properties = record.property_map()
-        half, decision = records.half_of(record), self._decisions.get(record.queue_offset)
+        half, decision = records.half_of(record, properties), self._decisions.get(record.queue_offset)
         return GivenUp(
             offset=record.queue_offset,
             key=half.unique_key,

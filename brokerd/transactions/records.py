@@ -162,9 +162,9 @@ def given_up_draft(record: Record) -> Draft:
     return _again(record, GIVEN_UP_TOPIC, 0)
 
 
-def commit_draft(record: Record) -> Draft:
-    """The message of a half message, for its own topic and queue."""
-    topic, queue_id = target_queue(record.property_map())
+def commit_draft(record: Record, properties: Mapping[str, str]) -> Draft:
+    """The message of a half message, whose properties these are, for its own topic and queue."""
+    topic, queue_id = target_queue(properties)
     draft = _again(without_secret(record), topic, queue_id)
     return draft._replace(
         sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK | SYS_TRANSACTION_COMMIT,
@@ -214,10 +214,10 @@ def done_offsets(record: Record) -> list[int]:
     return [int(text) for text in record.body.split(b",") if text.isdigit() and len(text) < 20]
 
 
-def half_of(record: Record) -> Half:
-    """What the table keeps of a stored half message."""
+def half_of(record: Record, properties: Mapping[str, str]) -> Half:
+    """What the table keeps of a stored half message, whose properties these are."""
     return _half(
-        decode_properties(record.properties),
+        properties,
         record.queue_offset,
         record.physical_offset,
         record.size,

@@ -6,7 +6,7 @@ of them may deliver the message twice, never lose it. Only a master serves; a re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from brokerd.journal.record_log import reason_of
@@ -172,17 +172,18 @@ class TransactionService:
     # ---- inside
 
     def _end(self, request: EndTransaction) -> int:
-        record = self._topics.read(request.physical_offset)
-        check_end(request, record, self._topics.now_ms(), self._settings.value)
-        assert record is not None
+        found = self._topics.read(request.physical_offset)
+        record, properties = check_end(request, found, self._topics.now_ms(), self._settings.value)
         is_commit = request.outcome is Outcome.COMMIT
         ended_as = EndedAs.COMMIT if is_commit else EndedAs.ROLLBACK
-        place_of_half = records.half_of(record)
-        ended = self.table.ended(place_of_half)
-        if self.table.find(place_of_half) is None and ended is not None and ended.ended_as is ended_as:
-            return ended.end_offset
-        half = self._find_open(record)
-        place = self._topics.close(half, ended_as, [self._commit_draft(record)] if is_commit else [])
+        place_of_half = records.half_of(record, properties)
+        half = self.table.find(place_of_half)
+        if half is None:
+            ended = self.table.ended(place_of_half)
+            if ended is not None and ended.ended_as is ended_as:
+                return ended.end_offset
+            raise _not_open(record)
+        place = self._topics.close(half, ended_as, [self._commit_draft(record, properties)] if is_commit else [])
         if is_commit:
             self.counters.committed += 1
         else:
@@ -204,16 +205,13 @@ class TransactionService:
         self._topics.log.when_acknowledged(end_offset, lambda status: done(_unless_acknowledged(status)))
 
     def _find_open(self, record: Record) -> Half:
-        half = self.table.find(records.half_of(record))
+        half = self.table.find(records.half_of(record, record.property_map()))
         if half is None:
-            raise WrongTransaction(
-                f"the transaction of the half message at {record.physical_offset} is not open: it was committed, rolled back, "
-                f"or given up after too many checks (then it is in {GIVEN_UP_TOPIC})"
-            )
+            raise _not_open(record)
         return half
 
-    def _commit_draft(self, record: Record) -> Draft:
-        draft = records.commit_draft(record)
+    def _commit_draft(self, record: Record, properties: Mapping[str, str]) -> Draft:
+        draft = records.commit_draft(record, properties)
         topic = self._topics.metadata.topic(draft.topic)
         if topic is None or topic.write_queue_nums < 1:
             raise RequestError(
@@ -223,6 +221,13 @@ class TransactionService:
         if draft.queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):  # it has fewer queues now
             draft = draft._replace(queue_id=draft.queue_id % topic.write_queue_nums)
         return self._to_waiting_draft(draft)
+
+
+def _not_open(record: Record) -> WrongTransaction:
+    return WrongTransaction(
+        f"the transaction of the half message at {record.physical_offset} is not open: it was committed, rolled back, "
+        f"or given up after too many checks (then it is in {GIVEN_UP_TOPIC})"
+    )
 
 
 def _unless_acknowledged(status: PutStatus) -> RequestError | None:

@@ -206,5 +206,5 @@ class TransactionTopics:
             if is_op:
                 self.table.apply_done(records.done_offsets(record), records.ended_as(record), end_offset)
             else:
-                self.table.apply_half(records.half_of(record))
+                self.table.apply_half(records.half_of(record, record.property_map()))
             self._applied_offset = end_offset

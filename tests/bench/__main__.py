@@ -3,10 +3,10 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, pop_ack, bulk_reads, replication, catch_up, failover, memory,
-in_flight, idle_clients, revival, ledger_turns, held_turns, placement_turns, state_turns, timers, many_queues, startup, viewers,
-spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When the
-time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or
-not: a run on a shared machine is read, not obeyed.
+in_flight, idle_clients, revival, ledger_turns, held_turns, placement_turns, state_turns, timers, copies, many_queues, startup,
+viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When
+the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met
+or not: a run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.bench import (
     bulk_reads,
     catch_up,
+    copies,
     failover,
     grpc_sends,
     held_turns,
@@ -67,6 +68,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "placement_turns": lambda: placement_turns.run(),
         "state_turns": lambda: state_turns.run(),
         "timers": lambda: timers.run(),
+        "copies": lambda: copies.run(),
         "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
         "viewers": lambda: viewers.run(options.viewers),

@@ -136,13 +136,13 @@ def _delivered_us(messages: int, *, decodes: bool) -> float:
         service.lead()
         turns.run(_AHEAD_MS - 1000)
         assert service.counters.delivered == 0
-        least = batch._LEAST_TOGETHER
-        batch._LEAST_TOGETHER = 1 << 30 if decodes else least  # type: ignore[misc]
+        least = batch.LEAST_TOGETHER
+        batch.LEAST_TOGETHER = 1 << 30 if decodes else least  # type: ignore[misc]
         began_s = time.process_time()
         turns.run(2000)
         _dispatch(store)
         took_s = time.process_time() - began_s
-        batch._LEAST_TOGETHER = least  # type: ignore[misc]
+        batch.LEAST_TOGETHER = least  # type: ignore[misc]
         assert service.counters.delivered == messages
         return 1e6 * took_s / messages
 

@@ -136,6 +136,24 @@ def test_what_is_not_dispatched_is_told_of_queue_0_of_a_topic(subject: Subject) 
     assert [unit[2] for unit in units] == [java_hash("b"), java_hash("add")]
 
 
+def test_a_record_follows_messages_with_nothing_between(subject: Subject) -> None:
+    log = subject.log
+    for number in range(40):  # also where a file of the store ends
+        end_offset = log.append_trailing([draft("T", b"a"), draft("T", b"b")], TOPIC, "end", b"%d" % number)
+        assert log.end_offset == end_offset
+    assert log.append_trailing([], TOPIC, "end", b"40") == log.end_offset
+    subject.dispatch()
+    ends = [record.physical_offset for record in records(log)]
+    assert [record.body for record in records(log)] == [b"%d" % number for number in range(41)]
+    for end, (first, second) in zip(ends[:-1], zip(*[iter(records(log, "T"))] * 2, strict=True), strict=True):
+        assert first.physical_offset + first.size == second.physical_offset
+        assert second.physical_offset + second.size == end
+    before = log.end_offset
+    with pytest.raises(RequestError):
+        log.append_trailing([draft("T", b"x", -1)], TOPIC, "end", b"41")
+    assert log.end_offset == before
+
+
 def test_a_record_leads_messages_with_nothing_between(subject: Subject) -> None:
     log = subject.log
     for number in range(40):  # also where a file of the store ends

@@ -104,7 +104,7 @@ class Replay:
                 if kind != SNAPSHOT:
                     journals[record.topic].apply(kind, body, after)
             elif record.topic == HALF_TOPIC:
-                transactions.apply_half(half_of(record))
+                transactions.apply_half(half_of(record, record.property_map()))
             elif record.topic == OP_TOPIC:
                 transactions.apply_done(done_offsets(record))
             elif record.topic == SCHEDULE_TOPIC and (dispatched is None or after <= dispatched):

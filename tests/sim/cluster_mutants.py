@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -12,6 +12,7 @@ from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.waiting import WaitingLevel
 from brokerd.journal.journal import Journal
+from brokerd.metadata import records as metadata_records
 from brokerd.metadata.service import MetadataService
 from brokerd.pop.batch import Batch
 from brokerd.pop.finishing import Finishing
@@ -46,14 +47,17 @@ def _by_the_wall_clock(self: WaitingLevel, offset: int, due_ms: int, steady_ms: 
     return steady_ms + due_ms - wall_ms
 
 
-_append_due = Deliverer._append
+def _progress_first(self: MetadataService, messages: Sequence[Any], offsets: Mapping[Any, int]) -> int:
+    return self.journal.append_leading(*metadata_records.offsets(offsets, 0), messages)
 
 
-def _progress_first(self: Deliverer, due: Sequence[Any]) -> None:
-    offsets = self._uncommitted()
-    if offsets:
-        self._metadata.commit_now(offsets)
-    _append_due(self, due)
+_commit_behind = MetadataService.commit_behind
+
+
+def _progress_seldom(self: MetadataService, messages: Sequence[Any], offsets: Mapping[Any, int]) -> int:
+    if all(offset % 9 for offset in offsets.values()):
+        return self.journal._log.append_messages(messages)
+    return _commit_behind(self, messages, offsets)
 
 
 def _at_once(self: Journal, end_offset: int, done: Callable[[PutStatus], None]) -> None:
@@ -308,8 +312,16 @@ MUTANTS = (
         "progress first",
         "delay",
         "How far a delay level is delivered is in the log before the messages are.",
-        ((Deliverer, "_append", _progress_first),),
+        ((MetadataService, "commit_behind", _progress_first),),
         scenario(test_delivery.test_wherever_the_log_of_a_delivery_is_cut_the_next_master_delivers_what_is_missing),
+        within=1,
+    ),
+    Mutant(
+        "progress seldom",
+        "delay",
+        "Several batches of a delay level share the record that says how far it is delivered.",
+        ((MetadataService, "commit_behind", _progress_seldom),),
+        scenario(test_delivery.test_after_a_switch_only_the_last_batch_comes_again_however_many_are_in_flight),
         within=1,
     ),
     Mutant(

@@ -10,6 +10,7 @@ from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.members.streams import CommandStream
+from brokerd.native.library import Library
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
@@ -78,6 +79,7 @@ class AloneBroker:
         store: StoreSettings,
         host: bytes,
         clients: Clients | None = None,
+        library: Library | None = None,
         **settings: Any,
     ) -> None:
         self.disk = disk
@@ -85,7 +87,14 @@ class AloneBroker:
         given = (
             BrokerIdentity("c", "broker-a", host),
             CoreSettings(store, **settings),
-            Environment(disk, turns, turns.wall_ms, random.Random(1), random_bits=random.Random(2).getrandbits),
+            Environment(
+                disk,
+                turns,
+                turns.wall_ms,
+                random.Random(1),
+                library=library,
+                random_bits=random.Random(2).getrandbits,
+            ),
         )
         opened = open_store(*given)
         log = StoreReplicatedLog(opened, lambda: None)

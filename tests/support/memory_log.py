@@ -64,6 +64,9 @@ class MemoryRecordLog:
         places = self.append_placed([draft(topic, body, 0, tag=kind), *drafts_of(behind)])
         return places[0].end_offset, places[-1].end_offset
 
+    def append_trailing(self, ahead: Sequence[Draft | Copies], topic: str, kind: str, body: bytes) -> int:
+        return self.append_messages([*drafts_of(ahead), draft(topic, body, 0, tag=kind)])
+
     def append_messages(self, drafts: Sequence[Draft]) -> int:
         return self.append_placed(drafts)[-1].end_offset
 

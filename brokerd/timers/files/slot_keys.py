@@ -21,6 +21,7 @@ from brokerd.timers.files.timer_log import TimerLog
 _OFFSET_BITS: Final = 50
 _LARGE_CHUNK: Final = 1 << 13  # is not made larger: that would take more than a few milliseconds
 _NO_OFFSET: Final = 1 << 63
+_SAMPLES: Final = 1 << 13
 MOST_KEYS: Final = 1 << 21
 
 
@@ -109,9 +110,15 @@ class SlotKeys:
         self._chunks.append(keys)
 
     def _leave_out(self) -> None:
-        """Keep the earlier half."""
-        kept = array("Q", islice(merge(*self._chunks), self._most_keys // 2))
-        self._chunks, self._count, self._last_kept = [kept], len(kept), kept[-1]
+        """Keep the earlier half, or nearly so: where it ends is the middle of a sample, since to put millions of keys in order
+        would take half a second."""
+        every = max(1, self._count // _SAMPLES)
+        sample = sorted(key for chunk in self._chunks for key in chunk[every - 1 :: every])
+        self._last_kept = last = sample[len(sample) // 2]
+        for chunk in self._chunks:
+            del chunk[bisect_right(chunk, last) :]
+        self._chunks = [chunk for chunk in self._chunks if chunk]
+        self._count = sum(map(len, self._chunks))
 
     def take(self, after: Key, until_ms: int, limit: int, least_offset: int = 0) -> list[Key]:
         """The first of those gathered that are behind `after` and due before `until_ms`, of queue offsets from the least on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,8 +28,8 @@ QUEUES = 2
 class Broker(AloneBroker):
     """Master from the start; `disk` may be one that another broker wrote."""
 
-    def __init__(self, disk: MemoryDisk | None = None, delay: DelaySettings | None = None) -> None:
-        super().__init__(disk or MemoryDisk(), Turns(), SETTINGS, STORE_HOST, delay=delay or DelaySettings())
+    def __init__(self, disk: MemoryDisk | None = None, delay: DelaySettings | None = None, **more: Any) -> None:
+        super().__init__(disk or MemoryDisk(), Turns(), SETTINGS, STORE_HOST, delay=delay or DelaySettings(), **more)
         self.replica.become(Role.MASTER)
         self.change(lambda done: self.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
         self.change(lambda done: self.core.metadata.put_group(GroupConfig("g"), done))

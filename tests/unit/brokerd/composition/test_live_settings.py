@@ -144,7 +144,7 @@ def test_transactions_take_over_what_changed() -> None:
 def test_the_delay_levels_are_shown_under_both_names() -> None:
     shown = live(MemoryDisk(), "store.delay_levels=3s 1h").as_properties()
     assert shown["messageDelayLevel"] == shown["store.delay_levels"] == "3s 1h"
-    assert shown["delay.batch_messages"] == "64"
+    assert shown["delay.batch_messages"] == "128"
 
 
 def test_every_setting_is_shown_but_paths() -> None:

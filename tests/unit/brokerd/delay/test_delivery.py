@@ -153,8 +153,8 @@ def test_a_message_waits_for_too_few_replicas_and_comes_when_they_are_there() ->
     assert offset(broker, 1) == 1
 
 
-def test_the_next_batch_waits_for_the_last_to_be_acknowledged() -> None:
-    broker = Broker(delay=DelaySettings(batch_messages=4))
+def test_batches_follow_one_another_until_too_much_waits_to_be_acknowledged() -> None:
+    broker = Broker(delay=DelaySettings(batch_messages=2, in_flight_messages=4))
     for number in range(10):
         send(broker, b"%d" % number, 1)
     waits: list[Any] = []
@@ -163,58 +163,75 @@ def test_the_next_batch_waits_for_the_last_to_be_acknowledged() -> None:
     broker.turns.run(2000)
     broker.replica.is_taking = True
     broker.turns.run(20_000)
-    assert (len(bodies(broker)), len(waits)) == (4, 1)
-    waits.pop()(PutStatus.PUT_OK)
+    assert (len(bodies(broker)), len(waits)) == (4, 2)
+    waits.pop(0)(PutStatus.PUT_OK)
     broker.turns.run(2)
-    assert (len(bodies(broker)), len(waits)) == (8, 1)
-    waits.pop()(PutStatus.FLUSH_SLAVE_TIMEOUT)
+    assert (len(bodies(broker)), len(waits)) == (6, 2)
+    waits.pop(0)(PutStatus.FLUSH_SLAVE_TIMEOUT)
     broker.turns.run(900)
-    assert len(bodies(broker)) == 8, "where nobody acknowledges it pauses"
+    assert len(bodies(broker)) == 6, "where nobody acknowledges it pauses"
     broker.turns.run(200)
-    assert len(bodies(broker)) == 10
+    assert (len(bodies(broker)), len(waits)) == (8, 2)
+    while waits:
+        waits.pop()(PutStatus.PUT_OK)
+        broker.turns.run(2)
+    assert bodies(broker) == [b"%d" % number for number in range(10)]
 
 
-def test_a_crash_between_the_messages_and_their_record_delivers_them_again_and_loses_none() -> None:
+def test_after_a_switch_only_the_last_batch_comes_again_however_many_are_in_flight() -> None:
+    """Those before it have their records in the log, and these were cut or kept with them."""
+
+    def in_flight() -> tuple[Broker, int]:
+        broker = Broker(delay=DelaySettings(batch_messages=3))
+        for number in range(9):
+            send(broker, b"%d" % number, 1)
+        before = broker.core.store.commitlog.end_offset
+        broker.core.appends.wait = lambda position, callback: None
+        broker.replica.is_taking = False
+        broker.turns.run(1500)
+        broker.replica.is_taking = True
+        broker.turns.run(1500)
+        assert len(bodies(broker)) == 9
+        return broker, before
+
+    broker, before = in_flight()
+    log = broker.core.store.commitlog
+    cuts = [each for each in range(before, log.end_offset + 1) if log.is_record_boundary(each)]
+    assert len(cuts) >= 9 + 3 + 1
+    most_repeated = 0
+    for cut in cuts:
+        broker, _ = in_flight()
+        broker.replica.become(Role.FENCED)
+        broker.core.store.truncate(cut)
+        broker.replica.confirm_offset = cut
+        broker.replica.become(Role.MASTER, 2)
+        repeated = len(bodies(broker)) - (offset(broker, 1) or 0)
+        broker.turns.run(2000)
+        came = bodies(broker)
+        assert list(dict.fromkeys(came)) == [b"%d" % number for number in range(9)], f"cut at {cut}"
+        assert len(came) == 9 + repeated
+        assert repeated <= 3
+        most_repeated = max(most_repeated, repeated)
+    assert most_repeated == 3, "the messages are in the log before their record"
+
+
+def test_a_refused_record_takes_its_messages_with_it() -> None:
     broker = Broker()
     send(broker, b"x", 1)
     broker.turns.run(990)
-    refused = RequestError(codes.SYSTEM_ERROR, "no room")
-
-    def refuse(_offsets: object) -> int:
-        raise refused
-
-    commit = broker.core.metadata.commit_now
-    broker.core.metadata.commit_now = refuse  # type: ignore[method-assign]
-    broker.turns.run(100)
-    assert bodies(broker) == [b"x"]
-    assert offset(broker, 1) is None
-    broker.turns.run(5000)
-    assert bodies(broker) == [b"x"], "while this master lives it knows what it delivered"
-    end = broker.core.store.commitlog.end_offset
-    broker.replica.become(Role.REPLICA, 2)
-    broker.core.metadata.commit_now = commit  # type: ignore[method-assign]
-    broker.replica.become(Role.MASTER, 3)
-    broker.turns.run(100)
-    assert bodies(broker) == [b"x", b"x"]
-    assert offset(broker, 1) == 1
-    assert broker.core.store.commitlog.end_offset > end
-
-
-def test_a_refused_record_is_written_when_the_log_takes_it_again() -> None:
-    broker = Broker()
-    send(broker, b"x", 1)
-    broker.turns.run(990)
-    commit = broker.core.metadata.commit_now
+    commit = broker.core.metadata.commit_behind
     calls = 0
 
-    def refuse_once(offsets: Any) -> int:
+    def refuse_once(*given: Any) -> int:
         nonlocal calls
         calls += 1
         if calls == 1:
             raise RequestError(codes.SYSTEM_ERROR, "no room")
-        return commit(offsets)
+        return commit(*given)
 
-    broker.core.metadata.commit_now = refuse_once  # type: ignore[method-assign]
+    broker.core.metadata.commit_behind = refuse_once  # type: ignore[method-assign]
+    broker.turns.run(100)
+    assert (bodies(broker), offset(broker, 1), broker.core.schedule.state().failures) == ([], None, 1)
     broker.turns.run(2000)
     assert (bodies(broker), offset(broker, 1), calls) == ([b"x"], 1, 2)
 
@@ -330,6 +347,8 @@ def test_a_message_as_large_as_a_record_can_be_is_delivered_without_what_was_add
     (record,) = stored(broker, name, 0)
     assert record.body == body
     assert record.property_map() == {"UNIQ_KEY": "U"}
+    assert offset(broker, 1) == 1, "its record had no room beside it, and followed"
+    assert broker.core.schedule.state().failures == 0
 
 
 def test_the_log_is_kept_from_the_first_message_that_waits() -> None:

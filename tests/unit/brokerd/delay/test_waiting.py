@@ -160,3 +160,28 @@ def test_a_cut_forgets_what_it_took() -> None:
     assert machine.lateness_ms(4, 20_000) == 0
     machine.level.cut(0)
     assert (machine.level.count, machine.level.position) == (0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40_000), st.integers(1, 5), st.booleans()), max_size=12),
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.integers(0, 500_000),
+    st.integers(-80_000, 80_000),
+)
+def test_as_many_are_released_together_as_one_by_one(
+    arrivals: list[tuple[int, int, bool]], known: int, position: int, later_ms: int, set_by_ms: int
+) -> None:
+    level, now_ms, due_ms = WaitingLevel(DELAY_MS, 0, 0), 0, [START_MS + DELAY_MS] * known
+    level.loaded_at_start(known)
+    for after_ms, count, stored_here in arrivals:
+        now_ms += after_ms
+        due_ms += [START_MS + now_ms + DELAY_MS + (set_by_ms if now_ms % 3 else 0)] * count
+        level.arrived(len(due_ms), due_ms[-1], now_ms, stored_here=stored_here)
+    now_ms += later_ms
+    level.move(min(position, level.end))
+    wall_ms = START_MS + now_ms + set_by_ms
+    each = [level.release_ms(n, due_ms[n], now_ms, wall_ms) <= now_ms for n in range(level.position, level.end)]
+    assert level.count_released(due_ms[level.position :], now_ms, wall_ms) == [*each, False].index(False)
+    some = due_ms[level.position : level.position + 3]
+    assert level.count_released(some, now_ms, wall_ms) == [*each[: len(some)], False].index(False)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.delay.rules import Target
-from brokerd.store.again import Again, Copies, Looked, PythonAgain
+from brokerd.delay import ordinary as levels
+from brokerd.delay.rules import Target, deliver
+from brokerd.store.again import Again, Copies, Looked, Names, PythonAgain
 from brokerd.store.draft import lay_out_draft
 from brokerd.store.log.derive import NO_RULES, RecordShape, derive
 from brokerd.store.native_again import NativeAgain, again_agrees
@@ -127,9 +128,9 @@ def pieces_of(looked: Looked) -> list[tuple[int, int]]:
     return [(begin, end) for begin, end in pairwise(edges) if looked.ordinary[begin]]
 
 
-def outcome_of(again: Again, content: bytes, units: list[Unit], run: Run) -> tuple[object, ...]:
+def outcome_of(again: Again, content: bytes, units: list[Unit], run: Run, names: Names = NAMES) -> tuple[object, ...]:
     """All that both have to agree in."""
-    looked = again.look(content, units, range(1000, 1000 + len(units)), NAMES)
+    looked = again.look(content, units, range(1000, 1000 + len(units)), names)
     targets = [Target(topic, queue_id % 5) for topic, queue_id in looked.groups]
     for begin, end in pieces_of(looked):
         place = again.lay_out(run, Copies(looked, begin, end, targets))
@@ -143,8 +144,8 @@ def outcome_of(again: Again, content: bytes, units: list[Unit], run: Run) -> tup
     return bytes(looked.ordinary), columns, b"".join(run.records), run.entries, sorted(run.next_offsets.items())
 
 
-def general_run(content: bytes, units: list[Unit], ordinary: bytes, run: Run) -> None:
-    """The ordinary ones as decoded messages."""
+def general_run(content: bytes, units: list[Unit], ordinary: bytes, run: Run, names: Names = NAMES) -> None:
+    """The ordinary ones as decoded messages, of timers or of delay levels."""
     at = 0
     for n, (_, size, _) in enumerate(units):
         if ordinary[n]:
@@ -152,7 +153,8 @@ def general_run(content: bytes, units: list[Unit], ordinary: bytes, run: Run) ->
             properties = record.property_map()
             target = Target(properties["REAL_TOPIC"], int(properties["REAL_QID"]) % 5)
             place = place_of(ROLLED if "TIMER_PLACE" in properties else 0, properties, 1000 + n)
-            assert lay_out_draft(run, delivered(record, target, place), HOST, NO_RULES, MOST_BYTES) is not None
+            draft = delivered(record, target, place) if names is NAMES else deliver(record, target)
+            assert lay_out_draft(run, draft, HOST, NO_RULES, MOST_BYTES) is not None
         at += size
 
 
@@ -160,16 +162,20 @@ def engines() -> tuple[PythonAgain, NativeAgain]:
     return PythonAgain(HOST, MOST_BYTES), NativeAgain(native_library(), HOST, MOST_BYTES)
 
 
+EACH_NAMES = pytest.mark.parametrize("names", [NAMES, levels.NAMES], ids=["timers", "levels"])
+
+
+@EACH_NAMES
 @pytest.mark.parametrize("seed", range(8))
-def test_ordinary_records_are_copied_as_their_decoded_messages_are_stored(seed: int) -> None:
+def test_ordinary_records_are_copied_as_their_decoded_messages_are_stored(seed: int, names: Names) -> None:
     rng = Random(seed)
     for _ in range(20):
         content, units = log_of(rng, rng.choice((1, 2, 9)), is_ordinary=True)
         for again in engines():
             runs = [run_of(Random(seed)) for _ in range(2)]
-            ordinary, _, records, entries, numbers = outcome_of(again, content, units, runs[0])
+            ordinary, _, records, entries, numbers = outcome_of(again, content, units, runs[0], names)
             assert ordinary == b"\1" * len(units)
-            general_run(content, units, ordinary, runs[1])
+            general_run(content, units, ordinary, runs[1], names)
             assert records == b"".join(runs[1].records)
             assert entries == runs[1].entries
             assert numbers == sorted(runs[1].next_offsets.items())
@@ -177,17 +183,20 @@ def test_ordinary_records_are_copied_as_their_decoded_messages_are_stored(seed: 
             assert derived.entries == entries
 
 
+@EACH_NAMES
 @pytest.mark.parametrize("seed", range(20))
-def test_both_leave_and_copy_the_same_of_unusual_records(seed: int) -> None:
+def test_both_leave_and_copy_the_same_of_unusual_records(seed: int, names: Names) -> None:
     rng, (twin, native) = Random(seed), engines()
     seen: set[int] = set()
     for _ in range(40):
         content, units = log_of(rng, rng.choice((1, 3, 12)), is_ordinary=False)
         runs = [run_of(Random(seed)) for _ in range(3)]
-        wanted, found = outcome_of(twin, content, units, runs[0]), outcome_of(native, content, units, runs[1])
+        wanted, found = (
+            outcome_of(again, content, units, run, names) for again, run in zip((twin, native), runs, strict=False)
+        )
         assert found == wanted, content.hex()
         assert isinstance(wanted[0], bytes)
-        general_run(content, units, wanted[0], runs[2])
+        general_run(content, units, wanted[0], runs[2], names)
         assert wanted[2] == b"".join(runs[2].records), content.hex()
         seen.update(wanted[0])
     assert seen == {0, 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.delay.rules import Target, deliver
+from brokerd.delay.rules import Target, bare, deliver
 from brokerd.pop import copies
 from brokerd.pop.requests import PoppedMessage
 from brokerd.processors.pop.answers import with_deliveries, with_handle
@@ -29,8 +29,8 @@ RECORD = decode_record(ENCODED)
 COPIES = {
     "again": Draft.again(RECORD),
     "delivered": deliver(RECORD, Target("T", 0)),
-    "delivered bare": deliver(RECORD, Target("T", 0), bare=True),
-    "committed": commit_draft(RECORD),
+    "delivered bare": bare(deliver(RECORD, Target("T", 0))),
+    "committed": commit_draft(RECORD, RECORD.property_map()),
     "given up": given_up_draft(RECORD),
     "checked": successor_draft(RECORD, 3, 1),
     "popped in vain": copies.retry_copy("g", RECORD.topic, ENCODED, 2, 5),

@@ -236,6 +236,26 @@ def test_a_turn_reads_a_few_thousand_entries() -> None:
     assert turns >= 8
 
 
+def test_what_the_log_has_to_keep_is_found_without_reading_the_millions_that_are_delivered() -> None:
+    queue = Queue()
+    queue.codes = [encode_code(1000 + number % 2, MESSAGE) for number in range(10 * queue_far.CHUNK)]
+    reads = 0
+
+    def read(start: int, count: int) -> Sequence[tuple[int, int, int]]:
+        nonlocal reads
+        found = [(0, 0, code) for code in queue.codes[start : start + count]]
+        reads += len(found)
+        return found
+
+    far = QueueFar(queue.range, read)
+    while far.step():
+        pass
+    reads, last = 0, 9 * queue_far.CHUNK + 77
+    assert far.held_queue_offset(Key(1001, last)) == last + 2
+    assert reads <= queue_far.CHUNK
+    assert far.held_queue_offset(Key(1001, len(queue.codes))) == len(queue.codes)
+
+
 # ---- the table
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.store.put_status import PutStatus
+from brokerd.timers import batch
 from brokerd.timers.codes import DUE_MS, LEG_MS, PLACE, ROLL_TIMES
 from brokerd.timers.interface import Recalled
 from brokerd.timers.settings import TimerSettings
@@ -16,7 +17,7 @@ from remoting import codes
 from remoting.errors import InvalidParameter, RequestError, StorageError
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record, decode_record
-from tests.support.memory_log import MemoryRecordLog
+from tests.support.memory_log import MemoryRecordLog, drafts_of
 from tests.support.turns import Turns
 from tests.unit.brokerd.timers.world import TOPIC, Node
 
@@ -231,6 +232,26 @@ def test_promised_ones_that_cannot_be_stored_together_come_one_by_one() -> None:
     heir.illegal = None
     broker.turns.run(20_000)
     assert sorted(broker.delivered) == ["a", "bad", "c"]
+
+
+def test_no_more_are_decoded_in_one_write_than_a_turn_of_the_loop_has_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "MOST_DECODED", 5)
+    broker = Alone(batch_messages=100)
+    for number in range(24):
+        broker.put_in(
+            f"k{number}", 1000, KEYS="a\x01b" if number % 2 else "ab"
+        )  # a value with the sign that begins one
+    written: list[int] = []
+    append = broker.log.append_leading
+
+    def watched(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
+        written.append(len(drafts_of(behind)))
+        return append(topic, kind, body, behind)
+
+    broker.log.append_leading = watched  # type: ignore[method-assign]
+    broker.turns.run(2000)
+    assert written == [10, 10, 4]
+    assert broker.delivered == [f"k{number}" for number in range(24)]
 
 
 def test_one_whose_topic_is_gone_is_dropped() -> None:

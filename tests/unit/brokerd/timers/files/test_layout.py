@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers
 
-from brokerd.timers.codes import MAX_DUE_MS, MESSAGE, RECALL, Key
+from brokerd.timers.codes import MAX_DUE_MS, MESSAGE, RECALL, Key, key_of
 from brokerd.timers.files.layout import (
     LOG_DIRECTORY,
     WHEEL_PATH,
@@ -20,6 +20,7 @@ from brokerd.timers.files.layout import (
     slot_for,
 )
 from brokerd.timers.files.page import MOST_FILES, PATH, Page, decode_page, encode_page
+from brokerd.timers.files.slot_keys import SlotKeys
 from brokerd.timers.files.source import Origin
 from remoting.java_hash import java_hash
 from tests.support.disks import MemoryDisk
@@ -194,17 +195,36 @@ def test_a_timer_of_another_round_waits_for_its_place() -> None:
     assert ask(files, queue.cursor) == [(queue.codes[1], 1)]
 
 
-def test_millions_in_a_second_are_found_in_portions() -> None:
+@pytest.mark.parametrize("spread", [7919, 1, -1, 0])
+def test_millions_in_a_second_are_found_in_portions(spread: int) -> None:
     disk, queue = MemoryDisk(), ListedQueue()
     files = open_files(disk, queue, clean=True)
     for number in range(200):
-        queue.add(SLOT_MS + 1 + number * 7919 % 1000)
+        queue.add(SLOT_MS + 1 + number * spread % 1000)
     follow(files, queue)
     files._reads._most_keys = 16
     found = ask(files, limit=50)
     assert found == queue.expected(Key(0, 0), 1 << 50, 50, 200)
     assert ask(files) == queue.expected(Key(0, 0), 1 << 50, 1000, 200)
     assert ask(files, until_ms=SLOT_MS + 300) == queue.expected(Key(0, 0), SLOT_MS + 300, 1000, 200)
+
+
+@pytest.mark.parametrize("spread", [7919, 1, -1, 0])
+def test_no_more_keys_of_a_second_are_kept_than_said(spread: int) -> None:
+    disk, queue = MemoryDisk(), ListedQueue()
+    files = open_files(disk, queue, clean=True)
+    for number in range(3000):
+        queue.add(SLOT_MS + 1 + number * spread % 1000)
+    follow(files, queue)
+    slot = files._pending.wheel.slot(SLOT_MS)
+    keys = SlotKeys(files._pending.log, SLOT_MS, Key(0, 0), 500)
+    while keys.gather(slot, 30) == 30:
+        assert keys._count == sum(map(len, keys._chunks)) <= 500 < files.applied
+    found = keys.take(Key(0, 0), 1 << 50, 3000)
+    first = queue.expected(Key(0, 0), 1 << 50, 3000, files.applied)
+    assert len(found) >= 200
+    assert found == [key_of(*each) for each in first[: len(found)]]
+    assert not keys.has_all_before(1 << 50)
 
 
 def test_what_comes_while_a_question_is_answered_is_in_the_answer() -> None:
