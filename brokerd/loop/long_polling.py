@@ -13,7 +13,7 @@ client that waits very often gets no more by that, and when the table is full, n
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -86,7 +86,7 @@ class _Clients(Generic[T]):
 
     def in_turns(self) -> Iterator[Waiter[T]]:
         """Nothing may change meanwhile."""
-        left = [iter(own) for own in self.by_client.values()]
+        left: Iterable[Iterator[Waiter[T]]] = map(iter, self.by_client.values())  # who wants a few looks at so many
         while left:
             again = []
             for own in left:

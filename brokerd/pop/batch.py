@@ -132,7 +132,9 @@ class Batch(ABC):
 
     def remaining_places(self) -> list[int]:
         remaining = self.remaining
-        return [place for place in range(self.count) if remaining >> place & 1]
+        if remaining == 1:
+            return [0]
+        return [place for place in range(remaining.bit_length()) if remaining >> place & 1]
 
     def remaining_offsets(self) -> list[int]:
         return [self.offset_at(place) for place in self.remaining_places()]

@@ -19,6 +19,7 @@ from brokerd.pop.blocks import (
     CLIENT,
     FLAGS,
     GROUPED,
+    INT64,
     NAMED,
     ONCE,
     ORDERED,
@@ -28,6 +29,8 @@ from brokerd.pop.blocks import (
     ROW_BYTES,
     ROWS,
     STATE,
+    TIMER,
+    TIMERS,
     UINT32,
     Block,
     Resumed,
@@ -38,6 +41,12 @@ from brokerd.pop.records import Pop
 
 _TIGHT: Final = 32  # a block of so few rows is left as it is
 _UINT64: Final = 1 << 64
+
+
+# Of messages that were finished: how many; whether their batch is done; and remembered, as it is if a client finished some of it;
+# whether it waited to be taken again.
+Finished = tuple[int, bool, bool, bool]
+_NOTHING: Final[Finished] = (0, False, False, False)
 
 
 class Keeper(Protocol):
@@ -67,7 +76,7 @@ class Common:
 class Batches(Mapping[int, Batch]):
     """Changed by `QueueLedger` and by what is seen of a batch."""
 
-    __slots__ = ("_common", "_count", "_done", "_firsts", "_names", "blocks", "loose", "queue")
+    __slots__ = ("_common", "_count", "_done", "_firsts", "_last_found", "_names", "blocks", "loose", "queue")
 
     def __init__(self, queue: Queue, common: Common) -> None:
         self.queue = queue
@@ -78,6 +87,8 @@ class Batches(Mapping[int, Batch]):
         self._done: dict[int, LooseBatch] = {}  # remembered ones
         self._names: dict[int, str] = {}  # attempt ids of rows
         self._count = 0
+        # what is looked for next is often right behind it, if it is still there
+        self._last_found = Block(queue.number, None), 0
 
     # ---- open batches
 
@@ -107,6 +118,15 @@ class Batches(Mapping[int, Batch]):
             return loose
         found = self.find(pop_time_ms)
         return PackedBatch(self, *found) if found is not None and found[0].remaining(found[1]) else default
+
+    def returned(self, pop_time_ms: int, ticket: int) -> Batch | None:
+        """The open batch that waits to be taken again with that ticket."""
+        found = self.find(pop_time_ms)
+        if found is None:
+            loose = self.loose.get(pop_time_ms)
+            return loose if loose is not None and loose.timer_ms == ticket else None
+        timer_ms, remaining = TIMERS.unpack_from(found[0].rows, found[1] * ROW_BYTES)
+        return PackedBatch(self, *found) if timer_ms == ticket and remaining else None
 
     def first_held(self) -> int | None:
         """The earliest pop time of what does not wait to be taken again; None without any."""
@@ -201,33 +221,35 @@ class Batches(Mapping[int, Batch]):
         else:
             self._drop(pop_time_ms)
 
-    def finish_row(self, pop_time_ms: int, mask: int, *, acked: bool) -> tuple[int, bool, bool] | None:
-        """Finish messages of a batch that is nothing but a row: no lease, attempt or group has it, and it does not wait to be
-        taken again. Returns how many they are, and whether the batch is done, and remembered, as it is if a client finished some
-        of it. None = it is another one. `QueueLedger.finish` and `end` do the same, with several looks at the row."""
+    def finish_row(self, pop_time_ms: int, mask: int, *, acked: bool) -> Finished | None:
+        """Finish messages of a batch that is nothing but a row: no lease, attempt or group has it. None = it is another one.
+        `QueueLedger.finish` and `end` do the same, with several looks at the row."""
         found = self.find(pop_time_ms) if pop_time_ms not in self.loose else None
         if found is None:
             return None
         block, at = found[0], found[1] * ROW_BYTES
         timer_ms, client, _, remaining, before, _, flags = STATE.unpack_from(block.rows, at)
-        if client or timer_ms > NEVER_MS or flags & (NAMED | GROUPED):
+        if client or flags & (NAMED | GROUPED):
             return None
         mask &= remaining
         if not mask:
-            return 0, False, False
+            return _NOTHING
+        was_returned = timer_ms > NEVER_MS
         self.changes(block)
         UINT32.pack_into(block.rows, at + REMAINING, remaining ^ mask)
         if acked:
             before |= mask
             UINT32.pack_into(block.rows, at + ACKED, before)
         if remaining != mask:
-            return mask.bit_count(), False, False
+            return mask.bit_count(), False, False, was_returned
         self._count -= 1
         if before:
+            INT64.pack_into(block.rows, at + TIMER, NEVER_MS)
             block.rows[at + FLAGS] = flags | REMEMBERED
         else:
-            self._drop(pop_time_ms)
-        return mask.bit_count(), True, bool(before)
+            block.live -= 1
+            self._shrink(block, pop_time_ms)
+        return mask.bit_count(), True, bool(before), was_returned
 
     def forget(self, pop_time_ms: int) -> None:
         """A batch that is done is remembered no more."""
@@ -266,20 +288,25 @@ class Batches(Mapping[int, Batch]):
     # ---- for what is seen of a batch
 
     def find(self, pop_time_ms: int) -> tuple[Block, int] | None:
-        place = bisect_right(self._firsts, pop_time_ms) - 1
-        if place < 0:
-            return None
-        block = self.blocks[place]
-        times, rows = block.times, block.rows
-        number = bisect_left(times, pop_time_ms)
-        if number == len(times) or times[number] != pop_time_ms:
-            return None
-        at = number * ROW_BYTES
+        block, number = self._last_found
+        number += 1
+        times = block.times
+        if number >= len(times) or times[number] != pop_time_ms:
+            place = bisect_right(self._firsts, pop_time_ms) - 1
+            if place < 0:
+                return None
+            block = self.blocks[place]
+            times = block.times
+            number = bisect_left(times, pop_time_ms)
+            if number == len(times) or times[number] != pop_time_ms:
+                return None
+        rows, at = block.rows, number * ROW_BYTES
         if not (UINT32.unpack_from(rows, at + REMAINING)[0] or rows[at + FLAGS] & REMEMBERED):
             return None
         if block.resumed is not self._common.resumed:
             block.resume(self._common.resumed)
-        return block, number
+        self._last_found = found = block, number
+        return found
 
     def client_id(self, number: int) -> str:
         return self._common.leases.client_id(number)
@@ -309,15 +336,19 @@ class Batches(Mapping[int, Batch]):
 
     def _drop(self, pop_time_ms: int) -> None:
         """A row is neither open nor remembered any more."""
-        at = bisect_right(self._firsts, pop_time_ms) - 1
-        block = self.blocks[at]
+        block = self.blocks[bisect_right(self._firsts, pop_time_ms) - 1]
         block.live -= 1
         if block.rows[block.find(pop_time_ms) * ROW_BYTES + FLAGS] & NAMED:
             del self._names[pop_time_ms]
+        self._shrink(block, pop_time_ms)
+
+    def _shrink(self, block: Block, pop_time_ms: int) -> None:
+        """The block of that row has a live one less."""
         if not block.live:
             self.changes(block)
             block.clear()
             if block is not self.blocks[-1]:
+                at = bisect_right(self._firsts, pop_time_ms) - 1
                 del self.blocks[at], self._firsts[at]
         elif 2 * block.live < len(block.times) and len(block.times) > _TIGHT:
             self.changes(block)

@@ -8,17 +8,18 @@ A row is open while something of it is unfinished (`REMAINING`), then it is gone
 that are gone stay until half of the block is; then the others move together. So nobody keeps the number of a row: a batch is
 named by its pop time.
 
-What many rows would need an entry for each of is kept for the block: `earliest_ms` is not later than the timer of any open row,
-but for those up to `looked_to_ms`, which the ledger's timers have one by one; `lowest` is not above any unfinished offset. While
-the offsets of a block ascend as its pop times do, which they do unless messages come again, `head` is its first row that may be
-open, and nothing has to be looked for.
+What many rows would need an entry for each of is kept for the block: the ledger's timers have one for its earliest timer. Rows
+whose timers are not behind `looked_to_ms` are in `near`, (timer, pop time) ascending, with some that are outdated; `later_ms` is
+not later than the timer of any other open row. `lowest` is not above any unfinished offset. While the offsets of a block ascend
+as its pop times do, which they do unless messages come again, `head` is its first row that may be open, and nothing has to be
+looked for.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -50,9 +51,13 @@ UINT32: Final = Struct("<I")
 ONCE: Final = 0xFFFF_FFFF  # deliveries of what was delivered for the first time, and says nothing of it
 
 _OFFSETS: Final = Struct("<q56xI6x")  # first, remaining
-_TIMERS: Final = Struct("<40xq16xI6x")  # timer, remaining
+TIMERS: Final = Struct("<40xq16xI6x")  # timer, remaining
 STATE: Final = Struct("<40xq8xIIIIBB")  # timer, client, deliveries, remaining, acked, count, flags
 _TIMES: Final = Struct("<8xq16xqqqI4xI6x")  # invisible time, due, timer, lease end, client, remaining
+_LIVE: Final = Struct("<64xI5xB")  # remaining, flags
+_FIRING: Final = Struct("<qq24xq8xIII5xB")  # first, invisible time, timer, client, deliveries, remaining, flags
+
+DueRow = tuple[int, int, int, int]  # pop time, first offset, remaining, deliveries
 
 
 class Resumed(NamedTuple):
@@ -70,17 +75,27 @@ class Resumed(NamedTuple):
         return due_ms, lease_end_ms
 
 
+class Fired(NamedTuple):
+    """What of a block is due: `rows` that are nothing but a batch which comes again, as no client leases it, no message group
+    waits for it, and it does not leave; the pop times of the `others`; and how many messages all of them have."""
+
+    rows: list[DueRow]
+    others: list[int]
+    messages: int
+
+
 class Block:
     """Rows of one queue. `live` of them are open or remembered. Its times are of the mastership that began with `resumed`."""
 
     __slots__ = (
-        "earliest_ms",
         "end_offset",
         "head",
         "is_ascending",
+        "later_ms",
         "live",
         "looked_to_ms",
         "lowest",
+        "near",
         "queue_number",
         "resumed",
         "rows",
@@ -99,8 +114,7 @@ class Block:
         del self.times[:]
         del self.rows[:]
         self.live = 0
-        self.earliest_ms = NEVER_MS
-        self.looked_to_ms = 0
+        self.look_again(NEVER_MS)
         self.lowest = NEVER_MS
         self.is_ascending = True
         self.head = 0
@@ -143,11 +157,7 @@ class Block:
     def tighten(self) -> None:
         """Move the live rows together."""
         rows, times = self.rows, self.times
-        kept = [
-            number
-            for number in range(len(times))
-            if self.remaining(number) or rows[number * ROW_BYTES + FLAGS] & REMEMBERED
-        ]
+        kept = [number for number, (rest, flags) in enumerate(_LIVE.iter_unpack(rows)) if rest or flags & REMEMBERED]
         self.times = array("q", [times[number] for number in kept])
         self.rows = bytearray().join(rows[number * ROW_BYTES : (number + 1) * ROW_BYTES] for number in kept)
         self.head = 0
@@ -179,14 +189,76 @@ class Block:
             if self.remaining(number):
                 yield number
 
-    def timers(self) -> list[tuple[int, int]]:
-        """(timer, pop time) of the open rows whose timer is on."""
-        found = zip(_TIMERS.iter_unpack(self.rows), self.times, strict=True)
-        return [(timer_ms, pop_time_ms) for (timer_ms, rest), pop_time_ms in found if rest and timer_ms < NEVER_MS]
+    # ---- timers
+
+    @property
+    def earliest_ms(self) -> int:
+        """Not later than the timer of any open row."""
+        return self.near[0][0] if self.near else self.later_ms
+
+    def look_again(self, at_ms: int) -> None:
+        """The timers of the rows are not known until somebody looks."""
+        self.near: list[tuple[int, int]] = []
+        self.later_ms = at_ms
+        self.looked_to_ms = 0
+
+    def look(self, to_ms: int) -> None:
+        """Know the timers up to a time, and the first one behind it."""
+        near, later_ms = [], NEVER_MS
+        for (timer_ms, rest), pop_time_ms in zip(TIMERS.iter_unpack(self.rows), self.times, strict=True):
+            if not rest or timer_ms >= NEVER_MS:
+                continue
+            if timer_ms <= to_ms:
+                near.append((timer_ms, pop_time_ms))
+            elif timer_ms < later_ms:
+                later_ms = timer_ms
+        near.sort()
+        self.near, self.later_ms, self.looked_to_ms = near, later_ms, to_ms
+
+    def note_timer(self, pop_time_ms: int, timer_ms: int) -> None:
+        """The timer of a row was set."""
+        if timer_ms <= self.looked_to_ms:
+            insort(self.near, (timer_ms, pop_time_ms))
+        elif timer_ms < self.later_ms:
+            self.later_ms = timer_ms
+
+    def fire(self, now_ms: int, limit: int) -> Fired:
+        """The near rows that are due, with `limit` messages or a few more; their timers are off then."""
+        due: list[DueRow] = []
+        others: list[int] = []
+        rows = self.rows
+        passed = messages = 0
+        number = -1
+        for timer_ms, pop_time_ms in self.near:
+            if timer_ms > now_ms or messages >= limit:
+                break
+            passed += 1
+            number = self._behind(number, pop_time_ms)
+            if number < 0:
+                continue
+            at = number * ROW_BYTES
+            first, invisible_ms, set_ms, client, deliveries, rest, flags = _FIRING.unpack_from(rows, at)
+            if set_ms != timer_ms or not rest:
+                continue
+            INT64.pack_into(rows, at + TIMER, NEVER_MS)
+            messages += rest.bit_count()
+            if client or flags & GROUPED or invisible_ms < 0 or not deliveries:
+                others.append(pop_time_ms)
+            else:
+                due.append((pop_time_ms, first, rest, 1 if deliveries == ONCE else deliveries))
+        del self.near[:passed]
+        return Fired(due, others, messages)
+
+    def number_timers(self, due: Sequence[DueRow], first: int) -> None:
+        """Set the timers of rows, each one more than the one before."""
+        number = -1
+        for timer_ms, (pop_time_ms, _, _, _) in enumerate(due, first):
+            number = self._behind(number, pop_time_ms)
+            INT64.pack_into(self.rows, number * ROW_BYTES + TIMER, timer_ms)
 
     def first_held(self) -> int | None:
         """The earliest pop time of a row that is open and does not wait to be taken again; None without any."""
-        for number, (timer_ms, rest) in enumerate(_TIMERS.iter_unpack(self.rows)):
+        for number, (timer_ms, rest) in enumerate(TIMERS.iter_unpack(self.rows)):
             if rest and timer_ms <= NEVER_MS:
                 return self.times[number]
         return None
@@ -207,3 +279,11 @@ class Block:
                     INT64.pack_into(rows, at + DUE, new_due_ms)
                     INT64.pack_into(rows, at + TIMER, new_due_ms)
                     INT64.pack_into(rows, at + LEASE_END, new_end_ms)
+
+    # ---- inside
+
+    def _behind(self, number: int, pop_time_ms: int) -> int:
+        """As `find`, for what is usually right behind the row of that number."""
+        number += 1
+        times = self.times
+        return number if number < len(times) and times[number] == pop_time_ms else self.find(pop_time_ms)

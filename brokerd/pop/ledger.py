@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from brokerd.metadata.records import unknown_kind
@@ -32,7 +33,7 @@ from brokerd.pop.order.group_order import decode_hashes
 from brokerd.pop.queue_ledger import QueueLedger
 from brokerd.pop.returned import Returned
 from brokerd.pop.snapshots import Frozen, rows_of
-from brokerd.pop.timers import Timers
+from brokerd.pop.timers import Due, DueRows, Timers
 
 REMEMBERED: Final = 16_384
 
@@ -51,7 +52,7 @@ class PopLedger:
         self._closed: deque[tuple[QueueLedger, int]] = (
             deque()
         )  # what queues remember, in the order in which it was done
-        self._returned = Returned(self._named)
+        self._returned = Returned(self._ticketed)
         self._frozen: Frozen | None = None
 
     # ---- reading
@@ -123,10 +124,19 @@ class PopLedger:
         """When `expire` has something to do; NEVER_MS when never."""
         return self._timers.next_ms()
 
-    def expire(self, now_ms: int, limit: int) -> list[Batch]:
+    def expire(self, now_ms: int, limit: int) -> Due:
         """Batches whose timer fired, with `limit` messages or a few more. Each must be renewed, deferred, given back or finished;
         its timer is off until then. There may be none, and yet more to do at once."""
         return self._timers.expire(now_ms, limit)
+
+    def queue_of(self, due: DueRows) -> QueueLedger:
+        """The queue of rows that are due, as long as nothing else has changed."""
+        return self._by_number[due.block.queue_number]
+
+    def batches_of(self, due: DueRows) -> list[Batch]:
+        """The same rows as batches, for what is to be done with each alone."""
+        queue = self.queue_of(due)
+        return [queue.batches[pop_time_ms] for pop_time_ms, *_ in due.rows]
 
     def renew(self, batch: Batch, due_ms: int) -> None:
         """Keep a leased batch hidden until `due_ms`."""
@@ -145,6 +155,10 @@ class PopLedger:
         batch.give_back()
         self._returned.add(batch)
         self._by_number[batch.queue.number].came_back(batch)
+
+    def give_back_rows(self, due: DueRows) -> int:
+        """The same for rows, all of them; how many messages they are."""
+        return self._returned.add_rows(self.queue_of(due), due)
 
     def end_early(self, batch: Batch, due_ms: int) -> None:
         """Make a batch due before its time."""
@@ -215,7 +229,9 @@ class PopLedger:
             self._apply_taken(body)
         elif kind in (records.ACKED, records.REVIVED):
             for group, topic, queue_id, pop_time_ms, mask in body["a"]:
-                self._finish(group, topic, queue_id, pop_time_ms, mask, acked=kind == records.ACKED)
+                queue_of_it = self.queue(group, topic, queue_id)
+                if queue_of_it is not None:
+                    self._finish(queue_of_it, pop_time_ms, mask, acked=kind == records.ACKED)
         elif kind == records.CHANGED:
             for entry in body["c"]:
                 self._apply_changed(*entry)
@@ -282,6 +298,11 @@ class PopLedger:
         queue = self._by_number.get(queue_number)
         return queue.batches.get(pop_time_ms) if queue is not None else None
 
+    def _ticketed(self, queue_number: int, pop_time_ms: int, ticket: int) -> Batch | None:
+        """The open batch of that name, if it waits to be taken again with that ticket."""
+        queue = self._by_number.get(queue_number)
+        return queue.batches.returned(pop_time_ms, ticket) if queue is not None else None
+
     def _holders(self) -> Iterable[Block | Batch]:
         """Whatever has open batches."""
         return chain.from_iterable(chain(queue.batches.blocks, queue.batches.loose.values()) for queue in self.queues())
@@ -291,8 +312,11 @@ class PopLedger:
         pop = records.pop_of(body)
         released = body.get("r")
         by_client = pop.invisible_time_ms == records.OWN_INVISIBLE_MS and pop.attempt_id.startswith(records.FORWARDED)
-        for topic, queue_id, pop_time_ms, mask in released or ():
-            self._finish(group, topic, queue_id, pop_time_ms, mask, acked=by_client)
+        for (topic, queue_id), entries in groupby(released or (), itemgetter(0, 1)):
+            older = self.queue(group, topic, queue_id)
+            if older is not None:
+                for _, _, pop_time_ms, mask in entries:
+                    self._finish(older, pop_time_ms, mask, acked=by_client)
         groups = body.get("h")
         for number, (topic, queue_id, next_offset, first, shape, counts) in enumerate(body["b"]):
             queue = self._queue(group, topic, queue_id)
@@ -356,15 +380,15 @@ class PopLedger:
         self._in_flight[queue.group] = self._in_flight.get(queue.group, 0) + queue.in_flight - before
         self._timers.note(holder, taken.pop.pop_time_ms, taken.pop.due_ms)
 
-    def _finish(self, group: str, topic: str, queue_id: int, pop_time_ms: int, mask: int, *, acked: bool) -> None:
-        queue = self.queue(group, topic, queue_id)
-        if queue is None:
-            return
+    def _finish(self, queue: QueueLedger, pop_time_ms: int, mask: int, *, acked: bool) -> None:
         done = queue.finish_row(pop_time_ms, mask, acked=acked)
         if done is not None:
-            self._in_flight[group] -= done[0]
-            if done[2] and not self._remember(queue, pop_time_ms):
-                queue.batches.forget(pop_time_ms)
+            messages, is_done, is_remembered, was_returned = done
+            self._in_flight[queue.group] -= messages
+            if was_returned:
+                self._returned.finished(queue, messages, is_done=is_done)
+            if is_remembered:
+                self._remember(queue, pop_time_ms)
             return
         batch = queue.batches.get(pop_time_ms)
         if batch is not None:

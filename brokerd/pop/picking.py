@@ -6,6 +6,7 @@ What came back and what is new in one queue are one batch of a pop: clients expe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from brokerd.metadata.start_offsets import StartOffsets
@@ -45,7 +46,7 @@ class Picking:
                 break
             # On a broker that became the master a moment ago, what was taken may not be readable yet: that is not lost.
             high = self._reads.max_offset(topic, queue_id)
-            readable = sorted((each.offset, each) for each in of_queue if each.offset < high)
+            readable = sorted((offset, each) for each in of_queue if (offset := each.offset) < high)
             offsets = [offset for offset, _ in readable]
             try:
                 records, count = read_first(self._reads, topic, queue_id, offsets, taking.bytes_left)
@@ -55,7 +56,7 @@ class Picking:
             for offset, each in readable[:count]:
                 record = records.get(offset)
                 if record is not None and (message_filter.is_exact or message_filter.admits(properties_of(record))):
-                    work.again.setdefault((topic, queue_id), []).append((each, record))
+                    work.again.setdefault((topic, queue_id), []).append((offset, each, record))
                     taking.messages_left -= 1
                     taking.bytes_left -= len(record)
                 else:
@@ -133,11 +134,12 @@ class Picking:
         taking = work.taking
         flags = {source.topic: source.retry_flag for source in sources}
         for (topic, queue_id), again in work.again.items():
-            again.sort(key=lambda each: each[0].offset)
-            offsets = [place.offset for place, _ in again]
-            records = [record for _, record in again]
-            counts = [place.deliveries for place, _ in again]
-            next_offset = again[0][0].batch.queue.next_offset
+            again.sort(key=itemgetter(0))
+            offsets = [offset for offset, _, _ in again]
+            places = [place for _, place, _ in again]
+            records = [record for _, _, record in again]
+            counts = [place.deliveries for place in places]
+            next_offset = places[0].batch.queue.next_offset
             at = next((n for n, each in enumerate(taking.batches) if each[:2] == [topic, queue_id]), None)
             if at is not None:
                 next_offset = taking.batches.pop(at)[2]
@@ -147,6 +149,5 @@ class Picking:
                 offsets += new.offsets
                 records += new.records
                 counts += [1] * len(new.offsets)
-            places = [place for place, _ in again]
             taking.found.append(Found(topic, flags[topic], queue_id, offsets, records, counts, places))
             taking.batches.append(taken_batch(topic, queue_id, next_offset, offsets, counts))

@@ -84,14 +84,15 @@ class Taking:
 
 
 class Work(NamedTuple):
-    """One plan while it is made. `again` is what comes again of each queue; by (stored topic, queue). `limits` are the gate's."""
+    """One plan while it is made. `again` is what comes again, each with its offset, by (stored topic, queue). `limits` are
+    the gate's."""
 
     request: PopRequest
     message_filter: MessageFilter
     chance: Chance
     now_ms: int
     taking: Taking
-    again: dict[tuple[str, int], list[tuple[Place, bytes]]]
+    again: dict[tuple[str, int], list[tuple[int, Place, bytes]]]
     limits: Mapping[int, int]
 
 

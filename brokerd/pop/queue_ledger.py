@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.pop.batch import MAX_BATCH, Batch, LooseBatch, Place, Queue, Taken
-from brokerd.pop.batches import Batches, Common
+from brokerd.pop.batches import Batches, Common, Finished
 from brokerd.pop.blocks import Block
 from brokerd.pop.floor import Floor
 from brokerd.pop.order.group_order import MAX_PASSED_OVER, GroupOrder
@@ -109,7 +109,7 @@ class QueueLedger(Queue):
                 del self._attempts[batch.attempt_id]
         self.batches.end(batch, is_remembered=is_remembered)
 
-    def finish_row(self, pop_time_ms: int, mask: int, *, acked: bool) -> tuple[int, bool, bool] | None:
+    def finish_row(self, pop_time_ms: int, mask: int, *, acked: bool) -> Finished | None:
         """Both at once for most batches, as `Batches.finish_row` says."""
         done = self.batches.finish_row(pop_time_ms, mask, acked=acked)
         if done is not None:

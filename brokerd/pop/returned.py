@@ -10,11 +10,13 @@ over, and dropped when it is at the front.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from brokerd.pop.batch import NEVER_MS, RETURNED_MS, Batch
-from brokerd.pop.leases import Named
+from brokerd.pop.batch import NEVER_MS, RETURNED_MS, Batch, Queue
+from brokerd.pop.timers import DueRows
+
+Ticketed = Callable[[int, int, int], Batch | None]  # the open batch of a queue number, a pop time and a ticket
 
 _SLACK: Final = 1024
 _ENTRY: Final = 3  # ticket, queue number, pop time
@@ -33,10 +35,10 @@ class _Waiting:
 
 
 class Returned:
-    """Counts messages. `named` finds the batches of its entries."""
+    """Counts messages. `ticketed` finds the batches of its entries."""
 
-    def __init__(self, named: Named) -> None:
-        self._named = named
+    def __init__(self, ticketed: Ticketed) -> None:
+        self._ticketed = ticketed
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._ticket = RETURNED_MS
 
@@ -46,8 +48,8 @@ class Returned:
             return
         entries = waiting.entries
         for at in range(waiting.head, len(entries), _ENTRY):
-            batch = self._named(entries[at + 1], entries[at + 2])
-            if batch is not None and batch.timer_ms == entries[at]:
+            batch = self._ticketed(entries[at + 1], entries[at + 2], entries[at])
+            if batch is not None:
                 yield batch
             elif at == waiting.head:
                 waiting.head = at + _ENTRY
@@ -58,31 +60,41 @@ class Returned:
 
     def add(self, batch: Batch) -> None:
         queue = batch.queue
-        waiting = self._waiting.get((queue.group, queue.topic))
-        if waiting is None:
-            waiting = self._waiting[queue.group, queue.topic] = _Waiting()
         self._ticket += 1
         batch.timer_ms = self._ticket
-        if len(waiting.entries) > _ENTRY * (2 * waiting.batches + _SLACK):
-            self._tighten(waiting)
-        waiting.entries.extend((self._ticket, queue.number, batch.pop_time_ms))
-        waiting.batches += 1
-        self._count(waiting, batch, batch.remaining.bit_count())
+        self._enter(queue, [self._ticket, queue.number, batch.pop_time_ms], batch.remaining.bit_count())
+
+    def add_rows(self, queue: Queue, due: DueRows) -> int:
+        """The same for rows of a block; how many messages they are."""
+        first = self._ticket + 1
+        self._ticket += len(due.rows)
+        due.block.number_timers(due.rows, first)
+        entries: list[int] = []
+        messages = 0
+        for ticket, (pop_time_ms, _, remaining, _) in enumerate(due.rows, first):
+            entries += (ticket, queue.number, pop_time_ms)
+            messages += remaining.bit_count()
+        self._enter(queue, entries, messages)
+        return messages
 
     def finish(self, batch: Batch, mask: int) -> None:
         """Messages of a batch are about to be finished or taken again; with the last of them it goes."""
         if batch.remaining & ~mask:
-            waiting = self._waiting[batch.queue.group, batch.queue.topic]
-            self._count(waiting, batch, -(mask & batch.remaining).bit_count())
+            self.finished(batch.queue, (mask & batch.remaining).bit_count(), is_done=False)
         else:
             self.remove(batch)
 
     def remove(self, batch: Batch) -> None:
-        key = (batch.queue.group, batch.queue.topic)
-        waiting = self._waiting[key]
         batch.timer_ms = NEVER_MS
-        waiting.batches -= 1
-        self._count(waiting, batch, -batch.remaining.bit_count())
+        self.finished(batch.queue, batch.remaining.bit_count(), is_done=True)
+
+    def finished(self, queue: Queue, messages: int, *, is_done: bool) -> None:
+        """So many messages of a batch do not wait any more; `is_done`: none of it does."""
+        key = queue.group, queue.topic
+        waiting = self._waiting[key]
+        waiting.count -= messages
+        queue.returned -= messages
+        waiting.batches -= is_done
         if not waiting.batches:
             del self._waiting[key]
 
@@ -90,16 +102,22 @@ class Returned:
         """Forget all, with their queues."""
         self._waiting.clear()
 
+    def _enter(self, queue: Queue, entries: list[int], messages: int) -> None:
+        key = queue.group, queue.topic
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            waiting = self._waiting[key] = _Waiting()
+        if len(waiting.entries) > _ENTRY * (2 * waiting.batches + _SLACK):
+            self._tighten(waiting)
+        waiting.entries.extend(entries)
+        waiting.batches += len(entries) // _ENTRY
+        waiting.count += messages
+        queue.returned += messages
+
     def _tighten(self, waiting: _Waiting) -> None:
         """Drop the entries that are passed over."""
         entries, kept = waiting.entries, array("q")
         for at in range(waiting.head, len(entries), _ENTRY):
-            batch = self._named(entries[at + 1], entries[at + 2])
-            if batch is not None and batch.timer_ms == entries[at]:
+            if self._ticketed(entries[at + 1], entries[at + 2], entries[at]) is not None:
                 kept.extend(entries[at : at + _ENTRY])
         waiting.entries, waiting.head = kept, 0
-
-    @staticmethod
-    def _count(waiting: _Waiting, batch: Batch, messages: int) -> None:
-        waiting.count += messages
-        batch.queue.returned += messages

@@ -14,13 +14,15 @@ from typing import Final, NamedTuple
 from brokerd.journal.journal import Journal
 from brokerd.loop.scheduler import Timer
 from brokerd.pop import copies, records
-from brokerd.pop.batch import NEVER_MS, Batch, Place
+from brokerd.pop.batch import NEVER_MS, Batch, Place, Queue
+from brokerd.pop.blocks import DueRow
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.departures import Departures
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.moving import Mover
 from brokerd.pop.reading import read_offsets
 from brokerd.pop.surroundings import Surroundings
+from brokerd.pop.timers import DueRows
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.names import RETRY_PREFIX
@@ -93,12 +95,13 @@ class Reviver:
         self._timer = None
         now_ms = self._around.now_ms()
         due = self._ledger.expire(now_ms, self._around.settings.revive_messages)
+        batches = [*due.batches, *self._give_back_rows(due.rows)]
         looks: list[_Look] = []
         leaving: list[Batch] = []
         size = 0
-        for index, batch in enumerate(due):
+        for index, batch in enumerate(batches):
             if size > _MAX_READ_BYTES:
-                self._postpone(due[index:], now_ms)
+                self._postpone(batches[index:], now_ms)
                 break
             if batch.client_id and self._renew(batch, now_ms):
                 continue
@@ -117,6 +120,38 @@ class Reviver:
         self._let_leave([look for look in looks if look.lost or look.over], now_ms)
         self._give_back([look.batch for look in looks if look.batch.timer_ms == NEVER_MS])
         self.arm()
+
+    def _give_back_rows(self, due: Iterable[DueRows]) -> list[Batch]:
+        """Let those be taken again of which nothing has to be read to know that they may be; the others are returned."""
+        others: list[Batch] = []
+        queues: set[tuple[str, str]] = set()
+        for each in due:
+            queue = self._ledger.queue_of(each)
+            rows, rest = self._divided(queue, each.rows)
+            if rest:
+                others += self._ledger.batches_of(each._replace(rows=rest))
+            if rows:
+                self._counters.revived += self._ledger.give_back_rows(each._replace(rows=rows))
+                queues.add((queue.group, queue.topic))
+        for group, topic in queues:
+            self._came_back(group, topic)
+        return others
+
+    def _divided(self, queue: Queue, rows: list[DueRow]) -> tuple[list[DueRow], list[DueRow]]:
+        """Those of a queue that come again, whose messages are all there and may be delivered once more, and the others."""
+        group = self._around.metadata.group(queue.group)
+        if group is None or self._around.metadata.topic(queue.topic) is None or queue.topic.startswith(RETRY_PREFIX):
+            return [], rows
+        low = self._around.reads.min_offset(queue.topic, queue.queue_id)
+        high = self._around.reads.max_offset(queue.topic, queue.queue_id)
+        most = group.retry_max_times
+        simple: list[DueRow] = []
+        others: list[DueRow] = []
+        for row in rows:
+            _, first, remaining, deliveries = row
+            comes_again = deliveries <= most and low <= first and first + remaining.bit_length() <= high
+            (simple if comes_again else others).append(row)
+        return simple, others
 
     def _look(self, batch: Batch) -> _Look:
         """Which messages of a due batch do not come again. Those of a retry topic are read, as they say how often they were

@@ -1,19 +1,19 @@
 """When the ledger looks at which batch next: on the master (pure).
 
 One heap. A batch of its own has an entry for each time that was set; those that are outdated are dropped when they surface, and
-swept when they outnumber the others. A block of rows has one for the earliest timer of its rows. When that is due, its rows whose
-timers are within `_AHEAD_MS` get entries of their own, so that a block is looked through rarely, and what a client finishes in
-time costs nothing here.
+swept when they outnumber the others. A block of rows has one for the earliest timer of its rows. When that is due, the block
+notes which timers are within `_AHEAD_MS`, so that it is looked through rarely, and what a client finishes in time costs nothing
+here. Rows that are due at once come out together.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.pop.batch import NEVER_MS, Batch
-from brokerd.pop.blocks import Block, Resumed
+from brokerd.pop.blocks import Block, DueRow, Resumed
 from brokerd.pop.leases import Named
 from brokerd.pop.packed import PackedBatch
 
@@ -22,6 +22,20 @@ _AHEAD_MS: Final = 1000
 _BLOCKS_AT_ONCE: Final = (
     4  # are looked through in one turn of the loop: about a millisecond, as a new master looks at all
 )
+
+
+class DueRows(NamedTuple):
+    """Rows of one block whose timers fired, which are nothing but batches that come again (`blocks.Fired`)."""
+
+    block: Block
+    rows: list[DueRow]
+
+
+class Due(NamedTuple):
+    """What is to be looked at now: each has its timer off."""
+
+    rows: list[DueRows]
+    batches: list[Batch]
 
 
 class Timers:
@@ -47,31 +61,29 @@ class Timers:
     def note(self, holder: Block | Batch, pop_time_ms: int, timer_ms: int) -> None:
         """The timer of a batch is set; `holder` has it."""
         if isinstance(holder, Block):
-            if timer_ms <= holder.looked_to_ms:
-                batch = self._named(holder.queue_number, pop_time_ms)
-                assert batch is not None
-                self._push(timer_ms, batch)
-            elif timer_ms < holder.earliest_ms:
-                holder.earliest_ms = timer_ms
+            before_ms = holder.earliest_ms
+            holder.note_timer(pop_time_ms, timer_ms)
+            if timer_ms < before_ms:
                 self._push(timer_ms, holder)
         else:
             self._push(timer_ms, holder)
 
-    def expire(self, now_ms: int, limit: int) -> list[Batch]:
+    def expire(self, now_ms: int, limit: int) -> Due:
         """Batches whose timer fired, with `limit` messages or a few more; their timers are off then. It may be that there are
         none, and yet more to do at once."""
-        due: list[Batch] = []
+        due = Due([], [])
         heap = self._heap
         looks = 0
         while heap and heap[0][0] <= now_ms and limit > 0 and looks < _BLOCKS_AT_ONCE:
             timer_ms, _, each = heapq.heappop(heap)
+            if _timer_of(each) != timer_ms:
+                continue
             if isinstance(each, Block):
-                if each.earliest_ms == timer_ms:
-                    looks += 1
-                    self._look(each, now_ms)
-            elif _timer_of(each) == timer_ms:
+                looks += not each.near
+                limit -= self._fire(each, now_ms, limit, due)
+            else:
                 each.timer_ms = NEVER_MS
-                due.append(each)
+                due.batches.append(each)
                 limit -= each.remaining.bit_count()
         return due
 
@@ -81,7 +93,7 @@ class Timers:
         entries: list[tuple[int, int, Block | Batch]] = []
         for number, each in enumerate(live):
             if isinstance(each, Block):
-                each.earliest_ms, each.looked_to_ms = resumed.now_ms, 0
+                each.look_again(resumed.now_ms)
                 entries.append((resumed.now_ms, number, each))
             else:
                 entries.append((each.timer_ms, number, each))
@@ -92,23 +104,22 @@ class Timers:
 
     # ---- inside
 
-    def _look(self, block: Block, now_ms: int) -> None:
-        """Give the rows that are due soon entries of their own."""
-        if block.resumed is not self._resumed:
-            block.resume(self._resumed)
-        before_ms, block.looked_to_ms = block.looked_to_ms, now_ms + _AHEAD_MS
-        block.earliest_ms = NEVER_MS
-        later_ms = NEVER_MS
-        for timer_ms, pop_time_ms in block.timers():
-            if timer_ms > block.looked_to_ms:
-                later_ms = min(later_ms, timer_ms)
-            elif timer_ms > before_ms:
-                batch = self._named(block.queue_number, pop_time_ms)
-                assert batch is not None
-                self._push(timer_ms, batch)
-        if later_ms < NEVER_MS:
-            block.earliest_ms = later_ms
-            self._push(later_ms, block)
+    def _fire(self, block: Block, now_ms: int, limit: int, due: Due) -> int:
+        """Add the rows of a block that are due; how many messages they have."""
+        if not block.near:
+            if block.resumed is not self._resumed:
+                block.resume(self._resumed)
+            block.look(now_ms + _AHEAD_MS)
+        rows, others, messages = block.fire(now_ms, limit)
+        if rows:
+            due.rows.append(DueRows(block, rows))
+        for pop_time_ms in others:
+            batch = self._named(block.queue_number, pop_time_ms)
+            assert batch is not None
+            due.batches.append(batch)
+        if block.earliest_ms < NEVER_MS:
+            self._push(block.earliest_ms, block)
+        return messages
 
     def _push(self, timer_ms: int, each: Block | Batch) -> None:
         self._sequence += 1

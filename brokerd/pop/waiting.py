@@ -4,12 +4,16 @@ The pops of a turn are looked at together at its end, those of one group and top
 tried again when something arrives, and answered at its deadline. Parked pops of one group compete for the same messages, so they
 are tried in turns between their clients until one finds nothing, and before those that come newly. These are not tried where a
 look for the same has found nothing, and nothing arrived since (`known_empty`).
+
+Where there is much for many, a turn gives so much, and at least one pop of each kind something; the others are served in the next
+turns, in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain, groupby
 from typing import Final
 
 from brokerd.filters.message_filter import ALL, MessageFilter
@@ -23,7 +27,11 @@ from brokerd.pop.settings import PopSettings
 from remoting.errors import RequestError, as_request_error
 
 _LONG_EXPRESSION: Final = 128  # characters
+# that the pops which are answered in one turn of the loop may have asked for: some milliseconds
+_MESSAGES_AT_ONCE: Final = 512
+_MANY: Final = 64  # more than are tried at once
 
+Question = tuple[object, ...]
 Give = Callable[[Sequence[OpenPop]], Given]  # `Giving.give`
 
 
@@ -44,7 +52,7 @@ class _Pop(OpenPop):
         return self.request.client_id
 
     @property
-    def question(self) -> tuple[object, ...]:
+    def question(self) -> Question:
         """Equal for pops that one look at the queues serves."""
         request = self.request
         place = request.group, request.topic, request.queue_id
@@ -72,7 +80,11 @@ class PopWaiting:
         self._scheduler = scheduler
         self._counters = counters
         self._give = give
-        self._new: list[_Pop] = []
+        self._new: dict[Question, deque[_Pop]] = {}
+        self._room = _MESSAGES_AT_ONCE
+        self._held_up: set[tuple[str, str]] = (
+            set()
+        )  # groups and topics of those who wait and had no room in the last turn
         self._empty = KnownEmpty(version)
         self._polling: LongPolling[_Pop] = LongPolling(
             scheduler,
@@ -96,7 +108,7 @@ class PopWaiting:
         pop = _Pop(request, message_filter, done)
         if not self._new:
             self._scheduler.call_soon(self._serve_new)
-        self._new.append(pop)
+        self._new.setdefault(pop.question, deque()).append(pop)
         return pop
 
     def arrived(
@@ -114,7 +126,7 @@ class PopWaiting:
     def end(self, error: RequestError, group: str | None = None, topic: str | None = None) -> None:
         """Nobody of the group, or for the topic, gets anything here any more: whoever waits is told why."""
         parked = [waiter.payload for waiter in self._polling.table.all()]
-        for pop in (*self._new, *parked):
+        for pop in (*chain.from_iterable(self._new.values()), *parked):
             if pop.is_open and group in (None, pop.request.group) and topic in (None, pop.request.topic):
                 pop.answer(PopOutcome(PopStatus.REFUSED, error=as_request_error(error)))
 
@@ -127,30 +139,68 @@ class PopWaiting:
     # ---- inside
 
     def _serve_new(self) -> None:
+        self._held_up.clear()
         self._polling.serve()
-        new, self._new = self._new, []
-        alike: dict[tuple[object, ...], list[_Pop]] = {}
-        for pop in new:
-            if pop.is_open:
-                alike.setdefault(pop.question, []).append(pop)
-        for question, pops in alike.items():
-            if self._empty.knows(pops[0].request.topic, question, pops[0].message_filter):
-                for pop in pops:
-                    self._park(pop)
-            else:
+        new, self._new = self._new, {}
+        later: dict[Question, deque[_Pop]] = {}
+        for question, pops in new.items():
+            request = pops[0].request
+            if (request.group, request.topic) not in self._held_up:
                 self._serve(question, pops)
+            if pops:
+                later[question] = pops
+        if later:
+            if not self._new:
+                self._scheduler.call_soon(self._serve_new)
+            for question, pops in self._new.items():  # of those who asked again when they were answered
+                later.setdefault(question, deque()).extend(pops)
+            self._new = later
 
-    def _serve(self, question: tuple[object, ...], pops: list[_Pop]) -> None:
-        answered, more, is_empty = self._give(pops)
-        if answered == len(pops):
+    def _serve(self, question: Question, pops: deque[_Pop]) -> None:
+        """What is left in `pops` has no room in this turn."""
+        request, message_filter = pops[0].request, pops[0].message_filter
+        if self._empty.knows(request.topic, question, message_filter):
+            self._park_all(pops)
+            pops.clear()
             return
-        request = pops[0].request
+        some = self._with_room(pops)
+        answered, more, is_empty = self._give_some(some)
+        if answered == len(some):
+            return
         if is_empty:
-            self._empty.note(request.topic, question, pops[0].message_filter)
-        for pop in pops[answered:]:
-            self._park(pop)
+            self._empty.note(request.topic, question, message_filter)
+        self._park_all(some[answered:])
+        self._park_all(pops)
+        pops.clear()
         if more:
             self._scan_on(request)
+
+    def _with_room(self, pops: deque[_Pop]) -> list[_Pop]:
+        """Takes as many of them, from the first on, as this turn has room for: one at least."""
+        some: list[_Pop] = []
+        room = self._room
+        while pops and (not some or pops[0].request.max_count <= room):
+            pop = pops.popleft()
+            if pop.is_open:
+                some.append(pop)
+                room -= pop.request.max_count
+        return some
+
+    def _give_some(self, pops: Sequence[_Pop]) -> Given:
+        given = self._give(pops) if pops else Given(0, more=False, is_empty=False)
+        if given.answered:
+            if self._room == _MESSAGES_AT_ONCE:
+                self._scheduler.call_soon(self._begin_turn)
+            self._room -= sum(pop.request.max_count for pop in pops[: given.answered])
+        return given
+
+    def _begin_turn(self) -> None:
+        self._room = _MESSAGES_AT_ONCE
+
+    def _park_all(self, pops: Iterable[_Pop]) -> None:
+        for pop in pops:
+            if pop.is_open:
+                self._park(pop)
 
     def _park(self, pop: _Pop) -> None:
         """Let it wait, if it has time, and there is room."""
@@ -167,18 +217,24 @@ class PopWaiting:
     def _try_again(self, waiters: Sequence[Waiter[_Pop]]) -> int:
         count = 0
         for _, alike in groupby((waiter.payload for waiter in waiters), lambda pop: pop.question):
-            pops = list(alike)
-            answered, more, _ = self._give(pops)
+            pops = deque(alike)
+            request = pops[0].request
+            some = self._with_room(pops)
+            answered, more, _ = self._give_some(some)
             count += answered
             if more:
-                self._scan_on(pops[0].request)
-            if answered < len(pops):
+                self._scan_on(request)
+            if answered < len(some):
+                break
+            if pops:
+                self._held_up.add((request.group, request.topic))
+                self._scan_on(request, enough_for=_MANY)
                 break
         return count
 
-    def _scan_on(self, request: PopRequest) -> None:
-        """A look through many messages that do not match goes on in the next turn of the loop."""
-        self.arrived(request.topic, ANY_QUEUE, None, request.group)
+    def _scan_on(self, request: PopRequest, enough_for: int = 1) -> None:
+        """A look through many messages that do not match goes on in the next turn of the loop, and so does giving."""
+        self.arrived(request.topic, ANY_QUEUE, None, request.group, enough_for)
 
     def _timed_out(self, waiter: Waiter[_Pop]) -> None:
         self._counters.empty_pops += 1

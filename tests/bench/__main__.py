@@ -3,8 +3,8 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, pop_ack, bulk_reads, replication, catch_up, failover, memory,
-in_flight, idle_clients, revival, ledger_turns, held_turns, placement_turns, state_turns, timers, copies, many_queues, startup,
-viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When
+in_flight, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns, state_turns, timers, copies, many_queues,
+startup, viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When
 the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met
 or not: a run on a shared machine is read, not obeyed.
 """
@@ -35,6 +35,7 @@ from tests.bench import (
     receive_ack,
     replication,
     revival,
+    revival_turns,
     sends,
     spark_start,
     startup,
@@ -63,6 +64,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "in_flight": in_flight.run,
         "idle_clients": lambda: idle_clients.run(options.clients),
         "revival": lambda: revival.run(),
+        "revival_turns": lambda: revival_turns.run(messages),
         "ledger_turns": lambda: ledger_turns.run(),
         "held_turns": lambda: held_turns.run(),
         "placement_turns": lambda: placement_turns.run(),

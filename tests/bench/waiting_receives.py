@@ -151,6 +151,7 @@ def _methods(turns: Turns, groups: int) -> Methods:
         clients,
         nowhere,
         core.transactions,
+        core.timed,
         core.store,
         core.progress,
         core.counters,

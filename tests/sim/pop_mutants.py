@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from brokerd.pop import departures, giving
-from brokerd.pop.batch import Batch, Place
+from brokerd.pop.batch import Batch, Place, Queue
+from brokerd.pop.blocks import Block, DueRow, Fired
 from brokerd.pop.departures import Departures
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order import passing
 from brokerd.pop.queue_ledger import Again, Blocked, Fresh, OrderedPlan, QueueLedger
 from brokerd.pop.reviver import Reviver
+from brokerd.pop.timers import DueRows
 from brokerd.store.draft import Draft
 from brokerd.store.unit import Unit
 from remoting.record.codec import Record
@@ -24,6 +26,7 @@ _ordered_plan = QueueLedger.ordered_plan
 _give_back = Batch.give_back
 _resume = PopLedger.resume
 _look = Reviver._look
+_fire = Block.fire
 
 
 def _nothing_is_let_go(_places: Sequence[Place]) -> list[list[object]]:
@@ -81,6 +84,22 @@ def _forget_passed_over(self: PopLedger, now_ms: int, lease_grace_ms: int, inher
 def _keep_for_ever(self: PopLedger, batch: Batch) -> None:
     """What came back is given to nobody."""
     batch.lease_end_ms = 0
+
+
+def _keep_rows_for_ever(self: PopLedger, due: DueRows) -> int:
+    return 0
+
+
+def _come_back_all(self: Reviver, queue: Queue, rows: list[DueRow]) -> tuple[list[DueRow], list[DueRow]]:
+    """Singles come again whatever became of their messages."""
+    return rows, []
+
+
+def _fire_those_at_once(self: Block, now_ms: int, limit: int) -> Fired:
+    """What is due and has no room in a turn is forgotten."""
+    fired = _fire(self, now_ms, limit)
+    self.near = [each for each in self.near if each[0] > now_ms]
+    return fired
 
 
 def _resume_without_timers(self: PopLedger, now_ms: int, lease_grace_ms: int, inherited_lease_ms: int) -> None:
@@ -191,9 +210,33 @@ MUTANTS = (
         "pop: what came back stays",
         "POP",
         "Messages that were not finished in time are given to nobody.",
-        ((PopLedger, "give_back", _keep_for_ever),),
+        ((PopLedger, "give_back", _keep_for_ever), (PopLedger, "give_back_rows", _keep_rows_for_ever)),
         full("calm"),
         within=10,
+    ),
+    Mutant(
+        "pop: rows that came back stay",
+        "POP",
+        "Messages that were not finished in time, and of which nothing has to be read, are given to nobody.",
+        ((PopLedger, "give_back_rows", _keep_rows_for_ever),),
+        full("calm"),
+        within=10,
+    ),
+    Mutant(
+        "pop: rows come back whatever their count",
+        "POP",
+        "A message that is a row of its own, and was delivered as often as allowed, comes again.",
+        ((Reviver, "_divided", _come_back_all),),
+        scenario(test_returning.test_the_attempts_are_limited_and_the_dead_letter_names_its_origin),
+        within=1,
+    ),
+    Mutant(
+        "pop: what has no room in a turn stays",
+        "POP",
+        "Of many messages that are due at once only those come again that a turn has room for.",
+        ((Block, "fire", _fire_those_at_once),),
+        scenario(test_returning.test_singles_that_are_due_at_once_come_back_in_slices_but_for_what_must_not),
+        within=1,
     ),
     Mutant(
         "pop: a new master sets no timers",

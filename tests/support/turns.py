@@ -64,9 +64,14 @@ class Turns:
         """How many timers are set."""
         return sum(not turn.cancelled for _, _, turn in self._due)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be run now."""
+        return bool(self._due) and self._due[0][0] <= self._now_s
+
     def run_one(self) -> None:
         """What falls due next, if that is now."""
-        if self._due and self._due[0][0] <= self._now_s:
+        if self.is_due:
             heapq.heappop(self._due)[2].run()
 
     def run(self, ms: float = 0) -> None:

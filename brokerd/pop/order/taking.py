@@ -60,7 +60,7 @@ class OrderedTaking:
         if places and not self._picking.again(work, source.topic, places) and len(taking.dropped) > dropped:
             taking.more = True
         if queue_id < source.queues and not taking.is_full:
-            again = [place for place, _ in work.again.get((source.topic, queue_id), ())]
+            again = [place for _, place, _ in work.again.get((source.topic, queue_id), ())]
             self._picking.of_queue(work, source, queue_id, Passing(queue, [*again, *taking.dropped[dropped:]]))
 
     def _queue_ids(self, work: Work, source: Source) -> Sequence[int]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerd.pop import batches, records
-from brokerd.pop.batch import Place
+from brokerd.pop.batch import Batch, Place
 from brokerd.pop.claims import Claims
 from brokerd.pop.departures import hashes_of, released_of
 from brokerd.pop.handles import ReceiptHandle
@@ -22,6 +22,7 @@ from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order.group_order import encode_hashes
 from brokerd.pop.queue_ledger import Again, Blocked, Fresh
 from brokerd.pop.records import OWN_INVISIBLE_MS
+from brokerd.pop.timers import DueRows
 from tests.support.examples import examples
 
 GROUP, TOPIC = "group", "topic"
@@ -319,8 +320,11 @@ class LedgerMachine(RuleBasedStateMachine):
     def advance(self, step: int, limit: int, loses: int) -> None:
         """Time passes, and what is due comes back; what is at some offsets is gone from the store."""
         self.now_ms += step
-        while due := self.ledger.expire(self.now_ms, limit):
-            for batch in due:
+        while any(due := self.ledger.expire(self.now_ms, limit)):
+            batches = due.batches
+            for rows in due.rows:
+                batches += self.give_back_rows(rows, loses)
+            for batch in batches:
                 if batch.is_leaving:
                     self.ledger.defer(batch, self.now_ms + 500)
                     continue
@@ -347,6 +351,25 @@ class LedgerMachine(RuleBasedStateMachine):
             if self.visible(each)
         }
         assert self.ledger.returned_count(GROUP, TOPIC) == len(waiting)
+
+    def give_back_rows(self, due: DueRows, loses: int) -> list[Batch]:
+        """Those that lose nothing come back together; the others are returned."""
+        queue_id = self.ledger.queue_of(due).queue_id
+        whole, others = [], []
+        for row in due.rows:
+            _, first, remaining, deliveries = row
+            offsets = [first + place for place in range(remaining.bit_length()) if remaining >> place & 1]
+            if loses and any(offset % 7 == loses for offset in offsets):
+                others.append(row)
+                continue
+            for message in (self.messages[queue_id][offset] for offset in offsets):
+                assert self.visible(message)
+                assert message.deliveries == deliveries
+                message.returned = True
+            whole.append(row)
+        messages = self.ledger.give_back_rows(due._replace(rows=whole)) if whole else 0
+        assert messages == sum(remaining.bit_count() for _, _, remaining, _ in whole)
+        return self.ledger.batches_of(due._replace(rows=others))
 
     @rule(queue_id=st.sampled_from(QUEUES), back=st.integers(0, 5))
     def reset(self, queue_id: int, back: int) -> None:

@@ -234,6 +234,46 @@ def test_many_due_at_once_come_back_in_slices() -> None:
     assert not any(queue.batches for queue in broker.pop_service.ledger.queues())
 
 
+def test_singles_that_are_due_at_once_come_back_in_slices_but_for_what_must_not() -> None:
+    broker = master(revive_messages=7)
+    broker.group("g", retry_max_times=1)
+    broker.topic("t", 2)
+    broker.send("poison")
+    broker.receive(1, invisible_time_ms=500)
+    broker.turns.run(500)
+    broker.receive(1, invisible_time_ms=1000)  # for the last time
+    for number in range(59):
+        broker.send(str(number), queue_id=number % 2)
+    singles = [broker.receive(1, invisible_time_ms=1000).messages[0] for _ in range(59)]
+    assert broker.ack(*singles[:4], *singles[30:34]) == [OK] * 8
+    assert broker.change(singles[4], 5000).status == OK
+    broker.turns.run(999)
+    assert broker.pop_service.ledger.returned_count("g", "t") == 0
+    broker.turns.run(1)
+    counters, ledger = broker.pop_service.counters, broker.pop_service.ledger
+    assert counters.revived == 1 + 50, "the first one came back before"
+    assert ledger.returned_count("g", "t") == 50
+    assert ledger.in_flight("g") == 51, "and one was postponed"
+    assert [record.body for record in broker.stored("%DLQ%g")] == [b"poison"]
+    given = [message for _ in range(4) for message in broker.receive(16).messages]
+    assert {message.record for message in given} == {message.record for message in singles[5:30] + singles[34:]}
+    assert {message.delivery_attempt for message in given} == {2}
+    assert broker.ack(*given) == [OK] * 50
+    assert ledger.in_flight("g") == 1
+    assert ledger.returned_count("g", "t") == 0
+
+
+def test_singles_of_which_some_are_gone_come_back_without_these() -> None:
+    broker = master()
+    broker.send(*map(str, range(20)))
+    for _ in range(20):
+        broker.receive(1, invisible_time_ms=1000)
+    broker.log.expire("t", 0, 6)
+    broker.turns.run(1000)
+    assert broker.pop_service.counters.lost == 6
+    assert broker.receive().bodies == [str(number) for number in range(6, 20)]
+
+
 def test_only_part_of_a_returned_batch_may_be_taken() -> None:
     broker = master()
     broker.send(*"abcde")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -171,6 +172,50 @@ def test_a_burst_for_those_who_wait_shares_its_writes() -> None:
     assert all(pop.waits for pop in pops[30:])
     assert broker.log.appends - before <= 1 + 5
     assert broker.pop_service.waiting_count == 10
+
+
+def answered_in_turns(broker: PopBroker, pops: list[Receive]) -> list[int]:
+    """How many were given something by each callback of the loop that gave some."""
+    counts = [0]
+    while broker.turns.is_due:
+        broker.turns.run_one()
+        done = sum(not pop.waits for pop in pops)
+        assert not any(pop.waits for pop in pops[:done]), "in their order"
+        assert sum(pop.outcome.status == PopStatus.FOUND for pop in pops[counts[-1] : done]) <= 16
+        if done > counts[-1]:
+            counts.append(done)
+    return [now - before for before, now in pairwise(counts)]
+
+
+def test_a_turn_gives_a_share_of_what_many_ask_for_and_everybody_else_something() -> None:
+    broker = master()
+    broker.group("h")
+    broker.send(*map(str, range(640)))
+    pops = [started(broker, 32) for _ in range(25)]
+    other = started(broker, 1, group="h")
+    while pops[0].waits:
+        broker.turns.run_one()
+    assert not other.waits, "nobody waits for the others' shares"
+    assert sum(not pop.waits for pop in pops) == 16
+    late = started(broker, 32, deadline_ms=5000)
+    shares = answered_in_turns(broker, [*pops, late])
+    assert sum(shares) == 25, "five of them with nothing"
+    assert [pop.outcome.status for pop in pops[20:]] == [PopStatus.NOTHING] * 5
+    assert [pop.bodies for pop in pops[:20]] == [[str(32 * n + m) for m in range(32)] for n in range(20)]
+    assert late.waits
+    assert broker.pop_service.waiting_count == 1
+
+
+def test_who_waits_is_given_a_share_in_each_turn_before_those_who_come_newly() -> None:
+    broker = master()
+    pops = [started(broker, 32, deadline_ms=5000) for _ in range(20)]
+    broker.turns.run()
+    broker.send(*map(str, range(640)))
+    pops.append(started(broker, 32, deadline_ms=5000))
+    shares = answered_in_turns(broker, pops)
+    assert sum(shares) == 20
+    assert pops[20].waits
+    assert broker.pop_service.waiting_count == 1
 
 
 @pytest.mark.parametrize("seed", range(40))
