@@ -10,11 +10,11 @@ from brokerd.store.draft import Draft
 from brokerd.store.run import AppendResult
 from brokerd.timers import rules
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, number_of
-from brokerd.timers.handles import Recallable, decode_handle, encode_handle, has_handle
+from brokerd.timers.handles import decode_handle
 from brokerd.timers.interface import Recalled, Timers
+from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms, handle_for
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.names import RETRY_PREFIX
 from remoting.record.properties import decode_properties
 
 # What a recall ends with: the unique key of the message that was taken back, or why it was not
@@ -53,9 +53,15 @@ class TimedMessages:
         """The draft as it waits; see `rules.to_waiting_draft`. It is to be appended in this turn of the loop."""
         if not rules.may_wait(draft):
             return draft
-        timers = self._timers
-        timers.recall_key()  # drawn before there is a message whose handle needs it, so that it is not lost before that is
-        return rules.to_waiting_draft(draft, rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms))
+        self._timers.recall_key()  # drawn before there is a message whose handle needs it: it is not lost before that is
+        return rules.to_waiting_draft(draft, self._clock())
+
+    def terms(self) -> Terms | None:
+        """By what messages wait that are appended in this turn of the loop; None when the general path must see them first."""
+        key = self._timers.drawn_key
+        if key is None or len(self._broker_name.encode()) > MAX_BROKER_NAME_BYTES:
+            return None
+        return Terms(self._clock(), self.max_ahead_ms, key, self._broker_name)
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:
         """What recalls a message that was stored in the timer topic; "" for what recalls another, or cannot be named."""
@@ -64,9 +70,13 @@ class TimedMessages:
         topic, unique_key = properties[REAL_TOPIC], properties.get("UNIQ_KEY", "")
         due_ms = number_of(properties, DUE_MS)
         assert due_ms is not None
-        if key is None or DELETE_KEY in properties or topic.startswith(RETRY_PREFIX) or not has_handle(unique_key):
+        if key is None or DELETE_KEY in properties:
             return ""
-        return encode_handle(Recallable(topic, self._broker_name, due_ms, unique_key, place.queue_offset), key)
+        return handle_for(topic, self._broker_name, due_ms, unique_key, place.queue_offset, key)
+
+    def _clock(self) -> rules.Clock:
+        timers = self._timers
+        return rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms)
 
     def recall(self, topic: str, handle: str, done: RecallDone) -> None:
         """Take the message back that was sent to this topic and answered with this handle. Raises RequestError for another

@@ -37,6 +37,10 @@ class Timers(Protocol):
     def window_ms(self) -> int:
         """What is due further ahead than this is appended again on the way."""
 
+    @property
+    def drawn_key(self) -> bytes | None:
+        """That secret, as far as it was drawn already: nothing is appended."""
+
     def recall_key(self) -> bytes | None:
         """The secret of this broker group that makes handles, drawn when there is none; None when the log does not take it now.
 

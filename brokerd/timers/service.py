@@ -101,6 +101,10 @@ class TimerService:
     def window_ms(self) -> int:
         return min(self._settings.roll_window_s * 1000, self._around.retained_ms() * 2 // 3)
 
+    @property
+    def drawn_key(self) -> bytes | None:
+        return self.table.key
+
     def recall_key(self) -> bytes | None:
         if self.table.key is None and self._is_leading:
             try:

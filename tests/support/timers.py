@@ -28,6 +28,10 @@ class StillTimers:
     def now_ms(self) -> int:
         return self.wall_ms()
 
+    @property
+    def drawn_key(self) -> bytes | None:
+        return self.key
+
     def recall_key(self) -> bytes | None:
         return self.key
 
