@@ -214,7 +214,7 @@ class NativeKernel:
         return frames, stop
 
     def _set_terms(self, terms: Terms | None) -> None:
-        if terms is None:
+        if terms is None or terms.slots is not None:  # the twin counts
             _STATE.pack_into(self._terms, 0, _NONE)
         else:
             name = terms.broker_name.encode()

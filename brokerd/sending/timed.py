@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
 from brokerd.sending.batch_kernel import split
@@ -18,13 +18,15 @@ from brokerd.sending.rules import STAMP, asks_for_more, is_common, is_ordinary, 
 from brokerd.store.draft import Draft, draft_size, lay_out_draft
 from brokerd.store.run import Run
 from brokerd.timers.codes import CODE_RULES
-from brokerd.timers.rules import ASK, added_for, asked_ms, may_wait, wait_until
+from brokerd.timers.rules import ASK, added_for, asked_ms, may_wait, most_properties_bytes, wait_until
 from brokerd.timers.terms import Terms
 from remoting.errors import RequestError
 from remoting.names import TIMER_TOPIC
 from remoting.record.checksum import TAIL_BYTES
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.properties import decode_properties, encode_properties
+
+_QUEUE: Final = (TIMER_TOPIC, 0)
 
 # The terms of this turn of the loop; None when all is for the general path
 AskTerms = Callable[[], Terms | None]
@@ -54,7 +56,7 @@ def lay_out_waiting(run: Run, draft: Draft, terms: Terms | None, store_host: byt
     """Lay out a send; None when it is not an ordinary one that waits, its size when the run has no room for it."""
     if terms is None:
         return None
-    waiting = to_waiting(draft, terms)
+    waiting = to_waiting(draft, terms, run.next_offsets[_QUEUE])
     if waiting is None:
         return None
     placed = _lay_out(run, [waiting.draft], store_host)
@@ -73,21 +75,24 @@ def lay_out_batch(run: Run, batch: Draft, terms: Terms | None, store_host: bytes
     if terms is None or items is None:
         return None
     drafts = []
+    place = run.next_offsets[_QUEUE]
     for flag, body, properties in zip(*items, strict=True):
         draft = batch._replace(flag=flag, body=body, properties=properties)
         if is_ordinary(properties):
             if len(properties) + len(STAMP) + TAIL_BYTES * run.seals > MAX_PROPERTIES_BYTES:
                 return None
             drafts.append(draft._replace(properties=properties + STAMP))
-        elif (waiting := to_waiting(draft, terms)) is not None:
+        elif (waiting := to_waiting(draft, terms, place)) is not None:
             drafts.append(waiting.draft)
+            place += 1
         else:
             return None
     return _lay_out(run, drafts, store_host)
 
 
-def to_waiting(draft: Draft, terms: Terms) -> Waiting | None:
-    """The draft as it waits; None when it does not, or is not ordinary. Its queue is chosen already."""
+def to_waiting(draft: Draft, terms: Terms, place: int) -> Waiting | None:
+    """The draft as it waits; None when it does not, is not ordinary, or has no room in its second. Its queue is chosen already;
+    `place` is the queue offset that it gets in the timer topic."""
     if not may_wait(draft):
         return None
     properties = decode_properties(draft.properties)
@@ -109,7 +114,9 @@ def to_waiting(draft: Draft, terms: Terms) -> Waiting | None:
         return None
     wait = wait_until(asked, terms.clock)
     encoded = draft.properties + STAMP + encode_properties(added_for(wait, draft.topic, draft.queue_id))
-    if len(encoded) > min(wait.most_properties_bytes, MAX_PROPERTIES_BYTES - TAIL_BYTES):
+    if len(encoded) > min(most_properties_bytes(wait), MAX_PROPERTIES_BYTES - TAIL_BYTES):
+        return None
+    if terms.slots is not None and not terms.slots.take(place, wait):
         return None
     return Waiting(draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded), wait.due_ms)
 

@@ -9,12 +9,14 @@ from brokerd.delay.rules import REAL_TOPIC
 from brokerd.store.draft import Draft
 from brokerd.store.run import AppendResult
 from brokerd.timers import rules
-from brokerd.timers.codes import DELETE_KEY, DUE_MS, number_of
+from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, number_of
 from brokerd.timers.handles import decode_handle
 from brokerd.timers.interface import Recalled, Timers
+from brokerd.timers.rolling import Wait
 from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms, handle_for
 from remoting import codes
-from remoting.errors import RequestError
+from remoting.errors import FlowControl, RequestError
+from remoting.names import RETRY_PREFIX
 from remoting.record.properties import decode_properties
 
 # What a recall ends with: the unique key of the message that was taken back, or why it was not
@@ -35,8 +37,12 @@ class Limits(Protocol):
 class TimedMessages:
     """`sending.sender.TimedMessages`. All is called on the loop's thread."""
 
-    def __init__(self, timers: Timers, limits: Callable[[], Limits], broker_name: str) -> None:
+    def __init__(
+        self, timers: Timers, limits: Callable[[], Limits], broker_name: str, next_place: Callable[[], int]
+    ) -> None:
+        """`next_place()` is the queue offset in the timer topic that is next."""
         self._timers = timers
+        self._next_place = next_place
         self._limits = limits
         self._broker_name = broker_name
 
@@ -61,7 +67,20 @@ class TimedMessages:
         key = self._timers.drawn_key
         if key is None or len(self._broker_name.encode()) > MAX_BROKER_NAME_BYTES:
             return None
-        return Terms(self._clock(), self.max_ahead_ms, key, self._broker_name)
+        return Terms(self._clock(), self.max_ahead_ms, key, self._broker_name, self._timers.slot_limit())
+
+    def check_room(self, draft: Draft, laid_out: int) -> None:
+        """Raises FlowControl when too many timers are due in the second of a draft that waits; `laid_out` others are appended
+        before it in this turn of the loop."""
+        slots = self._timers.slot_limit()
+        if slots is None:
+            return
+        properties = decode_properties(draft.properties)
+        due_ms = number_of(properties, DUE_MS)
+        if due_ms is None or DELETE_KEY in properties or properties[REAL_TOPIC].startswith(RETRY_PREFIX):
+            return
+        if not slots.take(self._next_place() + laid_out, Wait(due_ms, number_of(properties, LEG_MS))):
+            raise FlowControl(rules.too_many_due(due_ms, slots.most()))
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:
         """What recalls a message that was stored in the timer topic; "" for what recalls another, or cannot be named."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from brokerd.timers.slots import SlotLimit
 from remoting.errors import RequestError
 
 
@@ -46,6 +47,9 @@ class Timers(Protocol):
 
         A handle made with it may be given out when a timer that was appended afterwards is acknowledged.
         """
+
+    def slot_limit(self) -> SlotLimit | None:
+        """What counts the timers of each second and says whether there is room for one more; None without a limit."""
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         """Whether the timer that waited first at that queue offset still waits, and was not recalled. On the master."""

@@ -11,6 +11,7 @@ the timer topic before, and does not wait a second time, whoever passes it on wi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
@@ -29,7 +30,7 @@ from brokerd.timers.codes import (
     slot_of,
 )
 from brokerd.timers.copies import ROLL_ROOM_BYTES
-from brokerd.timers.rolling import leg_before
+from brokerd.timers.rolling import Wait, leg_before
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import RequestError
@@ -58,18 +59,6 @@ class Clock(NamedTuple):
     window_ms: int
 
 
-class Wait(NamedTuple):
-    """When a timer that is appended now is due, and when it is appended again before that; None when it is not."""
-
-    due_ms: int
-    leg_ms: int | None
-
-    @property
-    def most_properties_bytes(self) -> int:
-        """How many bytes its properties may take, with what the wait adds."""
-        return MAX_PROPERTIES_BYTES - (0 if self.leg_ms is None else ROLL_ROOM_BYTES)
-
-
 def check_moment(properties: dict[str, str], topic: str, now_ms: int, max_ahead_ms: int) -> None:
     """Take out what only brokers write. Raises RequestError for a moment that cannot be kept, and for what cannot recall."""
     for name in _OWN:
@@ -86,6 +75,15 @@ def too_far_ahead(ahead_ms: int, max_ahead_ms: int) -> str:
     return (
         f"the message is to be delivered {_in_words(ahead_ms)} ahead; at most {_in_words(max_ahead_ms)} are accepted (setting "
         "timers.max_ahead_s of the broker)"
+    )
+
+
+def too_many_due(due_ms: int, most: int) -> str:
+    """The sentence for who asked for it."""
+    second = datetime.fromtimestamp(slot_of(due_ms) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        f"timer message is under flow control: {most} messages are to be delivered in the second from {second} UTC, no more are "
+        "accepted (setting timers.max_per_slot of the broker); ask for another second, or have the setting raised"
     )
 
 
@@ -137,10 +135,10 @@ def to_waiting_draft(draft: Draft, clock: Clock) -> Draft:
     if DELETE_KEY in properties:
         wait = wait._replace(leg_ms=clock.least_due_ms)  # it has its effect at once
     encoded = encode_properties(properties | added_for(wait, draft.topic, draft.queue_id))
-    if len(encoded) > wait.most_properties_bytes:
+    if len(encoded) > most_properties_bytes(wait):
         raise RequestError(
             codes.MESSAGE_ILLEGAL,
-            f"the properties of a message that waits so take {len(encoded)} bytes; at most {wait.most_properties_bytes} are "
+            f"the properties of a message that waits so take {len(encoded)} bytes; at most {most_properties_bytes(wait)} are "
             "stored",
         )
     return draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded)
@@ -150,6 +148,11 @@ def wait_until(due_ms: int, clock: Clock) -> Wait:
     """Of a message that asks for this moment, which has not come."""
     due_ms = min(max(due_ms, clock.least_due_ms), MAX_DUE_MS)
     return Wait(due_ms, leg_before(due_ms, clock.now_ms, clock.least_due_ms, clock.window_ms))
+
+
+def most_properties_bytes(wait: Wait) -> int:
+    """How many bytes the properties of what waits so may take, with what the wait adds."""
+    return MAX_PROPERTIES_BYTES - (0 if wait.leg_ms is None else ROLL_ROOM_BYTES)
 
 
 def added_for(wait: Wait, topic: str, queue_id: int) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from brokerd.timers.handles import Recallable, encode_handle, has_handle
 from brokerd.timers.rules import Clock
+from brokerd.timers.slots import SlotLimit
 from remoting.names import RETRY_PREFIX
 
 MAX_BROKER_NAME_BYTES: Final = 255
@@ -13,12 +14,13 @@ MAX_BROKER_NAME_BYTES: Final = 255
 
 class Terms(NamedTuple):
     """`key` makes the handles of this broker group, whose name is `broker_name`; what is due more than `max_ahead_ms` ahead is
-    refused."""
+    refused, and where `slots` counts, what is due in a second that is full."""
 
     clock: Clock
     max_ahead_ms: int
     key: bytes
     broker_name: str
+    slots: SlotLimit | None = None
 
     def handle(self, topic: str, due_ms: int, unique_key: str, place: int) -> str:
         """See `handle_for`."""

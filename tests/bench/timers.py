@@ -167,7 +167,7 @@ def _sent_us(messages: int, ask: str = "") -> float:
         service.recall_key()
         store.dispatcher.listeners.append(service.dispatched)
         limits = TimerSettings()
-        timed = TimedMessages(service, lambda: limits, "broker-a")
+        timed = TimedMessages(service, lambda: limits, "broker-a", partial(store.queue_offsets.next, TIMER_TOPIC, 0))
         kernel = NativeKernel(load(), _HOST, timed.terms)
         kernel.topics_changed({_TOPIC: _Metadata().topic(_TOPIC)})
         more = {ask: str({DELIVER_MS: turns.wall_ms() + _LATER_MS}.get(ask, _LATER_MS))} if ask else {}

@@ -28,6 +28,7 @@ from brokerd.transactions.records import half_draft, is_half, ordinary_draft
 from remoting import codes, frame
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.frame import Command
+from remoting.names import TIMER_TOPIC
 from remoting.record.checksum import is_intact
 from remoting.record.codec import body_is_intact, decode_record
 from remoting.record.hosts import pack_host
@@ -131,7 +132,7 @@ class Broker:
         self.turn: list[Callable[[], None]] = []
         self.halves = Halves()
         self.timers = StillTimers(lambda: self.now)
-        self.timed = timed_messages(self.timers)
+        self.timed = timed_messages(self.timers, next_place=lambda: self.store.queue_offsets.next(TIMER_TOPIC, 0))
         rules = SendRules(topics.get, "c", DEFAULT_DELAYS)
         self.sender = MessageSender(self.store, self.acknowledger, rules, self.counters, self.halves, self.timed)
         self.asked: list[tuple[str, int, int | None, int]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from collections.abc import Iterator, Sequence
+from functools import partial
 from hashlib import blake2s
 from typing import Any
 
@@ -12,9 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from brokerd.sending.counters import TOO_MANY_DUE
+from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
+from brokerd.timers.codes import START
 from brokerd.timers.handles import decode_handle
-from remoting import frame
+from brokerd.timers.slots import SlotLimit
+from remoting import codes, frame
 from remoting.frame import Command
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import decode_record
@@ -266,3 +271,68 @@ def test_tags_of_handles_are_those_of_the_twin(data: bytes, key: bytes) -> None:
     tag = ctypes.create_string_buffer(16)
     native_library().function("native_tag", None, *types)(tag, key, data, len(data))
     assert tag.raw == blake2s(data, digest_size=16, key=key).digest()
+
+
+class Limited(Broker):
+    """A broker with a limit of timers in each second."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(1 << 20)
+        self.most = most
+
+        def queue_range() -> tuple[int, int]:
+            return self.store.min_offset(TIMER_TOPIC, 0), self.store.max_offset(TIMER_TOPIC, 0)
+
+        read_units = partial(self.store.read_units, TIMER_TOPIC, 0)
+        self.timers.slots = slots = SlotLimit(lambda: self.most, queue_range, read_units, lambda: START)
+
+        def dispatched(arrivals: Sequence[Arrival]) -> None:
+            for topic, _, end, codes_of in arrivals:
+                if topic == TIMER_TOPIC:
+                    slots.arrived(end, codes_of)
+
+        self.store.dispatcher.listeners.append(dispatched)
+
+
+def test_a_second_that_is_full_takes_no_more_on_either_path() -> None:
+    broker = Limited(3)
+    ordinary, odd = timed("TIMER_DELAY_SEC\x0130\x02"), "TIMER_DELAY_SEC\x0130\x02KEYS\x01k\x02"
+    other = timed("TIMER_DELAY_SEC\x0131\x02")
+    batch = encode_batch_body([(n, b"b", ordinary.encode()) for n in range(2)])
+    sent = [send(1, ordinary), send(2, ordinary), send(3, timed(""), batch, m="true"), send(4, odd), send(5, odd)]
+    sent += [send(6, ordinary), send(7, other), send(8, timed("")), send(9, timed(""), batch, m="true")]
+    answers = {each.opaque: each for each in answers_of(broker, encoded(sent))}
+    refused = {3, 5, 6, 9}
+    assert {opaque for opaque, answer in answers.items() if answer.code != 0} == refused
+    for opaque in refused:
+        assert answers[opaque].code == codes.SYSTEM_ERROR
+        assert "3 messages" in (answers[opaque].remark or "")
+        assert "timers.max_per_slot" in (answers[opaque].remark or "")
+    assert broker.counters.refused[TOO_MANY_DUE] == 5, "of the first batch one message had room, and of the second none"
+    assert len(broker.records()) == 5
+    [answer] = answers_of(broker, encoded([send(10, ordinary)]))
+    assert answer.code == codes.SYSTEM_ERROR, "when they are dispatched, they still count"
+    broker.most = 4
+    answers = {each.opaque: each for each in answers_of(broker, encoded([send(11, ordinary), send(12, ordinary)]))}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {11: 0, 12: codes.SYSTEM_ERROR}
+
+
+def test_a_limit_counts_what_is_due_far_ahead_in_its_second() -> None:
+    broker = Limited(2)
+    far = timed("TIMER_DELAY_SEC\x01400000\x02")
+    sent = [send(n, far if n % 2 else far.replace("UNIQ_KEY", "KEYS")) for n in range(1, 5)]
+    answers = {each.opaque: each.code for each in answers_of(broker, encoded(sent))}
+    assert answers == {1: 0, 2: 0, 3: codes.SYSTEM_ERROR, 4: codes.SYSTEM_ERROR}
+    broker.records()
+    [answer] = answers_of(broker, encoded([send(5, far)]))
+    assert answer.code == codes.SYSTEM_ERROR
+
+
+def test_with_a_limit_the_same_is_stored() -> None:
+    limited, other = Limited(100), Broker(1 << 20)
+    data = encoded([send(n, text) for n, text in enumerate([*ORDINARY.values(), *ODD.values()])])
+    left = left_by_kernel(limited)
+    answers = [answers_of(each, data) for each in (limited, other)]
+    assert [each.ext for each in answers[0]] == [each.ext for each in answers[1]]
+    assert limited.records() == other.records()
+    assert len(left) <= len(ODD)
