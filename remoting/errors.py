@@ -4,7 +4,7 @@
     ├── ProtocolError          the peer sent bytes that no correct peer sends; close the connection
     │   └── DamagedRecord      a record of the log that does not match its checksum
     ├── RequestError           a request was understood and refused; carries the response code
-    │   ├── InvalidParameter
+    │   ├── InvalidParameter, FlowControl
     │   ├── NotLeader, NotMaster
     │   └── ...                (any other code)
     ├── ConnectionLost         the outcome of what was in flight is unknown
@@ -69,6 +69,13 @@ class InvalidParameter(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(codes.INVALID_PARAMETER, message)
+
+
+class FlowControl(RequestError):
+    """There is too much of something as it is: as the original answers it over remoting."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(codes.SYSTEM_ERROR, message)
 
 
 class NotLeader(RequestError):

@@ -25,6 +25,7 @@ _TESTS = (
     "tests/unit/brokerd/native/test_hpack.py",
     "tests/unit/brokerd/native/test_reads.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",
+    "tests/unit/brokerd/sending/test_timed_kernel.py",
 )
 _ROOT = Path(__file__).resolve().parents[1]
 

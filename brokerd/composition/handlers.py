@@ -207,7 +207,9 @@ def build_sends(
 ) -> SendProcessor:
     """The processor of sends, with its kernel, which is in C where there is a library. `when_known` calls back when name servers
     know the topics; with `make_topics` a topic is made when somebody sends to it."""
-    kernel: SendKernel = Kernel(store_host) if library is None else NativeKernel(library, store_host)
+    kernel: SendKernel = (
+        Kernel(store_host, core.timed.terms) if library is None else NativeKernel(library, store_host, core.timed.terms)
+    )
     _tell_topics(kernel, core.metadata)
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)

@@ -92,11 +92,14 @@ def make_residents(
             identity.store_host,
             environment.random_bits,
             lambda: settings.retention.value.reserved_time_ms,
+            lambda: settings.timers.value.max_per_slot,
         ),
         settings.timers.value,
         settings.journal,
     )
-    timed = TimedMessages(timers, lambda: settings.timers.value, identity.broker_name)
+    timed = TimedMessages(
+        timers, lambda: settings.timers.value, identity.broker_name, partial(store.queue_offsets.next, TIMER_TOPIC, 0)
+    )
 
     def to_waiting_draft(draft: Draft) -> Draft:
         return timed.to_waiting_draft(schedule(draft, delays))

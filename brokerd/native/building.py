@@ -21,8 +21,8 @@ from typing import Final
 
 from remoting.errors import LogboomError
 
-SOURCES: Final = ("again.c", "answers.c", "crc.c", "hpack.c", "reads.c", "send.c")
-_HEADERS: Final = ("native.h", "record.h", "text.h")
+SOURCES: Final = ("again.c", "answers.c", "blake2s.c", "crc.c", "hpack.c", "moments.c", "reads.c", "send.c")
+_HEADERS: Final = ("blake2s.h", "moments.h", "native.h", "record.h", "text.h")
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _VERSION_TIMEOUT_S: Final = 10

@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define NATIVE_ABI 5 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
+#define NATIVE_ABI 6 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -59,6 +59,10 @@ static inline void put32(uint8_t *at, uint32_t value) {
 static inline void put64(uint8_t *at, uint64_t value) {
     put32(at, (uint32_t)(value >> 32));
     put32(at + 4, (uint32_t)value);
+}
+
+static inline void put32_little(uint8_t *at, uint32_t value) {
+    for (int i = 0; i < 4; i++) at[i] = (uint8_t)(value >> 8 * i);
 }
 
 #endif

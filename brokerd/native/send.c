@@ -10,8 +10,8 @@
  * never reaches behind that. Output: each area comes with its room; what is to be written is measured first, and a frame that has
  * no room ends the call. Lengths that a peer sent are 32 bits and sums of them 64, so none overflows.
  */
+#include "moments.h"
 #include "record.h"
-#include "text.h"
 
 enum {
     PREFIX_BYTES = 8,
@@ -24,6 +24,7 @@ enum {
     HOST_BYTES = 8,
     ANSWER_BYTES = 400, /* more than an answer has beside its message ids and its key */
     ID_BYTES = 33,      /* of a message in an answer: 32 digits and a comma */
+    MAX_TIMED_PROPERTIES = 32, /* of one message */
     SEND_MESSAGE_V2 = 310,
     SEND_BATCH_MESSAGE = 320,
     FLAG_RESPONSE = 1,
@@ -54,18 +55,18 @@ struct touched {
 };
 
 struct unit { /* messages of one frame, size and code, one behind the other in log and queue */
-    int32_t target, queue_id;
-    int64_t queue_offset, position;
-    int32_t size, code;
-    int64_t count;
+    int32_t target, queue_id; /* the target behind the last one: the topic in which messages wait */
+    int64_t queue_offset, position, size, code, count;
 };
 
-enum stop { STOP_END, STOP_LEFT, STOP_ROOM };
+enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
 
 struct areas { /* what stays the same from call to call; rooms in elements */
     const struct target *targets;
     int64_t target_count;
     struct slot *slots;
+    int64_t timer_slot; /* of the queue in which messages wait for a moment */
+    struct terms *terms;
     uint8_t *records, *answers, *scratch;
     struct unit *units;
     int64_t *opaques;
@@ -108,6 +109,17 @@ struct send {
 struct look { /* what properties tell */
     struct text key;
     int32_t tags_code;
+    struct text asks[ASKS]; /* for a moment; no bytes: not there */
+    int is_timed;
+};
+
+/* The queues that a frame may write to */
+enum where { OWN, TIMER, PLACES };
+
+struct place { /* a queue, and the number of the next message in it */
+    struct text topic;
+    int32_t target, queue_id;
+    int64_t slot, next;
 };
 
 struct call {
@@ -116,21 +128,6 @@ struct call {
     struct results *results;
     struct results now; /* with what the present frame has written */
 };
-
-/* ---- Texts */
-
-/* The number of a decimal text of at most 18 digits; 0 when it is none. */
-static int number_of(struct text text, int64_t *number) {
-    size_t at = text.length > 0 && text.at[0] == '-', digits = text.length - at;
-    int64_t value = 0;
-    if (digits == 0 || digits > 18) return 0;
-    for (size_t i = at; i < text.length; i++) {
-        if (text.at[i] < '0' || text.at[i] > '9') return 0;
-        value = value * 10 + (text.at[i] - '0');
-    }
-    *number = at ? -value : value;
-    return 1;
-}
 
 /* ---- JSON headers: a subset of what the twin's parser takes, with the same outcome. Each function is 0 for what it leaves. */
 
@@ -240,7 +237,7 @@ static int take_int(struct reader *r, int64_t *number) {
     const uint8_t *digits = r->at;
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
     if (r->at > digits && *digits == '0' && r->at - begin > 1) return 0; /* 07 is none; -0 is no integer to all */
-    return number_of((struct text){begin, (size_t)(r->at - begin)}, number) && r->at < r->end &&
+    return integer_of((struct text){begin, (size_t)(r->at - begin)}, number) && r->at < r->end &&
            *r->at != '.' && *r->at != 'e' && *r->at != 'E';
 }
 
@@ -331,6 +328,8 @@ static int take_compact(struct reader *r, struct send *send) {
 
 /* ---- Properties */
 
+static const uint8_t timer_topic[] = "rmq_sys_wheel_timer";
+
 /* Whether something in the properties is for the general path: `_SPECIAL` in brokerd/sending/rules.py. */
 static int has_special(struct text text) {
     static const char *const specials[] = {"POP_CK",     "TRAN_MSG", "DELAY",           "TIMER_",       "INNER_", "__CRC32#",
@@ -364,14 +363,40 @@ static int take_until(struct reader *r, uint8_t separator, struct text *text) {
     return text->length > 0;
 }
 
-/* Whether the properties may be stored as they came, and what they tell; a part of what `pattern_of` in rules.py takes. */
+/* Whether a property is one of those that most messages have, which have no meaning for the broker: `_COMMON` in rules.py. */
+static int is_common(struct text name, struct text value) {
+    return IS(name, "UNIQ_KEY") || IS(name, "TAGS") || IS(name, "KEYS") || (IS(name, "WAIT") && IS(value, "true"));
+}
+
+/* Whether the properties of a message that asks for a moment may be stored as they came, but for that: all names differ, and
+ * nothing else is for the general path. `properties` are tidy: texts of names and values with their separators. */
+static int may_wait(struct text properties) {
+    struct text names[MAX_TIMED_PROPERTIES], value;
+    struct reader r = {properties.at, properties.at + properties.length, NULL, NULL};
+    size_t count = 0;
+    if (!is_utf8(properties)) return 0;
+    for (; r.at < r.end; count++) {
+        const uint8_t *begin = r.at;
+        if (count == MAX_TIMED_PROPERTIES || !take_until(&r, 1, &names[count]) || !take_until(&r, 2, &value)) return 0;
+        struct text name = names[count];
+        if (!is_common(name, value) && ask_of(name) == ASKS) {
+            if (has_special((struct text){begin, (size_t)(r.at - begin)})) return 0;
+            if (IS(name, "REAL_TOPIC") || IS(name, "REAL_QID")) return 0;
+        }
+        for (size_t i = 0; i < count; i++)
+            if (names[i].length == name.length && memcmp(names[i].at, name.at, name.length) == 0) return 0;
+    }
+    return 1;
+}
+
+/* Whether the properties may be stored as they came, and what they tell; a part of what `pattern_of` in rules.py and
+ * `waiting_draft` in timed.py take. */
 static int look_at(struct text properties, struct look *look) {
     if (properties.length == 0) return 0;
     struct reader r = {properties.at, properties.at + properties.length, NULL, NULL};
     struct text name, value, tag = {properties.at, 0};
-    int is_common = 1;
-    look->key.length = 0;
-    look->tags_code = 0;
+    int all_common = 1;
+    memset(look, 0, sizeof *look);
     while (r.at < r.end) {
         if (!take_until(&r, 1, &name) || !take_until(&r, 2, &value)) return 0;
         if (IS(name, "UNIQ_KEY")) {
@@ -380,12 +405,18 @@ static int look_at(struct text properties, struct look *look) {
         } else if (IS(name, "TAGS")) {
             if (tag.length) return 0;
             tag = value;
-        } else if (!IS(name, "KEYS") && !(IS(name, "WAIT") && IS(value, "true"))) {
-            is_common = 0;
+        } else if (!is_common(name, value)) {
+            enum ask ask = ask_of(name);
+            all_common = 0;
+            if (ask < ASKS) {
+                look->asks[ask] = value;
+                look->is_timed = 1;
+            }
         }
     }
-    if (look->key.length == 0 || (!is_common && has_special(properties))) return 0;
-    return java_hash(tag, &look->tags_code);
+    if (look->key.length == 0) return 0;
+    if (look->is_timed) return may_wait(properties);
+    return (all_common || !has_special(properties)) && java_hash(tag, &look->tags_code);
 }
 
 /* ---- Frames */
@@ -414,10 +445,10 @@ static int understand(const struct areas *areas, struct send *send) {
     send->target = find_target(areas, fields[TOPIC]);
     if (send->target == NULL) return 0;
     send->target_index = (int32_t)(send->target - areas->targets);
-    if (!number_of(fields[QUEUE_ID], &send->queue_id) || !number_of(fields[SYS_FLAG], &send->sys_flag) ||
-        !number_of(fields[BORN_TIMESTAMP], &send->born_timestamp) || !number_of(fields[FLAG], &send->flag))
+    if (!integer_of(fields[QUEUE_ID], &send->queue_id) || !integer_of(fields[SYS_FLAG], &send->sys_flag) ||
+        !integer_of(fields[BORN_TIMESTAMP], &send->born_timestamp) || !integer_of(fields[FLAG], &send->flag))
         return 0;
-    if (fields[RECONSUME_TIMES].length > 0 && !number_of(fields[RECONSUME_TIMES], &send->reconsume_times)) return 0;
+    if (fields[RECONSUME_TIMES].length > 0 && !integer_of(fields[RECONSUME_TIMES], &send->reconsume_times)) return 0;
     return send->queue_id >= 0 && send->queue_id < send->target->queues && !(send->sys_flag & ~(int64_t)SYS_KNOWN) &&
            send->body.length > 0 && send->body.length <= MAX_BODY_BYTES && send->reconsume_times >= 0 &&
            send->reconsume_times < 0x8000 && send->flag >= INT32_MIN && send->flag <= INT32_MAX &&
@@ -442,27 +473,50 @@ static int64_t read_frame(const struct areas *areas, const uint8_t *at, int64_t 
 /* ---- Records and units */
 
 struct message { /* of a send, or of a batch */
-    struct text body, properties;
-    int64_t flag;
-    int32_t tags_code;
+    struct text body, properties, key;
+    int64_t flag, code;
+    enum where where;
+    struct wait wait;
+    size_t moment_length; /* of what is added to the properties of one that waits */
+    uint8_t moment[MOMENT_PROPERTIES_BYTES];
 };
+
+/* Find out where the message with those properties goes. */
+static enum stop understand_properties(const struct call *call, const struct send *send, struct text properties,
+                                       struct message *message) {
+    const struct terms *terms = call->areas->terms;
+    struct look look;
+    if (!look_at(properties, &look)) return STOP_LEFT;
+    message->properties = properties;
+    message->key = look.key;
+    message->where = look.is_timed ? TIMER : OWN;
+    message->code = look.tags_code;
+    message->moment_length = 0;
+    if (!look.is_timed) return STOP_END;
+    if (terms->state == TERMS_UNASKED) return STOP_TERMS;
+    if (terms->state != TERMS_KNOWN || !wait_for(terms, look.asks, &message->wait)) return STOP_LEFT;
+    struct text topic = {send->target->name, send->target->name_length};
+    message->code = code_of(&message->wait);
+    message->moment_length =
+        (size_t)(put_moment(message->moment, &message->wait, topic, send->queue_id) - message->moment);
+    return STOP_END;
+}
 
 /* Write a record of that size to `at`, which has room for it.
  *
  * The body comes last and is read once for both checksums. What is around it adds up while the processor waits for its sum, after
  * which the checksum of the whole needs little more. */
 static void put_record(const struct call *call, const struct send *send, const struct message *message, uint8_t *at,
-                       size_t size, int64_t queue_offset) {
+                       size_t size, const struct place *place) {
     uint8_t *begin = at, *body = at + RECORD_HEAD_BYTES, *behind = body + message->body.length;
-    const struct target *target = send->target;
     int is_batch = IS(send->fields[IS_BATCH], "true"), seals = call->request->seals != 0;
     uint32_t checksum = 0;
     put32(at, (uint32_t)size);
     put32(at + 4, RECORD_MAGIC_V1);
     put32(at + RECORD_BODY_CRC_AT, 0);
-    put32(at + 12, (uint32_t)send->queue_id);
+    put32(at + 12, (uint32_t)place->queue_id);
     put32(at + 16, (uint32_t)message->flag);
-    put64(at + 20, (uint64_t)queue_offset);
+    put64(at + 20, (uint64_t)place->next);
     put64(at + 28, (uint64_t)call->now.end_offset);
     put32(at + 36, (uint32_t)(is_batch ? send->sys_flag & ~SYS_COMPRESSED : send->sys_flag));
     put64(at + 40, (uint64_t)send->born_timestamp);
@@ -473,11 +527,12 @@ static void put_record(const struct call *call, const struct send *send, const s
     put64(at + 76, 0);
     put32(at + 84, (uint32_t)message->body.length);
     at = behind;
-    *at++ = target->name_length;
-    at = put_text(at, target->name, target->name_length);
-    put16(at, (uint16_t)(message->properties.length + STAMP_BYTES + (seals ? TAIL_BYTES : 0)));
+    *at++ = (uint8_t)place->topic.length;
+    at = put_text(at, place->topic.at, place->topic.length);
+    put16(at, (uint16_t)(message->properties.length + STAMP_BYTES + message->moment_length + (seals ? TAIL_BYTES : 0)));
     at = put_text(at + 2, message->properties.at, message->properties.length);
     at = put_text(at, STAMP, STAMP_BYTES);
+    at = put_text(at, message->moment, message->moment_length);
     if (seals) {
         checksum = crc32_moved(crc32_of(0, begin, RECORD_HEAD_BYTES), (size_t)(at - body));
         checksum ^= crc32_of(0, behind, (size_t)(at - behind));
@@ -493,27 +548,34 @@ static void put_record(const struct call *call, const struct send *send, const s
 }
 
 /* Count a record of the queue, in the frame's last unit if it continues that. 0 when there is no room. */
-static int add_unit(struct call *call, const struct send *send, int32_t size, int32_t code, int64_t queue_offset) {
+static int add_unit(struct call *call, const struct place *place, int64_t size, int64_t code) {
     struct unit *next = call->areas->units + call->now.units;
-    if (call->now.units > call->results->units && next[-1].size == size && next[-1].code == code) {
+    if (call->now.units > call->results->units && next[-1].size == size && next[-1].code == code &&
+        next[-1].target == place->target) {
         next[-1].count++; /* the record lies behind it in the log, and of its queue it is the next */
         return 1;
     }
     if (call->now.units == call->areas->units_room) return 0;
-    *next = (struct unit){send->target_index, (int32_t)send->queue_id, queue_offset, call->now.end_offset, size, code, 1};
+    *next = (struct unit){place->target, place->queue_id, place->next, call->now.end_offset, size, code, 1};
     call->now.units++;
     return 1;
 }
 
-/* Lay out one message behind the others of the frame. */
+/* Lay out one message behind the others of the frame, in its place among `places`. */
 static enum stop add_message(struct call *call, const struct send *send, const struct message *message,
-                             int64_t queue_offset) {
-    size_t properties = message->properties.length + STAMP_BYTES + (call->request->seals ? TAIL_BYTES : 0);
-    size_t size = RECORD_HEAD_BYTES + message->body.length + 1 + send->target->name_length + 2 + properties;
-    if (properties > MAX_PROPERTIES_BYTES || call->now.end_offset + (int64_t)size > call->request->limit) return STOP_LEFT;
+                             struct place *places) {
+    struct place *place = &places[message->where];
+    int has_leg = message->where == TIMER && message->wait.leg_ms >= 0;
+    size_t encoded = message->properties.length + STAMP_BYTES + message->moment_length;
+    size_t properties = encoded + (call->request->seals ? TAIL_BYTES : 0);
+    size_t size = RECORD_HEAD_BYTES + message->body.length + 1 + place->topic.length + 2 + properties;
+    if (properties > MAX_PROPERTIES_BYTES || encoded + (has_leg ? ROLL_ROOM_BYTES : 0) > MAX_PROPERTIES_BYTES ||
+        call->now.end_offset + (int64_t)size > call->request->limit)
+        return STOP_LEFT;
     if (call->now.records_size + (int64_t)size > call->areas->records_room) return STOP_ROOM;
-    put_record(call, send, message, call->areas->records + call->now.records_size, size, queue_offset);
-    if (!add_unit(call, send, (int32_t)size, message->tags_code, queue_offset)) return STOP_ROOM;
+    put_record(call, send, message, call->areas->records + call->now.records_size, size, place);
+    if (!add_unit(call, place, (int64_t)size, message->code)) return STOP_ROOM;
+    place->next++;
     call->now.messages++;
     call->now.records_size += (int64_t)size;
     call->now.end_offset += (int64_t)size;
@@ -536,8 +598,6 @@ static uint8_t *put_id(uint8_t *at, const uint8_t *store_host, int64_t position)
     return put_hex(put_hex(at, store_host, HOST_BYTES), place, sizeof place);
 }
 
-#define PUT(at, literal) put_text(at, literal, sizeof literal - 1)
-
 /* The ids of the records that the frame has written, the first of which is at that position of the log, with commas between. */
 static uint8_t *put_ids(const struct call *call, uint8_t *at, int64_t position) {
     const uint8_t *records = call->areas->records;
@@ -549,10 +609,13 @@ static uint8_t *put_ids(const struct call *call, uint8_t *at, int64_t position) 
     return at;
 }
 
-/* Answer a send that wrote `count` records; `key` is that of a single message. 0 when there is no room. */
-static int add_answer(struct call *call, const struct send *send, int64_t count, const struct text *key,
+/* Answer a send that wrote `count` records, the first of them with that number; `single` is its only message, if it has one. 0
+ * when there is no room. */
+static int add_answer(struct call *call, const struct send *send, int64_t count, const struct message *single,
                       int64_t queue_offset) {
-    int64_t needed = ANSWER_BYTES + count * ID_BYTES + (key != NULL ? (int64_t)key->length : 0);
+    int has_handle = single != NULL && single->where == TIMER && single->key.length <= MAX_NAMED_KEY_BYTES;
+    int64_t needed = ANSWER_BYTES + count * ID_BYTES + (single != NULL ? (int64_t)single->key.length : 0);
+    needed += has_handle ? HANDLE_BYTES : 0;
     if (send->frame_flag & FLAG_ONEWAY) return 1;
     if (call->now.answers_size + needed > call->areas->answers_room || call->now.opaques == call->areas->opaques_room)
         return 0;
@@ -561,7 +624,12 @@ static int add_answer(struct call *call, const struct send *send, int64_t count,
     at = put_ids(call, at, call->results->end_offset);
     at = put_decimal(PUT(at, "\",\"queueId\":\""), send->queue_id);
     at = put_decimal(PUT(at, "\",\"queueOffset\":\""), queue_offset);
-    if (key != NULL) at = put_text(PUT(at, "\",\"transactionId\":\""), key->at, key->length);
+    if (single != NULL) at = put_text(PUT(at, "\",\"transactionId\":\""), single->key.at, single->key.length);
+    if (has_handle) {
+        struct text topic = {send->target->name, send->target->name_length};
+        at = PUT(at, "\",\"recallHandle\":\"");
+        at = put_handle(at, call->areas->terms, topic, &single->wait, single->key, queue_offset);
+    }
     at = PUT(at, "\",\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
     at = PUT(put_decimal(at, send->opaque), ",\"version\":479}");
     put32(begin, (uint32_t)(at - begin - 4));
@@ -571,22 +639,23 @@ static int add_answer(struct call *call, const struct send *send, int64_t count,
     return 1;
 }
 
-/* ---- Sends */
+/* ---- Sends: each message to its place, which numbers it */
 
-static enum stop lay_out_single(struct call *call, const struct send *send, int64_t queue_offset, int64_t *count) {
-    struct look look;
-    if (!look_at(send->fields[PROPERTIES], &look)) return STOP_LEFT;
-    struct message message = {send->body, send->fields[PROPERTIES], send->flag, look.tags_code};
-    enum stop stop = add_message(call, send, &message, queue_offset);
+static enum stop lay_out_single(struct call *call, const struct send *send, struct place *places) {
+    struct message message;
+    enum stop stop = understand_properties(call, send, send->fields[PROPERTIES], &message);
     if (stop != STOP_END) return stop;
-    *count = 1;
-    return add_answer(call, send, 1, &look.key, queue_offset) ? STOP_END : STOP_ROOM;
+    int64_t queue_offset = places[message.where].next;
+    message.body = send->body;
+    message.flag = send->flag;
+    stop = add_message(call, send, &message, places);
+    if (stop != STOP_END) return stop;
+    return add_answer(call, send, 1, &message, queue_offset) ? STOP_END : STOP_ROOM;
 }
 
 /* Take the next message of a batch: total size, magic, CRC, flag, body's length, body, properties' length, properties. */
-static int take_item(struct reader *r, struct message *message) {
+static int take_item(struct reader *r, struct message *message, struct text *encoded) {
     size_t left = (size_t)(r->end - r->at);
-    struct look look;
     if (left < ITEM_HEAD_BYTES + 2) return 0;
     int64_t size = (int32_t)get32(r->at), body = (int32_t)get32(r->at + 16);
     if (body <= 0 || size > (int64_t)left || ITEM_HEAD_BYTES + body + 2 > size) return 0;
@@ -595,37 +664,49 @@ static int take_item(struct reader *r, struct message *message) {
     if (properties < 0 || ITEM_HEAD_BYTES + body + 2 + properties != size) return 0;
     message->flag = (int32_t)get32(r->at + 12);
     message->body = (struct text){r->at + ITEM_HEAD_BYTES, (size_t)body};
-    message->properties = (struct text){behind + 2, (size_t)properties};
+    *encoded = (struct text){behind + 2, (size_t)properties};
     r->at += size;
-    if (!look_at(message->properties, &look)) return 0;
-    message->tags_code = look.tags_code;
     return 1;
 }
 
-static enum stop lay_out_batch(struct call *call, const struct send *send, int64_t queue_offset, int64_t *count) {
+static enum stop lay_out_batch(struct call *call, const struct send *send, struct place *places) {
     struct reader r = {send->body.at, send->body.at + send->body.length, NULL, NULL};
     struct message message;
-    for (*count = 0; r.at < r.end; ++*count) {
-        if (*count == MAX_BATCH_COUNT || !take_item(&r, &message)) return STOP_LEFT;
-        enum stop stop = add_message(call, send, &message, queue_offset + *count);
+    struct text properties;
+    int64_t count = 0, queue_offset = 0;
+    if (has_special(send->fields[PROPERTIES])) return STOP_LEFT; /* a batch asks for nothing as a whole */
+    for (; r.at < r.end; count++) {
+        if (count == MAX_BATCH_COUNT || !take_item(&r, &message, &properties)) return STOP_LEFT;
+        enum stop stop = understand_properties(call, send, properties, &message);
+        if (stop != STOP_END) return stop;
+        if (count == 0) queue_offset = places[message.where].next;
+        stop = add_message(call, send, &message, places);
         if (stop != STOP_END) return stop;
     }
-    return add_answer(call, send, *count, NULL, queue_offset) ? STOP_END : STOP_ROOM;
+    return add_answer(call, send, count, NULL, queue_offset) ? STOP_END : STOP_ROOM;
 }
 
-/* Number the send's messages and lay them out. What it takes of its slot counts at the end alone. */
+/* Number the send's messages and lay them out. What it takes of its slots counts at the end alone. */
 static enum stop lay_out(struct call *call, const struct send *send) {
-    int64_t index = (int64_t)send->target->first_slot + send->queue_id, count = 0;
-    struct slot *slot = &call->areas->slots[index];
-    int is_batch = IS(send->fields[IS_BATCH], "true"), is_new = slot->touched != call->request->number;
-    if (is_new && call->now.touched == call->areas->touched_room) return STOP_ROOM;
-    enum stop stop = is_batch ? lay_out_batch(call, send, slot->next, &count) : lay_out_single(call, send, slot->next, &count);
+    const struct areas *areas = call->areas;
+    struct slot *slots = areas->slots;
+    int64_t own = (int64_t)send->target->first_slot + send->queue_id, timer = areas->timer_slot;
+    struct place places[PLACES] = {
+        [OWN] = {{send->target->name, send->target->name_length}, send->target_index, (int32_t)send->queue_id, own, slots[own].next},
+        [TIMER] = {{timer_topic, sizeof timer_topic - 1}, (int32_t)areas->target_count, 0, timer, slots[timer].next},
+    };
+    if (call->now.touched + PLACES > areas->touched_room) return STOP_ROOM;
+    enum stop stop = IS(send->fields[IS_BATCH], "true") ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
     if (stop != STOP_END) return stop;
-    if (is_new) {
-        call->areas->touched[call->now.touched++] = (struct touched){index, slot->next};
-        slot->touched = call->request->number;
+    for (int i = 0; i < PLACES; i++) {
+        struct slot *slot = &slots[places[i].slot];
+        if (places[i].next == slot->next) continue;
+        if (slot->touched != call->request->number) {
+            areas->touched[call->now.touched++] = (struct touched){places[i].slot, slot->next};
+            slot->touched = call->request->number;
+        }
+        slot->next = places[i].next;
     }
-    slot->next += count;
     return STOP_END;
 }
 

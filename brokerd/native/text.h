@@ -57,10 +57,25 @@ static inline int java_hash(struct text text, int32_t *hash) {
     return 1;
 }
 
+/* The number of a decimal text of at most 18 digits; 0 when it is none. */
+static inline int integer_of(struct text text, int64_t *number) {
+    size_t at = text.length > 0 && text.at[0] == '-', digits = text.length - at;
+    int64_t value = 0;
+    if (digits == 0 || digits > 18) return 0;
+    for (size_t i = at; i < text.length; i++) {
+        if (text.at[i] < '0' || text.at[i] > '9') return 0;
+        value = value * 10 + (text.at[i] - '0');
+    }
+    *number = at ? -value : value;
+    return 1;
+}
+
 static inline uint8_t *put_text(uint8_t *at, const void *text, size_t length) {
     memcpy(at, text, length);
     return at + length;
 }
+
+#define PUT(at, literal) put_text(at, literal, sizeof literal - 1)
 
 /* At most 20 bytes. */
 static inline uint8_t *put_decimal(uint8_t *at, int64_t number) {

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from remoting import codes
-from remoting.errors import RequestError
+from remoting.errors import FlowControl, RequestError
 
 
 class Code(IntEnum):
@@ -98,6 +98,8 @@ _CODES: Final = {
 
 def refusal_of(error: RequestError) -> Refusal:
     """What a refusal of the broker's services is to a gRPC client."""
+    if isinstance(error, FlowControl):
+        return Refusal(Code.TOO_MANY_REQUESTS, error.message)
     return Refusal(_CODES.get(error.code, Code.INTERNAL_SERVER_ERROR), error.message)
 
 

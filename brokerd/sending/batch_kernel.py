@@ -240,7 +240,7 @@ def _lay_out_any(
     seals: bool,
 ) -> LaidOut | None:
     """Lay out any messages, in columns; None when one of them is not ordinary. Raises struct.error."""
-    items = _split(data)
+    items = split(data)
     if items is None:
         return None
     flags, bodies, properties = items
@@ -292,7 +292,7 @@ def _lay_out_any(
     return LaidOut(records, entries, positions, end_offset)
 
 
-def _split(data: bytes) -> _Items | None:
+def split(data: bytes) -> _Items | None:
     """The messages of any batch; None when their sizes do not add up, or there are too many. Raises struct.error."""
     flags: list[int] = []
     bodies: list[bytes] = []

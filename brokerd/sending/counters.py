@@ -6,21 +6,24 @@ from typing import Final
 
 from brokerd.statistics.figures import Durations, Statistics
 from remoting import codes
-from remoting.errors import LogboomError, NotMaster, StorageError
+from remoting.errors import FlowControl, LogboomError, NotMaster, StorageError
 
 # Why sends are refused, as metrics name it
 NOT_MASTER: Final = "not_master"
 TOO_FEW_REPLICAS: Final = "too_few_replicas"
 TOO_MANY_WAITING: Final = "too_many_waiting"
+TOO_MANY_DUE: Final = "too_many_due"
 STORE: Final = "store"
 RULE: Final = "rule"
-REFUSALS: Final = (NOT_MASTER, TOO_FEW_REPLICAS, TOO_MANY_WAITING, STORE, RULE)
+REFUSALS: Final = (NOT_MASTER, TOO_FEW_REPLICAS, TOO_MANY_WAITING, TOO_MANY_DUE, STORE, RULE)
 
 
 def refusal_reason(error: LogboomError) -> str:
     """The word for a refusal: by what it is, else by its code."""
     if isinstance(error, NotMaster):
         return NOT_MASTER
+    if isinstance(error, FlowControl):
+        return TOO_MANY_DUE
     if error.code == codes.SYSTEM_BUSY:
         return TOO_MANY_WAITING
     if isinstance(error, StorageError) or error.code == codes.SERVICE_NOT_AVAILABLE:

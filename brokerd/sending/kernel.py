@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
 from brokerd.sending.batch_kernel import BatchPlans, LaidOut, lay_out_batch
 from brokerd.sending.boundary import ANSWER_OK, Stop, Taken
 from brokerd.sending.reading import Send, begins_with_send, sends_of
-from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, Pattern, check_destination, pattern_of
+from brokerd.sending.rules import (
+    MAX_KEPT_BYTES,
+    STAMP,
+    Pattern,
+    asks_for_more,
+    check_destination,
+    pattern_of,
+    unique_key,
+)
 from brokerd.sending.tails import HIGH, LOW, MASK, MIDDLE
+from brokerd.sending.timed import AskTerms, LaidOutSends, lay_out_waiting, no_terms
+from brokerd.sending.timed import lay_out_batch as lay_out_waiting_batch
+from brokerd.store.draft import Draft
 from brokerd.store.run import Run
+from brokerd.timers.rules import mentions_moment
 from remoting import codes, frame
 from remoting.checksum import crc32
 from remoting.errors import RequestError
@@ -41,9 +53,11 @@ _HOST_BYTES: Final = 8
 _READ_AHEAD: Final = 16  # frames that may be decoded in vain, when the kernel stops at the first of them
 _OTHER_SYS_FLAGS: Final = ~(SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK)
 _ANSWER: Final = (
-    ANSWER_OK + b'"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",'
+    ANSWER_OK + b'"extFields":{"msgId":"%b%016X","queueId":"%d","queueOffset":"%d","transactionId":"%b",%b'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
 )
+_HANDLE: Final = b'"recallHandle":"%b",'
+_UNASKED: Final[Any] = object()
 _BATCH_ANSWER: Final = (
     ANSWER_OK + b'"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d",'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
@@ -85,13 +99,17 @@ class _Target:
 class Kernel:
     """`boundary.SendKernel` in Python."""
 
-    def __init__(self, store_host: bytes, *, max_frame_bytes: int = frame.MAX_FRAME_BYTES) -> None:
-        """Records with an IPv6 host are none of its own: then it takes nothing."""
+    def __init__(
+        self, store_host: bytes, terms: AskTerms = no_terms, *, max_frame_bytes: int = frame.MAX_FRAME_BYTES
+    ) -> None:
+        """Records with an IPv6 host are none of its own: then it takes nothing. `terms()` says by what messages wait for a moment
+        of their own in this turn of the loop."""
         self._is_idle = len(store_host) != _HOST_BYTES
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper().encode()
         self._max_frame_bytes = max_frame_bytes
         self._targets: dict[str, _Target] = {}
+        self._ask_terms = terms
 
     @property
     def topics(self) -> frozenset[str]:
@@ -144,6 +162,7 @@ class Kernel:
         added_bytes = _ADDED_BYTES[seals]
         store_host, id_prefix = self._store_host, self._id_prefix
         position = run.end_offset
+        terms = _UNASKED
         stop = Stop.OTHER
         for ext, opaque, frame_flag, body in sends:
             target = targets.get(ext.get("b", ""))
@@ -173,6 +192,8 @@ class Kernel:
             slot = (target.name, queue_id)
             queue_offset = next_offsets[slot]
             if ext.get("m") == "true":
+                if asks_for_more(properties):  # a batch asks for nothing as a whole
+                    break
                 middle = MIDDLE_V4.pack(
                     sys_flag & ~SYS_COMPRESSED, born_timestamp, peer, now_ms, store_host, reconsume_times, 0
                 )
@@ -189,15 +210,37 @@ class Kernel:
                     seals,
                 )
                 if laid_out is None:
-                    break
-                if laid_out.end_offset > limit:
+                    if not mentions_moment(body):
+                        break
+                    terms = self._ask_terms() if terms is _UNASKED else terms
+                    run.end_offset = position
+                    draft = Draft(
+                        target.name,
+                        queue_id,
+                        body,
+                        b"",
+                        born_timestamp,
+                        peer,
+                        0,
+                        sys_flag & ~SYS_COMPRESSED,
+                        reconsume_times,
+                    )
+                    waiting = lay_out_waiting_batch(run, draft, terms, store_host)
+                    if not isinstance(waiting, LaidOutSends):
+                        stop = _stop(run, waiting)
+                        break
+                    positions, queue_offset, _ = waiting
+                    position = run.end_offset
+                elif laid_out.end_offset > limit:
                     stop = _beyond(run, laid_out.end_offset - position)
                     break
-                _add_batch(run, laid_out)
-                next_offsets[slot] = queue_offset + len(laid_out.positions)
-                position = laid_out.end_offset
+                else:
+                    _add_batch(run, laid_out)
+                    positions = laid_out.positions
+                    next_offsets[slot] = queue_offset + len(positions)
+                    position = laid_out.end_offset
                 if not frame_flag & codes.FLAG_ONEWAY:
-                    ids = _message_ids(id_prefix, laid_out.positions)
+                    ids = _message_ids(id_prefix, positions)
                     header = _BATCH_ANSWER % (ids, queue_id, queue_offset, opaque)
                     answers += (_PREFIX.pack(4 + len(header), len(header)), header)
                     opaques.append(opaque)
@@ -208,7 +251,24 @@ class Kernel:
             if properties[key_end:] != rest or properties[:key_at] != head or not key.isalnum():
                 pattern = pattern_of(properties)
                 if pattern is None:
-                    break
+                    if not mentions_moment(properties):
+                        break
+                    terms = self._ask_terms() if terms is _UNASKED else terms
+                    run.end_offset = position
+                    draft = Draft(
+                        target.name, queue_id, body, properties, born_timestamp, peer, flag, sys_flag, reconsume_times
+                    )
+                    waiting = lay_out_waiting(run, draft, terms, store_host)
+                    if not isinstance(waiting, LaidOutSends):
+                        stop = _stop(run, waiting)
+                        break
+                    if not frame_flag & codes.FLAG_ONEWAY:
+                        header = _waiting_answer(id_prefix, waiting, draft, opaque)
+                        answers += (_PREFIX.pack(4 + len(header), len(header)), header)
+                        opaques.append(opaque)
+                    position = run.end_offset
+                    count += 1
+                    continue
                 if len(properties) <= MAX_KEPT_BYTES:
                     target.pattern = pattern
                 key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
@@ -243,7 +303,7 @@ class Kernel:
                 records += (record_head, body, behind_body)
             entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))
             if not frame_flag & codes.FLAG_ONEWAY:
-                header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, opaque)
+                header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, b"", opaque)
                 answers += (_PREFIX.pack(4 + len(header), len(header)), header)
                 opaques.append(opaque)
             position += size
@@ -268,6 +328,26 @@ def _is_ordinary(config: TopicConfig) -> bool:
 def _beyond(run: Run, size: int) -> Stop:
     """What a request means that has no room in the run: the general path refuses what no file has room for."""
     return Stop.FULL if size <= run.most_bytes else Stop.OTHER
+
+
+def _stop(run: Run, size: int | None) -> Stop:
+    """What it means that a request of messages that wait was not laid out."""
+    return Stop.OTHER if size is None else _beyond(run, size)
+
+
+def _waiting_answer(id_prefix: bytes, waiting: LaidOutSends, draft: Draft, opaque: int) -> bytes:
+    """The header of the answer to a single message that waits."""
+    handle = _HANDLE % waiting.handle.encode() if waiting.handle else b""
+    key = unique_key(draft).encode()
+    return _ANSWER % (
+        id_prefix,
+        waiting.positions[0],
+        draft.queue_id,
+        waiting.queue_offset,
+        key,
+        handle,
+        opaque,
+    )
 
 
 def _add_batch(run: Run, laid_out: LaidOut) -> None:

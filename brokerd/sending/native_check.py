@@ -12,18 +12,29 @@ from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.store.queues.queue_offsets import TakenOffsets
 from brokerd.store.run import Run
+from brokerd.timers.handles import KEY_BYTES
+from brokerd.timers.rules import Clock
+from brokerd.timers.terms import Terms
 from remoting import codes, frame
 from remoting.record.layout import HOST_BYTES, LENGTH
 
 _ITEM: Final = struct.Struct(">iIIii")
 _TOPIC: Final = "Orders"
 _STORE_HOST: Final = bytes(range(10, 10 + HOST_BYTES))
+_NOW_MS: Final = 1_700_000_000_000
+_TERMS: Final = Terms(Clock(_NOW_MS, _NOW_MS + 50, 100_000), 1 << 40, bytes(range(KEY_BYTES)), "broker-größe")
+_ASKS: Final = (
+    "TIMER_DELAY_SEC\x015\x02",
+    "TIMER_DELAY_MS\x0120\x02",
+    f"mine\x01x\x02TIMER_DELIVER_MS\x01{_NOW_MS + 120_000}\x02",
+    "TIMER_DELAY_SEC\x01500\x02",
+)
 _PEER: Final = bytes(range(40, 40 + HOST_BYTES))
 
 
 def send_agrees(library: Library) -> bool:
     """Whether the library lays out sends of each kind, none left, as its twin does."""
-    twin, native = Kernel(_STORE_HOST), NativeKernel(library, _STORE_HOST)
+    twin, native = Kernel(_STORE_HOST, lambda: _TERMS), NativeKernel(library, _STORE_HOST, lambda: _TERMS)
     for kernel in (twin, native):
         kernel.topics_changed({_TOPIC: TopicConfig(_TOPIC, 4, 4, PERM_READ | PERM_WRITE)})
     sends = _sends()
@@ -32,13 +43,14 @@ def send_agrees(library: Library) -> bool:
         wanted, found = _run(seals), _run(seals)
         theirs, ours = twin.take(wanted, data, 0, _PEER, len(sends)), Taken()
         native.lay_out(found, data, _PEER, len(sends), ours)
+        native.lay_out(found, data, _PEER, len(sends), ours)  # it asked by what messages wait
         if ours.position != len(data) or _results(wanted, theirs) != _results(found, ours):
             return False
     return True
 
 
 def _run(seals: bool) -> Run:
-    return Run(1 << 33, 1 << 34, 1 << 30, 1_700_000_000_000, TakenOffsets({(_TOPIC, 1): 99}), seals)
+    return Run(1 << 33, 1 << 34, 1 << 30, _NOW_MS, TakenOffsets({(_TOPIC, 1): 99}), seals)
 
 
 def _results(run: Run, taken: Taken) -> tuple[object, ...]:
@@ -50,7 +62,8 @@ def _results(run: Run, taken: Taken) -> tuple[object, ...]:
 
 
 def _sends() -> list[bytes]:
-    """Singles with escapes, with characters of all lengths, with properties of a user's own, one-way; batches."""
+    """Singles with escapes, with characters of all lengths, with properties of a user's own, one-way; batches; those that wait
+    for a moment of their own."""
     plain = "UNIQ_KEY\x01{}\x02WAIT\x01true\x02TAGS\x01{}\x02"
     common, own = plain.format("AB12" * 8, "größe-数-😀"), plain.format("x9", "t") + 'mine\x01is "it"\n\x02'
     items = [_item(number, b"b" * (10 + number // 2), plain.format(f"{number:032X}", "t")) for number in range(5)]
@@ -60,6 +73,8 @@ def _sends() -> list[bytes]:
         _frame(3, 1, common, b"z" * 77, oneway=True),
         _frame(4, 3, own, b"".join(items), is_batch=True),
         _frame(5, 1, common, bytes(range(256))),
+        *(_frame(6 + n, n % 4, common + ask, bytes(n + 1)) for n, ask in enumerate(_ASKS)),
+        _frame(20, 3, own, b"".join(items) + _item(7, b"later", common + _ASKS[0]), is_batch=True),
     ]
 
 

@@ -20,10 +20,14 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
 from brokerd.sending.boundary import Stop, Taken
 from brokerd.sending.kernel import Kernel
+from brokerd.sending.timed import AskTerms, no_terms
 from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
 from brokerd.store.run import Run
+from brokerd.timers.handles import KEY_BYTES
+from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms
 from remoting import frame
 from remoting.frame import Command
+from remoting.names import TIMER_TOPIC
 from remoting.record.layout import HOST_BYTES, MAX_TOPIC_BYTES
 
 _TWINS_FRAMES: Final = 16  # that the twin takes in a row, before the library is tried again
@@ -37,22 +41,23 @@ _FRAMES: Final = 1024
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
 _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
-_UNIT: Final = struct.Struct("=iiqqiiq")
+_UNIT: Final = struct.Struct("=iiqqqqq")
 _REQUEST: Final = struct.Struct(f"=8q{HOST_BYTES}s")
 _RESULTS: Final = struct.Struct("=10q")
-_LEFT, _ROOM = 1, 2
+_LEFT, _ROOM, _TERMS = 1, 2, 3
+# The struct of moments.c
+_TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQ")
+_STATE: Final = struct.Struct("=q")
+_UNASKED, _KNOWN, _NONE = 0, 1, 2
 
 
 class _Areas(ctypes.Structure):
     _fields_ = (
         *(
-            (name, ctypes.c_void_p if name != "target_count" else ctypes.c_int64)
-            for name in ("targets", "target_count")
+            (name, ctypes.c_int64 if name in ("target_count", "timer_slot") else ctypes.c_void_p)
+            for name in ("targets", "target_count", "slots", "timer_slot", "terms")
         ),
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("slots", "records", "answers", "scratch", "units", "opaques", "touched")
-        ),
+        *((name, ctypes.c_void_p) for name in ("records", "answers", "scratch", "units", "opaques", "touched")),
         *(
             (f"{name}_room", ctypes.c_int64)
             for name in ("records", "answers", "scratch", "units", "opaques", "touched")
@@ -63,7 +68,8 @@ class _Areas(ctypes.Structure):
 
 
 class _Topics:
-    """The table of topics and queues as the library has it; `keys` names the slots."""
+    """The table of topics and queues as the library has it; `keys` names the slots, the last of which is that of timers, and
+    `names` the topics, the last of which is theirs."""
 
     def __init__(self, queues: Mapping[str, int]) -> None:
         self.names = sorted(queues, key=lambda name: (len(name), name))
@@ -72,16 +78,26 @@ class _Topics:
         for name in self.names:
             packed += _TARGET.pack(name.encode(), len(name), queues[name], len(self.keys))
             self.keys += [(name, queue_id) for queue_id in range(queues[name])]
+        self.names.append(TIMER_TOPIC)
+        self.keys.append((TIMER_TOPIC, 0))
         self.targets = array("b", bytes(packed) or b"\0")
-        self.slots = array("q", bytes(8 * _SLOT_NUMBERS * max(1, len(self.keys))))
+        self.slots = array("q", bytes(8 * _SLOT_NUMBERS * len(self.keys)))
 
 
 class NativeKernel:
     """The kernel; `twin` has the same topics, and is told of no others by anybody else."""
 
-    def __init__(self, library: Library, store_host: bytes, *, max_frame_bytes: int = frame.MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self,
+        library: Library,
+        store_host: bytes,
+        terms: AskTerms = no_terms,
+        *,
+        max_frame_bytes: int = frame.MAX_FRAME_BYTES,
+    ) -> None:
         """Records with an IPv6 host are none of its own: then it takes nothing, as its twin."""
-        self._twin = Kernel(store_host, max_frame_bytes=max_frame_bytes)
+        self._twin = Kernel(store_host, terms, max_frame_bytes=max_frame_bytes)
+        self._ask_terms = terms
         self._queues: dict[str, int] = {}
         self._topics = _Topics({})
         self._are_topics_new = False
@@ -93,9 +109,11 @@ class NativeKernel:
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
         self._units_view = memoryview(self._units)
         self._opaques, self._touched = array("q", bytes(8 * _FRAMES)), array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
+        self._terms = bytearray(_TERMS_OF.size)
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
         self._request_at, self._results_at = _address(self._request), _address(self._results)
         self._areas = _Areas(
+            terms=_address(self._terms),
             records=_address(self._records),
             answers=_address(self._answers),
             scratch=_address(self._scratch),
@@ -137,6 +155,7 @@ class NativeKernel:
             return self._twin.take(run, buffer, position, peer, most)
         taken = Taken()
         taken.position = position
+        _STATE.pack_into(self._terms, 0, _UNASKED)
         while most:
             frames, stop = self.lay_out(run, buffer, peer, most, taken)
             most -= frames
@@ -159,7 +178,10 @@ class NativeKernel:
         return self._twin.take_decoded(run, requests, first, peer)
 
     def lay_out(self, run: Run, buffer: bytes, peer: bytes, most: int, taken: Taken) -> tuple[int, int]:
-        """Lay out what the library itself takes, from `taken.position` on; how many frames it took, and why it stopped."""
+        """Lay out what the library itself takes, from `taken.position` on; how many frames it took, and why it stopped.
+
+        `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes.
+        """
         if self._are_topics_new:
             self._topics = _Topics(self._queues)
             self._hand_over()
@@ -186,7 +208,19 @@ class NativeKernel:
         if opaques:
             taken.answers.append(bytes(self._answers_view[:answers]))
             taken.opaques += self._opaques[:opaques]
+        if stop == _TERMS:
+            self._set_terms(self._ask_terms())
+            stop = _ROOM
         return frames, stop
+
+    def _set_terms(self, terms: Terms | None) -> None:
+        if terms is None or terms.slots is not None:  # the twin counts
+            _STATE.pack_into(self._terms, 0, _NONE)
+        else:
+            name = terms.broker_name.encode()
+            _TERMS_OF.pack_into(
+                self._terms, 0, *(_KNOWN, *terms.clock, terms.max_ahead_ms, len(name)), terms.key, name, 0
+            )  # fmt: skip
 
     def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
         """Whether the call took the right numbers for so many queues; then they are taken in the run, else guesses are set."""
@@ -215,8 +249,9 @@ class NativeKernel:
     def _hand_over(self) -> None:
         """The library gets the present topics."""
         self._areas.targets = _address(self._topics.targets)
-        self._areas.target_count = len(self._topics.names)
+        self._areas.target_count = len(self._topics.names) - 1
         self._areas.slots = _address(self._topics.slots)
+        self._areas.timer_slot = len(self._topics.keys) - 1
         self._are_topics_new = False
 
 

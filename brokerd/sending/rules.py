@@ -27,7 +27,7 @@ STAMP: Final = encode_properties(_STAMP)
 _SPECIAL: Final = re.compile(
     rb"POP_CK|TRAN_MSG|DELAY|TIMER_|INNER_|__CRC32#|MSG_REGION|TRACE_ON|REPLY_TO_CLIENT|WAIT\x01false|\x01\x02|\x00"
 )
-_UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)\x02")
+_UNIQUE_KEY: Final = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([0-9A-Za-z]+)(?=\x02)")
 # The properties that most messages have and no others: one match says that nothing is special, and finds the key and the tag
 _COMMON: Final = re.compile(
     rb"(?:(?:UNIQ_KEY\x01([0-9A-Za-z]+)|WAIT\x01true|TAGS\x01([^\x00-\x02]+)|KEYS\x01[^\x00-\x02]+)\x02)+"
@@ -92,7 +92,7 @@ def prepare(
 
 def unique_key(draft: Draft) -> str:
     """The name of a prepared message."""
-    found = _UNIQUE_KEY.search(draft.properties)
+    found = _last_key(draft.properties)
     return found[1].decode() if found is not None else decode_properties(draft.properties).get("UNIQ_KEY", "")
 
 
@@ -101,11 +101,34 @@ def waits_for_store(properties: bytes) -> bool:
     return b"WAIT\x01false" not in properties or decode_properties(properties).get("WAIT") != "false"
 
 
+def is_common(name: str, value: str) -> bool:
+    """Whether a property is one of those that most messages have, which have no meaning for the broker."""
+    return name in ("UNIQ_KEY", "TAGS", "KEYS") or (name == "WAIT" and value == "true")
+
+
+def is_ordinary(properties: bytes) -> bool:
+    """Whether properties may be stored as they came, with the stamp behind them."""
+    return _find_unique_key(properties) is not None
+
+
+def asks_for_more(properties: bytes) -> bool:
+    """A quick look: whether something in properties changes what the broker must do. It may be found by accident."""
+    return _SPECIAL.search(properties) is not None
+
+
 def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
     """The unique key in properties that may be stored as they came, with the stamp behind them; None for all others."""
     if not properties.endswith(b"\x02") or _SPECIAL.search(properties):
         return None
-    return _UNIQUE_KEY.search(properties)
+    return _last_key(properties)
+
+
+def _last_key(properties: bytes) -> re.Match[bytes] | None:
+    """The last of a name counts, as for who reads them."""
+    found = None
+    for found in _UNIQUE_KEY.finditer(properties):  # noqa: B007
+        pass
+    return found
 
 
 # Longer properties are looked at each time: what one message of each of many topics was like would take much memory.

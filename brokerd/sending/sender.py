@@ -17,7 +17,7 @@ from brokerd.delay.levels import Delays
 from brokerd.delay.rules import check_times, schedule
 from brokerd.metadata.configs import TopicConfig
 from brokerd.sending.acknowledging import Acknowledger
-from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, Counters, refusal_reason
+from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, TOO_MANY_DUE, Counters, refusal_reason
 from brokerd.sending.outcomes import ROLE_CHANGED, SendOutcome
 from brokerd.sending.rules import prepare, waits_for_store
 from brokerd.store.draft import Draft
@@ -25,7 +25,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.transactions.records import HALF_TOPIC
 from remoting import codes
-from remoting.errors import LogboomError, RequestError, as_request_error
+from remoting.errors import FlowControl, LogboomError, RequestError, as_request_error
 from remoting.names import TIMER_TOPIC
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,10 @@ class TimedMessages(Protocol):
 
     def to_waiting_draft(self, draft: Draft) -> Draft:
         """The message as it waits, when it asks for a later moment; any other draft as it is. Raises RequestError."""
+
+    def check_room(self, draft: Draft, laid_out: int) -> None:
+        """Raises RequestError when too many are due at the same time as a draft that waits; `laid_out` others are appended before
+        it."""
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:
         """What recalls a stored message; "" when nothing does."""
@@ -127,6 +131,7 @@ class MessageSender:
         """An outcome per draft (final where it is refused) and the drafts to append, each with its index."""
         outcomes: list[SendOutcome] = []
         ready: list[tuple[int, Draft]] = []
+        waiting = 0
         for draft in drafts:
             try:
                 topic, turn = self.topic(draft.topic), self.turn_of(draft.topic)
@@ -134,10 +139,13 @@ class MessageSender:
                 half = self._halves.to_stored_draft(prepared)
                 stored = self._timed.to_waiting_draft(schedule(half, self._delays))
                 self._store.check_draft(stored)
+                if stored.topic == TIMER_TOPIC:
+                    self._timed.check_room(stored, waiting)
+                    waiting += 1
                 ready.append((len(outcomes), stored))
                 outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))
             except RequestError as refusal:
-                self._counters.refused[RULE] += 1
+                self._counters.refused[TOO_MANY_DUE if isinstance(refusal, FlowControl) else RULE] += 1
                 outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=as_request_error(refusal)))
         return outcomes, ready
 

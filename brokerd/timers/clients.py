@@ -9,11 +9,13 @@ from brokerd.delay.rules import REAL_TOPIC
 from brokerd.store.draft import Draft
 from brokerd.store.run import AppendResult
 from brokerd.timers import rules
-from brokerd.timers.codes import DELETE_KEY, DUE_MS, number_of
-from brokerd.timers.handles import Recallable, decode_handle, encode_handle, has_handle
+from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, number_of
+from brokerd.timers.handles import decode_handle
 from brokerd.timers.interface import Recalled, Timers
+from brokerd.timers.rolling import Wait
+from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms, handle_for
 from remoting import codes
-from remoting.errors import RequestError
+from remoting.errors import FlowControl, RequestError
 from remoting.names import RETRY_PREFIX
 from remoting.record.properties import decode_properties
 
@@ -35,8 +37,12 @@ class Limits(Protocol):
 class TimedMessages:
     """`sending.sender.TimedMessages`. All is called on the loop's thread."""
 
-    def __init__(self, timers: Timers, limits: Callable[[], Limits], broker_name: str) -> None:
+    def __init__(
+        self, timers: Timers, limits: Callable[[], Limits], broker_name: str, next_place: Callable[[], int]
+    ) -> None:
+        """`next_place()` is the queue offset in the timer topic that is next."""
         self._timers = timers
+        self._next_place = next_place
         self._limits = limits
         self._broker_name = broker_name
 
@@ -53,9 +59,28 @@ class TimedMessages:
         """The draft as it waits; see `rules.to_waiting_draft`. It is to be appended in this turn of the loop."""
         if not rules.may_wait(draft):
             return draft
-        timers = self._timers
-        timers.recall_key()  # drawn before there is a message whose handle needs it, so that it is not lost before that is
-        return rules.to_waiting_draft(draft, rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms))
+        self._timers.recall_key()  # drawn before there is a message whose handle needs it: it is not lost before that is
+        return rules.to_waiting_draft(draft, self._clock())
+
+    def terms(self) -> Terms | None:
+        """By what messages wait that are appended in this turn of the loop; None when the general path must see them first."""
+        key = self._timers.drawn_key
+        if key is None or len(self._broker_name.encode()) > MAX_BROKER_NAME_BYTES:
+            return None
+        return Terms(self._clock(), self.max_ahead_ms, key, self._broker_name, self._timers.slot_limit())
+
+    def check_room(self, draft: Draft, laid_out: int) -> None:
+        """Raises FlowControl when too many timers are due in the second of a draft that waits; `laid_out` others are appended
+        before it in this turn of the loop."""
+        slots = self._timers.slot_limit()
+        if slots is None:
+            return
+        properties = decode_properties(draft.properties)
+        due_ms = number_of(properties, DUE_MS)
+        if due_ms is None or DELETE_KEY in properties or properties[REAL_TOPIC].startswith(RETRY_PREFIX):
+            return
+        if not slots.take(self._next_place() + laid_out, Wait(due_ms, number_of(properties, LEG_MS))):
+            raise FlowControl(rules.too_many_due(due_ms, slots.most()))
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:
         """What recalls a message that was stored in the timer topic; "" for what recalls another, or cannot be named."""
@@ -64,9 +89,13 @@ class TimedMessages:
         topic, unique_key = properties[REAL_TOPIC], properties.get("UNIQ_KEY", "")
         due_ms = number_of(properties, DUE_MS)
         assert due_ms is not None
-        if key is None or DELETE_KEY in properties or topic.startswith(RETRY_PREFIX) or not has_handle(unique_key):
+        if key is None or DELETE_KEY in properties:
             return ""
-        return encode_handle(Recallable(topic, self._broker_name, due_ms, unique_key, place.queue_offset), key)
+        return handle_for(topic, self._broker_name, due_ms, unique_key, place.queue_offset, key)
+
+    def _clock(self) -> rules.Clock:
+        timers = self._timers
+        return rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms)
 
     def recall(self, topic: str, handle: str, done: RecallDone) -> None:
         """Take the message back that was sent to this topic and answered with this handle. Raises RequestError for another

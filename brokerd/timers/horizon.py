@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from brokerd.timers.codes import START, Key, key_of
+from brokerd.timers.codes import START, Key, due_of, key_of
 from brokerd.timers.far import Far, Found
 from brokerd.timers.near import Near
 
@@ -76,6 +76,8 @@ class Horizon:
     def arrived(self, end: int, codes: Sequence[int], cursor: Key) -> None:
         """Entries were dispatched, the last at queue offset `end - 1`."""
         covered, found, add = self.covered, self._found, self._near.add
+        if due_of(min(codes)) > (covered if found is None else max(covered, found.end)).due_ms:
+            return  # all are due later than what is here
         for offset, code in enumerate(codes, end - len(codes)):
             if (key := key_of(code, offset)) <= covered:
                 if key > cursor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from brokerd.timers.slots import SlotLimit
 from remoting.errors import RequestError
 
 
@@ -37,11 +38,18 @@ class Timers(Protocol):
     def window_ms(self) -> int:
         """What is due further ahead than this is appended again on the way."""
 
+    @property
+    def drawn_key(self) -> bytes | None:
+        """That secret, as far as it was drawn already: nothing is appended."""
+
     def recall_key(self) -> bytes | None:
         """The secret of this broker group that makes handles, drawn when there is none; None when the log does not take it now.
 
         A handle made with it may be given out when a timer that was appended afterwards is acknowledged.
         """
+
+    def slot_limit(self) -> SlotLimit | None:
+        """What counts the timers of each second and says whether there is room for one more; None without a limit."""
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         """Whether the timer that waited first at that queue offset still waits, and was not recalled. On the master."""

@@ -7,6 +7,22 @@ delivered.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from brokerd.timers.codes import MESSAGE, encode_code
+
+
+class Wait(NamedTuple):
+    """When a timer that is appended now is due, and when it is appended again before that; None when it is not."""
+
+    due_ms: int
+    leg_ms: int | None
+
+    @property
+    def code(self) -> int:
+        """Of its entry, when it waits since it was sent."""
+        return encode_code(self.due_ms if self.leg_ms is None else self.leg_ms, MESSAGE)
+
 
 def leg_before(due_ms: int, now_ms: int, least_due_ms: int, window_ms: int) -> int | None:
     """When a timer that is appended now is to be appended again; None when it waits where it is until it is due.

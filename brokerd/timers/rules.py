@@ -11,6 +11,7 @@ the timer topic before, and does not wait a second time, whoever passes it on wi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
@@ -29,8 +30,9 @@ from brokerd.timers.codes import (
     slot_of,
 )
 from brokerd.timers.copies import ROLL_ROOM_BYTES
-from brokerd.timers.rolling import leg_before
+from brokerd.timers.rolling import Wait, leg_before
 from remoting import codes
+from remoting.disk import Bytes
 from remoting.errors import RequestError
 from remoting.names import TIMER_TOPIC
 from remoting.record.layout import MAX_PROPERTIES_BYTES
@@ -40,7 +42,7 @@ DELAY_SEC: Final = "TIMER_DELAY_SEC"
 DELAY_MS: Final = "TIMER_DELAY_MS"
 DELIVER_MS: Final = "TIMER_DELIVER_MS"
 
-_ASK: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)  # the first that is there counts
+ASK: Final = (DELAY_SEC, DELAY_MS, DELIVER_MS)  # the first that is there counts
 _TIMER: Final = b"TIMER_D"  # which all three begin with
 _MAX_DIGITS: Final = 19
 _TRANSACTION: Final = "TRAN_MSG"
@@ -76,9 +78,23 @@ def too_far_ahead(ahead_ms: int, max_ahead_ms: int) -> str:
     )
 
 
+def too_many_due(due_ms: int, most: int) -> str:
+    """The sentence for who asked for it."""
+    second = datetime.fromtimestamp(slot_of(due_ms) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        f"timer message is under flow control: {most} messages are to be delivered in the second from {second} UTC, no more are "
+        "accepted (setting timers.max_per_slot of the broker); ask for another second, or have the setting raised"
+    )
+
+
+def mentions_moment(encoded: Bytes) -> bool:
+    """A quick look: False for encoded properties, or what holds several, that ask for no moment."""
+    return _TIMER in bytes(encoded)
+
+
 def asks_for_moment(properties: bytes) -> bool:
     """Whether encoded properties ask for a moment, which may have passed."""
-    return _TIMER in properties and not decode_properties(properties).keys().isdisjoint(_ASK)
+    return _TIMER in properties and not decode_properties(properties).keys().isdisjoint(ASK)
 
 
 def asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
@@ -88,7 +104,7 @@ def asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
     """
     if OUT_MS in properties:
         return None
-    for name in _ASK:
+    for name in ASK:
         text = properties.get(name)
         if text is not None:
             number = _number(name, text)
@@ -115,22 +131,39 @@ def to_waiting_draft(draft: Draft, clock: Clock) -> Draft:
     due_ms = asked_ms(properties, clock.now_ms)
     if due_ms is None or due_ms <= clock.now_ms:
         return draft
-    due_ms = min(max(due_ms, clock.least_due_ms), MAX_DUE_MS)
-    properties |= {REAL_TOPIC: draft.topic, REAL_QUEUE: str(draft.queue_id)}
-    properties |= {OUT_MS: str(slot_of(due_ms)), DUE_MS: str(due_ms)}
-    leg_ms = leg_before(due_ms, clock.now_ms, clock.least_due_ms, clock.window_ms)
+    wait = wait_until(due_ms, clock)
     if DELETE_KEY in properties:
-        leg_ms = clock.least_due_ms  # it has its effect at once
-    if leg_ms is not None:
-        properties[LEG_MS] = str(leg_ms)
-    encoded = encode_properties(properties)
-    most = MAX_PROPERTIES_BYTES - (0 if leg_ms is None else ROLL_ROOM_BYTES)
-    if len(encoded) > most:
+        wait = wait._replace(leg_ms=clock.least_due_ms)  # it has its effect at once
+    encoded = encode_properties(properties | added_for(wait, draft.topic, draft.queue_id))
+    if len(encoded) > most_properties_bytes(wait):
         raise RequestError(
             codes.MESSAGE_ILLEGAL,
-            f"the properties of a message that waits so take {len(encoded)} bytes; at most {most} are stored",
+            f"the properties of a message that waits so take {len(encoded)} bytes; at most {most_properties_bytes(wait)} are "
+            "stored",
         )
     return draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded)
+
+
+def wait_until(due_ms: int, clock: Clock) -> Wait:
+    """Of a message that asks for this moment, which has not come."""
+    due_ms = min(max(due_ms, clock.least_due_ms), MAX_DUE_MS)
+    return Wait(due_ms, leg_before(due_ms, clock.now_ms, clock.least_due_ms, clock.window_ms))
+
+
+def most_properties_bytes(wait: Wait) -> int:
+    """How many bytes the properties of what waits so may take, with what the wait adds."""
+    return MAX_PROPERTIES_BYTES - (0 if wait.leg_ms is None else ROLL_ROOM_BYTES)
+
+
+def added_for(wait: Wait, topic: str, queue_id: int) -> dict[str, str]:
+    """The properties by which a message for that queue waits, in their order."""
+    added = {
+        REAL_TOPIC: topic,
+        REAL_QUEUE: str(queue_id),
+        OUT_MS: str(slot_of(wait.due_ms)),
+        DUE_MS: str(wait.due_ms),
+    }
+    return added if wait.leg_ms is None else {**added, LEG_MS: str(wait.leg_ms)}
 
 
 def _check_recall(properties: dict[str, str], topic: str, is_ahead: bool) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.journal.journal import Journal, JournalSettings
@@ -31,6 +32,7 @@ from brokerd.timers.files.source import Delivered
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.interface import Recalled
 from brokerd.timers.settings import TimerSettings
+from brokerd.timers.slots import SlotLimit
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
@@ -44,7 +46,7 @@ KEY_BITS: Final = 256
 
 class Surroundings(NamedTuple):
     """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
-    that nobody may guess, and for how long the log keeps a file."""
+    that nobody may guess, for how long the log keeps a file, and how many timers may be due in one second (0: any number)."""
 
     metadata: MetadataService
     scheduler: Scheduler
@@ -52,6 +54,7 @@ class Surroundings(NamedTuple):
     host: bytes
     random_bits: Callable[[int], int]
     retained_ms: Callable[[], int]
+    max_per_slot: Callable[[], int] = lambda: 0
 
 
 class TimerService:
@@ -85,6 +88,12 @@ class TimerService:
             Times(scheduler, self.now_ms),
             settings,
         )
+        self._slots = SlotLimit(
+            surroundings.max_per_slot,
+            partial(record_log.queue_range, TIMER_TOPIC, 0),
+            partial(record_log.read_units, TIMER_TOPIC, 0),
+            lambda: self.table.cursor,
+        )
         self._is_scanning = False
         self._is_leading = False
 
@@ -101,6 +110,10 @@ class TimerService:
     def window_ms(self) -> int:
         return min(self._settings.roll_window_s * 1000, self._around.retained_ms() * 2 // 3)
 
+    @property
+    def drawn_key(self) -> bytes | None:
+        return self.table.key
+
     def recall_key(self) -> bytes | None:
         if self.table.key is None and self._is_leading:
             try:
@@ -108,6 +121,13 @@ class TimerService:
             except LogboomError as error:
                 log.warning("the key for handles of recall could not be recorded: %s", error)
         return self.table.key
+
+    def slot_limit(self) -> SlotLimit | None:
+        if not self._slots.is_set:
+            return None
+        if self._slots.is_behind:
+            self._scan()
+        return self._slots
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         return Key(due_ms, place) > self.table.cursor and place not in self.table.places
@@ -143,6 +163,7 @@ class TimerService:
         for topic, _, end, entry_codes in arrivals:
             if topic == TIMER_TOPIC:
                 self._far.arrived(end, entry_codes)
+                self._slots.arrived(end, entry_codes)
                 self._delivery.arrived(end, entry_codes)
                 self._scan()
 
@@ -165,11 +186,13 @@ class TimerService:
     def lead(self) -> None:
         """Deliver what is due. What this broker appends lies behind the present end of the log."""
         self._is_leading = True
+        self._slots.begin()
         self._delivery.begin()
         self._journal.maintain_when_settled()
 
     def step_down(self) -> None:
         self._is_leading = False
+        self._slots.begin()
         self._delivery.end()
 
     def close(self) -> None:
@@ -211,9 +234,11 @@ class TimerService:
 
     def _scan(self) -> None:
         """Look at entries of the queue that were there before, in turns of their own."""
-        if not self._is_scanning and self._far.step():
-            self._is_scanning = True
-            self._scheduler.call_soon(self._scan_on)
+        if not self._is_scanning:
+            is_counting, self._is_scanning = self._slots.step(), self._far.step()
+            self._is_scanning |= is_counting
+            if self._is_scanning:
+                self._scheduler.call_soon(self._scan_on)
 
     def _scan_on(self) -> None:
         self._is_scanning = False

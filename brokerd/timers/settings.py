@@ -30,6 +30,15 @@ class TimerSettings:
         live=True,
         original="timerMaxDelaySec",
     )
+    max_per_slot: int = setting(
+        0,
+        "how many timers may be due in one second, or be appended again on their way in it: a send for a second that has as many "
+        "is refused; 0 = any number",
+        minimum=0,
+        maximum=(1 << 31) - 1,
+        live=True,
+        original="timerCongestNumEachSlot",
+    )
     roll_window_s: int = setting(
         172_800,
         "a timer further ahead is appended again after this time, so that its file of the log may go; two thirds of "

@@ -1,4 +1,5 @@
-"""What it costs to deliver timers that are all due at once, beside plain sends of the same messages.
+"""What it costs to take timers from clients, and to deliver those that are all due at once, beside plain sends of the same
+messages.
 
     python -m tests.bench.timers [--messages N] [--pairs N]
 
@@ -14,11 +15,11 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from brokerd.composition.log_access import StoreRecordLog
@@ -33,8 +34,10 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
 from brokerd.timers import batch
+from brokerd.timers.clients import TimedMessages
 from brokerd.timers.codes import CODE_RULES, DUE_MS, OUT_MS, slot_of
 from brokerd.timers.queue_far import QueueFar
+from brokerd.timers.rules import DELIVER_MS
 from brokerd.timers.service import Surroundings, TimerService
 from brokerd.timers.settings import TimerSettings
 from remoting import codes, frame
@@ -51,6 +54,7 @@ _TOPIC: Final = "Orders"
 _QUEUES: Final = 8
 _BODY_BYTES: Final = 1000
 _AHEAD_MS: Final = 30_000
+_LATER_MS: Final = 3_600_000  # of what is sent for later
 _READ_AT_ONCE: Final = 32  # frames that one read event has
 _STORED_AT_ONCE: Final = 1000
 
@@ -78,15 +82,17 @@ class _AtOnce:
 
 def run(messages: int = MESSAGES, pairs: int = 3) -> list[Row]:
     tuning.settle()
-    found: dict[str, list[float]] = {"decoded": [], "as they are": [], "sent": []}
+    found: dict[str, list[float]] = {"decoded": [], "as they are": [], "sent": [], "sent for later": []}
     for _ in range(pairs):
         found["decoded"].append(_delivered_us(messages, decodes=True))
         found["as they are"].append(_delivered_us(messages, decodes=False))
         found["sent"].append(_sent_us(messages))
+        found["sent for later"].append(_sent_us(messages, DELIVER_MS))
     medians = {name: statistics.median(each) for name, each in found.items()}
     rows = [Row(f"{messages:,} messages {name}: CPU time of each", f"{us:.1f} us") for name, us in medians.items()]
-    ratio = statistics.median(ours / sent for ours, sent in zip(found["as they are"], found["sent"], strict=True))
-    rows.append(Row("due at once / sent, neither with sockets", f"{ratio:.2f}"))
+    for name in ("as they are", "sent for later"):
+        ratio = statistics.median(ours / sent for ours, sent in zip(found[name], found["sent"], strict=True))
+        rows.append(Row(f"{name} / sent, neither with sockets", f"{ratio:.2f}"))
     for row in rows:
         print(f"{row.name}: {row.figure}  {row.goal}", flush=True)
     return rows
@@ -104,16 +110,18 @@ def _store(turns: Turns) -> Iterator[MessageStore]:
         store.abandon()
 
 
+def _service(store: MessageStore, turns: Turns) -> TimerService:
+    log = StoreRecordLog(store, cast(Appends, _AtOnce()), turns.wall_ms, _HOST, Statistics())
+    far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
+    metadata = cast(Any, _Metadata())
+    surroundings = Surroundings(metadata, turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40)
+    return TimerService(log, far, surroundings, TimerSettings())
+
+
 def _delivered_us(messages: int, *, decodes: bool) -> float:
     turns = Turns()
     with _store(turns) as store:
-        log = StoreRecordLog(store, cast(Appends, _AtOnce()), turns.wall_ms, _HOST, Statistics())
-        far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
-        around = SimpleNamespace(metadata=_Metadata(), scheduler=turns)
-        surroundings = Surroundings(
-            cast(Any, around.metadata), turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40
-        )
-        service = TimerService(log, far, surroundings, TimerSettings())
+        service = _service(store, turns)
         due_ms = turns.wall_ms() + _AHEAD_MS
         more = {"REAL_TOPIC": _TOPIC, OUT_MS: str(slot_of(due_ms)), DUE_MS: str(due_ms)}
         for first in range(0, messages, _STORED_AT_ONCE):
@@ -147,15 +155,27 @@ def _delivered_us(messages: int, *, decodes: bool) -> float:
         return 1e6 * took_s / messages
 
 
-def _sent_us(messages: int) -> float:
+def _sent_us(messages: int, ask: str = "") -> float:
+    """From frames, which ask for a moment of their own with that property, to the queues, and to what knows of timers there."""
     turns = Turns()
     with _store(turns) as store:
-        kernel = NativeKernel(load(), _HOST)
+        service = _service(store, turns)
+        service.rebuild()
+        service.catch_up()
+        service.lead()
+        turns.run(1000)
+        service.recall_key()
+        store.dispatcher.listeners.append(service.dispatched)
+        limits = TimerSettings()
+        timed = TimedMessages(service, lambda: limits, "broker-a", partial(store.queue_offsets.next, TIMER_TOPIC, 0))
+        kernel = NativeKernel(load(), _HOST, timed.terms)
         kernel.topics_changed({_TOPIC: _Metadata().topic(_TOPIC)})
+        more = {ask: str({DELIVER_MS: turns.wall_ms() + _LATER_MS}.get(ask, _LATER_MS))} if ask else {}
         reads = [
-            b"".join(_frame(n) for n in range(first, min(messages, first + _READ_AT_ONCE)))
+            b"".join(_frame(n, more) for n in range(first, min(messages, first + _READ_AT_ONCE)))
             for first in range(0, messages, _READ_AT_ONCE)
         ]
+        _dispatch(store)
         began_s = time.process_time()
         for read in reads:
             position = 0
@@ -168,7 +188,8 @@ def _sent_us(messages: int) -> float:
                     store.commitlog.roll()
         _dispatch(store)
         took_s = time.process_time() - began_s
-        assert sum(store.max_offset(_TOPIC, queue) for queue in range(_QUEUES)) == messages
+        plain = sum(store.max_offset(_TOPIC, queue) for queue in range(_QUEUES))
+        assert (store.max_offset(TIMER_TOPIC, 0), plain) == ((messages, 0) if ask else (0, messages))
         return 1e6 * took_s / messages
 
 
@@ -185,7 +206,7 @@ def _properties(n: int) -> dict[str, str]:
     return {"UNIQ_KEY": f"{n:032X}", "WAIT": "true", "TAGS": "paid", "KEYS": f"order-{n}"}
 
 
-def _frame(n: int) -> bytes:
+def _frame(n: int, more: Mapping[str, str] = MappingProxyType({})) -> bytes:
     fields = {
         **{
             "a": "producer",
@@ -196,7 +217,7 @@ def _frame(n: int) -> bytes:
             "f": "0",
             "g": "1700000000000",
         },
-        **{"h": "0", "i": encode_properties(_properties(n)).decode(), "j": "0", "k": "false", "m": "false"},
+        **{"h": "0", "i": encode_properties(_properties(n) | more).decode(), "j": "0", "k": "false", "m": "false"},
     }
     return frame.encode_request(codes.SEND_MESSAGE_V2, n, fields, _body(n))
 

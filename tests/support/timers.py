@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.interface import Recalled
 from brokerd.timers.settings import TimerSettings
+from brokerd.timers.slots import SlotLimit
 from remoting import codes
 from remoting.errors import RequestError
 
@@ -23,13 +24,20 @@ class StillTimers:
     window_ms: int = 2 * DAY_MS
     key: bytes | None = bytes(range(32))
     recalled: list[Recalled] = field(default_factory=list)
-    waiting: dict[int, int] = field(default_factory=dict)  # by slot
+    slots: SlotLimit | None = None
 
     def now_ms(self) -> int:
         return self.wall_ms()
 
+    @property
+    def drawn_key(self) -> bytes | None:
+        return self.key
+
     def recall_key(self) -> bytes | None:
         return self.key
+
+    def slot_limit(self) -> SlotLimit | None:
+        return self.slots
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         return (place, due_ms) not in {(each.place, each.due_ms) for each in self.recalled}
@@ -42,7 +50,9 @@ class StillTimers:
             done(RequestError(codes.ILLEGAL_OPERATION, "the message was recalled already"))
 
 
-def timed_messages(timers: StillTimers, broker_name: str = "broker-a") -> TimedMessages:
+def timed_messages(
+    timers: StillTimers, broker_name: str = "broker-a", next_place: Callable[[], int] = lambda: 0
+) -> TimedMessages:
     """What endpoints use of them."""
     limits = TimerSettings()
-    return TimedMessages(timers, lambda: limits, broker_name)
+    return TimedMessages(timers, lambda: limits, broker_name, next_place)

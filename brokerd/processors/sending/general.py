@@ -74,7 +74,7 @@ class GeneralSends:
         if len(ready) < len(drafts):  # all of a batch or nothing
             self._answer(connection, request, outcomes)
         else:
-            key = unique_key(ready[0][1]) if len(ready) == 1 else ""
+            key = unique_key(ready[0][1]) if request.ext.get("m") != "true" else ""
 
             def answer(final: Sequence[SendOutcome]) -> None:
                 if is_new:

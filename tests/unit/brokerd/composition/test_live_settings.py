@@ -66,7 +66,7 @@ def test_all_that_may_be_changed_can_be_and_is_shown_by_both_names() -> None:
     settings = live(MemoryDisk())
     shown = settings.as_properties()
     changeable = names_of(groups_of(parse(["--data", "d"])), live=True)
-    assert len(changeable) == 21
+    assert len(changeable) == 22
     for theirs, ours in changeable.items():
         if theirs != "fileReservedTime":
             assert shown[theirs] == shown[ours]

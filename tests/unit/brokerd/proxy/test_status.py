@@ -10,9 +10,11 @@ from brokerd.proxy.ack_results import encode_results, result_status
 from brokerd.proxy.methods.routes import endpoints
 from brokerd.proxy.methods.send_message import encode_response
 from brokerd.proxy.protobuf import definition, service
-from brokerd.proxy.status import Code, encode_length, status_field
+from brokerd.proxy.status import Code, encode_length, refusal_of, status_field
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.put_status import PutStatus
+from remoting import codes
+from remoting.errors import FlowControl
 
 
 def test_the_codes_are_the_protocols() -> None:
@@ -24,6 +26,11 @@ def test_the_codes_are_the_protocols() -> None:
 def test_a_status_field_is_what_protobuf_makes(code, text) -> None:
     response = service.HeartbeatResponse(status=definition.Status(code=int(code), message=text))
     assert status_field(code, text) == response.SerializeToString()
+
+
+def test_who_asks_for_too_much_is_told_so_by_either_protocol() -> None:
+    refusal = FlowControl("full")
+    assert (refusal.code, refusal_of(refusal).code) == (codes.SYSTEM_ERROR, Code.TOO_MANY_REQUESTS)
 
 
 def test_long_texts_are_cut_at_a_character() -> None:

@@ -22,6 +22,8 @@ from brokerd.sending.native_check import send_agrees
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.store.queues.queue_offsets import TakenOffsets
 from brokerd.store.run import Run
+from brokerd.timers.rules import Clock
+from brokerd.timers.terms import Terms
 from remoting.frame import Command
 from remoting.record.checksum import is_intact
 from remoting.record.hosts import pack_host
@@ -35,7 +37,8 @@ TOPICS = {
     for name, queues in {"T": 4, "U": 1, "Tt": 2, "Ta": 9, "L" * 127: 1, "%DLQ%g": 1}.items()
 }
 NOW_MS = 1_700_000_000_000
-NEXT = {("T", 1): 5, ("U", 0): (1 << 40) + 1, ("Ta", 8): 99}
+TERMS = Terms(Clock(NOW_MS, NOW_MS - 5, 172_800_000), 3_456_000_000, bytes(range(32)), "broker-größe")
+NEXT = {("T", 1): 5, ("rmq_sys_wheel_timer", 0): 7, ("U", 0): (1 << 40) + 1, ("Ta", 8): 99}
 FIELDS = {"a": "pg", "b": "T", "c": "TBW102", "d": "4", "e": "1", "f": "0", "g": str(NOW_MS), "h": "0", "j": "0"}
 PROPERTIES = "UNIQ_KEY\x01{:032X}\x02WAIT\x01true\x02TAGS\x01{}\x02"
 
@@ -50,7 +53,7 @@ def plain_library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 
 def kernels(library: Library | None = None) -> tuple[Kernel, NativeKernel]:
-    pair = Kernel(HOST), NativeKernel(library or native_library(), HOST)
+    pair = Kernel(HOST, lambda: TERMS), NativeKernel(library or native_library(), HOST, lambda: TERMS)
     for kernel in pair:
         kernel.topics_changed(TOPICS)
     return pair
@@ -135,6 +138,25 @@ ORDINARY: dict[str, bytes] = {
     "batch": json_send(BATCH, encode_batch_body([item(n) for n in range(40)]), code=320),
     "mixed batch": json_send(BATCH, encode_batch_body([item(n, b"b" * (n + 1), f"t{n}", n) for n in range(40)])),
     "compressed batch": json_send({**BATCH, "f": "1"}, encode_batch_body([item(1)])),
+    "a moment": json_send({**SINGLE, "i": SINGLE["i"] + f"TIMER_DELIVER_MS\x01{NOW_MS + 4321}\x02"}),
+    "a moment alone": json_send({**SINGLE, "i": "TIMER_DELAY_SEC\x013\x02" + SINGLE["i"]}),
+    "a moment of several": json_send({**SINGLE, "i": "TIMER_DELAY_SEC\x013\x02TIMER_DELAY_MS\x017\x02" + SINGLE["i"]}),
+    "a moment far ahead": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x01200000\x02mine\x01größe\x02"}),
+    "a moment farther ahead": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x01400000\x02"}),
+    "a moment of the longest topic": json_send(
+        {**SINGLE, "b": "L" * 127, "e": "0", "i": SINGLE["i"] + "TIMER_DELAY_MS\x017\x02"}
+    ),
+    "a moment one-way": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_MS\x017\x02"}, flag=2),
+    "a moment and a long key": json_send({**SINGLE, "i": f"UNIQ_KEY\x01{'k' * 256}\x02TIMER_DELAY_MS\x017\x02"}),
+    "a tag that seems special": json_send(
+        {**SINGLE, "i": PROPERTIES.format(7, "DELAY") + "mine\x01m\x02TIMER_DELAY_MS\x017\x02"}
+    ),
+    "a batch with a moment": json_send(
+        BATCH, encode_batch_body([item(1), (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x013\x02"), item(2)])
+    ),
+    "a batch of moments": json_send(
+        BATCH, encode_batch_body([(0, b"x", item(n)[2] + b"TIMER_DELAY_MS\x01%d\x02" % (3 + n // 2)) for n in range(9)])
+    ),
     "large opaque": json_send(SINGLE, opaque=-(10**17)),
 }
 
@@ -145,7 +167,12 @@ def test_the_library_takes_what_is_ordinary_and_leaves_nothing_of_it(kind: str) 
     check_same(data)
     _, native = kernels()
     taken = Taken()
-    assert native.lay_out(new_run(), data, PEER, 9, taken) == (3, 0)
+    run = new_run()
+    frames, stop = native.lay_out(run, data, PEER, 9, taken)
+    if "moment" in kind or "special" in kind:  # it has to ask first by what they wait
+        assert (frames, stop) == (0, native_kernel._ROOM)
+        frames, stop = native.lay_out(run, data, PEER, 9, taken)
+    assert (frames, stop) == (3, 0)
     assert taken.position == len(data)
 
 
@@ -211,11 +238,34 @@ OTHER: dict[str, bytes] = {
     "an empty value": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01\x02"}),
     "a NUL": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01b\0\x02"}),
     "a delay": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x013\x02"}),
-    "a moment": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELIVER_MS\x011763600000000\x02"}),
-    "a moment alone": json_send({**SINGLE, "i": "TIMER_DELAY_SEC\x013\x02" + SINGLE["i"]}),
+    "a moment too far ahead": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELIVER_MS\x011763600000000\x02"}),
+    "a moment that has come": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x010\x02"}),
+    "a negative moment": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x01-100000000000000000\x02"}),
+    "a moment of many digits": json_send({**SINGLE, "i": SINGLE["i"] + f"TIMER_DELAY_SEC\x01{'9' * 18}\x02"}),
+    "a moment and a level": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02DELAY\x013\x02"}),
+    "a moment twice": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02TIMER_DELAY_SEC\x014\x02"}),
+    "a moment and keys twice": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02KEYS\x01a\x02KEYS\x01a\x02"}
+    ),
+    "a moment and a place": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02REAL_QID\x014\x02"}),
+    "a moment among many": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02" + "".join(f"n{n}\x01v\x02" for n in range(40))}
+    ),
+    "a moment without room for the wait": json_send(
+        {**SINGLE, "i": SINGLE["i"] + f"TIMER_DELAY_SEC\x013\x02mine\x01{'v' * 32_500}\x02"}
+    ),
+    "a moment without room for legs": json_send(
+        {**SINGLE, "i": SINGLE["i"] + f"TIMER_DELAY_SEC\x01400000\x02mine\x01{'v' * 32_430}\x02"}
+    ),
     "a recall": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_MS\x013\x02TIMER_DEL_UNIQKEY\x01T+A\x02"}),
-    "a batch with a moment": json_send(
-        BATCH, encode_batch_body([item(1), (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x013\x02")])
+    "a batch that asks as a whole": json_send(
+        {**BATCH, "i": SINGLE["i"] + "TIMER_DELAY_MS\x013\x02"}, encode_batch_body([item(1)])
+    ),
+    "a batch with an odd moment": json_send(
+        BATCH, encode_batch_body([item(1), (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x010\x02")])
+    ),
+    "a batch with a moment amid no UTF-8": json_send(
+        BATCH, encode_batch_body([(0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x013\x02mine\x01\xff\x02")])
     ),
     "no wait": json_send({**SINGLE, "i": SINGLE["i"] + "WAIT\x01false\x02"}),
     "too many properties": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01" + "b" * 32_700 + "\x02"}),

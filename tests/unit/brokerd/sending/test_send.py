@@ -23,10 +23,12 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore
+from brokerd.timers.codes import CODE_RULES
 from brokerd.transactions.records import half_draft, is_half, ordinary_draft
 from remoting import codes, frame
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.frame import Command
+from remoting.names import TIMER_TOPIC
 from remoting.record.checksum import is_intact
 from remoting.record.codec import body_is_intact, decode_record
 from remoting.record.hosts import pack_host
@@ -117,7 +119,11 @@ class Broker:
         self.now = 1_700_000_000_000
         self.disk = disk or MemoryDisk()
         self.store = MessageStore(
-            self.disk, StoreSettings(segment_size_bytes=segment_size_bytes), lambda: self.now, pack_host(*STORE_HOST)
+            self.disk,
+            StoreSettings(segment_size_bytes=segment_size_bytes),
+            lambda: self.now,
+            pack_host(*STORE_HOST),
+            CODE_RULES,
         )
         self.store.load()
         self.store.set_appendable(True)
@@ -126,16 +132,11 @@ class Broker:
         self.turn: list[Callable[[], None]] = []
         self.halves = Halves()
         self.timers = StillTimers(lambda: self.now)
-        self.sender = MessageSender(
-            self.store,
-            self.acknowledger,
-            SendRules(topics.get, "c", DEFAULT_DELAYS),
-            self.counters,
-            self.halves,
-            timed_messages(self.timers),
-        )
+        self.timed = timed_messages(self.timers, next_place=lambda: self.store.queue_offsets.next(TIMER_TOPIC, 0))
+        rules = SendRules(topics.get, "c", DEFAULT_DELAYS)
+        self.sender = MessageSender(self.store, self.acknowledger, rules, self.counters, self.halves, self.timed)
         self.asked: list[tuple[str, int, int | None, int]] = []
-        self.kernel = make_kernel(pack_host(*STORE_HOST))
+        self.kernel = make_kernel(pack_host(*STORE_HOST), self.timed.terms)
         self.kernel.topics_changed(topics)
         general = GeneralSends(self.sender, pack_host(*STORE_HOST), self.sent_again, make_topic, when_known)
         self.processor = SendProcessor(

@@ -10,8 +10,9 @@ import pytest
 
 from brokerd.store.put_status import PutStatus
 from brokerd.timers import batch
-from brokerd.timers.codes import DUE_MS, LEG_MS, PLACE, ROLL_TIMES
+from brokerd.timers.codes import DUE_MS, LEG_MS, PLACE, ROLL_TIMES, slot_of
 from brokerd.timers.interface import Recalled
+from brokerd.timers.rolling import Wait
 from brokerd.timers.settings import TimerSettings
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError, StorageError
@@ -357,6 +358,32 @@ def test_after_a_time_in_which_nobody_knows_what_was_appended_it_goes_on_at_full
         broker.turns.run(200 if count == 1 else 2)
         assert len(broker.delivered) == count
         broker.log.acknowledge()
+
+
+def test_a_limit_of_a_second_counts_what_waited_before_it_was_set() -> None:
+    broker = Alone()
+    service = broker.service
+    due_ms = broker.put_in("k0", 30_000).due_ms
+    for number in range(1, 4):
+        broker.put_in(f"k{number}", 30_000)
+    assert service.slot_limit() is None
+    broker.most = 5
+    slots = service.slot_limit()
+    assert slots is not None
+    assert slots.take(4, Wait(due_ms, None)), "from now on is counted"
+    assert service.slot_limit() is slots
+    broker.turns.run()
+    assert slots.count(slot_of(due_ms)) == 5
+    assert not slots.take(5, Wait(due_ms, None))
+    assert slots.take(5, Wait(due_ms + 1000, None))
+    broker.put_in("one that nobody took", 30_000)
+    assert slots.count(slot_of(due_ms)) == 5, "in the place of what was never appended"
+    service.step_down()
+    broker.lead()
+    broker.turns.run()
+    assert slots.count(slot_of(due_ms)) == 0, "another life begins to count with its first send"
+    broker.most = 0
+    assert service.slot_limit() is None
 
 
 def test_what_is_unusual_in_a_batch_keeps_its_place_and_the_rest_is_stored_as_it_is() -> None:

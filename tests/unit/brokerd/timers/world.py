@@ -64,7 +64,16 @@ class Node:
         self.turns = turns
         self.topics = Topics()
         self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
-        surroundings = Surroundings(self.topics, turns, turns.wall_ms, HOST, rng.getrandbits, lambda: RETAINED_MS)  # type: ignore[arg-type]
+        self.most = 0  # timers in a second
+        surroundings = Surroundings(
+            self.topics,  # type: ignore[arg-type]
+            turns,
+            turns.wall_ms,
+            HOST,
+            rng.getrandbits,
+            lambda: RETAINED_MS,
+            lambda: self.most,
+        )
         self.followed = Followed(log, rng) if settings.files else None
         queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
         self.far: Far = queue if self.followed is None else self.followed.far

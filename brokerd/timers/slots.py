@@ -1,0 +1,190 @@
+"""How many timers are due in each second, for a limit that an owner may set (pure).
+
+What is in the timer topic's queue is counted by its entries: what was there before in slices, what comes as it is dispatched. An
+entry counts in the second that it says, so one that is appended again on its way counts in the second of that. What was laid out
+and is not dispatched yet is counted by who lays it out, with the queue offset that it gets; whoever gets the same offset later
+says that it was never appended.
+
+A timer that is farther ahead than the window says in its entry when its first leg ends, so the second in which it is due is
+counted by whoever takes it, and kept until that second. It is known of such seconds what this broker took since it became the
+master.
+
+A second takes 4 bytes where others of its quarter of an hour have timers, too.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from brokerd.store.unit import Unit
+from brokerd.timers.codes import RECALL, SLOT_MS, Key, encode_code, key_of, kind_of, slot_of
+from brokerd.timers.rolling import Wait
+
+_PAGE_SLOTS: Final = 1024
+_PAGE_BYTES: Final = 4 * _PAGE_SLOTS
+_MOST_PAGES: Final = 1 << 14  # of each kind: 64 MB, half a year of seconds that all have timers
+_SCANNED_AT_ONCE: Final = 8192
+_KIND_BITS: Final = 2
+
+
+class SlotCounts:
+    """A count for each slot (`codes.slot_of`). Where too many seconds have one, others have none."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, array[int]] = {}
+        self._first = 0  # pages below are gone
+
+    def of(self, slot_ms: int) -> int:
+        number, inside = divmod(slot_ms // SLOT_MS, _PAGE_SLOTS)
+        page = self._pages.get(number)
+        return 0 if page is None else page[inside]
+
+    def add(self, slot_ms: int, count: int) -> None:
+        """A negative count takes off what was added before."""
+        number, inside = divmod(slot_ms // SLOT_MS, _PAGE_SLOTS)
+        page = self._pages.get(number)
+        if page is None:
+            if count <= 0 or number < self._first or len(self._pages) >= _MOST_PAGES:
+                return
+            page = self._pages[number] = array("I", bytes(_PAGE_BYTES))
+        page[inside] = max(0, page[inside] + count)
+
+    def forget_before(self, slot_ms: int) -> None:
+        """Those slots are over."""
+        first = slot_ms // SLOT_MS // _PAGE_SLOTS
+        if first > self._first:
+            self._first = first
+            self._pages = {number: page for number, page in self._pages.items() if number >= first}
+
+
+class _Taken(NamedTuple):
+    """What was laid out, and is not dispatched yet."""
+
+    offset: int
+    slot_ms: int
+    has_leg: bool
+    code: int  # of its entry
+
+
+class SlotLimit:
+    """The counts of a master, as far as there is a limit. `queue_range` and `read_units` are of the timer topic's queue, and
+    `cursor()` says what of it was delivered."""
+
+    def __init__(
+        self,
+        most: Callable[[], int],
+        queue_range: Callable[[], tuple[int, int]],
+        read_units: Callable[[int, int], Sequence[Unit]],
+        cursor: Callable[[], Key],
+    ) -> None:
+        """`most()` is how many timers may be due in a slot, as it is now; 0: any number."""
+        self._most = most
+        self._queue_range = queue_range
+        self._read_units = read_units
+        self._cursor = cursor
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing is counted yet."""
+        self._waiting, self._legs = SlotCounts(), SlotCounts()
+        self._taken: deque[_Taken] = deque()
+        self._ahead: Counter[int] = Counter()  # of what is taken and has no leg
+        self._counted: int | None = None  # entries below that queue offset are; None: there was no limit
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a limit."""
+        if self._most() > 0:
+            return True
+        if self._counted is not None:
+            self.begin()
+        return False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `step` has something to do."""
+        return self._counted is not None and self._counted < self._queue_range()[1]
+
+    def most(self) -> int:
+        """The limit."""
+        return self._most()
+
+    def take(self, offset: int, wait: Wait) -> bool:
+        """Whether there is room for a timer that is laid out now, with that queue offset: then it counts. There is a limit."""
+        if self._counted is None:
+            self._counted = self._queue_range()[0]
+        while self._taken and self._taken[-1].offset >= offset:
+            self._let_go(self._taken.pop())
+        slot_ms, has_leg = slot_of(wait.due_ms), wait.leg_ms is not None
+        if self.count(slot_ms) >= self._most():
+            return False
+        self._taken.append(_Taken(offset, slot_ms, has_leg, wait.code))
+        if has_leg:
+            self._legs.add(slot_ms, 1)
+        else:
+            self._ahead[slot_ms] += 1
+        return True
+
+    def count(self, slot_ms: int) -> int:
+        """How many timers are known to be due then. It is more than there are by those that were recalled, and by what was laid
+        out and never appended, until what has its offset is laid out or dispatched."""
+        return max(self._waiting.of(slot_ms) + self._ahead[slot_ms], self._legs.of(slot_ms))
+
+    def arrived(self, end: int, codes: Sequence[int]) -> None:
+        """Entries with these codes were dispatched; the last of them has the queue offset `end - 1`."""
+        if self._counted is None or not self.is_set:
+            return
+        begin = end - len(codes)
+        while self._taken and self._taken[0].offset < end:
+            taken = self._taken.popleft()
+            is_there = taken.offset < begin or codes[taken.offset - begin] == taken.code
+            if not (is_there and taken.has_leg):
+                self._let_go(taken)  # else its second is not what its entry says
+        if self._counted == begin:
+            self._add(codes, self._counted)
+        self._forget()
+
+    def step(self) -> bool:
+        """Count a portion of what was there before; whether there is more, for further turns."""
+        if self._counted is None or not self.is_set:
+            return False
+        low, end = self._queue_range()
+        first = max(self._counted, low)
+        if first < end:
+            units = self._read_units(first, min(_SCANNED_AT_ONCE, end - first))
+            self._add([code for _, _, code in units], first)
+            if not units:
+                return False
+        return self.is_behind
+
+    # ---- inside
+
+    def _add(self, codes: Sequence[int], first: int) -> None:
+        """Entries from that queue offset on have these codes."""
+        cursor = self._cursor()
+        delivered = encode_code(cursor.due_ms + 1, 0)
+        pending: Iterable[int] = [
+            code
+            for offset, code in enumerate(codes, first)
+            if kind_of(code) != RECALL and (code >= delivered or key_of(code, offset) > cursor)
+        ]
+        for second, count in Counter(((code >> _KIND_BITS) - 1) // SLOT_MS for code in pending).items():
+            self._waiting.add(second * SLOT_MS, count)
+        self._counted = first + len(codes)
+
+    def _let_go(self, taken: _Taken) -> None:
+        """It was never appended, or is counted by its entry from now on."""
+        if taken.has_leg:
+            self._legs.add(taken.slot_ms, -1)
+            return
+        self._ahead[taken.slot_ms] -= 1
+        if not self._ahead[taken.slot_ms]:
+            del self._ahead[taken.slot_ms]
+
+    def _forget(self) -> None:
+        slot_ms = slot_of(max(1, self._cursor().due_ms))
+        self._waiting.forget_before(slot_ms)
+        self._legs.forget_before(slot_ms)
