@@ -89,7 +89,9 @@ def share(value: Any) -> str:
         return DASH
     part = float(value)
     percent = f"{100 * part:.{2 if 0 < part < 0.1 else 1}f}{THIN}%"
-    return format_html('<span class="share"><progress value="{}" aria-hidden="true"></progress>{}</span>', part, percent)
+    return format_html(
+        '<span class="share"><progress value="{}" aria-hidden="true"></progress>{}</span>', part, percent
+    )
 
 
 @register.filter

@@ -35,8 +35,8 @@ class Column:
 class Chart:
     """Lines over a time column: one line per distinct `series`, summing `value`, or with `largest` its largest.
 
-    With `step_s` the absence of a row means that nothing happened in that step, so the line is at 0 there; a row whose value is
-    not known is a gap.
+    With `step_s` the absence of a row means that nothing happened in that step, so the line is at 0 there, or with `largest` has a
+    gap; a row whose value is not known is a gap.
     """
 
     x: str
@@ -199,7 +199,7 @@ TIMERS = Report(
                 *_OTHERS,
             ),
             sort=("-hour", "topic"),
-            chart=Chart("hour", "topic", "p99_ms", largest=True),
+            chart=Chart("hour", "topic", "p99_ms", step_s=3600, largest=True),
             note="The chart shows within how many milliseconds 99 of 100 timers came. What was delivered is counted in the hour "
             "in which its message was stored, what was recalled in that of the recall, what is overdue in that in which it was "
             "due. Half, 95 % and 99 % are approximate: off by at most 0.01 % of the deliveries, in order of lateness. They come "

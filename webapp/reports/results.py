@@ -146,7 +146,7 @@ def chart_data(section: Section, data: Iterable[dict[str, Any]], most_series: in
         sums["(others)"] = others
         named = [*named, "(others)"]
     times = _times({at for name in named for at in sums[name]}, chart.step_s)
-    absent = 0 if chart.step_s else None
+    absent = 0 if chart.step_s and not chart.largest else None
     return {
         "title": section.title,
         "series": named,

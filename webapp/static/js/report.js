@@ -112,7 +112,7 @@
     const last = Math.max(...found);
     if (step && (last - first) / step <= CHART_POINTS) for (let at = first; at <= last; at += step) found.add(at);
     const times = [...found].sort((a, b) => a - b);
-    const at = (line, time) => (line.has(time) ? line.get(time) : step ? 0 : null);
+    const at = (line, time) => (line.has(time) ? line.get(time) : step && !largest ? 0 : null);
     return { series: names, data: [times, ...names.map((name) => times.map((time) => at(sums.get(name), time)))] };
   }
 
