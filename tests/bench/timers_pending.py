@@ -5,8 +5,8 @@
 Two clusters of a controller and two brokers, with a log of so many timers and with none (see pending_log.py for how it is made;
 the replica copies it). They are due from an hour ahead on, over two days. Measured with a tenth of the timers and with all:
 memory, CPU time of both brokers while nobody does anything, and how long the replica takes from its start until it is in sync;
-what the tenth and the whole differ by gives the slope for a hundred million. Then the masters are killed in turn: from the kill to
-the first send that another broker acknowledges, and to the first timer that it delivers, of some that are due every ten
+what the tenth and the whole differ by gives the slope for a hundred million. Then the masters are killed in turn: from the kill
+to the first send that another broker acknowledges, and to the first timer that it delivers, of some that are due every ten
 milliseconds.
 """
 

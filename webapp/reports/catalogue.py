@@ -35,8 +35,8 @@ class Column:
 class Chart:
     """Lines over a time column: one line per distinct `series`, summing `value`, or with `largest` its largest.
 
-    With `step_s` the absence of a row means that nothing happened in that step, so the line is at 0 there, or with `largest` has a
-    gap; a row whose value is not known is a gap.
+    With `step_s` the absence of a row means that nothing happened in that step, so the line is at 0 there; with `largest` it has
+    a gap there, as it has where a row's value is not known.
     """
 
     x: str
