@@ -38,9 +38,11 @@ class Load:
     connections: int = 4
     in_flight: int = 64
     body_bytes: int = 1024
+    may_fail: bool = False
 
-    def send(self, topic: str, messages: int, due_ms: int = 0, spread_ms: int = 1) -> float:
-        """Send so many and wait for all answers; returns their rate a second."""
+    def send(self, topic: str, messages: int, due_ms: int = 0, spread_ms: int = 1) -> tuple[float, int]:
+        """Send so many and wait for all answers; returns their rate a second, and how many were acknowledged, which is all unless
+        some may fail."""
         sample, acknowledged = run_load(
             self.program,
             self.address,
@@ -53,16 +55,17 @@ class Load:
             requests=messages,
             due_ms=due_ms,
             spread_ms=spread_ms,
+            may_fail=self.may_fail,
         )
-        if acknowledged != messages:
+        if acknowledged != messages and not self.may_fail:
             raise RuntimeError(f"{acknowledged} of {messages} sends were acknowledged")
-        return sample.rate
+        return sample.rate, acknowledged
 
     def seconds_for_timers(self, topic: str, messages: int) -> float:
         """How long it takes to send so many timers, and some more: a few are sent to this topic, due in a moment."""
         probed = max(_LEAST_PROBED, messages // _PROBE_SHARE)
-        rate = self.send(topic, probed, wall_ms() + 1000, 1000)
-        wait_visible(self.address, topic, probed)
+        rate, acknowledged = self.send(topic, probed, wall_ms() + 1000, 1000)
+        wait_visible(self.address, topic, acknowledged)
         return _SLACK * messages / rate
 
 

@@ -67,9 +67,10 @@ def log() -> Iterator[Log]:
 @pytest.fixture
 def untidy(log: Log) -> Log:
     start, end = NOON_MS, NOON_MS + 2 * HOUR_MS
-    for number in range(2500):
-        log.broker.store("orders", 0, b"plain", {"KEYS": f"k{number}"}, at_ms=start + number)
     for number in range(200):
+        if number == 100:
+            for plain in range(2500):
+                log.broker.store("orders", 0, b"plain", {"KEYS": f"k{plain}"}, at_ms=start + 10_100)
         log.came("orders", start + 10_000 + number, number % 4)
     # what must not be, and what only a switch of the master explains
     log.came("orders", start + 20_000, -3)

@@ -20,14 +20,15 @@ def due_in_one_second(running: Running, program: Path, messages: int) -> Sample:
     """Send so many that are due in one second, a while ahead. The rate is from the begin of that second until a consumer can read
     the last."""
     topic, probe = running.new_topic(), running.new_topic()
-    load = Load(program, running.address, _CONNECTIONS, _IN_FLIGHT)
+    load = Load(program, running.address, _CONNECTIONS, _IN_FLIGHT, may_fail=True)
     ahead_s = load.seconds_for_timers(probe, messages) + _ROOM_S
     due_ms = -(-(wall_ms() + round(1000 * ahead_s)) // _SECOND_MS) * _SECOND_MS
-    load.send(topic, messages, due_ms, _SECOND_MS)
+    _, acknowledged = load.send(topic, messages, due_ms, _SECOND_MS)
     running.settle()
     before_s = running.cpu_seconds()
     wait_until(due_ms)
     began_s = time.monotonic()
-    took_s = wait_visible(running.address, topic, messages) - began_s
+    took_s = wait_visible(running.address, topic, acknowledged) - began_s
     running.settle()
-    return Sample(messages / took_s, cpu_us=1e6 * (running.cpu_seconds() - before_s) / messages)
+    cpu_us = 1e6 * (running.cpu_seconds() - before_s) / acknowledged
+    return Sample(acknowledged / took_s, cpu_us=cpu_us, failures=messages - acknowledged)
