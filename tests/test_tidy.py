@@ -37,7 +37,17 @@ MAY_IMPORT = {
 # REST and changes, link to one another.
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "group_settings", "invariants", "java_hash", "names"],
+        [
+            "checksum",
+            "codes",
+            "exit_codes",
+            "exposition",
+            "group_settings",
+            "invariants",
+            "java_hash",
+            "names",
+            "timer_names",
+        ],
         ["reserve", "torn_write"],
         ["sealed_text"],
         ["errors", "message_groups"],

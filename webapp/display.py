@@ -83,6 +83,18 @@ def size(value: Any) -> str:
 
 
 @register.filter
+def share(value: Any) -> str:
+    """A part of a whole, from 0 to 1, as a bar with its number; `static/js/report.js` makes the same."""
+    if value is None or value == "":
+        return DASH
+    part = float(value)
+    percent = f"{100 * part:.{2 if 0 < part < 0.1 else 1}f}{THIN}%"
+    return format_html(
+        '<span class="share"><progress value="{}" aria-hidden="true"></progress>{}</span>', part, percent
+    )
+
+
+@register.filter
 def dash(value: Any) -> Any:
     """The value, or a dash when it is not known."""
     return DASH if value is None or value == "" else value

@@ -16,24 +16,21 @@ from typing import Final, NamedTuple
 
 from brokerd.store.log.derive import CodeRules
 from remoting.names import TIMER_TOPIC
+from remoting.timer_names import DELETE_KEY as DELETE_KEY
+from remoting.timer_names import DEQUEUE_MS as DEQUEUE_MS
+from remoting.timer_names import DUE_MS as DUE_MS
+from remoting.timer_names import ENQUEUE_MS as ENQUEUE_MS
+from remoting.timer_names import LEG_MS as LEG_MS
+from remoting.timer_names import OUT_MS as OUT_MS
+from remoting.timer_names import PLACE as PLACE
+from remoting.timer_names import ROLL_TIMES as ROLL_TIMES
+from remoting.timer_names import SLOT_MS as SLOT_MS
 
 # Kinds of records.
 MESSAGE: Final = 0  # it waits since it was sent
 RECALL: Final = 1  # a delete marker: it takes others back, and is never delivered
 ROLLED: Final = 2  # a message that was appended again meanwhile: TIMER_PLACE says where it waited first
 
-# Properties that clients know from the original.
-OUT_MS: Final = "TIMER_OUT_MS"  # the slot that the original puts it in: due within the second behind
-ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
-DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
-ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
-DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"  # real topic + "+" + unique key of what is taken back
-# Properties of Logboom.
-DUE_MS: Final = "TIMER_DUE_MS"  # when it is due, to the millisecond
-LEG_MS: Final = "TIMER_LEG_MS"  # when it is appended again, which is before that
-PLACE: Final = "TIMER_PLACE"  # the queue offset at which the message waited first
-
-SLOT_MS: Final = 1000  # of the original; what is in the slot S is due in (S, S + SLOT_MS]
 MAX_DUE_MS: Final = 1 << 52
 
 _KIND_BITS: Final = 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
-JOBS: Final = {"throughput": "tasks.reports.throughput.job"}
+JOBS: Final = {"throughput": "tasks.reports.throughput.job", "timers": "tasks.reports.timers.job"}
 
 
 def job(report: str) -> Any:

@@ -154,17 +154,18 @@ class Cluster:
 
     def groups_with(self, topic: str) -> set[str]:
         """The names of the broker groups whose masters have the topic. Raises ConnectionLost for one that died a moment ago."""
-        return {name for name, state in self._states() if any(each.name == topic for each in state.topics)}
+        return {name for name, state in self.states() if any(each.name == topic for each in state.topics)}
 
-    def _listed_topics(self) -> list[str]:
-        names = {each.name for _, state in self._states() for each in state.topics if not each.system}
-        return sorted(names)
-
-    def _states(self) -> Iterator[tuple[str, BrokerState]]:
-        """What each group's master says of itself."""
+    def states(self) -> Iterator[tuple[str, BrokerState]]:
+        """The names of the broker groups, and what the master of each says of itself. Raises ConnectionLost for one that died a
+        moment ago."""
         for group in self._view().groups:
             if _has_master(group) and (master := group.master) is not None and master.address is not None:
                 yield group.broker_name, decode(BrokerState, self._ask(master.address, codes.BROKER_STATE, {}).body)
+
+    def _listed_topics(self) -> list[str]:
+        names = {each.name for _, state in self.states() for each in state.topics if not each.system}
+        return sorted(names)
 
     # ---- inside
 

@@ -25,6 +25,7 @@ _MARK_BYTES: Final = 8
 # What is left of a mark when a name has fewer bytes, by how many: of its first ones, and of its last ones
 _FIRST_OF: Final = np.array([(1 << 8 * length) - 1 for length in range(_MARK_BYTES + 1)], dtype=np.uint64)
 _LAST_OF: Final = ~_FIRST_OF[::-1]
+_CHECKSUM: Final = checksum.NAME.encode()
 # Odd numbers without a pattern, to mix what tells names apart into one number
 _MIX: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 
@@ -42,7 +43,7 @@ class Properties:
         # Room on both sides, so that a mark can be taken at every byte
         self._padded = np.concatenate([np.zeros(_MARK_BYTES, np.uint8), text, np.zeros(_MARK_BYTES, np.uint8)])
         first = self._marks(begins + _MARK_BYTES) & _FIRST_OF[np.minimum(lengths, _MARK_BYTES)]
-        whole = (lengths > 0) & (ends > middles + 1) & ~_is(checksum.NAME, lengths, first)
+        whole = (lengths > 0) & (ends > middles + 1) & ~_is(_CHECKSUM, lengths, first, len(_CHECKSUM))
         if not whole.all():
             rows, begins, middles, ends = rows[whole], begins[whole], middles[whole], ends[whole]
             lengths, first = lengths[whole], first[whole]
@@ -54,8 +55,8 @@ class Properties:
         self._pieces = pa.StringArray.from_buffers(4 * len(rows), pa.py_buffer(borders), data or pa.py_buffer(b""))
 
     def values_of(self, name: str) -> pa.Array:
-        """The last value of a property, which has at most eight bytes, in each record; null without one."""
-        found = np.flatnonzero(_is(name, self._lengths, self._first))
+        """The last value of a property in each record; null without one."""
+        found = self._entries_of(name)
         places = np.full(self._count, -1, dtype=np.int64)
         places[self._rows[found]] = 4 * found + 2  # the last of a name wins, because it is assigned last
         return self._pieces.take(pa.array(places, mask=places < 0))
@@ -71,6 +72,16 @@ class Properties:
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         names, values = self._pieces.take(pa.array(4 * chosen)), self._pieces.take(pa.array(4 * chosen + 2))
         return pa.MapArray.from_arrays(pa.array(offsets), names, values)
+
+    def _entries_of(self, name: str) -> Ints:
+        """The entries of that name: by its first bytes, and of a longer one the rest."""
+        encoded = name.encode()
+        found = np.flatnonzero(_is(encoded[:_MARK_BYTES], self._lengths, self._first, len(encoded)))
+        for at in range(_MARK_BYTES, len(encoded), _MARK_BYTES):
+            begin = min(at, len(encoded) - _MARK_BYTES)
+            marks = self._marks(self._middles[found] - len(encoded) + begin + _MARK_BYTES)
+            found = found[marks == _mark(encoded[begin : begin + _MARK_BYTES])]
+        return found
 
     def _may_repeat(self) -> bool:
         """Whether a name may occur twice in a record: false is certain, true is not."""
@@ -96,12 +107,15 @@ class Properties:
         return windows[positions]
 
 
-def _is(name: str, lengths: Ints, first: Marks) -> npt.NDArray[np.bool_]:
-    """Which of the names, of these lengths and with these first bytes, are that one."""
-    encoded = name.encode()
-    assert len(encoded) <= _MARK_BYTES
-    found: npt.NDArray[np.bool_] = (first == np.uint64(int.from_bytes(encoded, "little"))) & (lengths == len(encoded))
+def _is(begin: bytes, lengths: Ints, first: Marks, length: int) -> npt.NDArray[np.bool_]:
+    """Which of the names, of these lengths and with these first bytes, are that long and begin so."""
+    found: npt.NDArray[np.bool_] = (first == _mark(begin)) & (lengths == length)
     return found
+
+
+def _mark(text: bytes) -> np.uint64:
+    """Of a text of at most eight bytes."""
+    return np.uint64(int.from_bytes(text, "little"))
 
 
 def _entries(strings: pa.Array) -> tuple[Ints, Ints, Ints, Ints]:

@@ -4,6 +4,9 @@ The positions of records are found in one pass; after that each field of all rec
 fixed fields as numbers, variable ones by laying `[start, end]` pairs over the buffer as the offsets of a binary array and taking
 every second slot. The meaning of each field is `remoting.record`'s; a test holds the two together.
 
+The columns of timers (`timer_...`) are properties of the records in the timer topic, and of the messages that were delivered from
+it; they are null without the property, and without a number in one that is to be one.
+
 Only what is asked for is decoded. Lengths that contradict each other raise ProtocolError before anything is read by them.
 """
 
@@ -32,6 +35,7 @@ from remoting.record.layout import (
     heads,
 )
 from remoting.record.walk import records_in
+from remoting.timer_names import DELETE_KEY, DUE_MS, OUT_MS, PLACE, REAL_TOPIC, ROLL_TIMES, SLOT_MS
 from tasks.spark.parts import Ints, Parts, gather, measure, numbers, slices, texts
 from tasks.spark.record_properties import Properties
 
@@ -52,8 +56,17 @@ COLUMN_TYPES: Final[Mapping[str, pa.DataType]] = {
     "body_size": pa.int32(),
     "properties": pa.map_(pa.string(), pa.string()),
     "body": pa.binary(),
+    "timer_place": pa.int64(),  # the offset in the timer topic's queue at which the message waited first
+    "timer_due_ms": pa.int64(),
+    "timer_slot_ms": pa.int64(),  # of the original's: due within the second behind
+    "timer_rolled": pa.int32(),  # how often it was appended again on its way
+    "timer_topic": pa.string(),  # where it goes
+    "timer_recalls": pa.string(),  # topic+key of what a delete marker takes back
 }
+# What a reader gets who does not say which columns; those of timers have to be asked for.
+USUAL_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if not name.startswith("timer_"))
 
+_INT64: Final = pa.int64()
 MAX_UNPACKED_BYTES: Final = 32 * 1024 * 1024
 _HEX = np.array([list(f"{byte:02X}".encode()) for byte in range(256)], dtype=np.uint8)
 
@@ -130,6 +143,27 @@ def _timestamps(milliseconds: Ints) -> pa.Array:
     return pa.array(micros.view("M8[us]"), TIMESTAMP, mask=None if representable.all() else ~representable)
 
 
+def _number(name: str, kind: pa.DataType = _INT64, most_digits: int = 16) -> Callable[[_Layout], pa.Array]:
+    """A property that is a time, a count or an offset; null when it is missing or none of these."""
+
+    def decode_number(layout: _Layout) -> pa.Array:
+        values = layout.properties.values_of(name)
+        is_number = pc.match_substring_regex(values, f"^[0-9]{{1,{most_digits}}}$")
+        return pc.if_else(is_number, values, pa.scalar(None, pa.string())).cast(kind)
+
+    return decode_number
+
+
+def _due_ms(layout: _Layout) -> pa.Array:
+    """When a timer is due. What the original stored says its slot only, which is over a second after it began; its delete markers
+    have their effect before that."""
+    due_ms = _number(DUE_MS)(layout)
+    if not due_ms.null_count:
+        return due_ms
+    wait_ms = pc.if_else(layout.properties.values_of(DELETE_KEY).is_valid(), 0, SLOT_MS)
+    return pc.coalesce(due_ms, pc.add(_number(OUT_MS)(layout), wait_ms))
+
+
 def _message_id(layout: _Layout) -> pa.Array:
     """The client's unique id, or for a message without one the server's offset id."""
     unique = layout.properties.values_of("UNIQ_KEY")
@@ -193,4 +227,10 @@ _DECODERS: Final[Mapping[str, Callable[[_Layout], pa.Array]]] = {
     "body_size": lambda layout: pa.array((layout.parts.body_end - layout.parts.body_start).astype(np.int32)),
     "properties": lambda layout: layout.properties.maps(),
     "body": _body,
+    "timer_place": _number(PLACE),
+    "timer_due_ms": _due_ms,
+    "timer_slot_ms": _number(OUT_MS),
+    "timer_rolled": _number(ROLL_TIMES, pa.int32(), most_digits=9),
+    "timer_topic": lambda layout: layout.properties.values_of(REAL_TOPIC),
+    "timer_recalls": lambda layout: layout.properties.values_of(DELETE_KEY),
 }

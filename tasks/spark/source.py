@@ -4,7 +4,8 @@
     spark.read.format("logboom").option("controllers", "127.0.0.1:9876").option("subscribe", "orders").load()
 
 Options are in `tasks.spark.options`, columns in `COLUMNS` below. A schema given by the user is the projection: only its columns
-are decoded, which makes a metadata query several times cheaper. `body_size` is the size as stored; `body` is unpacked.
+are decoded, which makes a metadata query several times cheaper; without one all are there but those of timers. `body_size` is the
+size as stored; `body` is unpacked.
 Offsets are those of the masters; the messages come from replicas in sync where there are any, so these must be reachable, too.
 
 Spark pickles these classes: one Python worker plans, others read. So nothing here holds a socket; each task opens its own and
@@ -28,7 +29,7 @@ from tasks.spark.meter import Meter
 from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange, plan
 from tasks.spark.reader import read_ranges
-from tasks.spark.records import COLUMN_TYPES
+from tasks.spark.records import COLUMN_TYPES, USUAL_COLUMNS
 
 NAME: Final = "logboom"
 
@@ -48,7 +49,7 @@ class LogboomSource(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> StructType:
-        return schema_of(tuple(COLUMNS))
+        return schema_of(USUAL_COLUMNS)
 
     def reader(self, schema: StructType) -> LogboomReader:
         """Spark asks for a reader of its own schema, or of the one that the user gave."""

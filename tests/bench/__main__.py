@@ -3,10 +3,11 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, grpc_sends, receive_ack, pop_ack, bulk_reads, replication, catch_up, failover, memory,
-in_flight, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns, state_turns, timers, copies, many_queues,
-startup, viewers, spark_start. `replication` takes long, because it measures Apache RocketMQ as well, and runs only when it is named. When
-the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met
-or not: a run on a shared machine is read, not obeyed.
+in_flight, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns, state_turns, timers, copies, timers_lateness,
+timers_enqueue, timers_due, timers_pending, many_queues, startup, viewers, spark_start. Three take long and run only when they are named:
+`replication`, which measures Apache RocketMQ as well, `timers_due` with its million and `timers_pending` with its ten million
+timers. When the time is up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether
+goals are met or not: a run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
@@ -41,10 +42,15 @@ from tests.bench import (
     startup,
     state_turns,
     timers,
+    timers_due,
+    timers_enqueue,
+    timers_lateness,
+    timers_pending,
     viewers,
 )
 from tests.bench.harness import Row
 
+_ONLY_NAMED = frozenset({"replication", "timers_due", "timers_pending"})
 _MESSAGES_PER_SECOND = 10_000  # how many messages a receive benchmark gets for each second that a send benchmark lasts
 
 
@@ -71,6 +77,10 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "state_turns": lambda: state_turns.run(),
         "timers": lambda: timers.run(),
         "copies": lambda: copies.run(),
+        "timers_lateness": lambda: timers_lateness.run(),
+        "timers_enqueue": lambda: timers_enqueue.run(options.pairs, options.seconds),
+        "timers_due": lambda: timers_due.run(pairs=options.pairs),
+        "timers_pending": lambda: timers_pending.run(pairs=options.pairs),
         "many_queues": lambda: many_queues.run(options.topics),
         "startup": lambda: startup.rows(startup.run(options.starts)),
         "viewers": lambda: viewers.run(options.viewers),
@@ -120,7 +130,7 @@ def main() -> None:
         parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(known)}")
     deadline_s = time.monotonic() + options.minutes * 60
     rows: list[Row] = []
-    for name in options.names or [name for name in known if name != "replication"]:
+    for name in options.names or [name for name in known if name not in _ONLY_NAMED]:
         if time.monotonic() > deadline_s:
             rows.append(Row(name, f"not measured: {options.minutes:g} minutes were over"))
         else:

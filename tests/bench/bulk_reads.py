@@ -34,7 +34,7 @@ ROWS_PER_S: Final = 250_000
 CPU_S_PER_MILLION: Final = 1.5
 BATCH_ROWS: Final = 8192  # of the pulls' batches: decoding costs something for each
 REPORT: Final = ("topic", "broker_name", "queue_id", "queue_offset", "store_ts", "body_size", "keys")
-ALL: Final = tuple(records.COLUMN_TYPES)
+ALL: Final = records.USUAL_COLUMNS
 
 Read = Callable[[Cluster, Sequence[QueueRange], Sequence[str]], Iterator[pa.RecordBatch]]
 

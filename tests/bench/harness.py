@@ -131,10 +131,18 @@ def run_load(
     body_bytes: int = 1024,
     batch: int = 0,
     may_fail: bool = False,
+    requests: int = 0,
+    due_ms: int = 0,
+    spread_ms: int = 1,
 ) -> tuple[Sample, int]:
-    """Run the load; returns the sample and how many messages were acknowledged. A refused send is an error, or else counted."""
+    """Run the load; returns the sample and how many messages were acknowledged. A refused send is an error, or else counted.
+
+    With `requests` the load ends after so many, and they may be timers: due from `due_ms` on, spread over `spread_ms`.
+    """
     host, port = address.split(":")
     words = [host, port, topic, queues, connections, in_flight, seconds, body_bytes, batch]
+    if requests:
+        words += [requests, *((due_ms, spread_ms) if due_ms else ())]
     output = subprocess.run([program, *map(str, words)], check=True, capture_output=True, text=True).stdout
     result = json.loads(output)
     if result["failures"] and not may_fail:

@@ -1,9 +1,10 @@
 /* Raw send load for a remoting broker: C connections, each keeping W requests in flight, for S seconds.
  *
- *   load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH
+ *   load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH [REQUESTS [DUE_MS SPREAD_MS]]
  *
  * BATCH 0 sends single messages (code 310), n > 0 batches of n (code 320), -n batches of n with bodies of different lengths around
- * BODY_BYTES. Prints one line of JSON:
+ * BODY_BYTES. With REQUESTS it ends after so many, though the time is not up. With DUE_MS, a time in milliseconds since 1970, every
+ * message is to be delivered then or within SPREAD_MS behind, spread evenly. Prints one line of JSON:
  * requests acknowledged, messages, failures (answers with another code), seconds, and latency percentiles in microseconds.
  * Every answer is read and its code checked; after the time is up the requests in flight are awaited.
  */
@@ -45,6 +46,7 @@ static char *body;
 static size_t body_length;
 static const char *topic;
 static int queues, batch, mixed;
+static long long most = -1, due_ms, spread_ms = 1;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -85,18 +87,25 @@ static void make_body(size_t size) {
 static void queue_request(struct connection *c) {
     long long opaque = next_opaque++;
     char *frame = c->out + c->out_length;
+    char due[64] = "";
+    if (due_ms)
+        sprintf(due, "TIMER_DELIVER_MS\\u0001%lld\\u0002", due_ms + (opaque - OPAQUE_BASE) * spread_ms / most % spread_ms);
     int header = sprintf(frame + 8,
         "{\"code\":%d,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
-        "\"g\":\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%032lld\\u0002WAIT\\u0001true\\u0002\",\"j\":\"0\","
+        "\"g\":\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%032lld\\u0002WAIT\\u0001true\\u0002%s\",\"j\":\"0\","
         "\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%lld,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        batch ? 320 : 310, topic, (int)(opaque % queues), opaque, batch ? "true" : "false", opaque);
+        batch ? 320 : 310, topic, (int)(opaque % queues), opaque, due, batch ? "true" : "false", opaque);
     put32(frame, (uint32_t)(4 + (size_t)header + body_length));
     put32(frame + 4, (uint32_t)header);
     memcpy(frame + 8 + header, body, body_length);
     c->out_length += 8 + (size_t)header + body_length;
     c->in_flight++;
     sent_at[opaque % SLOTS] = now_ns();
+}
+
+static int may_send(void) {
+    return most < 0 || next_opaque - OPAQUE_BASE < most;
 }
 
 static void flush(struct connection *c) {
@@ -163,9 +172,15 @@ static int compare(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 10) {
-        fprintf(stderr, "usage: load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH\n");
+    if (argc < 10 || argc > 13 || argc == 12) {
+        fprintf(stderr, "usage: load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH "
+                        "[REQUESTS [DUE_MS SPREAD_MS]]\n");
         return 2;
+    }
+    if (argc > 10) most = atoll(argv[10]);
+    if (argc > 12) {
+        due_ms = atoll(argv[11]);
+        spread_ms = atoll(argv[12]);
     }
     topic = argv[3];
     queues = atoi(argv[4]);
@@ -197,8 +212,7 @@ int main(int argc, char **argv) {
     uint64_t start = now_ns(), stop = start + (uint64_t)(seconds * 1e9), last = start;
     long long open_requests = 0;
     for (int i = 0; i < count; i++) {
-        for (int j = 0; j < window; j++) queue_request(&connections[i]);
-        open_requests += window;
+        for (int j = 0; j < window && may_send(); j++, open_requests++) queue_request(&connections[i]);
         flush(&connections[i]);
     }
     struct epoll_event events[256];
@@ -215,7 +229,7 @@ int main(int argc, char **argv) {
             receive(c);
             open_requests -= before - c->in_flight;
             if (c->out_length == 0)
-                while (last < stop && c->in_flight < window) {
+                while (last < stop && c->in_flight < window && may_send()) {
                     queue_request(c);
                     open_requests++;
                 }

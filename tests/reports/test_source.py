@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 
 from tasks.spark.errors import reason
 from tasks.spark.meter import MeterReceiver
-from tasks.spark.source import COLUMNS, schema_of
+from tasks.spark.records import USUAL_COLUMNS
+from tasks.spark.source import schema_of
 from tests.unit.tasks.fake_cluster import FakeBroker
 
 pytestmark = pytest.mark.slow
@@ -35,7 +36,7 @@ def read(spark: Any, broker: FakeBroker, **options: str) -> Any:
 
 def test_a_topic_is_a_table_with_typed_columns(spark: Any, broker: FakeBroker) -> None:
     frame = read(spark, broker, minPartitions="2").load()
-    assert frame.columns == list(COLUMNS)
+    assert frame.columns == list(USUAL_COLUMNS)
     found = frame.where("msg_id = 'u5'").selectExpr("*", "properties['colour'] as colour").toArrow().to_pylist()
     assert len(found) == 1
     row = found[0]

@@ -354,6 +354,42 @@ def test_a_run_that_ended_early_says_how_far_it_was(viewer: Client, run: ReportR
     assert "2\u202f000 of 60\u202f000 messages had been read when it ended" in text
 
 
+def test_a_share_is_a_bar_with_its_number(viewer: Client) -> None:
+    run = ReportRun.objects.create(report="timers", parameters={})
+    stream.starting(run.pk)
+    stream.running(run.pk)
+    values = {"late": "up to 2 ms", "delivered": 1, "order": 0}
+    rows = [
+        Row("lateness", "00", {**values, "share": 0.5, "up_to_here": 0.0314}),
+        Row("lateness", "01", {**values, "share": None}),
+    ]
+    stream.succeeded(run.pk, rows)
+    text = viewer.get(f"/reports/runs/{run.pk}/").content.decode()
+    assert '<progress value="0.5" aria-hidden="true"></progress>50.0\u202f%' in text
+    assert '<progress value="0.0314" aria-hidden="true"></progress>3.14\u202f%' in text
+    address = f"/api/v1/report-runs/{run.pk}/download?section=lateness"
+    assert viewer.get(address).content.decode().splitlines()[1:] == ["up to 2 ms,1,0.5,0.0314", "up to 2 ms,1,,"]
+    table = pq.read_table(io.BytesIO(viewer.get(f"{address}&as=parquet").content))
+    assert table["share"].to_pylist() == [0.5, None]
+
+
+def test_what_does_not_add_up_is_the_largest_of_the_small_series() -> None:
+    section = catalogue.TIMERS.section("hours")
+    rows = [
+        {
+            "topic": f"t{number}",
+            "hour": f"2026-01-01T0{hour}:00:00Z",
+            "p99_ms": None if 2 * number == hour else 10 - number,
+        }
+        for number in range(4)
+        for hour in (0, 2)
+    ]
+    chart = results.chart_data(section, rows, most_series=1)
+    assert chart is not None
+    assert chart["series"] == ["t2", "(others)"]
+    assert chart["data"][1:] == [[8, None, 8], [9, None, 10]], "nothing delivered is not delivered at once"
+
+
 def test_small_series_are_summed() -> None:
     section = catalogue.THROUGHPUT.section("throughput")
     rows = [minute(0, 100 - number, f"t{number:02}").data for number in range(12)]

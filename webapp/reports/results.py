@@ -84,6 +84,7 @@ def parquet_bytes(section: Section, data: list[dict[str, Any]]) -> bytes:
         "integer": pa.int64(),
         "bytes": pa.int64(),
         "number": pa.float64(),
+        "share": pa.float64(),
         "time": pa.timestamp("ms", tz="UTC"),
     }
     schema = pa.schema([pa.field(column.name, types[column.type]) for column in section.columns])
@@ -119,7 +120,7 @@ def _typed(column: Column, value: Any) -> Any:
         return datetime.fromisoformat(value)
     if column.type in {"integer", "bytes"}:
         return int(value)
-    return float(value) if column.type == "number" else str(value)
+    return float(value) if column.type in {"number", "share"} else str(value)
 
 
 def chart_data(section: Section, data: Iterable[dict[str, Any]], most_series: int = 8) -> dict[str, Any] | None:
@@ -132,7 +133,7 @@ def chart_data(section: Section, data: Iterable[dict[str, Any]], most_series: in
         if row.get(chart.x) is None:
             continue
         at = datetime.fromisoformat(row[chart.x]).timestamp()
-        _add(sums.setdefault(str(row.get(chart.series)), {}), at, row.get(chart.value))
+        _add(sums.setdefault(str(row.get(chart.series)), {}), at, row.get(chart.value), chart.largest)
     if not sums:
         return None
     by_size = sorted(sums, key=lambda name: (-sum(value or 0 for value in sums[name].values()), name))
@@ -141,11 +142,11 @@ def chart_data(section: Section, data: Iterable[dict[str, Any]], most_series: in
         others: dict[float, float | None] = {}
         for name in rest:
             for at, value in sums[name].items():
-                _add(others, at, value)
+                _add(others, at, value, chart.largest)
         sums["(others)"] = others
         named = [*named, "(others)"]
     times = _times({at for name in named for at in sums[name]}, chart.step_s)
-    absent = 0 if chart.step_s else None
+    absent = 0 if chart.step_s and not chart.largest else None
     return {
         "title": section.title,
         "series": named,
@@ -153,10 +154,13 @@ def chart_data(section: Section, data: Iterable[dict[str, Any]], most_series: in
     }
 
 
-def _add(series: dict[float, float | None], at: float, value: float | None) -> None:
-    """Add a value; what is not known stays so until something known comes."""
+def _add(series: dict[float, float | None], at: float, value: float | None, largest: bool) -> None:
+    """Add a value, or take it if it is the largest; what is not known stays so until something known comes."""
     known = series.get(at)
-    series[at] = known if value is None else (known or 0) + value
+    if value is None or known is None:
+        series[at] = known if value is None else value
+    else:
+        series[at] = max(known, value) if largest else known + value
 
 
 def _times(found: set[float], step_s: int) -> list[float]:

@@ -6,21 +6,16 @@ and the counts so far are shown; sizes and keys, which do not add up from parts,
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Sequence
-from functools import reduce
+from functools import partial
 from typing import Any
 
 from tasks.reports.context import Context, ReportFailed, Result
+from tasks.reports.kept import Kept
+from tasks.reports.slices import read_in_slices
 from tasks.reports.throughput import read, transforms, write
 from tasks.reports.throughput.minutes import Minutes, TooMany
 from tasks.reports.throughput.summary import Counted, Coverage, summary
 from tasks.spark.meter import MeterReceiver
-from tasks.spark.planning import QueueRange, part
-from tasks.spark.retrying import again_if_worker_lost
-
-log = logging.getLogger(__name__)
 
 
 def run(context: Context) -> Result:
@@ -32,11 +27,12 @@ def run(context: Context) -> Result:
         write.write_parquet(context.result_path, Minutes())
         return Result([], summary(coverage, Counted(0, 0)))
     minutes = Minutes()
-    kept = _Kept(context)
+    kept = Kept(context)
     try:
         with MeterReceiver() as meter:
             context.progress.expect_rows(total, lambda: meter.totals()[0])
-            _count_all(context, kept, minutes, ranges, meter)
+            count = partial(_count_slice, context, kept, minutes)
+            read_in_slices(context, ranges, transforms.COLUMNS, meter, count)
         return _finish(context, kept, minutes, coverage, total)
     except TooMany as error:
         raise ReportFailed(f"The report would have {error}.") from error
@@ -44,38 +40,15 @@ def run(context: Context) -> Result:
         kept.forget()
 
 
-def _count_all(
-    context: Context, kept: _Kept, minutes: Minutes, ranges: Sequence[QueueRange], meter: MeterReceiver
-) -> None:
-    total = sum(each.size for each in ranges)
-    begun = time.monotonic()
-    position, rows, number = 0, read.FIRST_SLICE, 1
-    while position < total:
-        started = time.monotonic()
-        end = min(position + rows, total)
-        name = f"slice {number}"
-        context.progress.enter(name)
-        context.progress.say(f"reading {name}: messages {position + 1:,} to {end:,} of {total:,}")
-        _count_slice(context, kept, minutes, part(ranges, position, end), meter)
-        now = time.monotonic()
-        rows = read.next_slice(rows, now - started, now - begun)
-        position, number = end, number + 1
-
-
-def _count_slice(
-    context: Context, kept: _Kept, minutes: Minutes, ranges: Sequence[QueueRange], meter: MeterReceiver
-) -> None:
-    context.check()
-    if not ranges:
-        return
-    messages = kept.keep(read.frame(context.spark, context.controllers, ranges, (meter.address, meter.token)))
+def _count_slice(context: Context, kept: Kept, minutes: Minutes, frame: Any) -> None:
+    messages = kept.keep(frame)
     changed = minutes.add(context.collect(transforms.per_minute(messages)))
     # beyond the cap the newest are shown in the end; until then the first ones are
     shown = changed if len(minutes.counts) <= write.MOST_ROWS else []
     context.publish(write.minute_rows(minutes, shown))
 
 
-def _finish(context: Context, kept: _Kept, minutes: Minutes, coverage: Coverage, total: int) -> Result:
+def _finish(context: Context, kept: Kept, minutes: Minutes, coverage: Coverage, total: int) -> Result:
     messages = kept.all()
     context.progress.enter("body sizes")
     context.progress.say("sorting body sizes")
@@ -98,36 +71,3 @@ def _finish(context: Context, kept: _Kept, minutes: Minutes, coverage: Coverage,
         keys_wanted=most,
     )
     return Result([*write.minute_rows(minutes, shown), *sizes, *keys], summary(coverage, counted))
-
-
-class _Kept:
-    """The slices that Spark keeps, by the name of a temporary view: a view is analysed once, however often it is used."""
-
-    def __init__(self, context: Context) -> None:
-        self._spark = context.spark
-        self._prefix = f"logboom_{context.run_id.replace('-', '_')}"
-        self._names: list[str] = []
-
-    def keep(self, frame: Any) -> Any:
-        """Keep a slice from its first use on."""
-        name = f"{self._prefix}_{len(self._names)}"
-        again_if_worker_lost(lambda: frame.createOrReplaceTempView(name))
-        self._names.append(name)
-        again_if_worker_lost(lambda: self._spark.catalog.cacheTable(name))
-        return self._spark.table(name)
-
-    def all(self) -> Any:
-        """All slices as one."""
-        return reduce(lambda one, other: one.unionByName(other), (self._spark.table(name) for name in self._names))
-
-    def forget(self) -> None:
-        """Free what was kept. If Spark is gone, so is what it kept."""
-        from pyspark.errors import PySparkException
-
-        names, self._names = self._names, []
-        try:
-            for name in names:
-                self._spark.catalog.uncacheTable(name)
-                self._spark.catalog.dropTempView(name)
-        except (PySparkException, OSError) as error:
-            log.warning("Spark did not forget the report's slices: %s", str(error)[:200])

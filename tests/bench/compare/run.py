@@ -34,6 +34,7 @@ class Plan:
     faults: int = 3
     setups: Sequence[str] = SETUPS
     only: str = ""
+    due: int = 100_000
 
 
 class SetupRun:
@@ -116,7 +117,7 @@ def compare(plan: Plan) -> list[Row]:
             return [Row("Logboom / Apache RocketMQ", f"not measured: {reason}")]
         pull = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "pull"
         subprocess.run(["cc", "-O2", "-o", pull, ROOT / "tests/bench/pull.c"], check=True)
-        tools = Tools(stack.enter_context(load_program()), pull, java, plan.seconds)
+        tools = Tools(stack.enter_context(load_program()), pull, java, plan.seconds, plan.due)
         theirs = original(apache)
         for setup in plan.setups:
             work = [each for each in ROWS if each.setup == setup and plan.only in each.name]

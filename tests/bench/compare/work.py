@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tests.bench.compare.java_client import JavaClient
 from tests.bench.compare.systems import BACKGROUND_FLUSH, DISK_FLUSH, GRPC, GRPC_LOCAL, QUEUES, REPLICAS, Running
+from tests.bench.compare.timers import due_in_one_second
 from tests.bench.grpc_sends import send_request
 from tests.bench.h2load import GrpcLoad
 from tests.bench.harness import Sample, run_load
@@ -29,12 +30,13 @@ _THREADS: Final = 64
 
 @dataclass(frozen=True)
 class Tools:
-    """The load programs, and how long each measurement lasts."""
+    """The load programs, how long each measurement lasts, and how many timers are due in one second."""
 
     load: Path
     pull: Path
     java: JavaClient | None
     seconds: float
+    due: int
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ def raw_sends(
         return sample
 
     return measure
+
+
+def timers_due(running: Running, tools: Tools) -> Sample:
+    """See `timers.due_in_one_second`."""
+    return due_in_one_second(running, tools.load, tools.due)
 
 
 def fill(running: Running, tools: Tools, queues: int = QUEUES) -> tuple[str, int]:
@@ -217,6 +224,7 @@ ROWS: Final[Sequence[Work]] = (
     Work("Java push consumer", BACKGROUND_FLUSH, java_consumes, 1.0, uses_java=True),
     Work("Java producer and consumer at once, 16 queues", BACKGROUND_FLUSH, java_both, 1.5, uses_java=True),
     Work("the same with autoBatch", BACKGROUND_FLUSH, java_gathers, 1.5, uses_java=True),
+    Work("timers that are due in one second", BACKGROUND_FLUSH, timers_due, 2.0),
     Work("send, 1 x 64", DISK_FLUSH, raw_sends(1, 64), 2.0),
     Work("send, 64 x 1", DISK_FLUSH, raw_sends(64, 1), 2.0),
     Work("send, 1 x 1", DISK_FLUSH, raw_sends(1, 1), 4.0),

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from remoting import codes
-from remoting.facts.broker_state import BrokerState, TopicState
+from remoting.facts.broker_state import BrokerState, TimerState, TopicState
 from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
 from remoting.facts.codec import encode
 from remoting.facts.words import BrokerRole
@@ -54,6 +54,7 @@ class FakeBroker:
         self.answer_most = answer_most
         self.queues: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
         self.system_topics: set[str] = set()
+        self.timers: TimerState | None = None
         self.min_offset = 0
         self.visible_end: int | None = None
         self.pulls = 0
@@ -82,6 +83,7 @@ class FakeBroker:
             codes.GET_MIN_OFFSET: self._min_offset,
             codes.GET_MAX_OFFSET: self._max_offset,
             codes.SEARCH_OFFSET_BY_TIMESTAMP: self._search,
+            codes.GET_EARLIEST_MSG_STORETIME: self._earliest,
             codes.BULK_READ: self._bulk_read,
             codes.PULL_MESSAGE: self._pull_message,
         }
@@ -169,7 +171,14 @@ class FakeBroker:
         topics = tuple(
             TopicState(name=name, system=name in self.system_topics) for name in {name for name, _ in self.queues}
         )
-        state = BrokerState(cluster_name="c", broker_name=self.name, broker_id=1, role=BrokerRole.MASTER, topics=topics)
+        state = BrokerState(
+            cluster_name="c",
+            broker_name=self.name,
+            broker_id=1,
+            role=BrokerRole.MASTER,
+            topics=topics,
+            timers=self.timers,
+        )
         return codes.SUCCESS, {}, encode(state)
 
     def _queue(self, request: Command) -> list[tuple[int, bytes]]:
@@ -189,6 +198,10 @@ class FakeBroker:
         wanted = int(request.ext["timestamp"])
         later = [offset for offset, (at_ms, _) in enumerate(self._queue(request)) if at_ms >= wanted]
         return codes.SUCCESS, {"offset": str(later[0] if later else self._end(request))}, b""
+
+    def _earliest(self, request: Command) -> tuple[int, dict[str, str], bytes]:
+        kept = self._queue(request)[self.min_offset :]
+        return codes.SUCCESS, {"timestamp": str(kept[0][0] if kept else -1)}, b""
 
     def _bulk_read(self, request: Command) -> tuple[int, dict[str, str], bytes] | None:
         if not self.knows_bulk:

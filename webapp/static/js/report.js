@@ -31,10 +31,22 @@
     return "";
   }
 
+  /* As a bar with its number. */
+  function share(value) {
+    const bar = document.createElement("progress");
+    bar.value = value;
+    bar.ariaHidden = "true";
+    const whole = document.createElement("span");
+    whole.className = "share";
+    whole.append(bar, `${(100 * value).toFixed(value > 0 && value < 0.1 ? 2 : 1)}\u202f%`);
+    return whole;
+  }
+
   function shown(value, type) {
     if (value === null || value === undefined || value === "") return "–";
     if (type === "integer") return count(value);
     if (type === "bytes") return size(value);
+    if (type === "share") return share(value);
     if (type === "time") return Times.element(Date.parse(value), { toMinute: true });
     return String(value);
   }
@@ -80,9 +92,13 @@
 
   /* As the server does it (webapp/reports/results.py): with a step, a time without a row is a 0, a value not known is a gap. */
   function chartOf(section) {
-    const { x, series, value, step_s: step } = section.chart;
+    const { x, series, value, step_s: step, largest } = section.chart;
     const sums = new Map();
-    const add = (line, at, amount) => line.set(at, amount === null || amount === undefined ? line.get(at) ?? null : (line.get(at) || 0) + amount);
+    const add = (line, at, amount) => {
+      const known = line.get(at) ?? null;
+      if ((amount ?? null) === null || known === null) line.set(at, known ?? amount ?? null);
+      else line.set(at, largest ? Math.max(known, amount) : known + amount);
+    };
     for (const { data } of rows.get(section.name).values()) {
       if (data[x] === null || data[x] === undefined) continue;
       const name = String(data[series]);
@@ -96,7 +112,7 @@
     const last = Math.max(...found);
     if (step && (last - first) / step <= CHART_POINTS) for (let at = first; at <= last; at += step) found.add(at);
     const times = [...found].sort((a, b) => a - b);
-    const at = (line, time) => (line.has(time) ? line.get(time) : step ? 0 : null);
+    const at = (line, time) => (line.has(time) ? line.get(time) : step && !largest ? 0 : null);
     return { series: names, data: [times, ...names.map((name) => times.map((time) => at(sums.get(name), time)))] };
   }
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.reports import JOBS
+from tasks.reports import JOBS, reading
 from tasks.reports.context import ReportFailed, RunCancelled, Stop
 from tasks.reports.progress import STAGES_SHOWN, Progress
 from tasks.reports.throughput import minutes, read, write
@@ -118,7 +118,7 @@ def broker() -> Iterator[FakeBroker]:
     ],
 )
 def test_the_time_range(parameters: dict[str, Any], expected: tuple[int, int]) -> None:
-    assert read.window(parameters, NOON_MS) == expected
+    assert reading.window(parameters, NOON_MS) == expected
 
 
 def test_what_retention_removed_before_is_covered(broker: FakeBroker) -> None:
@@ -163,16 +163,16 @@ def test_a_summary_says_what_was_covered_and_what_was_not() -> None:
 
 
 def test_steps_grow_until_they_take_a_while_and_are_few() -> None:
-    rows, elapsed, steps, done = read.FIRST_SLICE, 0.0, 0, 0
+    rows, elapsed, steps, done = reading.FIRST_SLICE, 0.0, 0, 0
     while done < 100_000_000:
         took = 0.3 + rows / 50_000
         elapsed, steps, done = elapsed + took, steps + 1, done + rows
-        rows = read.next_slice(rows, took, elapsed)
+        rows = reading.next_slice(rows, took, elapsed)
     assert steps < 60
-    assert read.next_slice(2_000, 0.3, 0.3) == 4_000
-    assert read.next_slice(2_000, 9, 10) == 4_000
-    assert read.next_slice(16_000, 2.5, 10) == 16_000
-    assert read.next_slice(16_000, 2.5, 100) == 32_000
+    assert reading.next_slice(2_000, 0.3, 0.3) == 4_000
+    assert reading.next_slice(2_000, 9, 10) == 4_000
+    assert reading.next_slice(16_000, 2.5, 10) == 16_000
+    assert reading.next_slice(16_000, 2.5, 100) == 32_000
 
 
 def test_console_and_worker_know_the_same_reports() -> None:

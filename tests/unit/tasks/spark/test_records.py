@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.timers.codes import due_by, number_of
 from remoting.errors import ProtocolError
 from remoting.record.checksum import reserve
 from remoting.record.codec import Record, decode_records, encode_record
@@ -33,12 +35,15 @@ GOLDEN = bytes.fromhex(
 NAMES = [
     *("KEYS", "TAGS", "UNIQ_KEY", "XKEYS", "KEYS2", "UNIQ_KEY2", "__CRC32#", "__CRC32", "x" * 90),
     *("trace.header.a.values", "trace.header.b.values", "trace.header.a.value"),
+    *("TIMER_DUE_MS", "TIMER_OUT_MS", "TIMER_PLACE", "TIMER_ROLL_TIMES", "TIMER_ROLL_TIMEZ", "TIMER_DEL_UNIQKEY"),
+    *("TIMER_DXL_UNIQKEY", "REAL_TOPIC"),
 ]
+NUMBERS = ["0", "7", "0012", "9" * 9, "9" * 10, "9" * 16, "9" * 17, "-1", "1.5", "12\n", "١", ""]
 texts = st.text(st.characters(min_codepoint=3, max_codepoint=0x2FFF), max_size=8)
 property_bytes = st.one_of(
-    st.lists(st.tuples(st.one_of(st.sampled_from(NAMES), texts), texts), max_size=5).map(
-        lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
-    ),
+    st.lists(
+        st.tuples(st.one_of(st.sampled_from(NAMES), texts), st.one_of(texts, st.sampled_from(NUMBERS))), max_size=5
+    ).map(lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()),
     st.lists(
         st.sampled_from(
             [b"KEYS", b"TAGS", b"UNIQ_KEY", b"\x01", b"\x02", b"a", "k\u00fc \u98a8".encode(), b"\xff", b"\xe2\x82"]
@@ -82,6 +87,7 @@ def slow(record: Record) -> dict[str, Any]:
     """What the columns mean, one record at a time."""
     properties = record.property_map()
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    rolled = properties.get("TIMER_ROLL_TIMES", "")
     return {
         "topic": record.topic,
         "broker_name": "broker-a",
@@ -96,6 +102,12 @@ def slow(record: Record) -> dict[str, Any]:
         "body_size": len(record.body),
         "properties": properties,
         "body": unpacked(record.body, record.sys_flag),
+        "timer_place": number_of(properties, "TIMER_PLACE"),
+        "timer_due_ms": due_by(properties),
+        "timer_slot_ms": number_of(properties, "TIMER_OUT_MS"),
+        "timer_rolled": int(rolled) if re.fullmatch("[0-9]{1,9}", rolled) else None,
+        "timer_topic": properties.get("REAL_TOPIC"),
+        "timer_recalls": properties.get("TIMER_DEL_UNIQKEY"),
     }
 
 

@@ -1,0 +1,1 @@
+"""Timer accuracy: how late timers were delivered, by topic and hour, and which were not."""
