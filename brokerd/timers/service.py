@@ -27,10 +27,12 @@ from brokerd.timers.copies import UNIQUE_KEY, marker
 from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
 from brokerd.timers.delivery import Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
+from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.source import Delivered
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.interface import Recalled
 from brokerd.timers.settings import TimerSettings
+from brokerd.timers.takeover import TimerTakeover
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
@@ -66,7 +68,9 @@ class TimerService:
         surroundings: Surroundings,
         settings: TimerSettings,
         journal_settings: JournalSettings | None = None,
+        left: LeftNote | None = None,
     ) -> None:
+        """`left` is what RocketMQ left of its timers. Raises CorruptedFile when that cannot be read."""
         self.table = TimerTable()
         self._settings = settings
         self._log = record_log
@@ -85,6 +89,7 @@ class TimerService:
             Times(scheduler, self.now_ms),
             settings,
         )
+        self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
 
@@ -165,11 +170,16 @@ class TimerService:
     def lead(self) -> None:
         """Deliver what is due. What this broker appends lies behind the present end of the log."""
         self._is_leading = True
-        self._delivery.begin()
         self._journal.maintain_when_settled()
+        if self._takeover is None:
+            self._delivery.begin()
+        else:
+            self._takeover.run(self._delivery.begin)
 
     def step_down(self) -> None:
         self._is_leading = False
+        if self._takeover is not None:
+            self._takeover.stop()
         self._delivery.end()
 
     def close(self) -> None:
