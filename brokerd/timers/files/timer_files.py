@@ -97,6 +97,7 @@ class TimerFiles:
         self._ran: TimerWrite | None = None  # it is on disk, and `finish_write` is still to come
         self._doomed: list[str] = []  # files that the page has to let go first
         self._skipped_writes = 0
+        self._left_at = -1  # where the log stood when all was made ready for a broker of the original
         self._durable = self._pending.page(offset, 0, 0)
 
     @property
@@ -287,13 +288,15 @@ class TimerFiles:
         unsaved = self._pending.log.unsaved_records
         if not self._pending.log.end and not self._applied:
             return None  # there never was a timer
-        if self.offset == self._durable.offset and not unsaved and not self._doomed:
+        is_saved = self.offset == self._durable.offset and not unsaved and not self._doomed
+        if is_saved and (not closing or self._left_at == self.offset):
             return None
         self._skipped_writes += 1
         if not closing and unsaved < _WORTH_WRITING_RECORDS and self._skipped_writes < _PATIENCE:
             return None
         self._skipped_writes = 0
         is_slot_done = closing and self._leave()
+        self._left_at = self.offset if closing else -1
         page = self._pending.page(self.offset, self._applied, self._durable.counter + 1, is_slot_done=is_slot_done)
         records, slots = self._pending.log.begin_write(), self._pending.wheel.begin_write()
         return TimerWrite(self, records, slots, page, tuple(self._doomed), self._generation)

@@ -124,6 +124,22 @@ def test_the_last_record_says_how_far_the_queue_was_followed() -> None:
     assert ask(again) == queue.expected(queue.cursor, 1 << 50, 9, 2)
 
 
+def test_a_clean_stop_leaves_it_so_though_a_checkpoint_came_before() -> None:
+    disk, queue = MemoryDisk(), ListedQueue()
+    files = open_files(disk, queue, clean=True)
+    queue.add(BEGIN_MS + 9000)
+    queue.add(BEGIN_MS + 10)
+    queue.deliver(Key(BEGIN_MS + 10, 1))
+    follow(files, queue)
+    for _ in range(20):
+        if (written := files.begin_write(closing=False)) is not None:
+            written.run()
+            files.finish_write(written)
+    assert (len(records(disk)), read_ms(disk)) == (1, BEGIN_MS)
+    write(files)
+    assert (len(records(disk)), read_ms(disk)) == (2, BEGIN_MS + SLOT_MS)
+
+
 def test_the_original_delivers_from_the_first_second_in_which_something_waits() -> None:
     disk, queue = MemoryDisk(), ListedQueue()
     files = open_files(disk, queue, clean=True)
