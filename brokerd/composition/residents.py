@@ -22,6 +22,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.far_timers import FarTimers
+from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.source import Confirmed
 from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.queue_far import QueueFar
@@ -96,6 +97,7 @@ def make_residents(
         ),
         settings.timers.value,
         settings.journal,
+        LeftNote(environment.disk),
     )
     timed = TimedMessages(
         timers, lambda: settings.timers.value, identity.broker_name, partial(store.queue_offsets.next, TIMER_TOPIC, 0)

@@ -26,6 +26,7 @@ from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import MetadataTables
 from brokerd.sending.acknowledging import ReplicaView
 from brokerd.store.store import MessageStore
+from brokerd.timers.files.original import note_left
 from remoting.disk import Disk
 from remoting.errors import LogboomError
 from remoting.names import SCHEDULE_TOPIC
@@ -57,6 +58,8 @@ class Takeover:
 
         Raises CorruptedFile when the tables cannot be read: to go on without them would hide messages.
         """
+        if not sealed:
+            note_left(self._disk)
         if not self.is_pending and not sealed and any(self._document_of_original(path) for path in documents.PATHS):
             self._disk.replace_bytes(PENDING, _PENDING_TEXT)
             self.is_pending = True

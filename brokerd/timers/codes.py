@@ -38,7 +38,7 @@ _KIND_MASK: Final = (1 << _KIND_BITS) - 1
 _MAX_DIGITS: Final = 16
 # The properties that an entry is made of, in an encoded property string: a sender of timers pays for each that is decoded.
 _OWN: Final = re.compile(
-    rb"(?:^|\x02)(TIMER_DUE_MS|TIMER_LEG_MS|TIMER_OUT_MS|TIMER_PLACE|TIMER_DEL_UNIQKEY)\x01([^\x02]+)"
+    rb"(?:^|\x02)(TIMER_DUE_MS|TIMER_LEG_MS|TIMER_OUT_MS|TIMER_PLACE|TIMER_DEL_UNIQKEY|TIMER_DEQUEUE_MS)\x01([^\x02]+)"
 )
 
 
@@ -94,10 +94,18 @@ def due_by(properties: Mapping[str, str]) -> int | None:
     return due_ms
 
 
+def leg_of(properties: Mapping[str, str]) -> int | None:
+    """When a message with those properties is to be appended again; None when it waits where it is until it is due.
+
+    The original keeps what we wrote when it appends a timer again: that leg is over.
+    """
+    return None if DEQUEUE_MS in properties else number_of(properties, LEG_MS)
+
+
 def timer_code(properties: bytes, store_timestamp_ms: int) -> int:
     """What the entry of a record in the timer topic carries. One that does not say when it is due is so at once."""
     decoded = {str(name, "ascii"): str(value, "utf-8", "replace") for name, value in _OWN.findall(properties)}
-    leg_ms = number_of(decoded, LEG_MS)
+    leg_ms = leg_of(decoded)
     due_ms = leg_ms if leg_ms is not None else due_by(decoded)
     kind = RECALL if DELETE_KEY in decoded else ROLLED if PLACE in decoded else MESSAGE
     return encode_code(store_timestamp_ms if due_ms is None else due_ms, kind)

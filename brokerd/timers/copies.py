@@ -11,7 +11,19 @@ from typing import Final
 
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, Target
 from brokerd.store.draft import Draft
-from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, ROLL_TIMES, ROLLED, number_of, slot_of
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    DEQUEUE_MS,
+    DUE_MS,
+    ENQUEUE_MS,
+    LEG_MS,
+    OUT_MS,
+    PLACE,
+    ROLL_TIMES,
+    ROLLED,
+    number_of,
+    slot_of,
+)
 from brokerd.timers.interface import Recalled
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record
@@ -63,6 +75,8 @@ def rolled(record: Record, place: int, due_ms: int, leg_ms: int | None) -> Draft
         ROLL_TIMES: str(times + 1),
         DUE_MS: str(due_ms),
         LEG_MS: None if leg_ms is None else str(leg_ms),
+        DEQUEUE_MS: None,  # of the original, which ended the leg before
+        ENQUEUE_MS: None,
     }
     draft = Draft.again(record)
     return draft._replace(properties=_changed(draft.properties, changes))

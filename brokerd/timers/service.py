@@ -28,11 +28,13 @@ from brokerd.timers.copies import UNIQUE_KEY, marker
 from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
 from brokerd.timers.delivery import Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
+from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.source import Delivered
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.interface import Recalled
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
+from brokerd.timers.takeover import TimerTakeover
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
@@ -69,7 +71,9 @@ class TimerService:
         surroundings: Surroundings,
         settings: TimerSettings,
         journal_settings: JournalSettings | None = None,
+        left: LeftNote | None = None,
     ) -> None:
+        """`left` is what RocketMQ left of its timers. Raises CorruptedFile when that cannot be read."""
         self.table = TimerTable()
         self._settings = settings
         self._log = record_log
@@ -94,6 +98,7 @@ class TimerService:
             partial(record_log.read_units, TIMER_TOPIC, 0),
             lambda: self.table.cursor,
         )
+        self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
 
@@ -187,12 +192,17 @@ class TimerService:
         """Deliver what is due. What this broker appends lies behind the present end of the log."""
         self._is_leading = True
         self._slots.begin()
-        self._delivery.begin()
         self._journal.maintain_when_settled()
+        if self._takeover is None:
+            self._delivery.begin()
+        else:
+            self._takeover.run(self._delivery.begin)
 
     def step_down(self) -> None:
         self._is_leading = False
         self._slots.begin()
+        if self._takeover is not None:
+            self._takeover.stop()
         self._delivery.end()
 
     def close(self) -> None:

@@ -55,18 +55,20 @@ class Directory:
 
     # ---- who has it open
 
-    def open_original(self) -> str:
+    def open_original(self, settings: Mapping[str, object] | None = None) -> str:
         """A broker of the original on the directory; its address."""
         self._name_server = name_server = self._session.name_server()
         where = {"storePathRootDir": self.store, "storePathCommitLog": self.store / "commitlog"}
-        broker: Broker = self._session.broker("broker-a", name_server.address, properties={**STORE, **INDEX, **where})
+        properties = {**STORE, **INDEX, **where, **(settings or {})}
+        broker: Broker = self._session.broker("broker-a", name_server.address, properties=properties)
         self._process, self.address = broker.process, broker.address
         self._wait_serving()
         return self.address
 
-    def open_ours(self) -> str:
+    def open_ours(self, *settings: str) -> str:
         """A master of ours on the directory; its address."""
         self._runs += 1
+        self._root.mkdir(exist_ok=True)
         listen, ha, grpc, name_server = (f"127.0.0.1:{port}" for port in free_ports(4))
         words = ["-m", "controllerd", "--id", "n0", "--peers", f"n0={name_server}"]
         words += ["--data", str(self._root / f"n{self._runs}")]
@@ -82,6 +84,7 @@ class Directory:
             f"store.index_slots={INDEX_SLOTS}",
             f"store.index_items={INDEX_ITEMS}",
             "store.config_interval_ms=200",
+            *settings,
         ):
             words += ["--set", setting]
         self._process = Process("broker", words, self._root / "broker.log")

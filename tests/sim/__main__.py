@@ -6,6 +6,7 @@
                                              goes on there; what failed is kept as a text, as short as it still fails
     python -m tests.sim --light ...          the same with light stories: replication cores alone, one event at a time
     python -m tests.sim --rot --seeds n      light stories of disks that rot: logs, queues, indexes, and what repairs them
+    python -m tests.sim --timers --seeds n   light stories of timers: sent, rolled, recalled and delivered by masters that change
     make mutants                             break the rules one by one: the promises must be seen to break
 
 A failing seed is told again exactly by its number, as long as the code is the same.
@@ -17,6 +18,7 @@ import argparse
 import json
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.sim.cluster import Story
@@ -25,6 +27,7 @@ from tests.sim.light import LightStory
 from tests.sim.registry import find_all
 from tests.sim.rotting import RotStory
 from tests.sim.soak import FullCounts, LightCounts, Soak, as_json, run, tell_short, tell_short_light
+from tests.sim.timed_light import TimedLightStory
 from tests.sim.world import Violation
 
 
@@ -47,6 +50,7 @@ def main() -> int:
     parser.add_argument("--mood", choices=sorted(MOODS), help="what kind of faults (from the seed)")
     parser.add_argument("--light", action="store_true", help="light stories")
     parser.add_argument("--rot", action="store_true", help="stories of rot")
+    parser.add_argument("--timers", action="store_true", help="light stories of timers")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="break every rule, or these; each must be found")
     parser.add_argument("--json", type=Path, help="write the counts there as well")
     parser.add_argument("--verbose", action="store_true", help="let the daemons log")
@@ -55,9 +59,10 @@ def main() -> int:
         logging.disable(logging.CRITICAL)
     if options.mutants is not None:
         return 1 if find_all(options.mutants) else 0
-    if options.rot:
+    if options.rot or options.timers:
         first = options.first if options.seed is None else options.seed
-        return _rot(range(first, first + (options.seeds if options.seed is None else 1)))
+        seeds = range(first, first + (options.seeds if options.seed is None else 1))
+        return _count_of("rot", RotStory, seeds) if options.rot else _count_of("timers", TimedLightStory, seeds)
     if options.seed is not None:
         return (
             _tell_light(options.seed, options.shrink)
@@ -97,17 +102,17 @@ def _tell_light(seed: int, shrinking: bool) -> int:
     return 0
 
 
-def _rot(seeds: range) -> int:
-    """Stories of rot; what happened in those that break a promise."""
+def _count_of(what: str, make: Callable[[int], RotStory | TimedLightStory], seeds: range) -> int:
+    """Light stories of something; what happened in those that break a promise."""
     failed = []
     for seed in seeds:
-        story = RotStory(seed)
+        story = make(seed)
         try:
             story.run()
         except Violation:
             failed.append(seed)
             print("\n".join(story.trace), flush=True)
-    print(f"{len(failed)} of {len(seeds)} stories of rot broke a promise{': ' if failed else ''}{failed or ''}")
+    print(f"{len(failed)} of {len(seeds)} stories of {what} broke a promise{': ' if failed else ''}{failed or ''}")
     return 1 if failed else 0
 
 

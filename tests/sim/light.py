@@ -197,6 +197,8 @@ class Watch:
 class LightStory(Story):
     """One story; `run` raises Violation."""
 
+    kind = "light"
+
     def __init__(
         self,
         seed: int,
@@ -238,7 +240,7 @@ class LightStory(Story):
         except AssertionError as error:
             text = str(error) or repr(error)
             self.trace.append(f"VIOLATION: {text}")
-            raise Violation(f"light seed {self.seed}: {text}") from error
+            raise Violation(f"{self.kind} seed {self.seed}: {text}") from error
 
     def _tell(self) -> None:
         rng, group = self.rng, self.group

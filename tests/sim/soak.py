@@ -19,6 +19,7 @@ from tests.sim.coverage import Pair, table
 from tests.sim.light import LIGHT_CHANGES, LIGHT_FAULTS, LightStory
 from tests.sim.rotting import RotStory
 from tests.sim.shrink import shrink, shrink_light
+from tests.sim.timed_light import TimedLightStory
 from tests.sim.world import Violation
 
 CHANGES = ("master", "replica", "fenced", "join", "leave", "leader", "roll", "checkpoint")
@@ -135,8 +136,8 @@ class Soak:
         directory.mkdir(parents=True, exist_ok=True)
         state = directory / _STATE
         known: dict[str, Any] = json.loads(state.read_text()) if state.exists() else {}
-        self.next_seeds: dict[str, int] = {"light": 0, "full": 0, "rot": 0} | known.get("next_seeds", {})
-        self.rot_stories = 0
+        self.next_seeds: dict[str, int] = {"light": 0, "full": 0, "rot": 0, "timers": 0} | known.get("next_seeds", {})
+        self.told: Counter[str] = Counter()  # light stories of rot, and of timers
         self.failing: list[dict[str, Any]] = known.get("failing", [])
 
     def go_on(self, minutes: float) -> None:
@@ -146,11 +147,18 @@ class Soak:
             self._tell_full(self._next("full"))
             for _ in range(LIGHT_PER_FULL):
                 self._tell_light(self._next("light"))
-                self._tell_rot(self._next("rot"))
+                self._tell_of("rot", RotStory(self._next("rot")))
+                self._tell_of("timers", TimedLightStory(self._next("timers")))
             self._save()
 
     def report(self) -> str:
-        lines = [self.full.report(), "", self.light.report(), f"{self.rot_stories} stories of rot", ""]
+        lines = [
+            self.full.report(),
+            "",
+            self.light.report(),
+            f"{self.told['rot']} stories of rot, {self.told['timers']} of timers",
+            "",
+        ]
         lines.append(f"the next seeds are {self.next_seeds['full']} and, of light stories, {self.next_seeds['light']}")
         for each in self.failing:
             lines.append(f"failing: {each['kind']} seed {each['seed']}: {each['promise']} (see {each['text']})")
@@ -174,13 +182,12 @@ class Soak:
             promise = self.light.failed[seed]
             self._keep("light", seed, promise, lambda: tell_short_light(seed, promise))
 
-    def _tell_rot(self, seed: int) -> None:
-        story = RotStory(seed)
-        self.rot_stories += 1
+    def _tell_of(self, kind: str, story: RotStory | TimedLightStory) -> None:
+        self.told[kind] += 1
         try:
             story.run()
         except Violation as violation:
-            self._keep("rot", seed, str(violation), lambda: "\n".join(story.trace))
+            self._keep(kind, story.seed, str(violation), lambda: "\n".join(story.trace))
 
     def _keep(self, kind: str, seed: int, promise: str, text: Callable[[], str]) -> None:
         path = self._directory / f"{kind}-{seed}.txt"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.sim.cluster import SimCluster, Story
@@ -12,9 +14,11 @@ from tests.sim.mutants import DoesNotFit, Mutant
 from tests.sim.registry import MUTANTS
 from tests.sim.shrink import shrink
 from tests.sim.soak import LightCounts, tell_short_light
+from tests.sim.timed_light import TimedLightStory
 from tests.sim.world import Violation
 
 _STORIES = 200
+_TIMED_STORIES = 40
 _TRIED_ELSEWHERE = ("cleaned groups begin anew",)  # at length, by the tests of the controllers' rules
 
 
@@ -43,6 +47,16 @@ def test_whoever_tells_an_older_epoch_is_not_believed() -> None:
 def test_the_others_can_do_without_one_that_stays_dead() -> None:
     for seed in range(40):
         LightStory(seed, weights={}, ends_without_one=True).run()
+
+
+def test_each_timer_comes_once_whatever_becomes_of_its_masters() -> None:
+    saw: Counter[str] = Counter()
+    for seed in range(_TIMED_STORIES):
+        story = TimedLightStory(seed)
+        story.run()
+        saw += story.saw
+    for what in ("came", "rolled", "taken back", "delivered again"):  # the last: by the next master, of what was cut
+        assert saw[what] >= _TIMED_STORIES // 10, saw
 
 
 def test_a_seed_tells_the_same_light_story_again() -> None:

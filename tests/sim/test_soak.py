@@ -12,6 +12,7 @@ from tests.sim.coverage import Coverage, missing, table
 from tests.sim.light import LightStory
 from tests.sim.rotting import RotStory
 from tests.sim.soak import Soak
+from tests.sim.timed_light import TimedLightStory
 from tests.sim.world import Violation
 
 
@@ -40,12 +41,13 @@ def test_a_soak_goes_on_and_keeps_what_failed(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(LightStory, "run", tell)
     monkeypatch.setattr(Soak, "_tell_full", lambda self, seed: None)
-    monkeypatch.setattr(RotStory, "run", lambda self: None)
+    for other in (RotStory, TimedLightStory):
+        monkeypatch.setattr(other, "run", lambda self: None)
     first = Soak(tmp_path, None)
     first.go_on(1e-6)
     second = Soak(tmp_path, None)
     second.go_on(1e-6)
-    assert second.next_seeds == {"light": 2 * soak.LIGHT_PER_FULL, "full": 2, "rot": 2 * soak.LIGHT_PER_FULL}
+    assert second.next_seeds == {"full": 2} | dict.fromkeys(("light", "rot", "timers"), 2 * soak.LIGHT_PER_FULL)
     assert set(told) == set(range(2 * soak.LIGHT_PER_FULL))
     assert [(each["kind"], each["seed"]) for each in second.failing] == [("light", 3)]
     assert "nothing is as it was" in (tmp_path / "light-3.txt").read_text()

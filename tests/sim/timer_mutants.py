@@ -17,6 +17,7 @@ from brokerd.timers.horizon import Horizon
 from brokerd.timers.service import TimerService
 from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, Tell, full, scenario
+from tests.sim.timed_light import TimedLightStory
 from tests.unit.brokerd.timers.test_service import test_a_batch_that_is_torn_anywhere_is_completed_by_the_next_master
 
 # An administrator stays, who has others become the master.
@@ -78,6 +79,18 @@ def _timers(mood: str, fault_ms: float = 2500) -> Tell:
     return full(mood, fault_ms=fault_ms, ingredients=("timers",), without_clients=_OTHERS)
 
 
+def _light(seed: int) -> None:
+    """The story of a seed."""
+    TimedLightStory(seed).run()
+
+
+def _light_mutant(name: str, rule: Any, owner: Any, attribute: str, within: int, first: int = 0) -> Mutant:
+    """In light stories: these are quick."""
+    return Mutant(
+        f"{name}, light", "timers", _says(rule), ((owner, attribute, rule),), _light, within=within, first=first
+    )
+
+
 def _mutant(
     name: str,
     rule: Any,
@@ -114,7 +127,7 @@ MUTANTS = (
         within=1,
     ),
     _mutant("recalls ignored", _never_back, Batches, "_is_recalled"),
-    _mutant("delete markers ignored", _no_names, Batches, "_add_name", within=10, is_quick=True),
+    _mutant("delete markers ignored", _no_names, Batches, "_add_name", within=10),
     _mutant("cursor not recorded", _where_it_was, Batch, "begin", within=20),
     _mutant("cursor past what comes", _moves_past, Delivery, "_may_pass_ms", "processes", within=100),
     _mutant("timers by the wall clock", _as_the_wall_says, TimerClock, "now_ms", "network", within=100),
@@ -126,5 +139,20 @@ MUTANTS = (
         _timers("processes"),
         within=100,
         is_quick=False,
+    ),
+    _light_mutant("timers early by a tick", _early_by_a_tick, Horizon, "first", 20, 23),
+    _light_mutant("timers lost at a roll", _lost_at_roll, batch, "rolled", 10),
+    _light_mutant("timers twice after a switch", _all_again, Batches, "promised", 100),
+    _light_mutant("timers lost in a torn batch", _not_again, Batches, "promised", 100, 26),
+    _light_mutant("recalls ignored", _never_back, Batches, "_is_recalled", 20),
+    _light_mutant("delete markers ignored", _no_names, Batches, "_add_name", 40),
+    _light_mutant("cursor not recorded", _where_it_was, Batch, "begin", 100),
+    _light_mutant("cursor past what comes", _moves_past, Delivery, "_may_pass_ms", 400),
+    Mutant(
+        "stamps before the cursor, light",
+        "timers",
+        "A timer is not stamped behind the cursor.",
+        ((TimerService, "least_due_ms", property(lambda _: 0)),),
+        _light,
     ),
 )

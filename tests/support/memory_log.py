@@ -290,15 +290,27 @@ class MemoryRecordLog:
         record = encode_draft(each, queue_offset, self.end_offset, store_timestamp_ms, HOST)
         self._records[self.end_offset] = record
         if in_queue:
-            self._appended[key] = queue_offset + 1
-            rule = _CODE_RULES.get(each.topic)
-            code = tags_code(each.properties) if rule is None else rule(each.properties, store_timestamp_ms)
-            self._tail.append((*key, (self.end_offset, len(record), code)))
+            self._enter(key, record, each.properties, store_timestamp_ms)
         place = AppendResult(
             self.end_offset, len(record), queue_offset if in_queue else -1, self.end_offset + len(record)
         )
         self.end_offset = place.end_offset
         return place
+
+    def _take(self, record: bytes) -> None:
+        """A record that another log has at this place, and that is in a queue there."""
+        decoded = decode_record(record)
+        assert decoded.physical_offset == self.end_offset
+        self._records[self.end_offset] = record
+        self._enter((decoded.topic, decoded.queue_id), record, decoded.properties, decoded.store_timestamp_ms)
+        self.end_offset += len(record)
+
+    def _enter(self, key: tuple[str, int], record: bytes, properties: bytes, store_timestamp_ms: int) -> None:
+        """The queue's entry of the record at the log's end."""
+        self._appended[key] = self._appended.get(key, 0) + 1
+        rule = _CODE_RULES.get(key[0])
+        code = tags_code(properties) if rule is None else rule(properties, store_timestamp_ms)
+        self._tail.append((*key, (self.end_offset, len(record), code)))
 
 
 _KINDS = (

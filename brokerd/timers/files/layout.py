@@ -7,8 +7,9 @@ The timer log has a record of 52 bytes for each timer, in the order of the timer
 
 `prevPos` is the position in the timer log of the record that the slot had before, -1 without one. `writeTime + delay` (ms) lies
 in the record's slot; ours is the last millisecond before the timer is due, so a record alone says when that is. The reserved
-bytes, which the original writes as zeros and never reads, hold the offset of the record's entry in the timer topic's queue. A
-file ends with 16 bytes that say so, `{remaining(4), 0(8), 0xCBD43194(4)}`, and no record crosses files.
+bytes, which the original writes as zeros and never reads, hold the offset of the record's entry in the timer topic's queue. Two
+kinds of records are there for the original alone, marked by a bit that it does not use (`pending.py`). A file ends with 16 bytes
+that say so, `{remaining(4), 0(8), 0xCBD43194(4)}`, and no record crosses files.
 
 The wheel is an array of slots of 32 bytes:
 
@@ -42,6 +43,9 @@ NO_POSITION: Final = -1
 MAGIC: Final = 1
 MAGIC_ROLL: Final = 2  # to be appended again at its time, not delivered
 MAGIC_DELETE: Final = 4  # a delete marker
+MAGIC_ELSEWHERE: Final = (
+    8  # for the original alone, which has no such bit: our record of the entry is another one, or none is needed
+)
 
 _MAX_DELAY_MS: Final = 0x7FFFFFFF
 
@@ -74,8 +78,14 @@ class TimerRecord(NamedTuple):
         return slot_for(self.due_ms)
 
     @property
-    def is_marker(self) -> bool:
-        return bool(self.magic & MAGIC_DELETE)
+    def is_message(self) -> bool:
+        """Whether it counts in its slot."""
+        return not self.magic & (MAGIC_DELETE | MAGIC_ELSEWHERE)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is for the original alone."""
+        return bool(self.magic & MAGIC_ELSEWHERE)
 
 
 class Slot(NamedTuple):

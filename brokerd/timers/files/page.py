@@ -9,8 +9,9 @@ A page of 4096 bytes that begins as the original's does, which reads no more tha
     112 first file (8)  120 number of files (4)  124 for each file the latest slot of its records (8)
     4092 CRC-32 of the bytes before it
 
-`lastReadTime` is the slot of the passed cursor. The original rewrites its 56 bytes in place, so that the CRC fails: then the
-files are made again from the queue. The page is replaced as a whole.
+`lastReadTime` is the slot of the passed cursor, or the next one when nothing in that slot is behind the cursor: what the original
+delivers from. It rewrites its 56 bytes in place, so that the CRC fails: then the files are made again from the queue. The page is
+replaced as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from brokerd.timers.codes import Key, slot_of
+from brokerd.timers.codes import SLOT_MS, Key, slot_of
 from brokerd.timers.files.layout import Shape
 from remoting.checksum import crc32
 from remoting.disk import SmallFiles
@@ -46,12 +47,13 @@ class Page(NamedTuple):
     latest_slots_ms: tuple[int, ...]
     counter: int = 0
     timestamp_ms: int = 0
+    is_slot_done: bool = False  # nothing of the cursor's slot is behind it
 
 
 def encode_page(page: Page) -> bytes:
     files = page.latest_slots_ms
     head = _HEAD.pack(
-        max(0, slot_of(page.passed.due_ms)),
+        max(0, slot_of(page.passed.due_ms)) + (SLOT_MS if page.is_slot_done else 0),
         page.end,
         page.applied,
         page.applied,
@@ -84,6 +86,17 @@ def decode_page(content: bytes) -> Page | None:
     shape = Shape(slots, file_bytes)
     passed = Key(due_ms, at)
     return Page(offset, applied, end, passed, known_at, messages, shape, first_file, latest, counter, timestamp_ms)
+
+
+def complete_up_to(content: bytes) -> int:
+    """The offset of the commitlog up to which the files were complete when we wrote the page, whoever wrote into its begin since.
+
+    0 when it never was ours.
+    """
+    if len(content) < _HEAD.size:
+        return 0
+    fields = _HEAD.unpack_from(content)
+    return int(fields[8]) if fields[7] == _TAG else 0
 
 
 def read_page(disk: SmallFiles) -> Page | None:

@@ -7,11 +7,14 @@ are dead: nothing reads them, and later rounds of the wheel take their place. `m
 
 from __future__ import annotations
 
-from brokerd.timers.codes import RECALL, START, Key
+from typing import Final
+
+from brokerd.timers.codes import RECALL, SLOT_MS, START, Key
 from brokerd.timers.files.layout import (
     EMPTY,
     MAGIC,
     MAGIC_DELETE,
+    MAGIC_ELSEWHERE,
     MAGIC_ROLL,
     NO_POSITION,
     DamagedTimerFiles,
@@ -26,6 +29,9 @@ from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_log import TimerLog
 from brokerd.timers.files.wheel import TimerWheel, write_slots
 from remoting.disk import Disk
+
+_LONGEST_LEG_MS: Final = 7 * 86_400_000  # half a round of the wheel
+_MOST_LOOKED_AT: Final = 10_000
 
 
 class PendingTimers:
@@ -53,24 +59,74 @@ class PendingTimers:
     def put(self, key: Key, physical_offset: int, size: int, kind: int, origin: Origin) -> bool:
         """Add the timer of the next entry; False when there is no room for it yet."""
         slot_ms = slot_for(key.due_ms)
+        if not self._is_free(slot_ms) or not self._has_room():
+            return False
+        magic = MAGIC | (MAGIC_ROLL if origin.is_leg else 0) | (MAGIC_DELETE if kind == RECALL else 0)
+        self._link(slot_ms, TimerRecord(NO_POSITION, magic, key.due_ms, physical_offset, size, key.offset), origin)
+        self.stored_ms = origin.stored_ms
+        return True
+
+    def put_elsewhere(self, key: Key, physical_offset: int, size: int, origin: Origin) -> None:
+        """Add a delete marker once more, for the original: with us it has its effect at once, there in the slot of what it takes
+        back, or on the way there. It is left out where it would be of no use or has no room."""
+        wanted_ms, least_ms = origin.slot_ms or 0, slot_for(self.passed.due_ms)
+        slot_ms = min(wanted_ms, max(least_ms, slot_for(origin.stored_ms)) + _LONGEST_LEG_MS)
+        is_linked = slot_ms == slot_for(key.due_ms) and key > self.passed
+        if slot_ms < least_ms or is_linked or not self._is_free(slot_ms) or not self._has_room():
+            return
+        magic = MAGIC | MAGIC_DELETE | MAGIC_ELSEWHERE | (MAGIC_ROLL if slot_ms < wanted_ms else 0)
+        self._link(
+            slot_ms, TimerRecord(NO_POSITION, magic, slot_ms + SLOT_MS, physical_offset, size, key.offset), origin
+        )
+
+    def leave(self, physical_offset: int, size: int, queue_offset: int) -> None:
+        """Say for the original, which goes on behind the timer log's last record, how far the queue was followed: by a record of
+        the last entry in a slot that has passed, where nobody reads it. It is in no slot of ours."""
+        if self.log.end > self.log.first and self.log.record(self.log.end - 1).queue_offset == queue_offset:
+            return
+        slot_ms = slot_for(self.passed.due_ms) - SLOT_MS
+        if slot_ms < SLOT_MS or not self._is_free(slot_ms) or not self._has_room():
+            return
+        magic = MAGIC | MAGIC_ELSEWHERE
+        record = TimerRecord(NO_POSITION, magic, slot_ms + SLOT_MS, physical_offset, size, queue_offset)
+        self.log.append(encode_record(record, self.stored_ms, 0))
+
+    def is_slot_done(self) -> bool:
+        """Whether nothing in the cursor's slot is behind the cursor; False also when that takes long to find out."""
+        position, left = self.wheel.slot(slot_for(self.passed.due_ms)).last, _MOST_LOOKED_AT
+        while position != NO_POSITION and left:
+            record = self.log.record_at(position)
+            if record is None:
+                break
+            if record.key > self.passed:
+                return False
+            position, left = record.previous, left - 1
+        return left > 0
+
+    def _is_free(self, slot_ms: int) -> bool:
+        """Whether no other round of the wheel waits in the place of the slot."""
         other_ms = self.wheel.time_at(slot_ms)
-        if other_ms != slot_ms and other_ms >= slot_for(self.passed.due_ms):
-            return False  # another round of the wheel still waits there
+        return other_ms == slot_ms or other_ms < slot_for(self.passed.due_ms)
+
+    def _has_room(self) -> bool:
+        """Whether there is a file for the next record."""
         file = (self.log.end - self.log.first) // self.shape.file_records
         if file == len(self._latest_ms):
             if file == MOST_FILES:
                 return False
             self._latest_ms.append(0)
-        magic = MAGIC | (MAGIC_ROLL if origin.is_leg else 0) | (MAGIC_DELETE if kind == RECALL else 0)
-        first, last, messages = self.wheel.slot(slot_ms)
-        record = TimerRecord(last, magic, key.due_ms, physical_offset, size, key.offset)
-        position = self.log.append(encode_record(record, origin.stored_ms, origin.topic_hash))
-        is_message = kind != RECALL
-        self.wheel.put(slot_ms, Slot(position if first == NO_POSITION else first, position, messages + is_message))
-        self.messages += is_message
-        self._latest_ms[file] = max(self._latest_ms[file], slot_ms)
-        self.stored_ms = origin.stored_ms
         return True
+
+    def _link(self, slot_ms: int, record: TimerRecord, origin: Origin) -> None:
+        """Append the record as the last one of the slot."""
+        file = (self.log.end - self.log.first) // self.shape.file_records
+        first, last, messages = self.wheel.slot(slot_ms)
+        encoded = encode_record(record._replace(previous=last), origin.stored_ms, origin.topic_hash)
+        position = self.log.append(encoded)
+        count = messages + record.is_message
+        self.wheel.put(slot_ms, Slot(position if first == NO_POSITION else first, position, count))
+        self.messages += record.is_message
+        self._latest_ms[file] = max(self._latest_ms[file], slot_ms)
 
     def move_to(self, delivered: Delivered) -> None:
         """The cursor went there, which is ahead."""
@@ -95,7 +151,7 @@ class PendingTimers:
             slot_ms, position = record.slot_ms, self.shape.position_of(end)
             slot = self.wheel.slot(slot_ms)
             if slot.last == position:
-                left = Slot(slot.first, record.previous, slot.messages - (not record.is_marker))
+                left = Slot(slot.first, record.previous, slot.messages - record.is_message)
                 left = left if record.previous >= begin else EMPTY
                 self.wheel.put(slot_ms, left)
                 self.messages -= slot.messages - left.messages if slot_ms >= least_ms else 0
@@ -121,7 +177,7 @@ class PendingTimers:
 
     # -- the files ---------------------------------------------------------------------------------------------------------
 
-    def page(self, offset: int, applied: int, counter: int) -> Page:
+    def page(self, offset: int, applied: int, counter: int, *, is_slot_done: bool = False) -> Page:
         """What is true when all of the present state is on disk."""
         return Page(
             offset,
@@ -135,6 +191,7 @@ class PendingTimers:
             tuple(self._latest_ms),
             counter,
             self.stored_ms,
+            is_slot_done,
         )
 
     def load(self, page: Page, *, clean: bool) -> None:
@@ -164,7 +221,7 @@ class PendingTimers:
                 record = self.log.written_record(number) if number is not None else None
                 if record is None or record.slot_ms != slot_ms or record.previous >= last:
                     raise DamagedTimerFiles(f"the slot {slot_ms} names a record at {last} that is not its own")
-                last, messages = record.previous, messages - (not record.is_marker)
+                last, messages = record.previous, messages - record.is_message
             self.wheel.put(slot_ms, Slot(first, last, messages))
         return bool(torn)
 

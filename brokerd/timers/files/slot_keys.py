@@ -91,9 +91,11 @@ class SlotKeys:
                 )
             done += 1
             self._before = record.queue_offset
-            self._messages += not record.is_marker
+            self._messages += record.is_message
             self._visited, self._at = self._at, record.previous
             packed = self._pack(record.key)
+            if record.is_elsewhere:
+                continue
             if record.key > self.after and (self._last_kept is None or packed <= self._last_kept):
                 keys.append(packed)
         if keys:

@@ -9,7 +9,7 @@ from brokerd.delay.rules import REAL_TOPIC
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import LEG_MS, Key
+from brokerd.timers.codes import OUT_MS, Key, leg_of, number_of
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
 from remoting.names import TIMER_TOPIC
@@ -23,6 +23,7 @@ class Origin(NamedTuple):
     topic_hash: int  # String.hashCode of the topic that the message was sent to
     stored_ms: int
     is_leg: bool  # it is to be appended again at its time
+    slot_ms: int | None = None  # that the original knows it by
 
 
 UNKNOWN = Origin(0, 0, False)
@@ -115,4 +116,5 @@ class StoreSource:
             properties = decode_properties(properties_of(record))
         except ProtocolError:
             return UNKNOWN
-        return Origin(java_hash(properties.get(REAL_TOPIC, "")), store_timestamp_of(record), LEG_MS in properties)
+        topic_hash, is_leg = java_hash(properties.get(REAL_TOPIC, "")), leg_of(properties) is not None
+        return Origin(topic_hash, store_timestamp_of(record), is_leg, number_of(properties, OUT_MS))

@@ -20,7 +20,7 @@ from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import BLANK_SIZE
-from brokerd.timers.codes import Key, due_of, kind_of
+from brokerd.timers.codes import RECALL, Key, due_of, kind_of
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
@@ -97,6 +97,7 @@ class TimerFiles:
         self._ran: TimerWrite | None = None  # it is on disk, and `finish_write` is still to come
         self._doomed: list[str] = []  # files that the page has to let go first
         self._skipped_writes = 0
+        self._left_at = -1  # where the log stood when all was made ready for a broker of the original
         self._durable = self._pending.page(offset, 0, 0)
 
     @property
@@ -134,11 +135,15 @@ class TimerFiles:
         """Take the next entry; False when there is no room for it yet."""
         key = Key(due_of(code), self._applied)
         if size != BLANK_SIZE:
-            if key > self._pending.passed:
+            kind, is_ahead = kind_of(code), key > self._pending.passed
+            if is_ahead or kind == RECALL:
                 origin = self._source.origin(physical_offset, size)
-                if not self._pending.put(key, physical_offset, size, kind_of(code), origin):
+                if is_ahead and not self._pending.put(key, physical_offset, size, kind, origin):
                     return False
-                self._reads.added(key)
+                if is_ahead:
+                    self._reads.added(key)
+                if kind == RECALL:
+                    self._pending.put_elsewhere(key, physical_offset, size, origin)
             self.offset = max(self.offset, physical_offset + size)
         self._applied += 1
         return True
@@ -169,8 +174,8 @@ class TimerFiles:
         if record.queue_offset < low:
             return
         units = self._source.known_units(record.queue_offset, 1) if record.queue_offset < high else []
-        place = (record.physical_offset, record.size, record.due_ms)
-        if [(offset, size, due_of(code)) for offset, size, code in units] != [place]:
+        place = (record.physical_offset, record.size)
+        if [unit[:2] for unit in units] != [place] or not (record.is_elsewhere or due_of(units[0][2]) == record.due_ms):
             self._begin_again("their last record is not that of its entry in the queue")
 
     # -- finding timers ----------------------------------------------------------------------------------------------------
@@ -283,15 +288,30 @@ class TimerFiles:
         unsaved = self._pending.log.unsaved_records
         if not self._pending.log.end and not self._applied:
             return None  # there never was a timer
-        if self.offset == self._durable.offset and not unsaved and not self._doomed:
+        is_saved = self.offset == self._durable.offset and not unsaved and not self._doomed
+        if is_saved and (not closing or self._left_at == self.offset):
             return None
         self._skipped_writes += 1
         if not closing and unsaved < _WORTH_WRITING_RECORDS and self._skipped_writes < _PATIENCE:
             return None
         self._skipped_writes = 0
-        page = self._pending.page(self.offset, self._applied, self._durable.counter + 1)
+        is_slot_done = closing and self._leave()
+        self._left_at = self.offset if closing else -1
+        page = self._pending.page(self.offset, self._applied, self._durable.counter + 1, is_slot_done=is_slot_done)
         records, slots = self._pending.log.begin_write(), self._pending.wheel.begin_write()
         return TimerWrite(self, records, slots, page, tuple(self._doomed), self._generation)
+
+    def _leave(self) -> bool:
+        """Have a broker of the original that opens the directory next go on where this one stops: whether nothing is left in the
+        cursor's slot."""
+        try:
+            last, (low, high) = self._applied - 1, self._source.queue_range()
+            for physical_offset, size, _ in self._source.known_units(last, 1) if low <= last < high else ():
+                if size != BLANK_SIZE:
+                    self._pending.leave(physical_offset, size, last)
+            return self._pending.is_slot_done()
+        except DamagedTimerFiles:
+            return False  # who reads the files finds that, too
 
     def run_write(self, write: TimerWrite) -> None:
         """What `TimerWrite.run` does."""

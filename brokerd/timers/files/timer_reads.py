@@ -78,7 +78,7 @@ class TimerReads:
         end = min(log.end, self._oldest + self._most_records)
         while self._oldest < end:
             record = log.record(self._oldest)
-            if record.key > cursor:
+            if record.key > cursor and not record.is_elsewhere:
                 return record.queue_offset
             self._oldest += 1
         return log.record(self._oldest).queue_offset if self._oldest < log.end else None

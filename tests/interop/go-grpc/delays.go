@@ -15,7 +15,7 @@ func delays(topic, group string) {
 	check(consumer.Start())
 	producer := must(rocketmq.NewProducer(place(""), rocketmq.WithTopics(topic)))
 	check(producer.Start())
-	due := time.Now().Add(4 * time.Second).Truncate(time.Millisecond)
+	due := time.Now().Add(15 * time.Second).Truncate(time.Millisecond)
 	kept, taken := ahead(producer, topic, "kept", due), ahead(producer, topic, "taken", due)
 	if id := must(producer.Recall(context.Background(), topic, taken.RecallHandle)); id != taken.MessageID {
 		panic(fmt.Sprintf("%s was recalled, not %s", id, taken.MessageID))

@@ -178,7 +178,7 @@ final class Features {
     }
 
     private static void delay() throws Exception {
-        long due = System.currentTimeMillis() + 4000;
+        long due = System.currentTimeMillis() + 15_000; // the first sends take seconds on a busy machine
         SendReceipt kept = send("delay", 0, made -> made.setDeliveryTimestamp(due));
         SendReceipt taken = send("delay", 1, made -> made.setDeliveryTimestamp(due));
         RecallReceipt receipt = producer.recallMessage(topic("delay"), taken.getRecallHandle());

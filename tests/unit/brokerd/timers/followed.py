@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from brokerd.store.unit import Unit
+from brokerd.timers.codes import OUT_MS, leg_of, number_of
 from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.layout import Shape
 from brokerd.timers.files.source import Confirmed, Delivered, Origin
 from brokerd.timers.files.timer_files import TimerFiles
 from remoting.names import TIMER_TOPIC
+from remoting.record.codec import decode_record
 from tests.support.disks import MemoryDisk
 from tests.support.memory_log import MemoryRecordLog
 
@@ -34,7 +36,8 @@ class _Source:
     known_units = units
 
     def origin(self, physical_offset: int, size: int) -> Origin:
-        return Origin(0, 1_600_000_000_000, False)
+        properties = decode_record(self._log.record_at(physical_offset, size)).property_map()
+        return Origin(0, 1_600_000_000_000, leg_of(properties) is not None, number_of(properties, OUT_MS))
 
 
 class Followed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from brokerd.composition.timer_families import timer_families
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
 from brokerd.metadata.configs import TopicConfig
@@ -9,9 +11,11 @@ from brokerd.metadata.names import METADATA_TOPIC
 from brokerd.placement.service import PLACEMENTS_TOPIC
 from brokerd.pop.records import POP_TOPIC
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.store.start.checkpoint_page import PATH as CHECKPOINT
 from brokerd.store.start.watermark import TOPIC as WATERMARK_TOPIC
-from brokerd.timers.codes import DUE_MS, MESSAGE, encode_code
+from brokerd.timers.codes import DUE_MS, MESSAGE, SLOT_MS, encode_code, slot_of
 from brokerd.timers.cursor import TIMERS_TOPIC
+from brokerd.timers.files.page import PATH as TIMER_PAGE
 from brokerd.timers.interface import Recalled
 from remoting import codes
 from remoting.exposition import render
@@ -59,6 +63,29 @@ def test_a_timer_waits_in_its_queue_and_is_delivered_over_a_start() -> None:
     run(broker, 2000)
     assert bodies(broker) == [b"first", b"second"]
     assert broker.core.timers.state().waiting == 0
+
+
+def test_what_rocketmq_delivered_in_between_does_not_come_again() -> None:
+    """It goes on with the log and has no use for our journal; a start finds its files, and a checkpoint that is not ours."""
+    broker = Broker()
+    timers = [put(broker, body, ahead_ms) for body, ahead_ms in ((b"a", 300), (b"b", 3000), (b"c", 9000))]
+    put(broker, b"d", 3000)  # it came to this one last, and had not put it into a slot
+    run(broker, 400)
+    assert bodies(broker) == [b"a"]
+    broker.core.close()
+    broker.core.store.close()
+    page = broker.disk.read_bytes(TIMER_PAGE)
+    assert page is not None
+    read_ms = slot_of(timers[1].due_ms) + SLOT_MS
+    broker.disk.replace_bytes(TIMER_PAGE, struct.pack(">qqqq", read_ms, 0, 3, 3) + page[32:])
+    broker.disk.replace_bytes(CHECKPOINT, bytes(4096))
+    broker = Broker(broker.disk)
+    run(broker, 100)
+    assert bodies(broker) == [b"a", b"d"]
+    assert broker.core.timers.state().waiting == 1
+    broker = broker.restart()
+    run(broker, 9500)
+    assert bodies(broker) == [b"a", b"d", b"c"]
 
 
 def test_a_recall_holds_over_a_start_too() -> None:

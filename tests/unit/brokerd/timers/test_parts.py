@@ -13,6 +13,7 @@ from brokerd.timers import queue_far
 from brokerd.timers.clock import PATIENCE_MS, SLACK_MS, TimerClock
 from brokerd.timers.codes import (
     DELETE_KEY,
+    DEQUEUE_MS,
     DUE_MS,
     LEG_MS,
     MAX_DUE_MS,
@@ -47,6 +48,8 @@ STORED_MS = 1_700_000_000_123
         ({DUE_MS: "5001", OUT_MS: "5000"}, 5001, MESSAGE),
         ({OUT_MS: "5000"}, 6000, MESSAGE),  # stored by the original: somewhere in that second
         ({DUE_MS: "5001", LEG_MS: "3000"}, 3000, MESSAGE),
+        ({DUE_MS: "5001", LEG_MS: "3000", DEQUEUE_MS: "3100"}, 5001, MESSAGE),  # the original ended the leg
+        ({DUE_MS: "5001", LEG_MS: "3000", DEQUEUE_MS: "3100", PLACE: "7"}, 5001, ROLLED),
         ({DUE_MS: "5001", PLACE: "7"}, 5001, ROLLED),
         ({OUT_MS: "5000", DELETE_KEY: "t+k"}, 5000, RECALL),
         ({OUT_MS: "5000", DELETE_KEY: "t+k", PLACE: "7"}, 5000, RECALL),
@@ -66,7 +69,8 @@ def test_an_entry_says_when_a_timer_is_due_and_what_it_is(properties: dict[str, 
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from([DUE_MS, LEG_MS, OUT_MS, PLACE, DELETE_KEY, "KEYS"]), st.text("019\x01\x02é", max_size=4)
+            st.sampled_from([DUE_MS, LEG_MS, OUT_MS, PLACE, DELETE_KEY, DEQUEUE_MS, "KEYS"]),
+            st.text("019\x01\x02é", max_size=4),
         )
     )
 )

@@ -19,6 +19,7 @@ from brokerd.timers.clock import PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
 from brokerd.timers.cursor import TIMERS_TOPIC
 from brokerd.timers.far import Far
+from brokerd.timers.files.original import LeftNote
 from brokerd.timers.interface import Recalled
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings, TimerService
@@ -59,7 +60,14 @@ def steady_ms(turns: Turns) -> int:
 class Node:
     """A broker over a log: a replica until it leads."""
 
-    def __init__(self, log: MemoryRecordLog, turns: Turns, rng: random.Random, settings: TimerSettings) -> None:
+    def __init__(
+        self,
+        log: MemoryRecordLog,
+        turns: Turns,
+        rng: random.Random,
+        settings: TimerSettings,
+        left: LeftNote | None = None,
+    ) -> None:
         self.log = log
         self.turns = turns
         self.topics = Topics()
@@ -77,7 +85,7 @@ class Node:
         self.followed = Followed(log, rng) if settings.files else None
         queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
         self.far: Far = queue if self.followed is None else self.followed.far
-        self.service = TimerService(log, self.far, surroundings, settings)
+        self.service = TimerService(log, self.far, surroundings, settings, left=left)
         if self.followed is not None:
             self.followed.know(self.service.delivered)
         log.listeners.append(self.service.dispatched)

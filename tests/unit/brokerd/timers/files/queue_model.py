@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import MESSAGE, START, Key, encode_code, key_of
+from brokerd.timers.codes import MESSAGE, RECALL, SLOT_MS, START, Key, due_of, encode_code, key_of, kind_of
 from brokerd.timers.far import Far
-from brokerd.timers.files.layout import Shape
+from brokerd.timers.files.layout import Shape, slot_for
 from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_files import TimerFiles
 from remoting.disk import Disk
@@ -27,6 +28,7 @@ class ListedQueue:
         self.places: list[int] = []  # where the records begin
         self.low = 0
         self.history = [Delivered(START, 0)]
+        self.marked_ms = 2 * SLOT_MS
         self.unseen = 0  # of the history, since less is dispatched than was before
 
     @property
@@ -70,7 +72,9 @@ class ListedQueue:
     known_units = units
 
     def origin(self, physical_offset: int, size: int) -> Origin:
-        return ORIGIN
+        """A delete marker takes back what is in the slot `marked_ms` behind its own."""
+        code = self.codes[bisect_left(self.places, physical_offset)]
+        return ORIGIN._replace(slot_ms=slot_for(due_of(code)) + self.marked_ms) if kind_of(code) == RECALL else ORIGIN
 
     def expected(self, after: Key, until_ms: int, limit: int, end: int) -> list[tuple[int, int]]:
         """What `between` has to find of the entries before `end`."""

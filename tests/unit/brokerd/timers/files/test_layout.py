@@ -94,6 +94,7 @@ def test_a_page_byte_by_byte() -> None:
 def test_files_byte_by_byte() -> None:
     disk, queue = MemoryDisk(), ListedQueue()
     queue.deliver(Key(DUE_MS - 1, -1))
+    queue.marked_ms = 0  # of the same second
     files = open_files(disk, queue, clean=True)
     for due_ms, kind in [
         (DUE_MS, MESSAGE),
