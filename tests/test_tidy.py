@@ -37,7 +37,7 @@ MAY_IMPORT = {
 # REST and changes, link to one another.
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "group_settings", "invariants", "java_hash", "names"],
+        ["checksum", "codes", "exit_codes", "exposition", "group_settings", "invariants", "java_hash", "names", "tier"],
         ["reserve", "torn_write"],
         ["sealed_text"],
         ["errors", "message_groups"],
@@ -53,7 +53,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["store"],
         ["journal"],
         ["members", "metadata", "placement", "statistics"],
-        ["delay"],
+        ["delay", "tiers"],
         ["timers"],
         ["pop"],
         ["consuming", "retry", "transactions"],
