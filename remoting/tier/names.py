@@ -4,9 +4,9 @@
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/manifest/<epoch, 20 digits>-<number, 20 digits>
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/lease/<token, 20 digits>
 
-`h8` is the first eight hex digits of an MD5, which spreads names over the partitions of an object store (storage.md 4.2). The base is where
-the object begins in its queue: bytes for messages, 20 per offset for entries. Epoch and number make the name one that nobody used
-before, so that nothing is ever replaced.
+`h8` is the first eight hex digits of an MD5, which spreads names over the partitions of an object store (storage.md 4.2). The
+base is where the object begins in its queue: bytes for messages, 20 per offset for entries. Epoch and number make the name one
+that nobody used before, so that nothing is ever replaced.
 """
 
 from __future__ import annotations

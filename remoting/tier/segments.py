@@ -1,12 +1,13 @@
 """What of a queue is in the tier: its segments, in order (pure).
 
-A segment is a pair of objects: message bytes, and the entries that point into them. Segments of a queue are disjoint and ascending; there may be a
-gap between two, where local files went before they were uploaded. A table of them is kept in the replicated log and in the manifest.
+A segment is a pair of objects: message bytes, and the entries that point into them. Segments of a queue are disjoint and
+ascending; there may be a gap between two, where local files went before they were uploaded. A table of them is kept in the
+replicated log and in the manifest.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -24,9 +25,9 @@ class Form(IntEnum):
 class Segment(NamedTuple):
     """Queue offsets `[first, end)`, whose records are the `message_bytes` bytes of the queue from `base` on.
 
-    An entry of the segment points to `base` or behind. `stored_bytes` is the length of the object of messages, which is another one
-    when that is not `RAW`. `first_ms` and `last_ms` are the store times of the first and the last record; `log_end` is where the last
-    record ended in the log of the epoch in which it was written, and `crc`, `entries_crc` are CRC-32 of the two objects.
+    An entry of the segment points to `base` or behind. `stored_bytes` is the length of the object of messages, which is another
+    one when that is not `RAW`. `first_ms` and `last_ms` are the store times of the first and the last record; `log_end` is
+    where the last record ended in the log, and `crc`, `entries_crc` are CRC-32 of the two objects.
     """
 
     first: int
@@ -44,7 +45,8 @@ class Segment(NamedTuple):
     form: Form = Form.RAW
 
     @property
-    def count(self) -> int:
+    def messages(self) -> int:
+        """How many there are."""
         return self.end - self.first
 
     @property
@@ -60,9 +62,10 @@ class Segment(NamedTuple):
 
 
 class QueueSegments:
-    """Those of one queue."""
+    """Those of one queue. What was before `passed` is not kept any more."""
 
-    def __init__(self, segments: Sequence[Segment] = ()) -> None:
+    def __init__(self, segments: Sequence[Segment] = (), passed: int = 0) -> None:
+        self.passed = passed
         self._segments = list(segments)
         self._firsts = [segment.first for segment in segments]
 
@@ -75,12 +78,12 @@ class QueueSegments:
     @property
     def first(self) -> int:
         """The first queue offset that is there; the end when nothing is."""
-        return self._segments[0].first if self._segments else 0
+        return self._segments[0].first if self._segments else self.passed
 
     @property
     def end(self) -> int:
         """The queue offset behind the last one that was uploaded."""
-        return self._segments[-1].end if self._segments else 0
+        return self._segments[-1].end if self._segments else self.passed
 
     @property
     def message_end(self) -> int:
@@ -96,42 +99,48 @@ class QueueSegments:
 
     def add(self, segment: Segment) -> None:
         """Behind all others."""
-        assert segment.first >= self.end and segment.end > segment.first, "segments of a queue ascend"
+        assert segment.first >= self.end, "segments of a queue ascend"
         assert segment.base >= self.message_end, "so do their bytes"
         self._segments.append(segment)
         self._firsts.append(segment.first)
 
     def drop_before(self, queue_offset: int) -> list[Segment]:
         """Take out those that end at the offset or before it."""
-        count = sum(1 for _ in self._ending_by(queue_offset))
+        self.passed = max(self.passed, queue_offset)
+        count = bisect_right(self._firsts, queue_offset)
+        if count and self._segments[count - 1].end > queue_offset:
+            count -= 1
         dropped = self._segments[:count]
         del self._segments[:count], self._firsts[:count]
         return dropped
 
     def drop_from(self, queue_offset: int) -> list[Segment]:
         """Take out those that hold the offset or begin behind it."""
-        keep = len([segment for segment in self._segments if segment.end <= queue_offset])
+        self.passed = min(self.passed, queue_offset)
+        keep = bisect_left(self._firsts, queue_offset)
+        if keep and self._segments[keep - 1].end > queue_offset:
+            keep -= 1
         dropped = self._segments[keep:]
         del self._segments[keep:], self._firsts[keep:]
         return dropped
 
+    def holds_whole(self, first: int, end: int) -> bool:
+        """Whether one segment begins at the one offset, and one ends at the other."""
+        low, high = self._range(first, end)
+        inside = self._segments[low:high]
+        return bool(inside) and (inside[0].first, inside[-1].end) == (first, end)
+
     def replace(self, merged: Segment) -> list[Segment]:
         """Put one in the place of those that it was made of."""
-        low = bisect_right(self._firsts, merged.first) - 1
-        high = low
-        while high < len(self._segments) and self._segments[high].end <= merged.end:
-            high += 1
+        assert self.holds_whole(merged.first, merged.end), "whole segments are merged"
+        low, high = self._range(merged.first, merged.end)
         old = self._segments[low:high]
-        assert old and (old[0].first, old[-1].end) == (merged.first, merged.end), "whole segments are merged"
         self._segments[low:high] = [merged]
         self._firsts[low:high] = [merged.first]
         return old
 
-    def _ending_by(self, queue_offset: int) -> Iterator[Segment]:
-        for segment in self._segments:
-            if segment.end > queue_offset:
-                return
-            yield segment
+    def _range(self, first: int, end: int) -> tuple[int, int]:
+        return bisect_left(self._firsts, first), bisect_left(self._firsts, end)
 
 
 def encode_segment(segment: Segment) -> list[int]:
@@ -145,7 +154,7 @@ def decode_segment(values: Any) -> Segment:
         raise ValueError(f"a segment has {len(Segment._fields)} numbers")
     if not all(type(value) is int and value >= 0 for value in values):
         raise ValueError("a segment's numbers are whole, and none is negative")
-    segment = Segment(*values[:-1], Form(values[-1]))
+    segment = Segment._make([*values[:-1], Form(values[-1])])
     if not segment.first < segment.end or not segment.message_bytes:
         raise ValueError("a segment is not empty")
     return segment

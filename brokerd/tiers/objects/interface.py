@@ -1,6 +1,7 @@
 """An object store, as far as tiers need one: put, get a range, list, remove. Nothing is ever changed in place.
 
-Every method may raise `ObjectStoreError`. After `Unknown` a put may have been carried out, then or later; so nobody puts a name twice.
+Every method may raise `ObjectStoreError`. After `Unknown` a put may have been carried out, then or later; so nobody puts other
+bytes under that name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Unknown(ObjectStoreError):
 
 
 class Refused(ObjectStoreError):
-    """Credentials, permissions, a bucket that is not there, no room: it was not done, and will not be until somebody mends that."""
+    """Credentials, permissions, a bucket that is not there, no room: it was not done, and is not until somebody mends that."""
 
 
 class NotThere(ObjectStoreError):
@@ -52,7 +53,7 @@ class ObjectStore(Protocol):
         """The object; raises NotThere, and ObjectStoreError when it has more than `most` bytes."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
-        """Objects whose names begin so, ascending, those behind the name `after`; up to `limit`. May miss what was put just now."""
+        """Up to `limit` objects whose names begin so and are behind `after`, ascending. May miss what was put just now."""
 
     async def remove(self, names: Sequence[str]) -> None:
         """What is not there counts as removed."""
