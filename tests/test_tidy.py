@@ -37,10 +37,10 @@ MAY_IMPORT = {
 # REST and changes, link to one another.
 LAYERS: dict[str, list[list[str] | set[str]]] = {
     "remoting": [
-        ["checksum", "codes", "exit_codes", "exposition", "group_settings", "invariants", "java_hash", "names", "tier"],
+        ["checksum", "codes", "exit_codes", "exposition", "group_settings", "invariants", "java_hash", "names"],
         ["reserve", "torn_write"],
         ["sealed_text"],
-        ["errors", "message_groups"],
+        ["errors", "message_groups", "tier"],
         ["disk", "sealed_text", "settings"],
         ["bare_json", "facts", "frame", "properties_text", "record"],
         ["access", "live_settings", "liveness"],
@@ -53,13 +53,13 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["store"],
         ["journal"],
         ["members", "metadata", "placement", "statistics"],
-        ["delay", "tiers"],
+        ["delay"],
         ["timers"],
         ["pop"],
         ["consuming", "retry", "transactions"],
         ["sending"],
         ["replication"],
-        ["cluster", "repair"],
+        ["cluster", "repair", "tiers"],
         ["processors", "proxy"],
         ["config"],
         ["composition"],

@@ -106,12 +106,12 @@ class QueueSegments:
 
     def drop_before(self, queue_offset: int) -> list[Segment]:
         """Take out those that end at the offset or before it."""
-        self.passed = max(self.passed, queue_offset)
         count = bisect_right(self._firsts, queue_offset)
         if count and self._segments[count - 1].end > queue_offset:
             count -= 1
         dropped = self._segments[:count]
         del self._segments[:count], self._firsts[:count]
+        self.passed = max(self.passed, self._firsts[0] if self._firsts else queue_offset)
         return dropped
 
     def drop_from(self, queue_offset: int) -> list[Segment]:

@@ -37,7 +37,7 @@ _FINAL: Final = (
 
 
 class Backend:
-    """A `interface.ObjectStore`, below `directory` of the store. One of files has its `root`: the system has to make those durable."""
+    """A `interface.ObjectStore`, below `directory` of the store. With a `root` it is files there, which are made durable."""
 
     def __init__(self, store: Any, directory: str, root: Path | None = None) -> None:
         self._store = store
