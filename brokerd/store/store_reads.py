@@ -23,7 +23,7 @@ from brokerd.store.queues.queue_reads import (
     select_units,
     status_of,
 )
-from brokerd.store.unit import Unit
+from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting.errors import CorruptedFile
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
@@ -118,6 +118,25 @@ class StoreReads:
         last, last_size, _ = units[-1]
         return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
 
+    def read_run(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int
+    ) -> tuple[list[Unit], list[bytes]]:
+        """The next messages that the files have: their units and records. At least one, when there is one; blank units come
+        alone, without records. Raises CorruptedFile when they begin with damage."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or queue_offset < queue.min_offset(self.commitlog.min_offset):
+            return [], []
+        units, _, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, None)
+        blank = next((number for number, unit in enumerate(units) if unit[1] == BLANK_SIZE), len(units))
+        if not blank:
+            return units[:1], []
+        units, total = units[:blank], total if blank == len(units) else sum(size for _, size, _ in units[:blank])
+        try:
+            return units, self.commitlog.reads.records(units, encoded if blank == len(units) else b"", total)
+        except CorruptedFile as error:
+            units, _ = self._before_damage(queue, queue_offset, units, error)
+            return units, self.commitlog.reads.records(units, b"", sum(size for _, size, _ in units))
+
     def _select(
         self,
         queue: ConsumeQueue,
@@ -185,6 +204,10 @@ class StoreReads:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first readable queue offset; 0 for a queue that does not exist."""
+        return self.local_min_offset(topic, queue_id)
+
+    def local_min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset whose message is in this broker's files; 0 for a queue that does not exist."""
         queue = self.queues.table.get((topic, queue_id))
         return 0 if queue is None else queue.min_offset(self.commitlog.min_offset)
 

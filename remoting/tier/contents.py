@@ -82,6 +82,17 @@ class TierContents:
         twin.queues = {queue: QueueSegments(list(segments), segments.passed) for queue, segments in self.queues.items()}
         return twin
 
+    def taken_out_by(self, change: Change) -> list[tuple[Queue, Segment]]:
+        """What would leave the contents with it. Raises ValueError."""
+        twin = TierContents()
+        topic = change[1]
+        twin.queues = {
+            queue: QueueSegments(list(segments), segments.passed)
+            for queue, segments in self.queues.items()
+            if queue.topic == topic
+        }
+        return twin.apply(change)
+
     def _commit(self, queue: Queue, segment: Segment) -> None:
         segments = self.queues.get(queue)
         if segments is not None and (segment.first < segments.end or segment.base < segments.message_end):

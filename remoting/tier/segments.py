@@ -54,6 +54,10 @@ class Segment(NamedTuple):
         """Where the bytes of the next segment begin."""
         return self.base + self.message_bytes
 
+    def names(self, topic: str, queue_id: int) -> tuple[str, str]:
+        """Of both objects."""
+        return self.messages_name(topic, queue_id), self.entries_name(topic, queue_id)
+
     def messages_name(self, topic: str, queue_id: int) -> str:
         return object_name(topic, queue_id, Kind.MESSAGES, self.base, self.epoch, self.number)
 

@@ -37,6 +37,19 @@ class Loop(NamedTuple):
     wall_ms: Callable[[], int]
 
 
+def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
+    """For a broker without a tier: it has the time, and begins no tasks."""
+
+    def spawn(work: Coroutine[Any, Any, None], what: str) -> None:
+        work.close()
+        raise AssertionError(f"without a tier nobody has to {what}")
+
+    async def pause(_seconds: float) -> None:
+        raise AssertionError("without a tier nobody pauses")
+
+    return Loop(scheduler, spawn, pause, wall_ms)
+
+
 class Target(Protocol):
     """Where uploads go on."""
 
