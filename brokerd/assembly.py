@@ -283,6 +283,8 @@ class Broker:
         )
         core.metadata.listeners.append(self._proxy.metadata_changed)
         core.arrival_listeners.append(self._proxy.arrived)
+        if core.tiers.cold is not None:
+            core.tiers.cold.listeners.append(self._proxy.fetched)
         replica.add_role_listener(self._proxy.role_changed)
         self._processors = build_processors(
             Parts(

@@ -134,6 +134,9 @@ class BrokerCore:
             store.truncate_listeners.append(resident.truncated)
             resident.rebuild()
         store.expected_holders.append(self.tiers.waiting_offset)
+        store.cold = cold = self.tiers.cold
+        if cold is not None:
+            cold.listeners.append(self.pop.fetched)
         store.dispatcher.listeners.append(self._dispatched)
         replica.add_role_listener(self._role_changed)
         replica.add_confirm_listener(self._confirmed)

@@ -25,6 +25,7 @@ from brokerd.tiers.commits import Commits
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import opening_changes
+from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TierTable
 from brokerd.tiers.upload.batches import QueueReads
@@ -99,6 +100,10 @@ class TierService:
         self._settings = settings
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, TIERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
+        self.cold: ColdReads | None = None
+        if objects is not None:
+            limits = settings.value.cache_bytes, settings.value.fetches_in_flight
+            self.cold = ColdReads(objects, self._segments_of, around.loop, *limits)
         self._life = 0
         self._epoch = -1
         self._numbers = itertools.count(1)
@@ -109,9 +114,8 @@ class TierService:
 
     # ---- what is in the tier
 
-    def segments_of(self, topic: str, queue_id: int) -> QueueSegments:
-        """Of a queue."""
-        return self.table.contents.queues.get(Queue(topic, queue_id), _EMPTY)
+    def _segments_of(self, queue: Queue) -> QueueSegments:
+        return self.table.contents.queues.get(queue, _EMPTY)
 
     # ---- Target
 
@@ -120,7 +124,7 @@ class TierService:
         return self._epoch
 
     def base_of(self, queue: Queue) -> int:
-        return self.segments_of(*queue).message_end
+        return self._segments_of(queue).message_end
 
     def next_number(self) -> int:
         return next(self._numbers)
@@ -295,7 +299,7 @@ class TierService:
         """See whether the queue has something that is not in the tier."""
         attributes = self._around.attributes(queue.topic)
         low, high = self._around.local.local_range(*queue)
-        first = max(low, self.segments_of(*queue).end)
+        first = max(low, self._segments_of(queue).end)
         if attributes is None or first >= high or not policy.is_kept(queue.topic, attributes):
             self.pending.remove(queue)
         else:

@@ -20,6 +20,7 @@ from brokerd.tiers.settings import TierSettings
 from remoting.errors import SettingsError
 
 _RETRIES: Final = 2  # of a request, by the library, after errors of servers and connections
+_PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
 _LONGEST_REASON: Final = 300
 _TOO_SHORT: Final = ("range was invalid", "Invalid range", "416 Range Not Satisfiable")
 # How the servers and systems behind the one "generic" error say that asking again is of no use
@@ -66,13 +67,15 @@ class Backend:
             await asyncio.to_thread(_make_durable, self._root, self._root / path)
 
     async def get(self, name: str, start: int, length: int) -> bytes:
+        path = f"{self._directory}/{name}"
+        parts = [(at, min(_PART_BYTES, start + length - at)) for at in range(start, start + length, _PART_BYTES)]
         try:
-            content = await obstore.get_range_async(
-                self._store, f"{self._directory}/{name}", start=start, length=length
+            got = await asyncio.gather(
+                *(obstore.get_range_async(self._store, path, start=at, length=size) for at, size in parts)
             )
         except Exception as error:
             raise _translated(error, f"read {name}") from error
-        found = bytes(content)
+        found = bytes(got[0]) if len(got) == 1 else b"".join(got)
         if len(found) != length:
             raise NotThere(f"{name} has {len(found)} of the {length} bytes from {start} on")
         return found
