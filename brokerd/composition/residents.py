@@ -69,6 +69,7 @@ def make_tiers(
     around = TierSurroundings(
         StoreQueues(store),
         attributes,
+        lambda topic: metadata.tables.topics_deleted_at.get(topic, -1),
         lambda: (epochs(), store.commitlog.end_offset),
         environment.random_bits,
         tier.loop if tier is not None else no_loop(environment.scheduler, environment.wall_ms),

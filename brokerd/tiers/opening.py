@@ -9,6 +9,7 @@ from brokerd.tiers.manifests import Fenced
 from brokerd.tiers.reconcile import adopt, difference
 from remoting.tier.contents import Change, Queue, TierContents, begun, cut
 from remoting.tier.manifest import ManifestPart
+from remoting.tier.segments import QueueSegments
 
 _OTHER_LOG = (
     "the tier has the messages of another log under the name of this broker group: give tiers.url another prefix, or mount "
@@ -20,11 +21,11 @@ def opening_changes(
     own: TierContents,
     parts: Sequence[ManifestPart],
     lineage: tuple[Sequence[EpochEntry], int],
-    next_offset: Callable[[Queue], int | None],
+    is_stale: Callable[[Queue, QueueSegments], bool],
     new_id: Callable[[], str],
 ) -> list[Change]:
-    """`parts` are what the manifest has beyond the own contents, `lineage` the own log's epochs and its end. `next_offset` is the
-    number that a queue's next message gets, None when there is no such topic.
+    """`parts` are what the manifest has beyond the own contents, `lineage` the own log's epochs and its end. What `is_stale`
+    belongs to no topic that there is.
 
     Raises Fenced when the tier is another log's, ValueError when the manifest contradicts itself.
     """
@@ -34,10 +35,4 @@ def opening_changes(
     changes = difference(own, wanted)
     if not own.log_id:
         changes.append(begun(wanted.log_id or new_id()))
-    return changes + stale(wanted, next_offset)
-
-
-def stale(contents: TierContents, next_offset: Callable[[Queue], int | None]) -> list[Change]:
-    """Queues whose topic is gone, or was made again since, have nothing in the tier."""
-    ends = {queue: next_offset(queue) for queue in contents.queues}
-    return [cut(queue, 0) for queue, end in ends.items() if end is None or end < contents.queues[queue].end]
+    return changes + [cut(queue, 0) for queue, segments in wanted.queues.items() if is_stale(queue, segments)]

@@ -67,10 +67,12 @@ class LocalQueues(QueueReads, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the service works with. `attributes` are a topic's, None without one; `lineage` is the log's epochs, its end."""
+    """What the service works with. `attributes` are a topic's, None without one. Messages in front of where it was `deleted_at`
+    last, -1 for never, are not the topic's. `lineage` is the log's epochs, its end."""
 
     local: LocalQueues
     attributes: Callable[[str], Mapping[str, str] | None]
+    deleted_at: Callable[[str], int]
     lineage: Callable[[], tuple[Sequence[EpochEntry], int]]
     random_bits: Callable[[int], int]
     loop: Loop
@@ -115,7 +117,12 @@ class TierService:
     # ---- what is in the tier
 
     def _segments_of(self, queue: Queue) -> QueueSegments:
-        return self.table.contents.queues.get(queue, _EMPTY)
+        """Of the topic that there is now: those of an earlier one of its name are about to be dropped."""
+        segments = self.table.contents.queues.get(queue, _EMPTY)
+        return _EMPTY if len(segments) and self._is_of_deleted(queue, segments.last) else segments
+
+    def _is_of_deleted(self, queue: Queue, segment: Segment) -> bool:
+        return segment.log_end <= self._around.deleted_at(queue.topic)
 
     # ---- Target
 
@@ -130,13 +137,20 @@ class TierService:
         return next(self._numbers)
 
     def stored(self, queue: Queue, segment: Segment) -> None:
-        if self._commits is not None:
+        if self._commits is not None and not self._is_of_deleted(queue, segment):
             self._commits.add(committed(queue, segment), partial(self._committed, queue))
+        elif self._uploader is not None:
+            self._uploader.finished(queue)
 
     def passed(self, queue: Queue, queue_offset: int) -> None:
         waiting = self.pending.of(queue)
-        if waiting is not None and queue_offset >= waiting.end:
-            self.pending.remove(queue)
+        if waiting is None:
+            return
+        if waiting.first < queue_offset < waiting.end:
+            position = self._around.local.position_of(*queue, queue_offset)
+            self.pending.put(queue, waiting._replace(first=queue_offset, position=position))
+        else:  # its files went before they were uploaded, or all of it is blank
+            self._look_at(queue)
 
     def troubled(self, error: ObjectStoreError | None) -> None:
         text = str(error) if error is not None else ""
@@ -256,9 +270,7 @@ class TierService:
         if life != self._life:
             return
         try:
-            changes = opening_changes(
-                self.table.contents, parts, self._around.lineage(), self._next_offset, self._new_id
-            )
+            changes = opening_changes(self.table.contents, parts, self._around.lineage(), self._is_stale, self._new_id)
         except ValueError as error:
             raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
         wanted = self.table.contents.copy()
@@ -287,8 +299,11 @@ class TierService:
     def _epochs(self) -> Sequence[tuple[int, int]]:
         return [(entry.epoch, entry.start_offset) for entry in self._around.lineage()[0]]
 
-    def _next_offset(self, queue: Queue) -> int | None:
-        return None if self._around.attributes(queue.topic) is None else self._around.local.next_offset(*queue)
+    def _is_stale(self, queue: Queue, segments: QueueSegments) -> bool:
+        """Whether that is of a topic that is gone, also when there is another one of its name."""
+        if self._around.attributes(queue.topic) is None or segments.end > self._around.local.next_offset(*queue):
+            return True
+        return bool(len(segments)) and self._is_of_deleted(queue, segments.last)
 
     def _new_id(self) -> str:
         return f"{self._around.random_bits(_ID_BITS):032x}"

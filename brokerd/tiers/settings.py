@@ -16,7 +16,7 @@ class TierSettings:
         "the object store: file:///directory, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, or memory:/// "
         "for trials; nothing = no tier",
     )
-    options_file: str = setting(
+    options_path: str = setting(
         "",
         "a file, mode 0600, with a JSON object of the store's own options, such as endpoint, region, access_key_id and "
         "secret_access_key; without it the store's usual environment variables and the machine's role count",

@@ -90,6 +90,11 @@ class QueueSegments:
         return self._segments[-1].end if self._segments else self.passed
 
     @property
+    def last(self) -> Segment:
+        """The last one; there is one."""
+        return self._segments[-1]
+
+    @property
     def message_end(self) -> int:
         """Where the next segment's message bytes begin."""
         return self._segments[-1].message_end if self._segments else 0

@@ -127,12 +127,12 @@ class Backend:
 
 def open_backend(settings: TierSettings, directory: str) -> Backend:
     """The store that the settings name. Raises SettingsError with the sentence that says what to change."""
-    options = _options(settings.options_file)
+    options = _options(settings.options_path)
     scheme, _, rest = settings.url.partition("://")
     if scheme == "file":
         root = Path("/" + rest.lstrip("/"))
         if options:
-            raise SettingsError("tiers.options_file has options, and a directory (tiers.url=file://...) knows none")
+            raise SettingsError("tiers.options_path has options, and a directory (tiers.url=file://...) knows none")
         try:
             root.mkdir(parents=True, exist_ok=True, mode=0o700)
             return Backend(LocalStore(prefix=root), directory, root)
@@ -167,12 +167,12 @@ def _options(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                raise SettingsError(f"tiers.options_file={path}: others can read it; chmod 600 {path}")
+                raise SettingsError(f"tiers.options_path={path}: others can read it; chmod 600 {path}")
             found = orjson.loads(file.read())
     except (OSError, ValueError) as error:
-        raise SettingsError(f"tiers.options_file={path} cannot be read as JSON: {error}") from error
+        raise SettingsError(f"tiers.options_path={path} cannot be read as JSON: {error}") from error
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise SettingsError(f'tiers.options_file={path}: write one JSON object of texts, like {{"region": "..."}}')
+        raise SettingsError(f'tiers.options_path={path}: write one JSON object of texts, like {{"region": "..."}}')
     return found
 
 

@@ -1,7 +1,7 @@
 """How far to read ahead of somebody who reads a queue of the tier on and on (pure).
 
-A reader is known by where he goes on: who reads from where another read ended is the same one, so each group that reads a
-queue has a window of its own without being named. It grows by what a read asked for whenever what was fetched was read to its end, and is
+A reader is known by where he goes on: who reads from where another read ended is the same one, so each group that reads a queue
+has a window of its own without being named. It grows by what a read asked for when what was fetched was read to its end, and is
 halved when something was dropped unread (storage.md 4.7): additive increase, multiplicative decrease.
 """
 

@@ -170,6 +170,8 @@ class Uploader:
         batch = builder.batch()
         if batch is None:
             self._target.passed(queue, builder.passed)
+            if self._pending.of(queue) == waiting:
+                raise CorruptedFile(f"nothing can be read of {queue.topic}/{queue.queue_id} from {waiting.first} on")
             return None
         for tries in range(_TRIES):
             segment = batch.segment(self._target.epoch, self._target.next_number())
