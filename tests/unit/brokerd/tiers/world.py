@@ -23,7 +23,7 @@ from tests.support.tiers import FaultyObjects, Steps, Stored
 from tests.support.turns import Turns
 
 HOST = pack_host("127.0.0.1", 10911)
-SEGMENT_BYTES = 16 * 1024
+SEGMENT_BYTES = 64 * 1024
 STORE = StoreSettings(segment_size_bytes=SEGMENT_BYTES, queue_file_units=16, index_enabled=False)
 SETTINGS = TierSettings(
     url="memory:///", commit_interval_ms=1000, commit_bytes=4096, buffer_bytes=1 << 20, cache_bytes=1 << 20
@@ -201,7 +201,7 @@ class World:
 
     def run(self, steps: int) -> None:
         chances: list[tuple[int, Callable[[], None]]] = [
-            (12, lambda: self.send(self.rng.randint(1, 12))),
+            (12, lambda: self.send(self.rng.randint(1, 40))),
             (12, lambda: self.turns.run(self.rng.choice([1, 50, 500, 3000]))),
             (4, self.trouble),
             (3, self.heal),
