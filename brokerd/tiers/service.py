@@ -105,7 +105,7 @@ class TierService:
         self.cold: ColdReads | None = None
         if objects is not None:
             limits = settings.value.cache_bytes, settings.value.fetches_in_flight
-            self.cold = ColdReads(objects, self._segments_of, around.loop, *limits)
+            self.cold = ColdReads(objects, self.segments_of, around.loop, *limits)
         self._life = 0
         self._epoch = -1
         self._numbers = itertools.count(1)
@@ -116,7 +116,7 @@ class TierService:
 
     # ---- what is in the tier
 
-    def _segments_of(self, queue: Queue) -> QueueSegments:
+    def segments_of(self, queue: Queue) -> QueueSegments:
         """Of the topic that there is now: those of an earlier one of its name are about to be dropped."""
         segments = self.table.contents.queues.get(queue, _EMPTY)
         return _EMPTY if len(segments) and self._is_of_deleted(queue, segments.last) else segments
@@ -131,7 +131,7 @@ class TierService:
         return self._epoch
 
     def base_of(self, queue: Queue) -> int:
-        return self._segments_of(queue).message_end
+        return self.segments_of(queue).message_end
 
     def next_number(self) -> int:
         return next(self._numbers)
@@ -314,7 +314,7 @@ class TierService:
         """See whether the queue has something that is not in the tier."""
         attributes = self._around.attributes(queue.topic)
         low, high = self._around.local.local_range(*queue)
-        first = max(low, self._segments_of(queue).end)
+        first = max(low, self.segments_of(queue).end)
         if attributes is None or first >= high or not policy.is_kept(queue.topic, attributes):
             self.pending.remove(queue)
         else:

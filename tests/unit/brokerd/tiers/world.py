@@ -17,6 +17,7 @@ from brokerd.tiers.settings import TierSettings
 from remoting.record.codec import decode_record
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
+from remoting.tier.contents import Queue
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk, MemoryFile
 from tests.support.tiers import FaultyObjects, Steps, Stored
@@ -128,7 +129,7 @@ class World:
             removal()
         self.removed_files += count
         for queue, low in before.items():
-            segments = list(self.core.tiers.table.contents.queues.get(queue, ()))  # type: ignore[call-overload]
+            segments = self.core.tiers.segments_of(Queue(*queue))
             kept = {offset for each in segments for offset in range(each.first, each.end)}
             for offset in range(low, self.store.local_min_offset(*queue)):
                 if offset not in kept:
