@@ -171,10 +171,10 @@ class TierService:
         return self.pending.held_offset() if self._objects is not None else None
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
-        before = self._journal.applied_offset
         self._journal.follow()
-        if self._journal.applied_offset > before and self._uploader is None:
-            self._look_at_all()
+        for queue in self.table.take_committed():
+            if queue in self.pending and self._uploader is None:
+                self._look_at(queue)
 
     def truncated(self, end_offset: int) -> None:
         self._journal.truncated(end_offset)
