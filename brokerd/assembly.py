@@ -21,7 +21,7 @@ from brokerd.cluster.gatekeeper import Gatekeeper, GateParts
 from brokerd.cluster.placements import PlacementFollower
 from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore, open_store
-from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment, steady_ms, wall_ms
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment, Tier, steady_ms, wall_ms
 from brokerd.composition.exposition import Exposition, Sources
 from brokerd.composition.grpc_families import client_times
 from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
@@ -61,6 +61,8 @@ from brokerd.store.log.flusher import Flusher
 from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
+from brokerd.tiers.objects.backend import Backend, open_backend
+from brokerd.tiers.upload.uploader import Loop as TierLoop
 from remoting import codes
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
@@ -71,6 +73,7 @@ from remoting.guarding.guard import Guard
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
 from remoting.registry import BROKERS, bind
+from remoting.tier.names import group_directory
 from remoting.transport.client import Identity, RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import Place, RemotingServer, each
@@ -89,6 +92,13 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
     )
 
 
+def open_objects(settings: BrokerSettings) -> Backend | None:
+    """The object store of the broker group, if its settings name one. Raises SettingsError."""
+    if not settings.tiers.url:
+        return None
+    return open_backend(settings.tiers, group_directory("", settings.cluster, settings.name))
+
+
 class Broker:
     """One broker process. Make it on the loop, `start`, wait for `failed`, `stop`."""
 
@@ -98,6 +108,7 @@ class Broker:
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
+        objects = open_objects(settings)
         self._disk = LocalDisk(settings.data)
         try:
             self._live = LiveSettings(settings, self._disk)
@@ -130,8 +141,19 @@ class Broker:
             settings.store.delays,
             self._live.timers,
             self._live.retention,
+            self._live.tiers,
         )
-        environment = Environment(self._disk, loop, wall_ms, random.Random(), time.process_time, native.library)
+        environment = Environment(
+            self._disk,
+            loop,
+            wall_ms,
+            random.Random(),
+            time.process_time,
+            native.library,
+            tier=Tier(objects, TierLoop(loop, self._tasks.spawn, asyncio.sleep, wall_ms))
+            if objects is not None
+            else None,
+        )
         try:
             store = open_store(identity, core_settings, environment, ask_first=ask_first)
         except CorruptedFile:
@@ -261,6 +283,8 @@ class Broker:
         )
         core.metadata.listeners.append(self._proxy.metadata_changed)
         core.arrival_listeners.append(self._proxy.arrived)
+        if core.tiers.cold is not None:
+            core.tiers.cold.listeners.append(self._proxy.fetched)
         replica.add_role_listener(self._proxy.role_changed)
         self._processors = build_processors(
             Parts(

@@ -19,6 +19,7 @@ from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.journal.resident import Resident
 from brokerd.metadata.tables import Change
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.roles.effects import Role
 from brokerd.retry.service import RetryCounters
 from brokerd.sending.acknowledging import Appends, ReplicaView
@@ -43,6 +44,9 @@ class ReplicaPort(ReplicaView, Protocol):
 
     @property
     def confirm_offset(self) -> int: ...
+
+    @property
+    def epochs(self) -> Sequence[EpochEntry]: ...
 
     def add_role_listener(self, listener: Callable[[Role, int], None]) -> None: ...
 
@@ -101,10 +105,10 @@ class BrokerCore:
         takeover = Takeover(environment.disk)
         preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
         residents, self.progress, self.timed = make_residents(
-            identity, settings, environment, clients, record_log, store, preface
+            identity, settings, environment, clients, record_log, store, preface, lambda: replica.epochs
         )
         self._residents: tuple[Resident, ...] = residents
-        self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers = residents
+        self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers, self.tiers = residents
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
         self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions, self.timed)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)
@@ -113,9 +117,10 @@ class BrokerCore:
             self.pop.metadata_changed,
             self.progress.metadata_changed,
             self._placed_topics_changed,
+            self._tiered_topics_changed,
         ]
         self.pop.given_listeners.append(self.counters.statistics.given)
-        self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived]
+        self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived, self.tiers.arrived]
         self._scheduler = scheduler
         self._role = Role.FENCED
         self._master_epoch = 0
@@ -128,6 +133,10 @@ class BrokerCore:
             store.position_holders.append(resident.held_offset)
             store.truncate_listeners.append(resident.truncated)
             resident.rebuild()
+        store.expected_holders.append(self.tiers.waiting_offset)
+        store.cold = cold = self.tiers.cold
+        if cold is not None:
+            cold.listeners.append(self.pop.fetched)
         store.dispatcher.listeners.append(self._dispatched)
         replica.add_role_listener(self._role_changed)
         replica.add_confirm_listener(self._confirmed)
@@ -236,6 +245,12 @@ class BrokerCore:
     def _placed_topics_changed(self, change: Change) -> None:
         for topic in change.topics_deleted:
             self.placements.topic_deleted(topic)
+
+    def _tiered_topics_changed(self, change: Change) -> None:
+        for topic in change.topics_put:
+            self.tiers.topic_changed(topic)
+        for topic in change.topics_deleted:
+            self.tiers.topic_deleted(topic)
 
     # ---- roles
 

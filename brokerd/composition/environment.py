@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from brokerd.delay.deliverer import DelaySettings
 from brokerd.delay.levels import DEFAULT_DELAYS, Delays, code_rules
@@ -17,6 +17,9 @@ from brokerd.native.library import Library
 from brokerd.pop.settings import PopSettings
 from brokerd.store.log.derive import CodeRules
 from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.tiers.objects.interface import ObjectStore
+from brokerd.tiers.settings import TierSettings
+from brokerd.tiers.upload.uploader import Loop
 from brokerd.timers.codes import CODE_RULES
 from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.checking import Producers
@@ -45,6 +48,13 @@ class BrokerIdentity:
     development: bool = False
 
 
+class Tier(NamedTuple):
+    """The object store in which expired messages are kept, and the loop that its requests run on."""
+
+    objects: ObjectStore
+    loop: Loop
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The machine, or its twin: files, times, chance. `cpu_s` is the processor time that this process has used; with the library
@@ -57,6 +67,7 @@ class Environment:
     cpu_s: Callable[[], float] = lambda: 0.0
     library: Library | None = None
     random_bits: Callable[[int], int] = secrets.randbits
+    tier: Tier | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,7 @@ class CoreSettings:
     delays: Delays = DEFAULT_DELAYS
     timers: Live[TimerSettings] = field(default_factory=lambda: Live(TimerSettings()))
     retention: Live[RetentionSettings] = field(default_factory=lambda: Live(RetentionSettings()))
+    tiers: Live[TierSettings] = field(default_factory=lambda: Live(TierSettings()))
 
     @property
     def code_rules(self) -> CodeRules:

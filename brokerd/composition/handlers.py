@@ -131,6 +131,8 @@ def build_processors(parts: Parts) -> Processors:
     )
     consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
+    if core.tiers.cold is not None:
+        core.tiers.cold.listeners.append(pull.wake)
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())

@@ -10,6 +10,7 @@ from brokerd.repair.settings import ScrubSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.store.settings import RetentionSettings
 from brokerd.store.unit import UNIT_BYTES
+from brokerd.tiers.settings import TierSettings
 from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.settings import TransactionSettings
 from remoting import properties_text, settings
@@ -32,6 +33,7 @@ class LiveSettings:
         self.pull: Live[PullSettings] = live["pull"]
         self.retention: Live[RetentionSettings] = live["retention"]
         self.scrub: Live[ScrubSettings] = live["scrub"]
+        self.tiers: Live[TierSettings] = live["tiers"]
         self.timers: Live[TimerSettings] = live["timers"]
         self.transactions: Live[TransactionSettings] = live["transactions"]
 

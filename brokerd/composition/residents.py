@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
+from brokerd.composition.local_queues import StoreQueues
 from brokerd.composition.log_access import StoreRecordLog
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.deliverer import Deliverer
@@ -18,8 +20,12 @@ from brokerd.placement.service import PlacementService
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
 from brokerd.pop.surroundings import Surroundings
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
+from brokerd.tiers.service import Surroundings as TierSurroundings
+from brokerd.tiers.service import TierService
+from brokerd.tiers.upload.uploader import no_loop
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.original import LeftNote
@@ -43,6 +49,34 @@ class Residents(NamedTuple):
     transactions: TransactionService
     schedule: Deliverer
     timers: TimerService
+    tiers: TierService
+
+
+def make_tiers(
+    settings: CoreSettings,
+    environment: Environment,
+    record_log: StoreRecordLog,
+    store: MessageStore,
+    metadata: MetadataService,
+    epochs: Callable[[], Sequence[EpochEntry]],
+) -> TierService:
+    """Without an object store it follows what its log says of one."""
+
+    def attributes(topic: str) -> Mapping[str, str] | None:
+        config = metadata.topic(topic)
+        return None if config is None else config.attributes
+
+    tier = environment.tier
+    around = TierSurroundings(
+        StoreQueues(store),
+        attributes,
+        lambda topic: metadata.tables.topics_deleted_at.get(topic, -1),
+        lambda: (epochs(), store.commitlog.end_offset),
+        environment.random_bits,
+        tier.loop if tier is not None else no_loop(environment.scheduler, environment.wall_ms),
+    )
+    objects = tier.objects if tier is not None else None
+    return TierService(record_log, objects, around, settings.tiers, settings.journal)
 
 
 def make_residents(
@@ -53,6 +87,7 @@ def make_residents(
     record_log: StoreRecordLog,
     store: MessageStore,
     preface: Preface,
+    epochs: Callable[[], Sequence[EpochEntry]],
 ) -> tuple[Residents, ConsumerProgress, TimedMessages]:
     """All of them, over a loaded store, how far consumers are by what they know, and what takes timers from clients; nothing is
     read from the log yet."""
@@ -130,6 +165,7 @@ def make_residents(
         TransactionService(transaction_topics, checks, settings.transactions, to_waiting_draft),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         timers,
+        make_tiers(settings, environment, record_log, store, metadata, epochs),
     )
     if files is not None:
         files.delivered = Confirmed(lambda: store.dispatch_offset, timers.delivered)

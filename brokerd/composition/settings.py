@@ -21,6 +21,7 @@ from brokerd.repair.settings import ScrubSettings
 from brokerd.replication.settings import ReplicationSettings
 from brokerd.sending.settings import SendSettings
 from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.tiers.settings import TierSettings
 from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.settings import TransactionSettings
 from remoting import settings
@@ -87,6 +88,7 @@ class BrokerSettings:
     pop: PopSettings = group(PopSettings)
     delay: DelaySettings = group(DelaySettings)
     timers: TimerSettings = group(TimerSettings)
+    tiers: TierSettings = group(TierSettings)
     journal: JournalSettings = group(JournalSettings)
     grpc: EndpointSettings = group(EndpointSettings)
     forward: ForwardSettings = group(ForwardSettings)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from brokerd.metadata import records
+from brokerd.metadata import tier_policy as tiers
 from brokerd.metadata.configs import ORDER_SCOPE, ORDER_SCOPES, GroupConfig, TopicConfig
 from brokerd.metadata.consumer_rules import POP, PULL, RequestMode
 from brokerd.metadata.invisible_times import check_invisible_times
@@ -209,6 +210,9 @@ def _check_attributes(attributes: Mapping[str, str]) -> None:
         elif key == "reserve.time":
             legal = value == "-1" or (value.isdecimal() and len(value) < 16)
             rule = "-1 or a number of milliseconds"
+        elif key in (tiers.ENABLE, tiers.RESERVE_TIME):
+            problem = tiers.problem_of(key, value)
+            legal, rule = problem is None, problem or ""
         else:
             raise RequestError(codes.SYSTEM_ERROR, f"unsupported topic attribute {key!r}")
         if not legal:

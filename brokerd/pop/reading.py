@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from brokerd.pop.order.group_order import name_of_group
+from brokerd.store.queues.queue_reads import GetStatus
 from brokerd.store.store_reads import StoreReads
-from remoting.errors import LogboomError
+from remoting import codes
+from remoting.errors import LogboomError, RequestError
 from remoting.record.fields import properties_of, queue_offset_of
 
 NO_BYTE_LIMIT: Final = 1 << 62
@@ -30,7 +32,9 @@ def message_group_at(reads: StoreReads, topic: str, queue_id: int, offset: int) 
 def read_first(
     reads: StoreReads, topic: str, queue_id: int, offsets: Sequence[int], max_bytes: int
 ) -> tuple[dict[int, bytes], int]:
-    """The same of the first of the offsets, until there are about `max_bytes`, and how many of the offsets these were."""
+    """The same of the first of the offsets, until there are about `max_bytes`, and how many of the offsets these were.
+
+    Raises CorruptedFile, and RequestError when some of them are not here yet."""
     found: dict[int, bytes] = {}
     wanted = set(offsets)
     position = 0
@@ -40,6 +44,10 @@ def read_first(
         while position + count < len(offsets) and offsets[position + count] == first + count:
             count += 1
         result = reads.read_messages(topic, queue_id, first, count, max_bytes)
+        if result.status is GetStatus.BEING_FETCHED:
+            raise RequestError(
+                codes.SYSTEM_BUSY, f"message {first} of {topic} is being fetched from the tier; try again"
+            )
         for record in result.records:
             offset = queue_offset_of(record)
             if offset in wanted:

@@ -191,6 +191,12 @@ class PopService:
             for group, topic in bases_of_retry_topic(arrival.topic):
                 self._wake(topic, ANY_QUEUE, group, arrival.tags_codes)
 
+    def fetched(self, topic: str, queue_id: int) -> None:
+        """Messages of the tier became readable."""
+        self._wake(topic, queue_id)
+        for group, base in bases_of_retry_topic(topic):
+            self._wake(base, ANY_QUEUE, group)
+
     def metadata_changed(self, change: Change) -> None:
         """Topics or groups may have gone. The master alone says so; replicas read it."""
         if self._serving:

@@ -186,6 +186,10 @@ class GrpcProxy:
         """Messages became readable."""
         self._methods.pull.arrived(arrivals)
 
+    def fetched(self, topic: str, queue_id: int) -> None:
+        """Messages of the tier became readable."""
+        self._methods.pull.wake(topic, queue_id)
+
     def role_changed(self, _role: Role, _epoch: int) -> None:
         """Who waits here may have to wait elsewhere now."""
         self._loop.call_soon(self._methods.pull.answer_all)

@@ -89,6 +89,7 @@ class MessageStore(StoreReads):
         self.is_full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
+        self.cold = None
         self.going_offset = 0
         self.retention_doubt = ""  # why files stay that would go by this machine's clock; "" = none does
         self._page_written_ms = disk.modified_ms(checkpoint_page.PATH)

@@ -5,8 +5,8 @@ All of it goes as far as dispatch went, which is no further than the confirm off
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple, Protocol
 
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
@@ -23,7 +23,7 @@ from brokerd.store.queues.queue_reads import (
     select_units,
     status_of,
 )
-from brokerd.store.unit import Unit
+from brokerd.store.unit import BLANK_SIZE, Unit
 from remoting.errors import CorruptedFile
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
@@ -43,8 +43,38 @@ class Suspicion(NamedTuple):
     size: int = 0
 
 
+class ColdRead(NamedTuple):
+    """What a read of the tier gave, and where to go on. `is_coming`: nothing yet, whoever listens is told; `is_missing`: nothing
+    is there for these offsets any more."""
+
+    next_offset: int
+    records: Sequence[bytes]
+    is_coming: bool = False
+    is_missing: bool = False
+
+
+class Cold(Protocol):
+    """Messages that are not in this broker's files any more."""
+
+    def range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """[first, end) of the queue offsets that are there, maybe not all between; both the same when none is."""
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        end: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None,
+    ) -> ColdRead:
+        """Messages from an offset in that range on, none at `end` or behind. Raises RequestError when they cannot be had."""
+
+
 class StoreReads:
-    """The reading side of `MessageStore`, which makes these parts; changes nothing.
+    """The reading side of `MessageStore`, which makes these parts; changes nothing. What its files do not have any more is asked
+    of `cold`, if there is one.
 
     A read that meets damage gives what precedes it; one that begins with it raises CorruptedFile. `damage_listeners` are told.
     """
@@ -53,6 +83,7 @@ class StoreReads:
     queues: ConsumeQueues
     dispatcher: Dispatcher
     damage_listeners: list[Callable[[Suspicion], None]]
+    cold: Cold | None
     going_offset: int  # files of the log below it may be removed soon
 
     @property
@@ -77,6 +108,9 @@ class StoreReads:
         if queue is None:
             return NO_QUEUE
         min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
+        if queue_offset < min_offset and self.cold is not None:
+            wanted = topic, queue_id, queue_offset, min_offset, max_count, max_bytes, tags_codes
+            return self._read_cold(self.cold, wanted, max_offset)
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return GetResult(*beside, min_offset, max_offset, [])
@@ -102,6 +136,9 @@ class StoreReads:
         if queue is None:
             return joined(NO_QUEUE)
         min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
+        if queue_offset < min_offset and self.cold is not None:
+            wanted = topic, queue_id, queue_offset, min_offset, max_count, max_bytes, tags_codes
+            return joined(self._read_cold(self.cold, wanted, max_offset))
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return JoinedResult(*beside, min_offset, max_offset)
@@ -117,6 +154,42 @@ class StoreReads:
             return joined(GetResult(status_of(units, records), looked_at, min_offset, max_offset, records))
         last, last_size, _ = units[-1]
         return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
+
+    def _read_cold(
+        self, cold: Cold, wanted: tuple[str, int, int, int, int, int, Collection[int] | None], max_offset: int
+    ) -> GetResult:
+        """What the tier has from an offset before the files' first on; `wanted` are the arguments of its `read`."""
+        topic, queue_id, queue_offset, local_min_offset, *_ = wanted
+        min_offset = _readable_min(cold, topic, queue_id, local_min_offset)
+        if queue_offset < min_offset:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset, [])
+        next_offset, records, is_coming, is_missing = cold.read(*wanted)
+        if is_coming:
+            status = GetStatus.BEING_FETCHED
+        elif is_missing:
+            status = GetStatus.MESSAGE_WAS_REMOVING
+        else:
+            status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, next_offset, min_offset, max_offset, list(records))
+
+    def read_run(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int
+    ) -> tuple[list[Unit], list[bytes]]:
+        """The next messages that the files have: their units and records. At least one, when there is one; blank units come
+        alone, without records. Raises CorruptedFile when they begin with damage."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or queue_offset < queue.min_offset(self.commitlog.min_offset):
+            return [], []
+        units, _, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, None)
+        blank = next((number for number, unit in enumerate(units) if unit[1] == BLANK_SIZE), len(units))
+        if not blank:
+            return units[:1], []
+        units, total = units[:blank], total if blank == len(units) else sum(size for _, size, _ in units[:blank])
+        try:
+            return units, self.commitlog.reads.records(units, encoded if blank == len(units) else b"", total)
+        except CorruptedFile as error:
+            units, _ = self._before_damage(queue, queue_offset, units, error)
+            return units, self.commitlog.reads.records(units, b"", sum(size for _, size, _ in units))
 
     def _select(
         self,
@@ -185,6 +258,11 @@ class StoreReads:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first readable queue offset; 0 for a queue that does not exist."""
+        local = self.local_min_offset(topic, queue_id)
+        return local if self.cold is None else _readable_min(self.cold, topic, queue_id, local)
+
+    def local_min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset whose message is in this broker's files; 0 for a queue that does not exist."""
         queue = self.queues.table.get((topic, queue_id))
         return 0 if queue is None else queue.min_offset(self.commitlog.min_offset)
 
@@ -219,3 +297,8 @@ class StoreReads:
     def queue_ids(self, topic: str) -> list[int]:
         """The ids of the queues that a topic has messages in."""
         return sorted(queue_id for name, queue_id in self.queues.table if name == topic)
+
+
+def _readable_min(cold: Cold, topic: str, queue_id: int, local_min_offset: int) -> int:
+    first, end = cold.range(topic, queue_id)
+    return min(first, local_min_offset) if first < end else local_min_offset

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from brokerd.composition.core import BrokerCore, open_store
-from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
+from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment, Tier
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.members.streams import CommandStream
 from brokerd.native.library import Library
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.log import ReplicatedLog
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
@@ -28,6 +29,7 @@ class AloneReplica:
         self.is_master = False
         self.is_taking = True
         self.confirm_offset = confirm_offset
+        self.epochs: list[EpochEntry] = []
         self.refusal = PutStatus.SERVICE_NOT_AVAILABLE
         self._roles: list[Callable[[Role, int], None]] = []
         self._confirmed: list[Callable[[int], None]] = []
@@ -44,6 +46,8 @@ class AloneReplica:
 
     def become(self, role: Role, epoch: int = 1) -> None:
         self.is_master = role is Role.MASTER
+        if self.is_master and (not self.epochs or self.epochs[-1].epoch < epoch):
+            self.epochs.append(EpochEntry(epoch, self.log.end_offset))
         for listener in self._roles:
             listener(role, epoch)
 
@@ -80,6 +84,7 @@ class AloneBroker:
         host: bytes,
         clients: Clients | None = None,
         library: Library | None = None,
+        tier: Tier | None = None,
         **settings: Any,
     ) -> None:
         self.disk = disk
@@ -94,6 +99,7 @@ class AloneBroker:
                 random.Random(1),
                 library=library,
                 random_bits=random.Random(2).getrandbits,
+                tier=tier,
             ),
         )
         opened = open_store(*given)

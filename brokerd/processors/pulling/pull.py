@@ -32,6 +32,7 @@ MAX_MESSAGES: Final = 32
 MAX_BYTES: Final = 256 * 1024
 MAX_SUSPEND_MS: Final = 25_000  # clients give up after 30 s
 _FOUND: Final = GetStatus.FOUND.name
+_FETCH_MS: Final = 10_000  # what a pull waits for messages of the tier that would not wait for new ones
 _MAX_HELD: Final = 100_000
 # A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
 _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT})
@@ -44,6 +45,7 @@ class _Pull:
         "connection",
         "group",
         "group_config",
+        "is_cold",
         "max_bytes",
         "max_count",
         "message_filter",
@@ -74,6 +76,7 @@ class _Pull:
             asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
             self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
         self.tags_codes = self.message_filter.tags_codes
+        self.is_cold = False  # what it asks for is being fetched from the tier
         self.ticket = 0  # among the parked requests, when it is one
 
     @property
@@ -127,10 +130,12 @@ class PullProcessor:
         suspend_ms = fields.integer(ext, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
         if self._answer(pull, hold=suspend_ms > 0):
             return
+        if pull.is_cold:
+            suspend_ms = max(suspend_ms, _FETCH_MS)
         deadline_ms = int(self._scheduler.time() * 1000) + min(suspend_ms, MAX_SUSPEND_MS)
         waiter = self._polling.park(topic, "", queue_id, deadline_ms, pull)
         if waiter is None:
-            self._answer(pull, hold=False)
+            self._give_up(pull)
         else:
             request.drop_content()
             pull.ticket = self._parked.add(connection, waiter)
@@ -158,8 +163,9 @@ class PullProcessor:
 
     # ---- answering
 
-    def _answer(self, pull: _Pull, *, hold: bool, again: bool = False) -> bool:
-        """Read and answer; False (and nothing answered) when there is nothing and the request may be held.
+    def _answer(self, pull: _Pull, *, hold: bool, again: bool = False, is_last: bool = False) -> bool:
+        """Read and answer; False (and nothing answered) when there is nothing and the request may be held, or what it asks for
+        is on its way and this is not the last look.
 
         Held already (`again`), it stays so over messages that its expression does not let through, and goes on behind them.
         """
@@ -173,6 +179,9 @@ class PullProcessor:
             self._send_back(pull)
             return True
         code, next_offset, result = self._read(pull)
+        if result.status is GetStatus.BEING_FETCHED and not is_last:
+            pull.is_cold = True
+            return False
         if code == codes.PULL_NOT_FOUND:
             if self._place.sends_back:
                 code = codes.PULL_RETRY_IMMEDIATELY
@@ -284,8 +293,12 @@ class PullProcessor:
     def _timed_out(self, waiter: Waiter[_Pull]) -> None:
         pull = waiter.payload
         self._parked.forget(pull.connection, pull.ticket)
+        self._give_up(pull)
+
+    def _give_up(self, pull: _Pull) -> None:
+        """Answer with what there is now."""
         try:
-            self._answer(pull, hold=False)
+            self._answer(pull, hold=False, is_last=True)
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
 
@@ -299,7 +312,7 @@ def answer_of(result: GetResult | JoinedResult, asked_offset: int) -> tuple[int,
     status = result.status
     if status == GetStatus.FOUND:
         return codes.SUCCESS, result.next_offset
-    if status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING):
+    if status in (GetStatus.NO_MATCHED_MESSAGE, GetStatus.MESSAGE_WAS_REMOVING, GetStatus.BEING_FETCHED):
         return codes.PULL_RETRY_IMMEDIATELY, result.next_offset
     if status == GetStatus.OFFSET_OVERFLOW_ONE:
         return codes.PULL_NOT_FOUND, asked_offset

@@ -77,6 +77,10 @@ class PullMessage:
         for arrival in arrivals:
             self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
 
+    def wake(self, topic: str, queue_id: int) -> None:
+        """More of the queue can be read, whatever it is."""
+        self._polling.arrived(topic, queue_id)
+
     def answer_all(self) -> None:
         """The role changed, or the broker stops: let everybody ask again."""
         for waiter in self._polling.take_all():
@@ -167,7 +171,7 @@ class _Pull:
             low, high = result.min_offset, result.max_offset
             text = f"queue {self.queue_id} of {self.topic} has offsets from {low} to {high}, not {self.offset}"
             self._send_elsewhere(result.next_offset, text)
-        elif result.status in _AT_THE_END:
+        elif result.status in _AT_THE_END or result.status is GetStatus.BEING_FETCHED:
             return False
         else:  # looked through: behind that there is more, or nothing yet
             self.offset = result.next_offset

@@ -27,6 +27,7 @@ class GetStatus(Enum):
     FOUND = "messages were found; go on behind the last one looked at"
     NO_MATCHED_MESSAGE = "none of the messages looked at passed the filter; go on behind them"
     MESSAGE_WAS_REMOVING = "the records are gone from the log; go on behind them"
+    BEING_FETCHED = "the messages are on their way from the tier; ask again at the same offset when they are there"
     OFFSET_TOO_SMALL = "the offset is below the queue's minimum; go on there"
     OFFSET_OVERFLOW_ONE = "the offset is the queue's end: nothing there yet; ask again there"
     OFFSET_OVERFLOW_BADLY = "the offset is beyond the queue's end; go on at the end"

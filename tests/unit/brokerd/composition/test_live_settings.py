@@ -151,6 +151,6 @@ def test_every_setting_is_shown_but_paths() -> None:
     groups = groups_of(parse(["--data", "d"]))
     shown = live(MemoryDisk(), "tls.ca_path=/etc/ca.pem").as_properties()
     names = {f"{part}.{each.name}" for part, group in groups.items() for each in fields(group)}
-    assert names - shown.keys() == {"tls.certificate_path", "tls.key_path", "tls.ca_path"}
+    assert names - shown.keys() == {"tls.certificate_path", "tls.key_path", "tls.ca_path", "tiers.options_path"}
     assert names_of(groups).keys() <= shown.keys()
     assert "/etc/ca.pem" not in shown.values()

@@ -1,0 +1,150 @@
+"""The manifest in the tier: read what others wrote, write what the own master commits (shell over an object store).
+
+There is one writer for each master epoch, so after a put whose outcome is not known the same object is put again under its name
+until it is there. Who finds that it is has written it. Objects before the last checkpoint are of no use to anybody and are
+removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError
+from remoting.tier.contents import Change
+from remoting.tier.manifest import ManifestPart, Position, decode_part, encode_part
+from remoting.tier.names import manifest_name
+
+log = logging.getLogger(__name__)
+
+MAX_PART_BYTES: Final = 256 << 20  # as stored
+PARTS_BEFORE_CHECKPOINT: Final = 256
+_DIRECTORY: Final = "manifest/"
+_MANY: Final = 1000
+
+
+class Fenced(ObjectStoreError):
+    """Somebody else owns what is in the tier: a later master, or another log that was given the same name."""
+
+
+class Manifests:
+    """Reads of a broker group's manifest."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    async def behind(self, position: Position) -> list[ManifestPart]:
+        """What was written in that epoch behind that number. Raises ObjectStoreError."""
+        parts: list[ManifestPart] = []
+        while True:
+            position = Position(position.epoch, position.number + 1)
+            try:
+                parts.append(await self._read(position))
+            except NotThere:
+                return parts
+
+    async def newest(self, above: int) -> list[ManifestPart]:
+        """The last checkpoint of the highest epoch above that one, and what follows it; nothing when there is none.
+
+        Raises ObjectStoreError.
+        """
+        positions = await self._positions(above)
+        while positions:
+            epoch = positions[-1].epoch
+            for position in reversed([each for each in positions if each.epoch == epoch]):
+                part = await self._read(position)
+                if part.is_checkpoint:
+                    return [part, *await self.behind(position)]
+            positions = [
+                each for each in positions if each.epoch != epoch
+            ]  # its writer did not get as far as a checkpoint
+        return []
+
+    async def highest_epoch(self, above: int) -> int | None:
+        """The highest epoch above that one in which somebody wrote. Raises ObjectStoreError."""
+        positions = await self._positions(above)
+        return positions[-1].epoch if positions else None
+
+    async def _positions(self, above: int) -> list[Position]:
+        found: list[Position] = []
+        after = _DIRECTORY + manifest_name(above + 1, 0).removeprefix(_DIRECTORY)[:-1] if above >= 0 else ""
+        while True:
+            listed = await self._objects.list(_DIRECTORY, after, _MANY)
+            for each in listed:
+                epoch, _, number = each.name.removeprefix(_DIRECTORY).partition("-")
+                if epoch.isdigit() and number.isdigit():
+                    found.append(Position(int(epoch), int(number)))
+            if len(listed) < _MANY:
+                return [each for each in found if each.epoch > above]
+            after = listed[-1].name
+
+    async def _read(self, position: Position) -> ManifestPart:
+        name = manifest_name(*position)
+        content = await self._objects.get_all(name, MAX_PART_BYTES)
+        try:
+            part = decode_part(content, name)
+        except ValueError as error:
+            raise ObjectStoreError(str(error)) from error
+        if part.position != position:
+            raise ObjectStoreError(f"{name} says that it is another one: {part.position}")
+        return part
+
+
+class ManifestWriter:
+    """What the master of one epoch writes. The first object has to be a checkpoint."""
+
+    def __init__(self, objects: ObjectStore, epoch: int) -> None:
+        self.position = Position(epoch, -1)  # of the last object that is there
+        self._objects = objects
+        self._checkpoint = -1
+        self._pending: tuple[Position, bytes] | None = None  # was put, and the outcome is not known
+        self._pending_is_checkpoint = False
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether who reads the manifest would have to read many objects."""
+        return self.position.number - self._checkpoint >= PARTS_BEFORE_CHECKPOINT
+
+    def begin(self, changes: Sequence[Change], epochs: Sequence[tuple[int, int]], *, is_checkpoint: bool) -> Position:
+        """The next object, which `finish` puts. Nothing else is begun before it is there."""
+        assert self._pending is None, "what was begun is there first"
+        position = Position(self.position.epoch, self.position.number + 1)
+        part = ManifestPart(position, is_checkpoint, list(epochs), list(changes))
+        self._pending = position, encode_part(part)
+        self._pending_is_checkpoint = is_checkpoint
+        return position
+
+    @property
+    def pending(self) -> bool:
+        """Whether an object was begun of which is not known that it is there."""
+        return self._pending is not None
+
+    async def finish(self) -> None:
+        """Put what was begun, once more after an error; then it is there. Raises ObjectStoreError, Fenced among them."""
+        assert self._pending is not None, "nothing was begun"
+        position, content = self._pending
+        name = manifest_name(*position)
+        try:
+            await self._objects.put(name, content)
+        except AlreadyThere:
+            if await self._objects.get_all(name, MAX_PART_BYTES) != content:
+                raise Fenced(
+                    f"the tier has another {name}: somebody else writes as the master of this broker group in epoch "
+                    f"{position.epoch}. Two clusters of one name must not share a tier: give each its own prefix in tiers.url"
+                ) from None
+        self._pending = None
+        self.position = position
+        if self._pending_is_checkpoint:
+            self._checkpoint = position.number
+
+    async def remove_old(self) -> None:
+        """Remove what is before the last checkpoint, and what earlier masters wrote. Raises ObjectStoreError."""
+        last = manifest_name(self.position.epoch, self._checkpoint)
+        while True:
+            listed = await self._objects.list(_DIRECTORY, "", _MANY)
+            old = [each.name for each in listed if each.name < last]
+            if old:
+                await self._objects.remove(old)
+            if len(listed) < _MANY or len(old) < len(listed):
+                return

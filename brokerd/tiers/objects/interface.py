@@ -1,0 +1,61 @@
+"""An object store, as far as tiers need one: put, get a range, list, remove. Nothing is ever changed in place.
+
+Every method may raise `ObjectStoreError`. After `Unknown` a put may have been carried out, then or later; so nobody puts other
+bytes under that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from remoting.errors import LogboomError
+
+
+class ObjectStoreError(LogboomError):
+    """It did not do what it was asked; the text says what a person can do about it."""
+
+
+class Unknown(ObjectStoreError):
+    """A time-out, a lost connection, an error of the server: whether it was done is not known; it may help to ask again."""
+
+
+class Refused(ObjectStoreError):
+    """Credentials, permissions, a bucket that is not there, no room: it was not done, and is not until somebody mends that."""
+
+
+class NotThere(ObjectStoreError):
+    """There is no such object, or it is shorter than what was asked of it."""
+
+
+class AlreadyThere(ObjectStoreError):
+    """An object of that name exists; it was not replaced."""
+
+
+class Listed(NamedTuple):
+    """One object of a listing."""
+
+    name: str
+    size: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """All names are below one directory, that of a broker group. Used from one event loop."""
+
+    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
+        """Store the object, durably; atomic: it is there as a whole or not at all. Raises AlreadyThere when it is there."""
+
+    async def get(self, name: str, start: int, length: int) -> bytes:
+        """Exactly that many bytes from `start` on. Raises NotThere when they are not all there."""
+
+    async def get_all(self, name: str, most: int) -> bytes:
+        """The object; raises NotThere, and ObjectStoreError when it has more than `most` bytes."""
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        """Up to `limit` objects whose names begin so and are behind `after`, ascending. May miss what was put just now."""
+
+    async def remove(self, names: Sequence[str]) -> None:
+        """What is not there counts as removed."""
+
+    async def close(self) -> None: ...

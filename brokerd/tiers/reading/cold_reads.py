@@ -1,0 +1,179 @@
+"""Reading queues of the tier: at once what is in the cache; the rest is fetched, and the reader asks again (shell).
+
+A read never waits. What is missing is fetched, once for all who ask for it, and who listens is told of the queue when it is there
+or cannot be had; an error is kept for a moment, and given to who asks then. A fetch is a range of entries and one of messages.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
+
+from brokerd.store.log.derive import first_damaged_of
+from brokerd.store.store_reads import ColdRead
+from brokerd.store.unit import UNIT
+from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
+from brokerd.tiers.reading.cache import Cache, Piece
+from brokerd.tiers.reading.windows import Windows
+from brokerd.tiers.upload.uploader import Loop
+from remoting import codes
+from remoting.errors import RequestError
+from remoting.tier.contents import Queue
+from remoting.tier.names import ENTRY_BYTES
+from remoting.tier.segments import QueueSegments, Segment
+
+log = logging.getLogger(__name__)
+
+_MAX_FETCH_BYTES: Final = 16 << 20
+_ERROR_S: Final = 1.0
+_AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
+
+Segments = Callable[[Queue], QueueSegments]
+
+
+class Wanted(NamedTuple):
+    """Messages from `first` on that somebody asked for."""
+
+    queue: Queue
+    first: int
+
+
+class ColdReads:
+    """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will."""
+
+    def __init__(self, objects: ObjectStore, segments: Segments, loop: Loop, cache_bytes: int, in_flight: int) -> None:
+        self.listeners: list[Callable[[str, int], None]] = []
+        self._objects = objects
+        self._segments = segments
+        self._loop = loop
+        self._windows = Windows()
+        self.cache = Cache(cache_bytes, self._dropped)
+        self._in_flight = in_flight
+        self._fetching: set[Wanted] = set()
+        self._line: OrderedDict[Wanted, tuple[int, Segment]] = OrderedDict()  # up to which offset, and of what
+        self._errors: dict[Wanted, ObjectStoreError] = {}
+
+    def range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        segments = self._segments(Queue(topic, queue_id))
+        return segments.first, segments.end
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        end: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None,
+    ) -> ColdRead:
+        queue = Queue(topic, queue_id)
+        segment = self._segments(queue).at(queue_offset)
+        if segment is None or segment.first >= end:
+            return ColdRead(end, [], is_missing=True)
+        if queue_offset < segment.first:
+            return ColdRead(segment.first, [], is_missing=True)
+        piece = self.cache.find(queue, queue_offset)
+        if piece is None:
+            self._want(queue, queue_offset, min(end, segment.end), segment, max_count)
+            return ColdRead(queue_offset, [], is_coming=True)
+        next_offset, records = _select(piece, queue_offset, min(end, piece.end), max_count, max_bytes, tags_codes)
+        piece.read_to = max(piece.read_to, next_offset)
+        self._windows.read(queue, queue_offset, next_offset, max_count, was_last=next_offset == piece.end)
+        self._read_ahead(queue, piece, next_offset, end)
+        return ColdRead(next_offset, records)
+
+    # ---- fetching
+
+    def _want(self, queue: Queue, first: int, end: int, segment: Segment, asked: int) -> None:
+        """Have it fetched, as soon as no more than so many others are; who listens is told."""
+        wanted = Wanted(queue, first)
+        error = self._errors.get(wanted)
+        if error is not None:
+            raise RequestError(
+                codes.SYSTEM_ERROR, f"message {first} of {queue.topic} cannot be read from the tier: {error}"
+            )
+        if wanted in self._fetching or wanted in self._line:
+            return
+        count = max(asked, self._windows.at(queue, first))
+        end = self.cache.room_behind(queue, first, min(end, first + count))
+        self._line[wanted] = end, segment
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._line and len(self._fetching) < self._in_flight:
+            wanted, (end, segment) = self._line.popitem(last=False)
+            self._fetching.add(wanted)
+            what = f"fetch {wanted.queue.topic}/{wanted.queue.queue_id} from the tier"
+            self._loop.spawn(self._fetch(wanted, end, segment), what)
+
+    def _read_ahead(self, queue: Queue, piece: Piece, next_offset: int, end: int) -> None:
+        """Have what follows fetched while the reader is still busy with what he has."""
+        window = self._windows.at(queue, next_offset)
+        if piece.end - next_offset > window // _AHEAD or piece.end >= end:
+            return
+        if len(self._fetching) * 2 >= self._in_flight or self.cache.find(queue, piece.end) is not None:
+            return
+        segment = self._segments(queue).at(piece.end)
+        if segment is not None and segment.first <= piece.end and Wanted(queue, piece.end) not in self._errors:
+            self._want(queue, piece.end, min(end, segment.end), segment, window)
+
+    async def _fetch(self, wanted: Wanted, end: int, segment: Segment) -> None:
+        queue, first = wanted
+        try:
+            piece = await self._piece(queue, first, end, segment)
+            if self._segments(queue).at(first) == segment:
+                self.cache.add(piece)
+        except ObjectStoreError as error:
+            log.warning("messages of %s/%d from %d on cannot be read from the tier: %s", *queue, first, error)
+            self._errors[wanted] = error
+            self._loop.scheduler.call_later(_ERROR_S, self._errors.pop, wanted, None)
+        finally:
+            self._fetching.discard(wanted)
+            self._go_on()
+            for listener in self.listeners:
+                listener(*queue)
+
+    async def _piece(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
+        """Raises ObjectStoreError, also when what is there is not what was stored."""
+        start = (first - segment.first) * ENTRY_BYTES
+        entries = await self._objects.get(segment.entries_name(*queue), start, (end - first) * ENTRY_BYTES)
+        units = list(UNIT.iter_unpack(entries))
+        begin = units[0][0]
+        if not segment.base <= begin < segment.message_end:
+            raise NotThere(f"the entries of {segment.entries_name(*queue)} are not what was stored")
+        count = 0
+        for place, size, _ in units:
+            behind = place + size
+            if place < begin or behind > segment.message_end or (count and behind - begin > _MAX_FETCH_BYTES):
+                break
+            count += 1
+        last_place, last_size, _ = units[count - 1]
+        length = last_place + last_size - begin
+        content = await self._objects.get(segment.messages_name(*queue), begin - segment.base, length)
+        begins = [place - begin for place, _, _ in units[:count]]
+        if first_damaged_of(content, begins) is not None:
+            raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
+        return Piece(queue, first, entries[: count * ENTRY_BYTES], content)
+
+    def _dropped(self, piece: Piece) -> None:
+        self._windows.dropped(piece.queue, piece.read_to)
+
+
+def _select(
+    piece: Piece, first: int, end: int, max_count: int, max_bytes: int, tags_codes: Collection[int] | None
+) -> tuple[int, Sequence[bytes]]:
+    """Where to go on, and the records of the messages that are wanted: at least one if there is one."""
+    records: list[bytes] = []
+    offset = first
+    while offset < end and len(records) < max_count:
+        if tags_codes is None or piece.codes[offset - piece.first] in tags_codes:
+            record = piece.record(offset)
+            max_bytes -= len(record)
+            if max_bytes < 0 and records:
+                break
+            records.append(record)
+        offset += 1
+    return offset, records

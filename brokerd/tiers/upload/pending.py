@@ -1,0 +1,101 @@
+"""Which queues have messages that are not in the tier yet, since when, and which are due (pure).
+
+A queue is due when its oldest such message has waited for `commit_interval_ms`, or when there are many (storage.md 4.3). Queues
+that are due are taken in the order in which they began to wait, so that none is passed over for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from remoting.tier.contents import Queue
+
+
+class Waiting(NamedTuple):
+    """Queue offsets `[first, end)` are to be uploaded; the first of these messages begins at `position` of the log and was heard
+    of at `since_ms`."""
+
+    first: int
+    end: int
+    position: int
+    since_ms: int
+
+
+class Pending:
+    """All that wait, in the order in which they began to."""
+
+    def __init__(self, many: int) -> None:
+        """`many` messages of a queue do not wait for their time."""
+        self._many = many
+        self._waiting: dict[Queue, Waiting] = {}
+        self._full: dict[Queue, None] = {}
+        self._taken: set[Queue] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, queue: Queue) -> bool:
+        return queue in self._waiting
+
+    @property
+    def messages(self) -> int:
+        return sum(each.end - each.first for each in self._waiting.values())
+
+    def items(self) -> Iterable[tuple[Queue, Waiting]]:
+        return self._waiting.items()
+
+    def of(self, queue: Queue) -> Waiting | None:
+        return self._waiting.get(queue)
+
+    def put(self, queue: Queue, waiting: Waiting) -> None:
+        """The queue has this to upload; at the end of the line."""
+        self._waiting.pop(queue, None)
+        self._full.pop(queue, None)
+        self._waiting[queue] = waiting
+        self.grown(queue, waiting.end)
+
+    def grown(self, queue: Queue, end: int) -> None:
+        """The queue, which waits, ends there now."""
+        waiting = self._waiting[queue]
+        if end > waiting.end:
+            self._waiting[queue] = waiting = waiting._replace(end=end)
+        if waiting.end - waiting.first >= self._many:
+            self._full[queue] = None
+
+    def remove(self, queue: Queue) -> None:
+        """It has nothing to upload, or is not to be uploaded any more."""
+        self._waiting.pop(queue, None)
+        self._full.pop(queue, None)
+
+    def clear(self) -> None:
+        self._waiting.clear()
+        self._full.clear()
+        self._taken.clear()
+
+    def take(self, now_ms: int, interval_ms: int, most: int) -> Sequence[Queue]:
+        """Up to `most` queues that are due and were not taken; `give_back` them."""
+        due = [queue for queue in self._full if queue not in self._taken][:most]
+        for queue, waiting in self._waiting.items():
+            if len(due) >= most or waiting.since_ms > now_ms - interval_ms:
+                break
+            if queue not in self._full and queue not in self._taken:
+                due.append(queue)
+        self._taken.update(due)
+        return due
+
+    def give_back(self, queue: Queue) -> None:
+        """It is uploaded, as far as was tried, or that failed."""
+        self._taken.discard(queue)
+
+    def next_due_ms(self, interval_ms: int) -> int | None:
+        """When the first one is due that is not taken; None when there is none."""
+        if self._full.keys() - self._taken:
+            return 0
+        return next(
+            (each.since_ms + interval_ms for queue, each in self._waiting.items() if queue not in self._taken), None
+        )
+
+    def held_offset(self) -> int | None:
+        """The first byte of the log that is still to be uploaded."""
+        return min((each.position for each in self._waiting.values()), default=None)

@@ -1,0 +1,138 @@
+"""What a broker group has in its tier, as a fold of changes: the same in the replicated log and in the manifest (pure).
+
+Changes, each a JSON array; a segment is as `segments.encode_segment` has it:
+
+    ["begun", log id]                          the tier of this log begins, or goes on; the id was drawn when it began
+    ["committed", topic, queue id, segment]    behind what the queue has
+    ["merged", topic, queue id, segment]       in the place of those that it was made of
+    ["expired", topic, queue id, offset]       segments that end there or before are not kept any more
+    ["cut", topic, queue id, offset]           from there on the log had other messages after all
+    ["dropped", topic]                         the topic was deleted
+
+What leaves the contents is garbage from then on: its objects are removed once nobody can be told of them any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from remoting.tier.segments import QueueSegments, Segment, decode_segment, encode_segment
+
+BEGUN: Final = "begun"
+COMMITTED: Final = "committed"
+MERGED: Final = "merged"
+EXPIRED: Final = "expired"
+CUT: Final = "cut"
+DROPPED: Final = "dropped"
+
+Change = list[Any]
+
+
+class Queue(NamedTuple):
+    """A queue of the broker group."""
+
+    topic: str
+    queue_id: int
+
+
+class TierContents:
+    """The segments of each queue."""
+
+    def __init__(self) -> None:
+        self.log_id = ""  # of the log that they are made of; "" before the first
+        self.queues: dict[Queue, QueueSegments] = {}
+
+    def apply(self, change: Any) -> list[tuple[Queue, Segment]]:
+        """Carry it out; what it took out. Raises ValueError for what is no change, or does not fit; then nothing changed."""
+        match change:
+            case [str(kind), str(topic), int(queue_id), list(values)] if kind == COMMITTED:
+                self._commit(Queue(topic, queue_id), decode_segment(values))
+                return []
+            case [str(kind), str(topic), int(queue_id), list(values)] if kind == MERGED:
+                return self._merge(Queue(topic, queue_id), decode_segment(values))
+            case [str(kind), str(topic), int(queue_id), int(offset)] if kind in (EXPIRED, CUT):
+                queue = Queue(topic, queue_id)
+                segments = self.queues.setdefault(queue, QueueSegments())
+                gone = segments.drop_before(offset) if kind == EXPIRED else segments.drop_from(offset)
+                if not segments.end:
+                    del self.queues[queue]
+                return [(queue, segment) for segment in gone]
+            case [str(kind), str(topic)] if kind == DROPPED:
+                going = [queue for queue in self.queues if queue.topic == topic]
+                return [(queue, segment) for queue in going for segment in self.queues.pop(queue)]
+            case [str(kind), str(log_id)] if kind == BEGUN:
+                self.log_id = log_id
+                return []
+        raise ValueError(f"{str(change)[:100]} is no change of a tier that this version knows")
+
+    def rows(self) -> Iterator[Change]:
+        """Changes that make the same contents out of empty ones."""
+        if self.log_id:
+            yield [BEGUN, self.log_id]
+        for queue, segments in self.queues.items():
+            if segments.passed:
+                yield expired(queue, segments.passed)
+            for segment in segments:
+                yield committed(queue, segment)
+
+    def copy(self) -> TierContents:
+        twin = TierContents()
+        twin.log_id = self.log_id
+        twin.queues = {queue: QueueSegments(list(segments), segments.passed) for queue, segments in self.queues.items()}
+        return twin
+
+    def taken_out_by(self, change: Change) -> list[tuple[Queue, Segment]]:
+        """What would leave the contents with it. Raises ValueError."""
+        twin = TierContents()
+        topic = change[1]
+        twin.queues = {
+            queue: QueueSegments(list(segments), segments.passed)
+            for queue, segments in self.queues.items()
+            if queue.topic == topic
+        }
+        return twin.apply(change)
+
+    def _commit(self, queue: Queue, segment: Segment) -> None:
+        segments = self.queues.get(queue)
+        if segments is not None and (segment.first < segments.end or segment.base < segments.message_end):
+            raise ValueError(f"a segment from {segment.first} on does not follow what {queue} has in the tier")
+        self.queues.setdefault(queue, QueueSegments()).add(segment)
+
+    def _merge(self, queue: Queue, segment: Segment) -> list[tuple[Queue, Segment]]:
+        segments = self.queues.get(queue)
+        if segments is None or not segments.holds_whole(segment.first, segment.end):
+            raise ValueError(f"{queue} has no segments that {segment.first} to {segment.end} are made of")
+        return [(queue, old) for old in segments.replace(segment)]
+
+
+def begun(log_id: str) -> Change:
+    return [BEGUN, log_id]
+
+
+def committed(queue: Queue, segment: Segment) -> Change:
+    return [COMMITTED, *queue, encode_segment(segment)]
+
+
+def merged(queue: Queue, segment: Segment) -> Change:
+    return [MERGED, *queue, encode_segment(segment)]
+
+
+def expired(queue: Queue, offset: int) -> Change:
+    return [EXPIRED, *queue, offset]
+
+
+def cut(queue: Queue, offset: int) -> Change:
+    return [CUT, *queue, offset]
+
+
+def dropped(topic: str) -> Change:
+    return [DROPPED, topic]
+
+
+def contents_of(changes: Iterable[Any]) -> TierContents:
+    """Raises ValueError."""
+    contents = TierContents()
+    for change in changes:
+        contents.apply(change)
+    return contents

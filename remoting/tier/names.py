@@ -1,0 +1,65 @@
+"""What the objects of a tier are called (pure).
+
+    <prefix>/<h8(cluster)>_<cluster>/<broker group>/<topic>/<queue id>/<kind>/<h8(base)><base, 20 digits>-<epoch>-<number>
+    <prefix>/<h8(cluster)>_<cluster>/<broker group>/manifest/<epoch, 20 digits>-<number, 20 digits>
+    <prefix>/<h8(cluster)>_<cluster>/<broker group>/lease/<token, 20 digits>
+
+`h8` is the first eight hex digits of an MD5, which spreads names over the partitions of an object store (storage.md 4.2). The
+base is where the object begins in its queue: bytes for messages, 20 per offset for entries. Epoch and number make the name one
+that nobody used before, so that nothing is ever replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum
+from typing import Final
+
+ENTRY_BYTES: Final = 20
+_DIGITS: Final = 20
+
+
+class Kind(Enum):
+    """What an object of a queue holds; the value is its directory."""
+
+    MESSAGES = "COMMIT_LOG"
+    ENTRIES = "CONSUME_QUEUE"
+    INDEX = "INDEX"
+
+
+INDEX_TOPIC: Final = "rmq_sys_INDEX"  # whose queue 0 has the index of the whole broker group
+
+
+def h8(text: str) -> str:
+    """The first eight hex digits of its MD5; it spreads names and protects nothing."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
+def cluster_directory(cluster: str) -> str:
+    """`<h8>_<cluster>`."""
+    return f"{h8(cluster)}_{cluster}"
+
+
+def group_directory(prefix: str, cluster: str, broker_name: str) -> str:
+    """Where everything of a broker group is; without a slash at its end."""
+    return "/".join(part for part in (prefix.strip("/"), cluster_directory(cluster), broker_name) if part)
+
+
+def segment_name(base: int) -> str:
+    """As the original calls what begins there: `<h8(base)><base, 20 digits>`."""
+    return f"{h8(str(base))}{base:0{_DIGITS}}"
+
+
+def object_name(topic: str, queue_id: int, kind: Kind, base: int, epoch: int, number: int) -> str:
+    """Below the group's directory."""
+    return f"{topic}/{queue_id}/{kind.value}/{segment_name(base)}-{epoch:x}-{number:x}"
+
+
+def manifest_name(epoch: int, number: int) -> str:
+    """Below the group's directory; in the order of names they are in the order of epoch and number."""
+    return f"manifest/{epoch:0{_DIGITS}}-{number:0{_DIGITS}}"
+
+
+def lease_name(token: int) -> str:
+    """Below the group's directory."""
+    return f"lease/{token:0{_DIGITS}}"

@@ -1,0 +1,169 @@
+"""What of a queue is in the tier: its segments, in order (pure).
+
+A segment is a pair of objects: message bytes, and the entries that point into them. Segments of a queue are disjoint and
+ascending; there may be a gap between two, where local files went before they were uploaded. A table of them is kept in the
+replicated log and in the manifest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from remoting.tier.names import ENTRY_BYTES, Kind, object_name
+
+
+class Form(IntEnum):
+    """How a segment's message bytes are stored."""
+
+    RAW = 0
+    BLOCKS = 1  # compressed, with an index of its blocks behind them
+
+
+class Segment(NamedTuple):
+    """Queue offsets `[first, end)`, whose records are the `message_bytes` bytes of the queue from `base` on.
+
+    An entry of the segment points to `base` or behind. `stored_bytes` is the length of the object of messages, which is another
+    one when that is not `RAW`. `first_ms` and `last_ms` are the store times of the first and the last record; `log_end` is
+    where the last record ended in the log, and `crc`, `entries_crc` are CRC-32 of the two objects.
+    """
+
+    first: int
+    end: int
+    base: int
+    message_bytes: int
+    stored_bytes: int
+    first_ms: int
+    last_ms: int
+    log_end: int
+    epoch: int  # of the master that uploaded it, and
+    number: int  # its number: they are part of the objects' names
+    crc: int
+    entries_crc: int
+    form: Form = Form.RAW
+
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+        return self.end - self.first
+
+    @property
+    def message_end(self) -> int:
+        """Where the bytes of the next segment begin."""
+        return self.base + self.message_bytes
+
+    def names(self, topic: str, queue_id: int) -> tuple[str, str]:
+        """Of both objects."""
+        return self.messages_name(topic, queue_id), self.entries_name(topic, queue_id)
+
+    def messages_name(self, topic: str, queue_id: int) -> str:
+        return object_name(topic, queue_id, Kind.MESSAGES, self.base, self.epoch, self.number)
+
+    def entries_name(self, topic: str, queue_id: int) -> str:
+        return object_name(topic, queue_id, Kind.ENTRIES, self.first * ENTRY_BYTES, self.epoch, self.number)
+
+
+class QueueSegments:
+    """Those of one queue. What was before `passed` is not kept any more."""
+
+    def __init__(self, segments: Sequence[Segment] = (), passed: int = 0) -> None:
+        self.passed = passed
+        self._segments = list(segments)
+        self._firsts = [segment.first for segment in segments]
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def first(self) -> int:
+        """The first queue offset that is there; the end when nothing is."""
+        return self._segments[0].first if self._segments else self.passed
+
+    @property
+    def end(self) -> int:
+        """The queue offset behind the last one that was uploaded."""
+        return self._segments[-1].end if self._segments else self.passed
+
+    @property
+    def last(self) -> Segment:
+        """The last one; there is one."""
+        return self._segments[-1]
+
+    @property
+    def message_end(self) -> int:
+        """Where the next segment's message bytes begin."""
+        return self._segments[-1].message_end if self._segments else 0
+
+    def at(self, queue_offset: int) -> Segment | None:
+        """The segment that holds the offset, or the first one behind it; None behind the last."""
+        number = bisect_right(self._firsts, queue_offset) - 1
+        if number >= 0 and queue_offset < self._segments[number].end:
+            return self._segments[number]
+        return self._segments[number + 1] if number + 1 < len(self._segments) else None
+
+    def add(self, segment: Segment) -> None:
+        """Behind all others."""
+        assert segment.first >= self.end, "segments of a queue ascend"
+        assert segment.base >= self.message_end, "so do their bytes"
+        self._segments.append(segment)
+        self._firsts.append(segment.first)
+
+    def drop_before(self, queue_offset: int) -> list[Segment]:
+        """Take out those that end at the offset or before it."""
+        count = bisect_right(self._firsts, queue_offset)
+        if count and self._segments[count - 1].end > queue_offset:
+            count -= 1
+        dropped = self._segments[:count]
+        del self._segments[:count], self._firsts[:count]
+        self.passed = max(self.passed, self._firsts[0] if self._firsts else queue_offset)
+        return dropped
+
+    def drop_from(self, queue_offset: int) -> list[Segment]:
+        """Take out those that hold the offset or begin behind it."""
+        self.passed = min(self.passed, queue_offset)
+        keep = bisect_left(self._firsts, queue_offset)
+        if keep and self._segments[keep - 1].end > queue_offset:
+            keep -= 1
+        dropped = self._segments[keep:]
+        del self._segments[keep:], self._firsts[keep:]
+        return dropped
+
+    def holds_whole(self, first: int, end: int) -> bool:
+        """Whether one segment begins at the one offset, and one ends at the other."""
+        low, high = self._range(first, end)
+        inside = self._segments[low:high]
+        return bool(inside) and (inside[0].first, inside[-1].end) == (first, end)
+
+    def replace(self, merged: Segment) -> list[Segment]:
+        """Put one in the place of those that it was made of."""
+        assert self.holds_whole(merged.first, merged.end), "whole segments are merged"
+        low, high = self._range(merged.first, merged.end)
+        old = self._segments[low:high]
+        self._segments[low:high] = [merged]
+        self._firsts[low:high] = [merged.first]
+        return old
+
+    def _range(self, first: int, end: int) -> tuple[int, int]:
+        return bisect_left(self._firsts, first), bisect_left(self._firsts, end)
+
+
+def encode_segment(segment: Segment) -> list[int]:
+    """As it stands in records and manifests."""
+    return [int(value) for value in segment]
+
+
+def decode_segment(values: Any) -> Segment:
+    """Raises ValueError when that is none."""
+    if not isinstance(values, list) or len(values) != len(Segment._fields):
+        raise ValueError(f"a segment has {len(Segment._fields)} numbers")
+    if not all(type(value) is int and value >= 0 for value in values):
+        raise ValueError("a segment's numbers are whole, and none is negative")
+    segment = Segment._make([*values[:-1], Form(values[-1])])
+    if not segment.first < segment.end or not segment.message_bytes:
+        raise ValueError("a segment is not empty")
+    return segment

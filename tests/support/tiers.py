@@ -1,0 +1,130 @@
+"""An object store in memory for tests with a clock moved by hand: it fails before or after it did what it was asked, and late."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any
+
+from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.upload.uploader import Loop
+from tests.support.turns import Turns
+
+
+class Moment:
+    """What a coroutine awaits: it goes on when the loop says."""
+
+    def __init__(self) -> None:
+        self.resume: Callable[[], None] = lambda: None
+
+    def __await__(self) -> Generator[Moment, None, None]:
+        yield self
+
+
+class Steps:
+    """Runs coroutines over `Turns`. `errors` are those that none of them caught."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.running = 0
+
+    def spawn(self, work: Coroutine[Any, Any, None], _what: str) -> None:
+        self.running += 1
+        self._turns.call_soon(self._step, work)
+
+    def _step(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            moment: Moment = work.send(None)
+        except StopIteration:
+            self.running -= 1
+        else:
+            moment.resume = lambda: self._step(work)
+
+    async def pause(self, seconds: float) -> None:
+        moment = Moment()
+        self._turns.call_later(seconds, lambda: moment.resume())
+        await moment
+
+    def loop(self) -> Loop:
+        return Loop(self._turns, self.spawn, self.pause, self._turns.wall_ms)
+
+
+class Stored:
+    """What is in an object store, whoever asks for it. `puts` are all names that were ever put."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.times: dict[str, int] = {}
+        self.puts: list[str] = []
+
+
+class FaultyObjects:
+    """`tiers.objects.interface.ObjectStore` for one broker. The rates are chances of each request."""
+
+    def __init__(self, stored: Stored, steps: Steps, turns: Turns, rng: random.Random) -> None:
+        self.stored = stored
+        self._steps = steps
+        self._turns = turns
+        self._rng = rng
+        self.slow_s = 0.01
+        self.fails_before = self.fails_after = 0.0
+        self.is_down = self.is_refusing = False
+        self.faults = 0
+        self.unlisted: set[str] = set()  # put, but not listed yet
+
+    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
+        await self._request()
+        whole = content if isinstance(content, bytes) else b"".join(content)
+        if name in self.stored.objects:
+            raise AlreadyThere(name)
+        assert self.stored.objects.setdefault(name, whole) == whole
+        self.stored.puts.append(name)
+        self.stored.times[name] = self._turns.wall_ms()
+        await self._answer()
+
+    async def get(self, name: str, start: int, length: int) -> bytes:
+        await self._request()
+        found = self.stored.objects.get(name, b"")[start : start + length]
+        if len(found) != length:
+            raise NotThere(name)
+        return found
+
+    async def get_all(self, name: str, most: int) -> bytes:
+        await self._request()
+        if name not in self.stored.objects:
+            raise NotThere(name)
+        if len(self.stored.objects[name]) > most:
+            raise ObjectStoreError(name)
+        return self.stored.objects[name]
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        await self._request()
+        names = sorted(
+            name
+            for name in self.stored.objects
+            if name.startswith(prefix) and name > after and name not in self.unlisted
+        )
+        return [Listed(name, len(self.stored.objects[name]), self.stored.times[name]) for name in names[:limit]]
+
+    async def remove(self, names: Sequence[str]) -> None:
+        await self._request()
+        for name in names:
+            self.stored.objects.pop(name, None)
+        await self._answer()
+
+    async def close(self) -> None: ...
+
+    async def _request(self) -> None:
+        await self._steps.pause(self.slow_s * self._rng.random())
+        if self.is_refusing:
+            self.faults += 1
+            raise Refused("the bucket is full")
+        if self.is_down or self._rng.random() < self.fails_before:
+            self.faults += 1
+            raise Unknown("not done")
+
+    async def _answer(self) -> None:
+        await self._steps.pause(self.slow_s * self._rng.random())
+        if self._rng.random() < self.fails_after:
+            self.faults += 1
+            raise Unknown("done, but nobody heard of it")

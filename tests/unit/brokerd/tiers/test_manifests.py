@@ -1,0 +1,154 @@
+"""The manifest: what one master writes the next one reads, whatever became of single requests."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from brokerd.replication.epochs.epoch_list import EpochEntry
+from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
+from brokerd.tiers.objects.backend import open_backend
+from brokerd.tiers.objects.interface import ObjectStoreError, Unknown
+from brokerd.tiers.reconcile import adopt, difference
+from brokerd.tiers.settings import TierSettings
+from remoting.tier.contents import Queue, TierContents, committed, contents_of, expired, merged
+from remoting.tier.manifest import Position, decode_part, encode_part
+from remoting.tier.segments import Segment
+
+QUEUE = Queue("Orders", 3)
+EPOCHS = [(1, 0), (4, 5000)]
+
+
+def segment(first: int, end: int, log_end: int = 0) -> Segment:
+    return Segment(first, end, first * 100, (end - first) * 100, (end - first) * 100, 1, 2, log_end, 4, first, 7, 8)
+
+
+class Tier:
+    """An object store whose puts fail as the test says: before they are done, or after."""
+
+    def __init__(self) -> None:
+        self.inner = open_backend(TierSettings(url="memory:///"), "c/broker-a")
+        self.fail_before = self.fail_after = 0
+        self.get, self.get_all, self.list, self.remove = (
+            self.inner.get,
+            self.inner.get_all,
+            self.inner.list,
+            self.inner.remove,
+        )
+
+    async def put(self, name: str, content: bytes) -> None:
+        if self.fail_before:
+            self.fail_before -= 1
+            raise Unknown("not done")
+        await self.inner.put(name, content)
+        if self.fail_after:
+            self.fail_after -= 1
+            raise Unknown("done, and nobody heard of it")
+
+
+async def written(writer: ManifestWriter, *changes: list[object], is_checkpoint: bool = False) -> None:
+    writer.begin(changes, EPOCHS, is_checkpoint=is_checkpoint)
+    for _ in range(3):
+        try:
+            await writer.finish()
+        except Unknown:
+            continue
+        return
+    pytest.fail("the put never succeeded")
+
+
+async def test_what_one_wrote_the_next_reads_behind_where_it_was_and_from_the_last_checkpoint() -> None:
+    tier = Tier()
+    writer = ManifestWriter(tier, 4)
+    await written(writer, committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    tier.fail_before = 1
+    await written(writer, committed(QUEUE, segment(10, 20)))
+    tier.fail_after = 2
+    await written(writer, committed(QUEUE, segment(20, 30)))
+    read = Manifests(tier)
+    assert [part.position.number for part in await read.behind(Position(4, 0))] == [1, 2]
+    assert await read.newest(4) == []
+    parts = await read.newest(3)
+    assert contents_of(change for part in parts for change in part.changes).queues[QUEUE].end == 30
+    await written(writer, committed(QUEUE, segment(0, 30)), is_checkpoint=True)
+    await writer.remove_old()
+    assert [part.position.number for part in await read.newest(-1)] == [3]
+
+
+async def test_a_second_writer_of_an_epoch_is_told() -> None:
+    tier = Tier()
+    await written(ManifestWriter(tier, 4), committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    other = ManifestWriter(tier, 4)
+    other.begin([], EPOCHS, is_checkpoint=True)
+    with pytest.raises(Fenced, match="prefix"):
+        await other.finish()
+
+
+async def test_a_later_epoch_without_a_checkpoint_is_passed_over() -> None:
+    tier = Tier()
+    await written(ManifestWriter(tier, 4), committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    await written(ManifestWriter(tier, 9), committed(QUEUE, segment(10, 20)))
+    assert [part.position for part in await Manifests(tier).newest(-1)] == [Position(4, 0)]
+    assert await Manifests(tier).highest_epoch(4) == 9
+
+
+def test_a_damaged_part_is_named() -> None:
+    writer = ManifestWriter(Tier(), 4)
+    writer.begin([committed(QUEUE, segment(0, 10))], EPOCHS, is_checkpoint=True)
+    assert writer._pending is not None
+    content = writer._pending[1]
+    assert encode_part(decode_part(content, "it")) == content
+    for at in range(len(content)):
+        flipped = bytearray(content)
+        flipped[at] ^= 4
+        with pytest.raises(ValueError, match=r"^it "):
+            decode_part(bytes(flipped), "it")
+    for length in range(len(content)):
+        with pytest.raises(ValueError, match=r"^it "):
+            decode_part(content[:length], "it")
+
+
+async def test_a_part_that_is_not_a_manifest_is_an_error_with_its_name() -> None:
+    tier = Tier()
+    await tier.inner.put("manifest/00000000000000000004-00000000000000000000", b"nothing of the kind")
+    with pytest.raises(ObjectStoreError, match="00000000000000000004-00000000000000000000"):
+        await Manifests(tier).newest(-1)
+
+
+def test_a_new_master_adopts_what_its_own_log_agrees_with() -> None:
+    own = contents_of([committed(QUEUE, segment(0, 10, 1000))])
+    tier = Tier()
+
+    async def parts() -> list[object]:
+        writer = ManifestWriter(tier, 4)
+        await written(writer, *own.rows(), is_checkpoint=True)
+        await written(writer, committed(QUEUE, segment(10, 20, 6000)), committed(Queue("B", 0), segment(0, 5, 7000)))
+        await written(writer, committed(QUEUE, segment(20, 30, 8000)))
+        return list(await Manifests(tier).behind(Position(4, 0)))
+
+    found = asyncio.run(parts())
+    epochs = [EpochEntry(1, 0), EpochEntry(4, 5000), EpochEntry(5, 7500)]
+    adopted = adopt(own, found, epochs, 9000)  # type: ignore[arg-type]
+    assert [each.end for each in adopted.queues[QUEUE]] == [10, 20]
+    assert adopted.queues[Queue("B", 0)].end == 5
+    other_log = [EpochEntry(1, 0), EpochEntry(3, 900)]
+    assert [each.end for each in adopt(own, found, other_log, 9000).queues[QUEUE]] == [10]  # type: ignore[arg-type]
+
+
+def test_the_difference_makes_the_one_of_the_other() -> None:
+    before = contents_of(
+        [committed(QUEUE, segment(0, 10)), committed(QUEUE, segment(10, 20)), committed(Queue("B", 0), segment(0, 5))]
+    )
+    after = before.copy()
+    for change in (merged(QUEUE, segment(0, 20)), committed(QUEUE, segment(20, 30)), ["dropped", "B"]):
+        after.apply(change)
+    later = after.copy()
+    later.apply(expired(QUEUE, 25))
+    empty = TierContents()
+    for one in (before, after, later, empty):
+        for other in (before, after, later, empty):
+            made = one.copy()
+            for change in difference(one, other):
+                made.apply(change)
+            assert sorted(made.rows(), key=str) == sorted(other.rows(), key=str)

@@ -1,0 +1,265 @@
+"""A broker over a disk in memory and an object store that fails, in random stories; what was sent is read back and compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.composition.environment import Tier
+from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.roles.effects import Role
+from brokerd.store.draft import Draft
+from brokerd.store.log.retention import RetentionDecision
+from brokerd.store.queues.queue_reads import GetStatus
+from brokerd.store.settings import StoreSettings
+from brokerd.tiers.settings import TierSettings
+from remoting.record.codec import decode_record
+from remoting.record.hosts import pack_host
+from remoting.settings import Live
+from remoting.tier.contents import Queue
+from tests.support.alone import AloneBroker
+from tests.support.disks import MemoryDisk, MemoryFile
+from tests.support.tiers import FaultyObjects, Steps, Stored
+from tests.support.turns import Turns
+
+HOST = pack_host("127.0.0.1", 10911)
+SEGMENT_BYTES = 64 * 1024
+STORE = StoreSettings(segment_size_bytes=SEGMENT_BYTES, queue_file_units=16, index_enabled=False)
+SETTINGS = TierSettings(
+    url="memory:///", commit_interval_ms=1000, commit_bytes=4096, buffer_bytes=1 << 20, cache_bytes=1 << 20
+)
+TOPICS = ("Orders", "%RETRY%" + "g" * 90)
+QUEUES = 2
+
+
+class Wrong(AssertionError):
+    """A promise was broken."""
+
+
+class World:
+    """One story."""
+
+    def __init__(self, seed: int, settings: TierSettings = SETTINGS) -> None:
+        self.rng = random.Random(seed)
+        self.settings = Live(settings)
+        self.turns = Turns()
+        self.disk = MemoryDisk()
+        self.stored = Stored()
+        self.epoch = 0
+        self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
+        self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
+        self.losses = self.cold_reads = self.starts = self.zombies = self.removed_files = self.faults = 0
+        self.has_begun = False
+        self.lives: list[FaultyObjects] = []
+        self.start()
+        for topic in TOPICS:
+            self.make_topic(topic)
+
+    # ---- what happens
+
+    def start(self) -> None:
+        """The process begins, and this broker becomes the master in a new epoch. Another one before it may not know that yet."""
+        self.starts += 1
+        self.epoch += self.rng.randint(1, 3)
+        self.steps = Steps(self.turns)
+        self.objects = FaultyObjects(self.stored, self.steps, self.turns, self.rng)
+        self.lives.append(self.objects)
+        epochs = self.broker.replica.epochs if self.starts > 1 else []
+        self.broker = AloneBroker(
+            self.disk,
+            self.turns,
+            STORE,
+            HOST,
+            tier=Tier(self.objects, self.steps.loop()),
+            tiers=self.settings,
+        )
+        self.broker.replica.epochs = list(epochs)
+        self.core, self.store = self.broker.core, self.broker.core.store
+        self.turns.run()
+        self.broker.replica.become(Role.MASTER, self.epoch)
+        self.turns.run()
+
+    def restart(self, *, leaves_zombie: bool) -> None:
+        """It ends and begins again. A zombie goes on with the object store from its own files, but its log takes nothing."""
+        old = self.broker
+        old.replica.is_taking = False
+        if leaves_zombie:
+            self.zombies += 1
+            self.store.checkpoint()
+            self.disk = _copy_of(self.disk)
+            self.store.set_appendable(False)
+        else:
+            old.core.close()
+            self.store.close()
+        self.start()
+
+    def lose_tail(self) -> None:
+        """An election that may lose messages: the log ends earlier now, and goes on with others in a new epoch."""
+        queue = self.rng.choice(list(self.sent) or [None])
+        if not self.has_begun:
+            return
+        low, high = (0, 0) if queue is None else self.core.record_log.queue_range(*queue)
+        low = max(low, self.store.local_min_offset(*queue) if queue is not None else 0)
+        if low >= high:
+            return
+        position = self.store.read_units(*queue, self.rng.randrange(low, high), 1)[0][0]
+        if position < max(self.kept_to, self.store.commitlog.end_offset - SEGMENT_BYTES):
+            return
+        self.losses += 1
+        replica = self.broker.replica
+        replica.become(Role.REPLICA)
+        self.turns.run()
+        self.store.truncate(position)
+        replica.epochs = [entry for entry in replica.epochs if entry.start_offset < position]
+        replica.confirm_offset = position
+        self.turns.run()
+        for each, bodies in self.sent.items():
+            end = self.store.max_offset(*each)
+            for offset in [offset for offset in bodies if offset >= end]:
+                del bodies[offset]
+        self.epoch += 1
+        replica.become(Role.MASTER, self.epoch)
+        self.turns.run()
+
+    def make_topic(self, name: str) -> None:
+        done: list[Any] = []
+        self.core.metadata.put_topic(TopicConfig(name, QUEUES, QUEUES, 6), done.append)
+        self.turns.run()
+        assert done == [None]
+        self.kept_to = self.store.commitlog.end_offset
+
+    def delete_topic(self, name: str) -> None:
+        done: list[Any] = []
+        self.core.metadata.delete_topic(name, done.append)
+        self.turns.run()
+        assert done == [None]
+        for queue in [queue for queue in self.sent if queue[0] == name]:
+            del self.sent[queue]
+            self.gone.pop(queue, None)
+        self.make_topic(name)
+
+    def send(self, count: int) -> None:
+        for _ in range(count):
+            topic, queue_id = self.rng.choice(TOPICS), self.rng.randrange(QUEUES)
+            body = self.rng.randbytes(self.rng.choice([0, 10, 200, 200, 200, 3000, 9000]))
+            offset = self.store.queue_offsets.next(topic, queue_id)
+            self.core.record_log.append_messages([Draft(topic, queue_id, body, b"", self.turns.wall_ms(), HOST)])
+            self.sent.setdefault((topic, queue_id), {})[offset] = body
+        self.turns.run()
+
+    def remove_files(self, *, needs_room: bool) -> None:
+        """Retention: the oldest files go, unless somebody needs them; a full disk does not wait for uploads."""
+        self.store.set_full(needs_room)
+        held = self.store.held_offset()
+        ages = self.store.file_ages()
+        count = sum(1 for age in ages[:-1] if age.end <= held)
+        before = {queue: self.store.local_min_offset(*queue) for queue in self.sent}
+        for removal in self.store.apply_retention(RetentionDecision(count, False)):
+            removal()
+        self.removed_files += count
+        self.kept_to = max(self.kept_to, self.store.commitlog.end_offset if count else 0)
+        for queue, low in before.items():
+            segments = self.core.tiers.segments_of(Queue(*queue))
+            kept = {offset for each in segments for offset in range(each.first, each.end)}
+            for offset in range(low, self.store.local_min_offset(*queue)):
+                if offset not in kept:
+                    if not needs_room:
+                        raise Wrong(f"{queue} lost {offset}, which was not uploaded")
+                    self.gone.setdefault(queue, set()).add(offset)
+
+    def trouble(self) -> None:
+        objects = self.objects
+        objects.fails_before = self.rng.choice([0, 0, 0.2, 0.6])
+        objects.fails_after = self.rng.choice([0, 0, 0.2, 0.6])
+        objects.is_down = self.rng.random() < 0.1
+        objects.is_refusing = self.rng.random() < 0.1
+        objects.slow_s = self.rng.choice([0.001, 0.1, 2.0])
+
+    def heal(self) -> None:
+        for objects in self.lives:
+            objects.fails_before = objects.fails_after = 0.0
+            objects.is_down = objects.is_refusing = False
+            objects.slow_s = 0.01
+
+    # ---- what is looked at
+
+    def check(self) -> None:
+        """Read each queue from its first readable message to its end."""
+        for queue, bodies in self.sent.items():
+            self._check_queue(queue, bodies, self.gone.get(queue, set()))
+
+    def _check_queue(self, queue: tuple[str, int], bodies: dict[int, bytes], gone: set[int]) -> None:
+        offset, end = self.store.min_offset(*queue), self.store.max_offset(*queue)
+        missing = set(range(offset)) - gone
+        if missing:
+            raise Wrong(f"{queue} begins at {offset}, and {sorted(missing)[:5]} are nowhere")
+        local = self.store.local_min_offset(*queue)
+        while offset < end:
+            self.cold_reads += offset < local
+            result = self._read(queue, offset)
+            if result.status is GetStatus.MESSAGE_WAS_REMOVING:
+                passed = set(range(offset, result.next_offset))
+                if not passed <= gone:
+                    raise Wrong(f"{queue} has {sorted(passed - gone)[:5]} nowhere")
+            elif result.status is not GetStatus.FOUND:
+                raise Wrong(f"{queue} at {offset}: {result.status}")
+            for record in map(decode_record, result.records):
+                if record.body != bodies.get(record.queue_offset) or record.queue_offset < offset:
+                    raise Wrong(f"{queue} has another message at {record.queue_offset}")
+                offset = record.queue_offset + 1
+            if offset < result.next_offset and result.status is GetStatus.FOUND:
+                raise Wrong(f"{queue} goes on at {result.next_offset} behind {offset}")
+            offset = result.next_offset
+
+    def _read(self, queue: tuple[str, int], offset: int) -> Any:
+        for _ in range(200):
+            result = self.store.read_messages(*queue, offset, self.rng.choice([1, 3, 32]), 100_000)
+            if result.status is not GetStatus.BEING_FETCHED:
+                return result
+            self.turns.run(50)
+        raise Wrong(f"{queue} at {offset} is fetched and never there")
+
+    def finish(self) -> None:
+        """All is well again: everything is uploaded, and read."""
+        self.heal()
+        self.turns.run(400_000)
+        tiers = self.core.tiers
+        if tiers.trouble or not tiers.is_open or len(tiers.pending):
+            raise Wrong(f"not uploaded: {dict(tiers.pending.items())}; {tiers.trouble}; open: {tiers.is_open}")
+        self.remove_files(needs_room=False)
+        self.check()
+        self.faults = sum(objects.faults for objects in self.lives)
+
+    def run(self, steps: int) -> None:
+        chances: list[tuple[int, Callable[[], None]]] = [
+            (12, lambda: self.send(self.rng.randint(1, 40))),
+            (12, lambda: self.turns.run(self.rng.choice([1, 50, 500, 3000]))),
+            (4, self.trouble),
+            (3, self.heal),
+            (3, lambda: self.remove_files(needs_room=False)),
+            (1, lambda: self.remove_files(needs_room=True)),
+            (2, lambda: self.restart(leaves_zombie=self.rng.random() < 0.5)),
+            (1, lambda: self.delete_topic(self.rng.choice(TOPICS))),
+            (2, self.lose_tail),
+            (2, self.check_when_well),
+        ]
+        weights = [weight for weight, _ in chances]
+        for _ in range(steps):
+            self.rng.choices(chances, weights)[0][1]()
+            if not self.has_begun and self.core.tiers.table.contents.log_id:
+                self.has_begun = True  # a log that forgets its name is another log for the tier
+                self.kept_to = max(self.kept_to, self.store.commitlog.end_offset)
+        self.finish()
+
+    def check_when_well(self) -> None:
+        self.heal()
+        self.turns.run(5000)
+        self.check()
+
+
+def _copy_of(disk: MemoryDisk) -> MemoryDisk:
+    twin = MemoryDisk()
+    twin._directories = set(disk._directories)
+    twin.files = {path: MemoryFile(file.seen.copy(), file.seen.copy()) for path, file in disk.files.items()}
+    return twin
