@@ -40,6 +40,8 @@ from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import Unit
+from brokerd.tiers.service import TIERS_TOPIC
+from brokerd.tiers.table import TierTable, changed
 from brokerd.timers.codes import DUE_MS, LEG_MS, key_of, timer_code
 from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable
 from brokerd.timers.interface import Recalled
@@ -55,6 +57,9 @@ from remoting.record.hosts import pack_host
 from remoting.record.layout import MAGIC_V1, MAGIC_V2, SYS_TRANSACTION_PREPARED
 from remoting.record.properties import encode_properties
 from remoting.settings import Live
+from remoting.tier.contents import Queue, committed, cut, expired
+from remoting.tier.manifest import Position
+from remoting.tier.segments import Segment
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.turns import Turns
@@ -93,6 +98,7 @@ class Replay:
         journals: dict[str, Table] = {METADATA_TOPIC: metadata, PLACEMENTS_TOPIC: placements, POP_TOPIC: pop}
         timers, entries = TimerTable(), []
         journals[TIMERS_TOPIC] = timers
+        journals[TIERS_TOPIC] = tiers = TierTable()
         waiting = [0] * LEVELS
         for encoded in self._encoded:
             record = decode_record(encoded)
@@ -119,6 +125,7 @@ class Replay:
             "transactions": _of_transactions(transactions),
             "schedule": {n: (done.get(n, 0), max(0, end - done.get(n, 0))) for n, end in enumerate(waiting)},
             "timers": _timers(timers, list(enumerate(entries))),
+            "tiers": _of_tiers(tiers),
         }
 
 
@@ -157,6 +164,10 @@ def _of_timers(core: BrokerCore) -> State:
     return _timers(core.timers.table, [(offset, code) for offset, (_, _, code) in enumerate(units, low)])
 
 
+def _of_tiers(table: TierTable) -> State:
+    return {"rows": sorted(map(orjson.dumps, table.snapshot_rows()))}
+
+
 def _of_schedule(core: BrokerCore) -> State:
     offsets = core.schedule.offsets()
     return {each.level - 1: (offsets[each.level], each.waiting) for each in core.schedule.state().levels}
@@ -169,6 +180,7 @@ STATES: Mapping[str, Callable[[BrokerCore], State]] = {
     "transactions": lambda core: _of_transactions(core.transactions.table),
     "schedule": _of_schedule,
     "timers": _of_timers,
+    "tiers": lambda core: _of_tiers(core.tiers.table),
 }
 
 
@@ -262,7 +274,7 @@ class Life:
     def live(self, steps: int) -> None:
         what: Sequence[Callable[[], None]] = (
             self._send, self._send, self._send_later, self._begin, self._end, self._end, self._pop, self._finish, self._finish,
-            self._commit, self._change_topics, self._place, self._wait, self._set_timer, self._recall,
+            self._commit, self._change_topics, self._place, self._wait, self._set_timer, self._recall, self._upload,
         )  # fmt: skip
         for _ in range(steps):
             self.rng.choice(what)()
@@ -310,6 +322,19 @@ class Life:
             timer = self._timers.pop(self.rng.randrange(len(self._timers)))
             assert self.broker.core.timers.recall_key()
             self.broker.core.timers.recall(timer, lambda _: None)
+
+    def _upload(self) -> None:
+        """As if it were in a tier now, or not any more."""
+        tiers, queue = self.broker.core.tiers, Queue("T", self.rng.randrange(QUEUES))
+        segments = tiers.segments_of(queue)
+        first, end = segments.end, segments.end + self.rng.randrange(1, 50)
+        sizes = 100 * (end - first), 100 * (end - first)
+        segment = Segment(first, end, segments.message_end, *sizes, 1, 2, self.broker.end_offset, 1, self._count, 3, 4)
+        change = self.rng.choice(
+            [committed(queue, segment)] * 4 + [expired(queue, max(0, first - 60)), cut(queue, max(0, first - 20))]
+        )
+        self._count += 1
+        tiers._journal.append(*changed(Position(1, self._count), [change]))
 
     def _begin(self) -> None:
         self._halves.append(self._send(sys_flag=SYS_TRANSACTION_PREPARED, TRAN_MSG="true", PGROUP="pg"))
