@@ -54,6 +54,7 @@ class TimedMessages:
         if not rules.may_wait(draft):
             return draft
         timers = self._timers
+        timers.follow_clock()
         timers.recall_key()  # drawn before there is a message whose handle needs it, so that it is not lost before that is
         return rules.to_waiting_draft(draft, rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms))
 

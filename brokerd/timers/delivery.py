@@ -26,6 +26,7 @@ from brokerd.timers.codes import due_of
 from brokerd.timers.copies import bare
 from brokerd.timers.cursor import BEGIN
 from brokerd.timers.horizon import Horizon
+from brokerd.timers.set_back import SettingBack
 from brokerd.timers.settings import TimerSettings
 from remoting import codes
 from remoting.errors import LogboomError
@@ -81,6 +82,7 @@ class Delivery:
         self._table = batches.table
         self._batches = batches
         self._horizon = horizon
+        self._set_back = SettingBack(record_log, journal, batches.table)
         self._scheduler, self._now_ms = times
         self._settings = settings
         self._timer: Timer | None = None
@@ -111,6 +113,7 @@ class Delivery:
         self._pause_until_ms = self._aside_at_ms = self._one_by_one = 0
         self._aside_since_ms.clear()
         self._horizon.begin(self._table.cursor)
+        self._set_back.begin()
         # what an earlier master announced goes before anything that clients send to this one
         self._scheduler.call_soon(self._first_run, self._life)
 
@@ -124,12 +127,17 @@ class Delivery:
         """Entries were dispatched, the last at queue offset `end - 1`."""
         if self._running:
             self._is_held = False
-            self._horizon.arrived(end, entry_codes, self._table.cursor)
+            self._horizon.arrived(end, entry_codes, self._table.done)
             self._arm()
 
     def truncated(self) -> None:
         if self._running:
             self._horizon.begin(self._table.cursor)
+            self._arm()
+
+    def follow_clock(self) -> None:
+        """See `interface.Timers`."""
+        if self._running and self._follow(self._now_ms()):
             self._arm()
 
     @property
@@ -188,12 +196,20 @@ class Delivery:
         """One batch at most, and a portion of what is due later."""
         self._set_timer(None)
         now_ms, has_more = self._now_ms(), False
+        self._follow(now_ms)
         if self._steady_ms() >= self._pause_until_ms and not self._is_full:
             has_more = self._deliver_some(now_ms)
-        if self._horizon.load(now_ms) or has_more:
+        if self._horizon.load(now_ms, self._table.done) or has_more:
             self._set_timer(max(self._steady_ms() - 1, self._pause_until_ms))
         else:
             self._arm()
+
+    def _follow(self, now_ms: int) -> bool:
+        """Whether the cursor was set back, since it is that early."""
+        is_back = self._set_back.look(now_ms)
+        if is_back:
+            self._horizon.begin(self._table.cursor)
+        return is_back
 
     @property
     def _is_full(self) -> bool:
