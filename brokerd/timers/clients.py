@@ -56,7 +56,8 @@ class TimedMessages:
         timers = self._timers
         timers.follow_clock()
         timers.recall_key()  # drawn before there is a message whose handle needs it, so that it is not lost before that is
-        return rules.to_waiting_draft(draft, rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms))
+        clock = rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms, timers.later_ms())
+        return rules.to_waiting_draft(draft, clock)
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:
         """What recalls a message that was stored in the timer topic; "" for what recalls another, or cannot be named."""

@@ -13,7 +13,7 @@ clocks of controllers on other machines. A wall clock that is further ahead is d
 - One that is set back makes timers late by that step, and no more. When it has stayed so for `PATIENCE_MS` it is believed.
 - What one master announced as due by its clock, the next one delivers, though its own clock is behind.
 
-In a minute in which it is not settled what time it is, it may be one of two: `later_ms` is the other one.
+While it is not settled what time it is, it may be one of two: `later_ms` is the later one, for delays (`rules.asked_ms`).
 """
 
 from __future__ import annotations

@@ -113,6 +113,9 @@ class TimerService:
             log.warning("%s", self.clock_doubt or "timers believe this machine's clock again")
         return now_ms
 
+    def later_ms(self) -> int:
+        return max(self.now_ms(), self._clock.later_ms(self._around.wall_ms(), self._steady_ms()))
+
     def follow_clock(self) -> None:
         if self._is_leading:
             self._delivery.follow_clock()

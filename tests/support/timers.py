@@ -28,6 +28,12 @@ class StillTimers:
     def now_ms(self) -> int:
         return self.wall_ms()
 
+    def later_ms(self) -> int:
+        return self.wall_ms()
+
+    def follow_clock(self) -> None:
+        """It is never earlier than what was delivered."""
+
     def recall_key(self) -> bytes | None:
         return self.key
 

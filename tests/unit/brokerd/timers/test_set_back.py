@@ -9,6 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 
+from brokerd.timers.clock import SLACK_MS
 from brokerd.timers.codes import START, Key
 from brokerd.timers.cursor import FENCE, TIMERS_TOPIC
 from brokerd.timers.done import MAX_FENCES, Done, Fence
@@ -169,6 +170,16 @@ def test_a_new_master_whose_clock_is_ahead_delivers_by_its_witnesses(caplog: pyt
     again.turns.run(timer.due_ms - again.turns.wall_ms() + 1)
     assert again.delivered == ["first", "b", "a"]
     assert again.service.clock_doubt == ""
+
+
+def test_while_it_is_not_settled_what_time_it_is_both_times_are_told() -> None:
+    broker = Alone()
+    now_ms = broker.service.now_ms()
+    assert broker.service.later_ms() == now_ms
+    broker.turns.set_wall_clock(40_000)
+    assert (broker.service.now_ms(), broker.service.later_ms()) == (now_ms + SLACK_MS, now_ms + 40_000)
+    broker.turns.set_wall_clock(-100_000)
+    assert (broker.service.now_ms(), broker.service.later_ms()) == (now_ms - 60_000, now_ms)
 
 
 def test_a_cluster_that_slept_for_a_week_delivers_at_once() -> None:
