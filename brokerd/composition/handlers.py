@@ -102,6 +102,7 @@ def build_processors(parts: Parts) -> Processors:
         schedule=schedule,
         timers=core.timers.state,
         retention_doubt=lambda: core.store.retention_doubt,
+        timers_doubt=lambda: core.timers.clock_doubt,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
         begins_recently=pop.starts.begins_recently,
         suspicion=lambda: store.suspicion.sentence if store.suspicion is not None else "",

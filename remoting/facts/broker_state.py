@@ -198,6 +198,8 @@ class ScheduleState:
 class TimerState:
     """Timers. The last delivery was `last_late_ms` late, -1 before the first. `overdue_ms`: for how long one that still waits
     could have been delivered; `near` are in memory, `aside` cannot be read or stored now. Both are 0 where nothing is delivered.
+    The machine's clock is `doubted_ms` ahead of the time that timers are kept by; `fences`: so often it went back behind what was
+    delivered, and did not get there again.
     """
 
     waiting: int = 0
@@ -210,6 +212,8 @@ class TimerState:
     recalled: int = 0
     failures: int = 0
     lost: int = 0
+    doubted_ms: int = 0
+    fences: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

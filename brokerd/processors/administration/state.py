@@ -54,6 +54,7 @@ class StateFigures:
     client_times: Callable[[], tuple[ClientTimesState, ...]] = tuple  # what clients measured lately
     message_group: Callable[[str, int, int], str] = lambda topic, queue_id, offset: ""  # of the message at that place
     timers: Callable[[], TimerState] = TimerState
+    timers_doubt: Callable[[], str] = str  # why they do not go by this machine's clock; "" = they do
     gate_waits: Callable[[str], Iterable[GateWait]] = lambda group: ()  # of an ordered group, as `Gate` says
 
 
@@ -130,6 +131,7 @@ class StateWalk:
             or figures.suspicion()
             or (following and (following.stuck or following.last_error))
             or figures.retention_doubt()
+            or figures.timers_doubt()
             or None,
             controllers_error=replica.controllers_error or None,
             stale_view=replica.stale_view or None,
