@@ -11,7 +11,18 @@ from typing import Final
 
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC, Target
 from brokerd.store.draft import Draft
-from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, ROLL_TIMES, ROLLED, number_of, slot_of
+from brokerd.timers.codes import (
+    DELETE_KEY,
+    DUE_MS,
+    LEG_MS,
+    OUT_MS,
+    PLACE,
+    RECALLED_BY,
+    ROLL_TIMES,
+    ROLLED,
+    number_of,
+    slot_of,
+)
 from brokerd.timers.interface import Recalled
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record
@@ -80,6 +91,8 @@ def marker(timer: Recalled, due_ms: int, now_ms: int, host: bytes) -> Draft:
         DUE_MS: str(due_ms),
         PLACE: str(timer.place),
     }
+    if timer.by:
+        properties[RECALLED_BY] = timer.by
     return Draft(TIMER_TOPIC, 0, b"0", encode_properties(properties), now_ms, host)
 
 

@@ -76,6 +76,7 @@ class Delivery:
         settings: TimerSettings,
     ) -> None:
         self.counters = TimerCounters()
+        self.appended: Callable[[Batch], None] = lambda batch: None  # whoever counts what waits replaces it
         self._log = record_log
         self._journal = journal
         self._table = batches.table
@@ -277,6 +278,7 @@ class Delivery:
             self._pause_until_ms = self._steady_ms() + self._settings.retry_ms
             return False
         self._count(batch, now_ms)
+        self.appended(batch)
         messages, size_bytes = len(batch.offsets), batch.size_bytes
         self._in_flight_messages += messages
         self._in_flight_bytes += size_bytes
@@ -294,7 +296,7 @@ class Delivery:
         if smaller != draft:
             batch.drafts = [smaller]
         else:
-            log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+            self._batches.note_aside(offset, error)
             batch.set_aside(offset)
         return self._append(batch, now_ms)
 

@@ -109,6 +109,16 @@ class TimerFiles:
         """How many messages wait in the files; those of the cursor's second count until it is over, and recalled ones count."""
         return self._pending.messages
 
+    @property
+    def durable_position(self) -> int:
+        """Up to which position the timer log is on disk."""
+        return self._durable.end
+
+    def look(self) -> TimerReads:
+        """For who looks at timers beside their delivery: a question of his own. He holds `times_begun_again` against what it was
+        before, and may miss what comes in the meantime."""
+        return TimerReads(self._pending.wheel, self._pending.log)
+
     # -- following the queue -----------------------------------------------------------------------------------------------
 
     def take(self, limit_offset: int, most_bytes: int) -> int:

@@ -1,0 +1,180 @@
+"""Looks for timers by when they are due, for people: a bounded part of them for each question, in turns of the loop.
+
+They are taken in the order in which the broker comes to them, from the files and, of what these do not have yet, from the queue.
+A timer on its way is come to before it is due: half a window at least (`rolling.py`). So a question about what is due sooner
+than that begins where it says, and any other at the cursor.
+
+One question is answered at a time; the others wait.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from heapq import nsmallest
+from typing import Final, NamedTuple
+
+from brokerd.journal.record_log import RecordLog
+from brokerd.loop.in_turns import run_in_turns
+from brokerd.loop.scheduler import Scheduler
+from brokerd.timers.codes import RECALL, Key, due_of, key_of, kind_of
+from brokerd.timers.cursor import TimerTable
+from brokerd.timers.described import describe
+from brokerd.timers.files.layout import DamagedTimerFiles
+from brokerd.timers.files.timer_files import TimerFiles
+from brokerd.timers.files.timer_reads import Question as Asked
+from remoting import codes
+from remoting.errors import LogboomError, ProtocolError, RequestError, StorageError
+from remoting.facts.timers import TimerItem, TimerPage, TimerStanding
+from remoting.names import TIMER_TOPIC
+from remoting.record.codec import decode_record
+
+MOST_LOOKED: Final = 2000  # records for one question
+MOST_UNFILED: Final = 1 << 20  # entries that the files lack, for one question: a second
+MOST_WAITING: Final = 16
+
+_CHUNK: Final = 4096
+_A_TURN: Final = 4096  # entries; a record that is read counts as so many:
+_RECORD: Final = 64
+_LAST_OFFSET: Final = 1 << 62
+_TOKEN: Final = re.compile(r"([0-9]{1,16})\.([0-9]{1,18})")
+
+
+class Question(NamedTuple):
+    """Timers for a topic ("" = any) that are due in `[from_ms, to_ms)`: up to `most` behind the place `after`."""
+
+    topic: str
+    from_ms: int
+    to_ms: int
+    after: Key | None
+    most: int
+
+
+Done = Callable[[TimerPage | LogboomError], None]
+
+
+def read_token(token: str) -> Key | None:
+    """The place that a page's `next` names; None for "". Raises RequestError for another text."""
+    if not token:
+        return None
+    found = _TOKEN.fullmatch(token)
+    if found is None:
+        raise RequestError(codes.INVALID_PARAMETER, "after: pass `next` of the answer before, as it was")
+    return Key(int(found[1]), int(found[2]))
+
+
+class TimerFinder:
+    """On a master: its table is up to date."""
+
+    def __init__(
+        self,
+        record_log: RecordLog,
+        files: TimerFiles | None,
+        table: TimerTable,
+        window_ms: Callable[[], int],
+        scheduler: Scheduler,
+    ) -> None:
+        self._log = record_log
+        self._files = files
+        self._table = table
+        self._window_ms = window_ms
+        self._call_soon = scheduler.call_soon
+        self._waiting: deque[tuple[Question, Done]] = deque()
+        self._is_answering = False
+
+    def find(self, question: Question, done: Done) -> None:
+        """Answer a question, in later turns. Raises RequestError while too many wait."""
+        if len(self._waiting) >= MOST_WAITING:
+            raise RequestError(codes.SYSTEM_BUSY, f"{MOST_WAITING} questions for timers wait already; ask again")
+        self._waiting.append((question, done))
+        if not self._is_answering:
+            self._is_answering = True
+            run_in_turns(self._answer_all(), _A_TURN, self._call_soon)
+
+    # ---- inside
+
+    def _answer_all(self) -> Iterator[int]:
+        try:
+            while self._waiting:
+                question, done = self._waiting.popleft()
+                try:
+                    answer: TimerPage | LogboomError = yield from self._answer(question)
+                except DamagedTimerFiles:
+                    answer = RequestError(codes.SYSTEM_BUSY, "the timer files are made again at the moment; ask again")
+                except LogboomError as error:
+                    answer = error
+                done(answer)
+        finally:
+            self._is_answering = False
+
+    def _answer(self, question: Question) -> Generator[int, None, TimerPage]:
+        after = self._table.cursor if question.after is None else max(self._table.cursor, question.after)
+        if question.to_ms - self._window_ms() // 2 <= self._table.cursor.due_ms:
+            after = max(after, Key(question.from_ms - 1, _LAST_OFFSET))
+        keys, unread = yield from self._keys(after, question.to_ms)
+        items: list[TimerItem] = []
+        looked = 0
+        for key in keys:
+            if len(items) == question.most:
+                break
+            looked += 1
+            yield _RECORD
+            item = self._item(key.offset)
+            if item is not None and _is_wanted(item, question):
+                items.append(item)
+        is_all = looked == len(keys) < MOST_LOOKED
+        last = None if is_all or not looked else keys[looked - 1]
+        token = None if last is None else f"{last.due_ms}.{last.offset}"
+        return TimerPage(items=tuple(items), next=token, looked=looked, unread=unread)
+
+    def _keys(self, after: Key, until_ms: int) -> Generator[int, None, tuple[list[Key], int]]:
+        """The first keys behind `after` and due before `until_ms`, as many as are looked at; how many entries were not seen."""
+        filed, begun = 0, 0
+        keys: list[Key] = []
+        if self._files is not None:
+            filed, begun = self._files.applied, self._files.times_begun_again
+            reads = self._files.look()
+            found: list[Key] | None = None
+            while filed and found is None:
+                low = self._log.queue_range(TIMER_TOPIC, 0)[0]
+                found = reads.between(Asked(after, until_ms, MOST_LOOKED), low)
+                yield _A_TURN
+                if self._files.times_begun_again != begun:
+                    raise DamagedTimerFiles("they are made again")
+            keys = found or []
+        low, high = self._log.queue_range(TIMER_TOPIC, 0)
+        at, stop = max(low, filed), min(high, max(low, filed) + MOST_UNFILED)
+        while at < stop:
+            units = self._log.read_units(TIMER_TOPIC, 0, at, min(_CHUNK, stop - at))
+            if not units:
+                break
+            keys += [
+                key
+                for offset, (_, _, code) in enumerate(units, at)
+                if due_of(code) < until_ms and (key := key_of(code, offset)) > after and kind_of(code) != RECALL
+            ]
+            if len(keys) > 2 * MOST_LOOKED:
+                keys = nsmallest(MOST_LOOKED, keys)
+            at += len(units)
+            yield len(units)
+        return nsmallest(MOST_LOOKED, keys), high - max(at, low)
+
+    def _item(self, offset: int) -> TimerItem | None:
+        """None of what cannot be read: whoever delivers it says so."""
+        low, high = self._log.queue_range(TIMER_TOPIC, 0)
+        if not low <= offset < high:
+            return None
+        try:
+            physical_offset, size, _ = self._log.read_units(TIMER_TOPIC, 0, offset, 1)[0]
+            return describe(decode_record(self._log.record_at(physical_offset, size)), self._table)
+        except (StorageError, ProtocolError):
+            return None
+
+
+def _is_wanted(item: TimerItem, question: Question) -> bool:
+    return (
+        item.standing is TimerStanding.WAITING
+        and question.from_ms <= item.due_ms < question.to_ms
+        and question.topic in ("", item.topic)
+    )
