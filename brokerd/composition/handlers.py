@@ -103,6 +103,7 @@ def build_processors(parts: Parts) -> Processors:
         next(iter(core.timer_files), None),
         core.timers.table,
         lambda: core.timers.window_ms,
+        core.timers.now_ms,
         scheduler,
     )
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.in_turns import run_in_turns
 from brokerd.loop.scheduler import Scheduler
-from brokerd.timers.codes import RECALL, Key, due_of, key_of, kind_of
+from brokerd.timers.codes import RECALL, START, Key, due_of, key_of, kind_of
 from brokerd.timers.cursor import TimerTable
 from brokerd.timers.described import describe
 from brokerd.timers.files.layout import DamagedTimerFiles
@@ -37,6 +37,8 @@ MOST_WAITING: Final = 16
 _CHUNK: Final = 4096
 _A_TURN: Final = 4096  # entries; a record that is read counts as so many:
 _RECORD: Final = 64
+_BATCH: Final = 256  # keys that are found at once
+_PIECE_MS: Final = 86_400_000  # of the wheel: a look at the slots of more takes too long for a turn
 _LAST_OFFSET: Final = 1 << 62
 _TOKEN: Final = re.compile(r"([0-9]{1,16})\.([0-9]{1,18})")
 
@@ -73,8 +75,10 @@ class TimerFinder:
         files: TimerFiles | None,
         table: TimerTable,
         window_ms: Callable[[], int],
+        now_ms: Callable[[], int],
         scheduler: Scheduler,
     ) -> None:
+        self._now_ms = now_ms
         self._log = record_log
         self._files = files
         self._table = table
@@ -109,42 +113,67 @@ class TimerFinder:
             self._is_answering = False
 
     def _answer(self, question: Question) -> Generator[int, None, TimerPage]:
-        after = self._table.cursor if question.after is None else max(self._table.cursor, question.after)
+        after = self._begin() if question.after is None else max(self._table.cursor, question.after)
         if question.to_ms - self._window_ms() // 2 <= self._table.cursor.due_ms:
             after = max(after, Key(question.from_ms - 1, _LAST_OFFSET))
-        keys, unread = yield from self._keys(after, question.to_ms)
+        begun = self._files.times_begun_again if self._files is not None else 0
+        unfiled, unread = yield from self._unfiled(after, question.to_ms)
         items: list[TimerItem] = []
-        looked = 0
-        for key in keys:
-            if len(items) == question.most:
+        looked, is_all = 0, False
+        while not is_all and looked < MOST_LOOKED and len(items) < question.most:
+            filed, is_all = yield from self._filed(after, question.to_ms, begun)
+            between = [key for key in unfiled if key > after and (is_all or key < filed[-1])]
+            for key in sorted({*filed, *between}):
+                if looked == MOST_LOOKED or len(items) == question.most:
+                    is_all = False
+                    break
+                after, looked = key, looked + 1
+                yield _RECORD
+                item = self._item(key.offset)
+                if item is not None and _is_wanted(item, question):
+                    items.append(item)
+            is_all = is_all and len(unfiled) < MOST_LOOKED
+            if not filed and not between:
                 break
-            looked += 1
-            yield _RECORD
-            item = self._item(key.offset)
-            if item is not None and _is_wanted(item, question):
-                items.append(item)
-        is_all = looked == len(keys) < MOST_LOOKED
-        last = None if is_all or not looked else keys[looked - 1]
-        token = None if last is None else f"{last.due_ms}.{last.offset}"
+        token = None if is_all else f"{after.due_ms}.{after.offset}"
         return TimerPage(items=tuple(items), next=token, looked=looked, unread=unread)
 
-    def _keys(self, after: Key, until_ms: int) -> Generator[int, None, tuple[list[Key], int]]:
-        """The first keys behind `after` and due before `until_ms`, as many as are looked at; how many entries were not seen."""
-        filed, begun = 0, 0
-        keys: list[Key] = []
-        if self._files is not None:
-            filed, begun = self._files.applied, self._files.times_begun_again
-            reads = self._files.look()
-            found: list[Key] | None = None
-            while filed and found is None:
-                low = self._log.queue_range(TIMER_TOPIC, 0)[0]
-                found = reads.between(Asked(after, until_ms, MOST_LOOKED), low)
-                yield _A_TURN
-                if self._files.times_begun_again != begun:
-                    raise DamagedTimerFiles("they are made again")
-            keys = found or []
+    def _begin(self) -> Key:
+        """Behind what was delivered; where nothing ever was, before the first that came: a day, as clocks are set."""
+        cursor = self._table.cursor
         low, high = self._log.queue_range(TIMER_TOPIC, 0)
-        at, stop = max(low, filed), min(high, max(low, filed) + MOST_UNFILED)
+        first = self._item(low) if cursor == START and low < high else None
+        return cursor if first is None else max(cursor, Key(first.stored_ms - _PIECE_MS, -1))
+
+    def _filed(self, after: Key, until_ms: int, begun: int) -> Generator[int, None, tuple[list[Key], bool]]:
+        """The first keys in the files that are behind `after` and due before `until_ms`, and whether that is all of them."""
+        files, found = self._files, list[Key]()
+        if files is None:
+            return found, True
+        reads = files.look()
+        # nothing in the files is due later: what is farther away is on a leg
+        most_ms = max(after.due_ms, self._now_ms()) + max(self._window_ms(), files.span_ms)
+        until_ms = min(until_ms, most_ms)
+        while True:
+            end_ms = min(until_ms, after.due_ms + _PIECE_MS)
+            keys = None
+            while keys is None:
+                if files.times_begun_again != begun:
+                    raise DamagedTimerFiles("they are made again")
+                low = self._log.queue_range(TIMER_TOPIC, 0)[0]
+                keys = reads.between(Asked(after, end_ms, _BATCH - len(found)), low) if files.applied else []
+                yield _A_TURN
+            found += keys
+            if len(found) == _BATCH or end_ms >= until_ms:
+                return found, len(found) < _BATCH
+            after = Key(end_ms - 1, _LAST_OFFSET)
+
+    def _unfiled(self, after: Key, until_ms: int) -> Generator[int, None, tuple[list[Key], int]]:
+        """The same of the entries that the files lack, as many as are looked at; and how many entries were not seen."""
+        low, high = self._log.queue_range(TIMER_TOPIC, 0)
+        at = begin = max(low, self._files.applied if self._files is not None else 0)
+        stop = min(high, begin + MOST_UNFILED)
+        keys: list[Key] = []
         while at < stop:
             units = self._log.read_units(TIMER_TOPIC, 0, at, min(_CHUNK, stop - at))
             if not units:
@@ -158,7 +187,7 @@ class TimerFinder:
                 keys = nsmallest(MOST_LOOKED, keys)
             at += len(units)
             yield len(units)
-        return nsmallest(MOST_LOOKED, keys), high - max(at, low)
+        return nsmallest(MOST_LOOKED, keys), max(0, high - max(at, begin))
 
     def _item(self, offset: int) -> TimerItem | None:
         """None of what cannot be read: whoever delivers it says so."""

@@ -276,7 +276,7 @@ class RemotingBroker(PopBroker):
             ),
             TimerProcessor(
                 self.timer_service,
-                TimerFinder(self.log, None, self.timer_service.table, lambda: DAY_MS, self.turns),
+                TimerFinder(self.log, None, self.timer_service.table, lambda: DAY_MS, self.turns.wall_ms, self.turns),
                 NoIndex(),
                 self.log,
                 self.turns,

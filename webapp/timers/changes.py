@@ -8,13 +8,14 @@ from typing import Any, Final
 from django.utils import timezone
 
 from remoting.facts.timers import TimerStanding
-from webapp import gateway
+from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import NotFound
 from webapp.operations.kinds import Kind, Parameters
-from webapp.rules import MAX_INT64, Rules
+from webapp.rules import Rules
 from webapp.timers import find
 from webapp.timers.find import Chosen
+from webapp.timers.horizon import waiting_by_topic
 
 DEFAULT_RATE: Final = 500
 MAX_RATE: Final = 10_000
@@ -26,7 +27,6 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     chosen = find.choose(rules)
     rate = rules.integer("rate", least=1, most=MAX_RATE, default=DEFAULT_RATE)
-    expected = rules.integer("expected", least=0, most=MAX_INT64) if rules.has("expected") else None
     if not chosen.topic and not chosen.key:
         rules.refuse("topic", "name a topic or a key: nobody recalls everything at once")
     if chosen.place is not None and not (chosen.key and chosen.group):
@@ -40,9 +40,19 @@ def _validate(actor: Actor, parameters: Parameters) -> Parameters:
         "rate": rate,
         "recalled_by": actor.name,
     }
-    if expected is not None:
+    if (expected := _expected(chosen)) is not None:
         cleaned["expected"] = expected
     return cleaned
+
+
+def _expected(chosen: Chosen, group: str = "") -> int | None:
+    """How many that will be by the snapshot's counts; None when these do not say."""
+    if chosen.key or chosen.from_ms is not None or chosen.to_ms is not None:
+        return None
+    told = [each for each in snapshot.current().facts.groups if (group or chosen.group) in ("", each.name)]
+    if any(each.timers is None or each.timers.uncounted for each in told):
+        return None
+    return waiting_by_topic(told).get(chosen.topic, 0)
 
 
 def _plan(parameters: Parameters) -> list[dict[str, str]]:
@@ -52,7 +62,9 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
     steps = []
     for group in find.groups(chosen):
         number, sample, is_all = count(group, chosen)
-        at_least = "" if is_all else "at least "
+        about = None if is_all else _expected(chosen, group)
+        at_least = "" if is_all else "at least " if about is None else "about "
+        number = number if about is None else max(about, number)
         steps.append({"node": group, "change": f"recalls {at_least}{number} message{'' if number == 1 else 's'}"})
         steps += [{"node": group, "change": f"such as {each}"} for each in sample]
     return steps

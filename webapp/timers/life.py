@@ -11,7 +11,7 @@ from remoting.names import TIMER_TOPIC
 from webapp import gateway
 from webapp.display import duration_ms
 from webapp.errors import Problem
-from webapp.messages.browse import Message
+from webapp.messages.browse import Message, show
 
 _OUT: Final = "TIMER_OUT_MS"
 _DUE: Final = "TIMER_DUE_MS"
@@ -100,8 +100,6 @@ def _delivered(message: Message, key: str, items: Sequence[TimerItem]) -> Messag
     """What its topic has of it, in the broker group that had it waiting."""
     if not items:
         return None
-    from webapp.messages.browse import show
-
     place = str(items[0].place)
     for found in gateway.find(items[0].topic, key, _MOST):
         if found.group == message.group and found.record.property_map().get(_PLACE) == place:

@@ -15,7 +15,7 @@ from webapp.pages import dialog_page, live_page, needs, page
 from webapp.timers import find as timers_find
 from webapp.timers.changes import DEFAULT_RATE
 
-FIELDS = ("group", "topic", "key", "due_from", "due_before", "place", "rate", "expected")
+FIELDS = ("group", "topic", "key", "due_from", "due_before", "place", "rate")
 
 
 @require_GET

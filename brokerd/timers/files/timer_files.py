@@ -20,7 +20,7 @@ from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import BLANK_SIZE
-from brokerd.timers.codes import Key, due_of, kind_of
+from brokerd.timers.codes import SLOT_MS, Key, due_of, kind_of
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
@@ -113,6 +113,11 @@ class TimerFiles:
     def durable_position(self) -> int:
         """Up to which position the timer log is on disk."""
         return self._durable.end
+
+    @property
+    def span_ms(self) -> int:
+        """For how long the slots of the wheel reach."""
+        return self._pending.shape.slots * SLOT_MS
 
     def look(self) -> TimerReads:
         """For who looks at timers beside their delivery: a question of his own. He holds `times_begun_again` against what it was

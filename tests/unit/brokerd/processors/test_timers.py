@@ -194,7 +194,14 @@ def test_what_is_found_in_files_and_queue_is_what_waits(seed: int) -> None:
         if rng.random() < 0.2:
             node.turns.run(rng.choice((1, 300, 4000)))
     assert node.followed is not None
-    looks = TimerFinder(node.log, node.followed.files, node.service.table, lambda: node.service.window_ms, node.turns)
+    looks = TimerFinder(
+        node.log,
+        node.followed.files,
+        node.service.table,
+        lambda: node.service.window_ms,
+        node.turns.wall_ms,
+        node.turns,
+    )
     found: list[TimerItem] = []
     token = ""
     while True:
