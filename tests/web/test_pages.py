@@ -88,10 +88,10 @@ def test_post_without_csrf_token_changes_nothing(users: dict[str, User], name: s
 
 READERS = {"landing", "palette", "topics", "topic", "messages", "message", "groups", "group", "reports", "cron-preview"}
 READERS |= {"history", "report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
-READERS |= {"transactions"}
+READERS |= {"transactions", "timers", "timers-find"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
-OPERATORS |= {"client-users", "client-user", "transaction-decide", "topic-open-gate", "group-edit"}
+OPERATORS |= {"client-users", "client-user", "transaction-decide", "topic-open-gate", "group-edit", "timers-recall"}
 
 
 @pytest.mark.parametrize(("name", "address"), pages())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 from django.utils import timezone
@@ -10,6 +9,7 @@ from django.utils import timezone
 from remoting.facts.timers import TimerStanding
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
+from webapp.display import duration_ms
 from webapp.errors import NotFound
 from webapp.operations.kinds import Kind, Parameters
 from webapp.rules import Rules
@@ -72,15 +72,13 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
 
 def count(group: str, chosen: Chosen) -> tuple[int, list[str], bool]:
     """How many of a broker group are chosen, the first ones in words, and whether that was all."""
-    number, sample, after = 0, list[str](), ""
+    number, sample, after, now_ms = 0, list[str](), "", int(timezone.now().timestamp() * 1000)
     for _ in range(_PLAN_PAGES):
         page = gateway.find_timers(group, **chosen.asked(after=after, count=find.MAX_COUNT))
         items = [each for each in page.items if chosen.means(each) and each.standing is TimerStanding.WAITING]
         number += len(items)
-        zone = timezone.get_current_timezone()
         sample += [
-            f"{each.unique_key or each.place} for {each.topic}, due "
-            f"{datetime.fromtimestamp(each.due_ms / 1000, zone).isoformat(timespec='milliseconds')}"
+            f"{each.unique_key or each.place} for {each.topic}, due in {duration_ms(max(0, each.due_ms - now_ms))}"
             for each in items[: SAMPLE - len(sample)]
         ]
         if page.next is None:
