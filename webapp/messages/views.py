@@ -13,10 +13,10 @@ from webapp.accounts.permissions import actor_of
 from webapp.errors import Problem
 from webapp.messages import browse
 from webapp.messages.changes import delay_levels
+from webapp.messages.life import life_of
 from webapp.messages.types import DECISIONS, FIELDS, fields_of
 from webapp.operations.services import submit
 from webapp.pages import needs, page, part_or_page, posted, receipt
-from webapp.timers.life import life_of
 
 
 @require_GET
