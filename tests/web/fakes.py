@@ -126,13 +126,11 @@ class FakeCluster:
     error: ClassVar[Exception | None] = None
     timers: ClassVar[list[TimerItem]] = []
     timer_page: ClassVar[int] = 100  # so many are looked at for one request
-    timer_questions: ClassVar[list[dict[str, Any]]] = []
 
     @classmethod
     def clear(cls) -> None:
         cls.timers.clear()
         cls.timer_page = 100
-        cls.timer_questions.clear()
         cls.topics.clear()
         cls.types.clear()
         cls.settings.clear()
@@ -259,25 +257,32 @@ class FakeCluster:
         found = [each for each in GIVEN_UP if before is None or each.offset < before]
         return GivenUpPage(items=tuple(found[:count]), before=found[count].offset + 1 if len(found) > count else None)
 
-    def find_timers(self, group: str, **wanted: Any) -> TimerPage:
+    def find_timers(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        key: str = "",
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        after: str = "",
+        count: int = 100,
+    ) -> TimerPage:
         """Those that wait, by their offsets; with a key, of every standing."""
         if self.error is not None:
             raise self.error
-        self.timer_questions.append({"group": group, **wanted})
-        key = wanted["key"]
         if key:
             items = [each for each in self.timers if key in (each.unique_key, each.keys)]
             return TimerPage(items=tuple(items), looked=len(items))
-        begin = int(wanted["after"] or 0)
+        begin = int(after or 0)
         looked = self.timers[begin : begin + self.timer_page]
         end = begin + len(looked)
-        from_ms, to_ms = wanted["from_ms"] or 0, wanted["to_ms"] or 1 << 60
         items = [
             each
             for each in looked
             if each.standing is TimerStanding.WAITING
-            and wanted["topic"] in ("", each.topic)
-            and from_ms <= each.due_ms < to_ms
+            and topic in ("", each.topic)
+            and (from_ms or 0) <= each.due_ms < (to_ms or 1 << 60)
         ]
         return TimerPage(items=tuple(items), next=str(end) if end < len(self.timers) else None, looked=len(looked))
 
