@@ -23,6 +23,7 @@ from remoting.timer_names import ENQUEUE_MS as ENQUEUE_MS
 from remoting.timer_names import LEG_MS as LEG_MS
 from remoting.timer_names import OUT_MS as OUT_MS
 from remoting.timer_names import PLACE as PLACE
+from remoting.timer_names import RECALLED_BY as RECALLED_BY
 from remoting.timer_names import ROLL_TIMES as ROLL_TIMES
 from remoting.timer_names import SLOT_MS as SLOT_MS
 

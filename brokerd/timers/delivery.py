@@ -73,6 +73,7 @@ class Delivery:
         settings: TimerSettings,
     ) -> None:
         self.counters = TimerCounters()
+        self.appended: Callable[[Batch], None] = lambda batch: None  # whoever counts what waits replaces it
         self._log = record_log
         self._journal = journal
         self._table = batches.table
@@ -254,6 +255,7 @@ class Delivery:
             self._pace.pause()
             return False
         self._count(batch, now_ms)
+        self.appended(batch)
         self._pace.appended(end_offset, len(batch.offsets), batch.size_bytes)
         return True
 
@@ -268,7 +270,7 @@ class Delivery:
         if smaller != draft:
             batch.drafts = [smaller]
         else:
-            log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+            self._batches.note_aside(offset, error)
             batch.set_aside(offset)
         return self._append(batch, now_ms)
 

@@ -32,6 +32,10 @@ class Done(NamedTuple):
         """Whether the timer with that key, which was appended, is done."""
         return key <= self.cursor or any(key.offset < fence.before and key <= fence.key for fence in self.fences)
 
+    def went_back(self, since: Done) -> bool:
+        """Whether the cursor was set back since it was so: timers may wait that are due before what had passed then."""
+        return self.cursor < since.cursor or (bool(self.fences) and self.fences[-1] not in since.fences)
+
     def passed(self, to: Key) -> Done:
         """With a cursor there, if it was not further."""
         cursor = max(self.cursor, to)

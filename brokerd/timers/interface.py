@@ -16,6 +16,7 @@ class Recalled(NamedTuple):
     unique_key: str
     place: int  # the queue offset of its first record in the timer topic: what the answer to its send said
     due_ms: int  # as that record has it (TIMER_DUE_MS)
+    by: str = ""  # who takes it back, where that is known
 
 
 class Timers(Protocol):

@@ -11,7 +11,7 @@ Nothing moves the cursor past a timer that was appended and is not dispatched ye
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,8 +25,9 @@ from brokerd.timers.batch import MAX_RECALLED, Batches
 from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
+from brokerd.timers.counting import Known, TimerCounting
 from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
-from brokerd.timers.delivery import Delivery, TimerCounters, Times
+from brokerd.timers.delivery import LATE_BOUNDS_S, Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.source import Delivered
@@ -39,12 +40,16 @@ from brokerd.timers.takeover import TimerTakeover
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
+from remoting.facts.timers import AsideTimer, RecallOutcome, TopicTimers
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import decode_record
 
 log = logging.getLogger(__name__)
 
 KEY_BITS: Final = 256
+MAX_ASIDE_TOLD: Final = 50
+MAX_REASON: Final = 300
+LATE_BOUNDS_MS: Final = tuple(round(bound_s * 1000) for bound_s in LATE_BOUNDS_S)
 _DOUBTED: Final = (
     "timers do not believe this machine's clock, which says %d ms since 1970: by what it said before, the log's last message and "
     "other machines it is %d. Set the clock right; or wait, if it is: it is believed after a minute, or at once when controllers "
@@ -118,6 +123,8 @@ class TimerService:
         self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
+        self.counting = TimerCounting(record_log, self._known)
+        self._delivery.appended = self.counting.delivered
 
     # ---- interface.Timers
 
@@ -211,6 +218,7 @@ class TimerService:
         self._journal.truncated(end_offset)
         self._far.truncated(self._log.queue_range(TIMER_TOPIC, 0)[1])
         self._delivery.truncated()
+        self.counting.truncated()
 
     def rolled(self) -> None:
         self._journal.want_snapshot()
@@ -275,9 +283,26 @@ class TimerService:
             lost=counters.lost,
             doubted_ms=self._around.wall_ms() - self.now_ms() if self._is_leading else 0,
             fences=len(self.table.done.fences),
+            uncounted=self.counting.uncounted,
+            late_bounds_ms=LATE_BOUNDS_MS,
+            late_counts=tuple(counters.late_s.counts),
+            set_aside=tuple(
+                AsideTimer(offset=offset, reason=self._batches.reason_of(offset)[:MAX_REASON])
+                for offset in sorted(self.table.aside)[:MAX_ASIDE_TOLD]
+            ),
         )
 
+    def waiting_by_topic(self) -> Iterator[TopicTimers]:
+        """How many wait for each topic, in steps."""
+        counts, now_ms = self.counting.counts, self.now_ms()
+        for topic in sorted(counts.topics()):
+            if counts.of_topic(topic):
+                yield counts.show(topic, now_ms)
+
     # ---- inside
+
+    def _known(self) -> Known | None:
+        return None if self._journal.is_being_read else Known(self.table.done, self.table.places)
 
     def _steady_ms(self) -> int:
         return int(self._scheduler.time() * 1000)
@@ -293,6 +318,14 @@ class TimerService:
     def _scan_on(self) -> None:
         self._is_scanning = False
         self._scan()
+
+    def standing(self, timer: Recalled) -> RecallOutcome:
+        """What would become of its recall, as far as that can be said before: RECALLED unless it makes no sense."""
+        if timer.place in self.table.places:
+            return RecallOutcome.RECALLED_BEFORE
+        if not self.is_pending(timer.place, timer.due_ms):
+            return RecallOutcome.DELIVERED
+        return RecallOutcome.RECALLED if self._is_there(timer) else RecallOutcome.MISSING
 
     def _check_pending(self, timer: Recalled) -> None:
         """Raises RequestError for a timer that cannot be taken back."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import RECALL, SLOT_MS, START, encode_code, key_of, kind_of, slot_of
+from brokerd.timers.codes import RECALL, SLOT_MS, encode_code, key_of, kind_of, slot_of
 from brokerd.timers.done import Done
 from brokerd.timers.rolling import Wait
 
@@ -94,17 +94,17 @@ class SlotLimit:
         self._taken: deque[_Taken] = deque()
         self._ahead: Counter[int] = Counter()  # of what is taken and has no leg
         self._counted: int | None = None  # entries below that queue offset are; None: there was no limit
-        self._passed = START  # the cursor when it was looked at last
+        self._seen = self._done()  # when it was looked at last
 
     @property
     def is_set(self) -> bool:
         """Whether there is a limit."""
         is_set = self._most() > 0
         if self._counted is not None:
-            cursor = self._done().cursor
-            if not is_set or cursor < self._passed:  # seconds that were over are ahead once more
+            done = self._done()
+            if not is_set or done.went_back(self._seen):  # seconds that were over are ahead once more
                 self.begin()
-            self._passed = cursor
+            self._seen = done
         return is_set
 
     @property

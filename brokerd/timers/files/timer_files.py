@@ -21,7 +21,7 @@ from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import BLANK_SIZE
-from brokerd.timers.codes import RECALL, Key, due_of, kind_of
+from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, kind_of
 from brokerd.timers.done import Done, Fence
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
@@ -112,6 +112,21 @@ class TimerFiles:
     def pending_messages(self) -> int:
         """How many messages wait in the files; those of the cursor's second count until it is over, and recalled ones count."""
         return self._pending.messages
+
+    @property
+    def durable_position(self) -> int:
+        """Up to which position the timer log is on disk."""
+        return self._durable.end
+
+    @property
+    def span_ms(self) -> int:
+        """For how long the slots of the wheel reach."""
+        return self._pending.shape.slots * SLOT_MS
+
+    def look(self) -> TimerReads:
+        """For who looks at timers beside their delivery: a question of his own. He holds `times_begun_again` against what it was
+        before, and may miss what comes in the meantime."""
+        return TimerReads(self._pending.wheel, self._pending.log)
 
     # -- following the queue -----------------------------------------------------------------------------------------------
 
