@@ -14,6 +14,7 @@ import logging
 import random
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from brokerd.cluster.access_copy import AccessCopy, AccessFollower
 from brokerd.cluster.directory import Directory
@@ -190,6 +191,7 @@ class Broker:
             replica.add_damage_listener(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
             store.position_holders.append(replica.held_offset)
             store.expected_holders.append(replica.expected_offset)
+            environment = replace(environment, other_clocks_ms=replica.witnesses_ms)
             core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
         except CorruptedFile:
             store.abandon()

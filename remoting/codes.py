@@ -169,6 +169,8 @@ PLACEMENTS_CHANGED = 12021
 TOPIC_PLACEMENT = 12022
 HANDOVER_PASSED = 12030
 OPEN_GATE = 12031
+FIND_TIMERS = 12040
+RECALL_TIMERS = 12041
 
 # The names of the requests, by their codes: all that is defined above
 REQUESTS: Final[Mapping[int, str]] = {code: name for name, code in tuple(vars().items()) if name.isupper()}

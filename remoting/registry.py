@@ -215,6 +215,8 @@ _TABLE: Final = (
     Row(codes.TOPIC_PLACEMENT, By.CONTROLLER, fields(GET, topic="topic")),
     Row(codes.HANDOVER_PASSED, By.MASTER, demands.COMPONENT),
     Row(codes.OPEN_GATE, By.MASTER, CHANGE_CLUSTER),
+    Row(codes.FIND_TIMERS, By.MASTER, READ_CLUSTER),
+    Row(codes.RECALL_TIMERS, By.MASTER, CHANGE_CLUSTER),
 )
 ROWS: Final[Mapping[int, Row]] = {row.code: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a code has two rows"

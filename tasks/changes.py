@@ -43,16 +43,33 @@ class ChangeFailed(Exception):
         self.code = code
 
 
+class Stopped(Exception):
+    """Somebody asked for the end of the change; `result` says what was made until then."""
+
+    def __init__(self, result: dict[str, Any]) -> None:
+        super().__init__("stopped")
+        self.result = result
+
+
+class GoOnLater(Exception):
+    """The change is longer than one task may be; its place is stored, and another task goes on."""
+
+
 @dataclass(slots=True)
 class Change:
-    """One change at work: whom to ask, whom to tell, and the clock."""
+    """One change at work: whom to ask, whom to tell, and the clock.
+
+    A long one stores its `place` with `tell_place`, which says whether it is to end (`Stopped`).
+    """
 
     client: AdminClient
     parameters: Mapping[str, Any]
     tell_node: Callable[[str, str, str], None]
-    tell_progress: Callable[[int, int | None, str], None]
+    tell_progress: Callable[[int, int | None, str], object]
     now_s: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
+    place: Any = None  # where somebody stopped who worked at it before
+    tell_place: Callable[[int, int | None, str, Any], bool] = lambda done, total, text, place: False
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
 
     def record(self, outcomes: Iterable[NodeOutcome]) -> None:

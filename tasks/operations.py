@@ -18,10 +18,11 @@ from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
 from tasks.app import GRACE_S, OPERATION_SOFT_LIMIT_S, app
-from tasks.changes import CHANGES, Change, ChangeFailed, error_code
+from tasks.changes import CHANGES, Change, ChangeFailed, GoOnLater, Stopped, error_code
 from tasks.claims import claims
 from tasks.controller_changes import CONTROLLER_CHANGES
 from tasks.refresh import ask_for_refresh
+from tasks.timer_recalls import TIMER_CHANGES
 from webapp.lifecycle import WorkOver
 from webapp.operations import progress
 from webapp.operations.models import Operation
@@ -29,7 +30,7 @@ from webapp.queue import RUN_OPERATION
 
 log = logging.getLogger(__name__)
 
-KINDS = {**CHANGES, **CONTROLLER_CHANGES}
+KINDS = {**CHANGES, **CONTROLLER_CHANGES, **TIMER_CHANGES}
 
 
 def claim_name(operation_id: object) -> str:
@@ -44,21 +45,28 @@ def run(operation_id: str) -> None:
         if claim is None:
             log.info("operation %s is being carried out by another worker", operation_id)
             return
-        carry_out(operation_id, AdminClient(settings.CONTROLLERS))
+        is_over = carry_out(operation_id, AdminClient(settings.CONTROLLERS))
+    if not is_over:  # if this does not come to the queue, the janitor finds that nobody works at the row
+        run.delay(operation_id)
 
 
-def carry_out(operation_id: str, client: AdminClient) -> None:
-    """Take the row, make the change, write how it ended."""
+def carry_out(operation_id: str, client: AdminClient) -> bool:
+    """Take the row, make the change, write how it ended. False when it is to be gone on with."""
     operation = _take(operation_id)
     if operation is None:
-        return
+        return True
     result: dict[str, Any] = {}
     failure: tuple[str, str] | None = None
     try:
         result = _make(operation, client)
     except WorkOver:
         log.info("operation %s was ended by somebody else", operation_id)
-        return
+        return True
+    except GoOnLater:
+        return False
+    except Stopped as stopped:
+        _cancel(operation, stopped.result)
+        return True
     except ChangeFailed as error:
         failure = (error.code, str(error))
     except LogboomError as error:
@@ -72,6 +80,7 @@ def carry_out(operation_id: str, client: AdminClient) -> None:
     finally:
         ask_for_refresh()
     _end(operation, result, failure)
+    return True
 
 
 def _take(operation_id: str) -> Operation | None:
@@ -85,7 +94,10 @@ def _take(operation_id: str) -> Operation | None:
         if operation.finished:
             log.info("operation %s is over already (%s)", operation_id, operation.state)
             return None
-        log.warning("operation %s lost its worker in the middle; making it again", operation_id)
+        if "place" in operation.progress:
+            log.info("going on with operation %s", operation_id)
+        else:
+            log.warning("operation %s lost its worker in the middle; making it again", operation_id)
         return operation
 
 
@@ -103,8 +115,19 @@ def _make(operation: Operation, client: AdminClient) -> dict[str, Any]:
             operation.parameters,
             tell_node=partial(progress.node, operation.pk),
             tell_progress=lambda done, total, text: progress.report(operation.pk, done=done, total=total, text=text),
+            place=operation.progress.get("place"),
+            tell_place=lambda done, total, text, place: progress.report(
+                operation.pk, done=done, total=total, text=text, place=place
+            ),
         )
     )
+
+
+def _cancel(operation: Operation, result: dict[str, Any]) -> None:
+    try:
+        progress.cancelled(operation.pk, result)
+    except WorkOver as error:
+        log.warning("operation %s ended twice: %s", operation.pk, error)
 
 
 def _end(operation: Operation, result: dict[str, Any], failure: tuple[str, str] | None) -> None:

@@ -123,7 +123,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "history", "messages", "operations", "reports"),
-            *("topics", "transactions"),
+            *("timers", "topics", "transactions"),
             *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],
@@ -132,7 +132,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     ],
     "tasks": [
         ["changes", "claims", "heartbeat_file", "snapshot", "stopping"],
-        ["controller_changes", "heartbeat", "history", "refresh", "spark"],
+        ["controller_changes", "heartbeat", "history", "refresh", "spark", "timer_recalls"],
         ["app", "collector"],
         ["operations", "reports"],
         ["schedule"],

@@ -51,6 +51,17 @@ def count(value: Any) -> str:
 
 
 @register.filter
+def short(value: int) -> str:
+    """A whole number where there is little room: three digits and a unit."""
+    number = float(value)
+    for unit in ("", "k", "M", "G"):
+        if number < 999.5 or unit == "G":
+            break
+        number /= 1000
+    return f"{number:.0f}{unit}" if not unit or number >= 99.95 else f"{number:.3g}{unit}"
+
+
+@register.filter
 def at_least(text: str, lacks: bool) -> str:
     """A number that is the least one, because a part of the sum is not known."""
     return f"at least {text}" if lacks and text != DASH else text

@@ -19,6 +19,7 @@ from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.facts.given_up import GivenUpPage
+from remoting.facts.timers import TimerPage
 from remoting.record.codec import Record
 from webapp.errors import NotFound, Problem, Unavailable
 
@@ -93,6 +94,12 @@ def given_up(group: str, before: int | None, count: int) -> GivenUpPage:
     """Half messages that a broker group gave up, the newest first."""
     with cluster() as client:
         return client.given_up(group, before, count)
+
+
+def find_timers(group: str, **wanted: Any) -> TimerPage:
+    """Timers of a broker group, as `AdminClient.find_timers` finds them."""
+    with cluster() as client:
+        return client.find_timers(group, **wanted)
 
 
 def controller_members() -> dict[str, Any]:

@@ -17,12 +17,13 @@ from webapp.errors import Problem
 from webapp.groups.live import group, group_list
 from webapp.operations.services import Submitted, submit
 from webapp.operations.waiting import wait
+from webapp.timers.live import timers
 from webapp.topics.live import topic, topic_list
 
 Arguments = ParamSpec("Arguments")
 View = Callable[Concatenate[HttpRequest, Arguments], HttpResponse]
 
-LIVE_PARTS = {part.name: part for part in (landing, group, group_list, topic, topic_list)}
+LIVE_PARTS = {part.name: part for part in (landing, group, group_list, timers, topic, topic_list)}
 
 RECEIPT_WAIT_S = 1.5  # most changes are over by then, and the first look at the receipt shows the outcome
 

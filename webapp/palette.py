@@ -16,6 +16,7 @@ PAGES = (
     ("Overview", "landing", "home", "cluster.read"),
     ("Topics", "topics", "topic", "cluster.read"),
     ("Create topic", "topic-create", "plus", "topics.write"),
+    ("Timers", "timers", "hourglass", "cluster.read"),
     ("Consumer groups", "groups", "group", "cluster.read"),
     ("Create consumer group", "group-create", "plus", "groups.write"),
     ("Reports", "reports", "report", "reports.read"),

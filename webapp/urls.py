@@ -15,6 +15,7 @@ from webapp.messages import views as messages
 from webapp.operations import views as operations
 from webapp.palette import palette
 from webapp.reports import views as reports
+from webapp.timers import views as timers
 from webapp.topics import views as topics
 from webapp.transactions import views as transactions
 
@@ -32,6 +33,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("topics/<name:name>/send", messages.send, name="message-send"),
     path("topics/<name:name>/messages", messages.messages, name="messages"),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.message, name="message"),
+    path("timers/", timers.timers, name="timers"),
+    path("timers/find", timers.find, name="timers-find"),
+    path("timers/recall", timers.recall, name="timers-recall"),
     path("transactions/", transactions.transactions, name="transactions"),
     path("transactions/decide", transactions.decide, name="transaction-decide"),
     path("groups/", groups.groups, name="groups"),

@@ -28,6 +28,7 @@ from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.followers import Reader
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
 from brokerd.timers.files.source import StoreSource
@@ -90,12 +91,9 @@ class BrokerCore:
         self.code_rules = settings.code_rules
         self.replica = replica
         self.counters = Counters(Statistics(scheduler.time()))
-        timer_files = [each for each in store.followers if isinstance(each, TimerFiles)]
+        self.timer_files = timer_files = [each for each in store.followers if isinstance(each, TimerFiles)]
         # Who asks for a key waits for the index, and for nothing else.
-        self.background, self._timer_files = (
-            Background(followers, lambda: store.dispatch_offset, scheduler, environment.cpu_s, self._follower_failed)
-            for followers in ([each for each in store.followers if each not in timer_files], timer_files)
-        )
+        self.background = self._background([each for each in store.followers if each not in timer_files], environment)
         self.retry_counters = RetryCounters()
         self.appends = Appends(store, replica, log.request_flush)
         self.record_log = record_log = StoreRecordLog(
@@ -109,6 +107,7 @@ class BrokerCore:
         )
         self._residents: tuple[Resident, ...] = residents
         self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers, self.tiers = residents
+        self._timer_readers = self._background([*timer_files, self.timers.counting], environment)
         rules = SendRules(self.metadata.topic, identity.cluster, settings.delays)
         self.sender = MessageSender(store, self.appends, rules, self.counters, self.transactions, self.timed)
         self._deleted_topics = DeletedTopics(store, self.metadata.tables, self.counters.statistics)
@@ -146,7 +145,7 @@ class BrokerCore:
     def close(self) -> None:
         """Commit what is pending, tell who waits, and stop the timers. The store is closed by its owner, later."""
         self.background.close()
-        self._timer_files.close()
+        self._timer_readers.close()
         self._watermarks.step_down()
         for resident in reversed(self._residents):
             resident.close()
@@ -193,9 +192,18 @@ class BrokerCore:
             self._wake_followers()
             self._confirmed(self.replica.confirm_offset)  # one call reads back one chunk at most
 
+    def _background(self, readers: Sequence[Reader], environment: Environment) -> Background:
+        return Background(
+            readers,
+            lambda: self.store.dispatch_offset,
+            environment.scheduler,
+            environment.cpu_s,
+            self._follower_failed,
+        )
+
     def _wake_followers(self) -> None:
         self.background.wake()
-        self._timer_files.wake()
+        self._timer_readers.wake()
 
     def _waits_for_repair(self, error: StorageError) -> bool:
         """Whether dispatch met damage that may be repaired in a moment; then it tries again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -58,7 +58,8 @@ class Tier(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The machine, or its twin: files, times, chance. `cpu_s` is the processor time that this process has used; with the library
-    loops over messages run in C. `random_bits` are for what nobody may guess."""
+    loops over messages run in C. `random_bits` are for what nobody may guess. `other_clocks_ms` is what clocks of other machines
+    say now, None where none tells it."""
 
     disk: Disk
     scheduler: Scheduler
@@ -67,6 +68,7 @@ class Environment:
     cpu_s: Callable[[], float] = lambda: 0.0
     library: Library | None = None
     random_bits: Callable[[int], int] = secrets.randbits
+    other_clocks_ms: Callable[[], Sequence[int] | None] = lambda: None
     tier: Tier | None = None
 
 

@@ -25,6 +25,7 @@ from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
 from brokerd.processors.administration.state import StateFigures, StateParts, StateProcessor
+from brokerd.processors.administration.timers import TimerProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -51,6 +52,7 @@ from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.timers.finder import TimerFinder
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
 from remoting.names import TIMER_TOPIC
 
@@ -92,7 +94,18 @@ def build_processors(parts: Parts) -> Processors:
 
     def timer_progress() -> TimerProgress:
         queue_end = core.record_log.queue_range(TIMER_TOPIC, 0)[1]
-        return TimerProgress(core.timers.table.cursor.due_ms, queue_end, core.timers.state().waiting)
+        log_position = next((each.durable_position for each in core.timer_files), 0)
+        return TimerProgress(core.timers.table.cursor.due_ms, log_position, queue_end)
+
+    queries = KeyQueries(store, core.background, scheduler)
+    finder = TimerFinder(
+        core.record_log,
+        next(iter(core.timer_files), None),
+        core.timers.table,
+        lambda: core.timers.window_ms,
+        core.timers.now_ms,
+        scheduler,
+    )
 
     figures = StateFigures(
         dispatched_offset=lambda: store.dispatch_offset,
@@ -101,7 +114,9 @@ def build_processors(parts: Parts) -> Processors:
         transactions=core.transactions.state,
         schedule=schedule,
         timers=core.timers.state,
+        timer_topics=core.timers.waiting_by_topic,
         retention_doubt=lambda: core.store.retention_doubt,
+        timers_doubt=lambda: core.timers.clock_doubt,
         index_lag_bytes=lambda: max(0, core.background.behind_bytes),
         begins_recently=pop.starts.begins_recently,
         suspicion=lambda: store.suspicion.sentence if store.suspicion is not None else "",
@@ -159,7 +174,7 @@ def build_processors(parts: Parts) -> Processors:
         ),
         resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
         relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms),
-        messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
+        messages=MessageProcessor(store, queries),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),
         state=StateProcessor(
@@ -175,7 +190,10 @@ def build_processors(parts: Parts) -> Processors:
         ),
         transactions=TransactionProcessor(core.transactions),
         send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
-        recalls=RecallProcessor(core.timed, metadata.topic, timer_progress, data_version, wall_ms),
+        recalls=RecallProcessor(
+            core.timed, metadata.topic, timer_progress, core.timers.counting.counts, data_version, wall_ms
+        ),
+        timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
     )
 
 

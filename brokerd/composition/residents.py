@@ -33,7 +33,7 @@ from brokerd.timers.files.source import Confirmed
 from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
-from brokerd.timers.service import TimerService
+from brokerd.timers.service import TimerService, Witnesses
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.topics import TransactionTopics
@@ -129,6 +129,7 @@ def make_residents(
             environment.random_bits,
             lambda: settings.retention.value.reserved_time_ms,
             lambda: settings.timers.value.max_per_slot,
+            Witnesses(environment.other_clocks_ms, lambda: store.found_timestamp_ms),
         ),
         settings.timers.value,
         settings.journal,

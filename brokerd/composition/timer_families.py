@@ -11,6 +11,7 @@ _GAUGES: Final = {
     "waiting": "timers that wait, and delete markers among them",
     "near": "of these, what the master has in memory since it is due soon",
     "aside": "timers that cannot be read or stored now, and are tried again",
+    "fences": "times that the clock went back behind what was delivered, and did not get there again",
 }
 _COUNTERS: Final = {
     "delivered": "timers delivered",
@@ -31,6 +32,11 @@ def timer_families(timers: TimerService) -> list[Family]:
             "gauge",
             "for how long the first timer that waits could have been delivered",
         ).add(state.overdue_ms / 1000),
+        Family(
+            "logboom_timers_clock_doubted_seconds",
+            "gauge",
+            "how far this machine's clock is ahead of the time by which timers are kept",
+        ).add(state.doubted_ms / 1000),
         *(
             Family(f"logboom_timers_{name}_total", "counter", help).add(getattr(state, name))
             for name, help in _COUNTERS.items()

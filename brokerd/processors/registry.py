@@ -13,6 +13,7 @@ from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
 from brokerd.processors.administration.state import StateProcessor
+from brokerd.processors.administration.timers import TimerProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -61,6 +62,7 @@ class Processors:
     transactions: TransactionProcessor
     send_back: SendBackProcessor
     recalls: RecallProcessor
+    timers: TimerProcessor
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -131,6 +133,8 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.RECALL_MESSAGE: each(processors.recalls.recall),
         codes.GET_TIMER_CHECK_POINT: each(processors.recalls.check_point),
         codes.GET_TIMER_METRICS: each(processors.recalls.metrics),
+        codes.FIND_TIMERS: each(processors.timers.find),
+        codes.RECALL_TIMERS: each(processors.timers.recall),
         codes.POP_MESSAGE: each(pop.pop),
         codes.PEEK_MESSAGE: each(pop.peek),
         codes.NOTIFICATION: each(pop.notify),

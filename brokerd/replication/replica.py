@@ -300,6 +300,10 @@ class Replica:
         """What clocks of other machines say now."""
         return self._session.other_clocks_ms(self._now_ms())
 
+    def witnesses_ms(self) -> list[int] | None:
+        """The same; None where no other machine is asked for the time."""
+        return self.other_clocks_ms() if self._session.has_other_clocks else None
+
     def held_offset(self) -> int | None:
         """From where on connected replicas of the group still need the log; None without any."""
         mastership = self._driver.machine.mastership

@@ -218,9 +218,15 @@ class NativeKernel:
             _STATE.pack_into(self._terms, 0, _NONE)
         else:
             name = terms.broker_name.encode()
+            now_ms, least_due_ms, window_ms, _ = terms.clock  # it is one time alone
             _TERMS_OF.pack_into(
-                self._terms, 0, *(_KNOWN, *terms.clock, terms.max_ahead_ms, len(name)), terms.key, name, 0
-            )  # fmt: skip
+                self._terms,
+                0,
+                *(_KNOWN, now_ms, least_due_ms, window_ms, terms.max_ahead_ms, len(name)),
+                terms.key,
+                name,
+                0,
+            )
 
     def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
         """Whether the call took the right numbers for so many queues; then they are taken in the run, else guesses are set."""

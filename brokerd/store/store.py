@@ -110,6 +110,7 @@ class MessageStore(StoreReads):
             self.index = KeyIndex(disk, self.commitlog, IndexShape(settings.index_slots, settings.index_items))
             self.followers.append(self.index)
         self.last_timestamp_ms = 0
+        self.found_timestamp_ms = 0  # the last message's when this broker began to append, or started; 0 without one
         self.ended_cleanly = True  # the last run closed its files; known after `load`
         self.gave_up_durable = False  # bytes that had been durable are gone, as the settings said; likewise
         self.suspicion: SuspectEnd | None = None  # the log may lack what was durable; likewise, until that is settled
@@ -137,6 +138,7 @@ class MessageStore(StoreReads):
         ask_first = ask_first and self._suspicion_file.load(0) is None
         found = recover_log(self.commitlog, known, self._settings, clean=clean, ask_first=ask_first)
         end, self.last_timestamp_ms, self.gave_up_durable = found.end, found.last_timestamp_ms, found.gave_up_durable
+        self.found_timestamp_ms = found.last_timestamp_ms
         self._remember(found)
         start = decisions.decide_queues_start(known, self.commitlog.min_offset, end)
         if known is None or not self._recover_queues(start, found.latest, clean=clean):
@@ -391,10 +393,12 @@ class MessageStore(StoreReads):
 
     def _take_queue_offsets(self) -> None:
         self.queue_offsets.rebuild(self.queues.max_offsets())
-        self.last_timestamp_ms = max(self.last_timestamp_ms, self.dispatcher.last_timestamp_ms)
+        found_ms = max(self.found_timestamp_ms, self.dispatcher.last_timestamp_ms)
         for piece in self.dispatcher.undispatched():
             self.queue_offsets.take(piece.entries)
-            self.last_timestamp_ms = max(self.last_timestamp_ms, piece.store_timestamp_ms)
+            found_ms = max(found_ms, piece.store_timestamp_ms)
+        self.found_timestamp_ms = found_ms
+        self.last_timestamp_ms = max(self.last_timestamp_ms, found_ms)
 
     def restart_queue_offsets(self, topic: str, position: int) -> None:
         """The topic was deleted at a position that dispatch has not reached: its queues start again with what the log holds

@@ -87,6 +87,18 @@ class Batches:
         self._metadata = metadata
         self.table = table
         self._window_ms = window_ms
+        self._reasons: dict[int, str] = {}  # of what is set aside
+
+    def note_aside(self, offset: int, error: LogboomError) -> None:
+        """Why the timer at that queue offset is set aside."""
+        if offset not in self._reasons:  # it is tried again and again
+            log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+        self._reasons = {each: reason for each, reason in self._reasons.items() if each in self.table.aside}
+        self._reasons[offset] = str(error)
+
+    def reason_of(self, offset: int) -> str:
+        """Why a timer is set aside; "" when it was by an earlier master, and was not tried again yet."""
+        return self._reasons.get(offset, "")
 
     def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int) -> Batch:
         """Of the first of these entries behind the cursor, which are due, as many as fit; `entries` says how many."""
@@ -189,7 +201,7 @@ class Batches:
             self._add_readable(batch, offset, unit, now_ms, is_promised=is_promised)
         except LogboomError as error:
             if len(self.table.aside) + len(batch.aside) < MAX_ASIDE:
-                log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+                self.note_aside(offset, error)
                 batch.aside.append(offset)
             else:
                 log.error("the timer at queue offset %d is given up, since many are set aside: %s", offset, error)

@@ -59,15 +59,20 @@ class TimedMessages:
         """The draft as it waits; see `rules.to_waiting_draft`. It is to be appended in this turn of the loop."""
         if not rules.may_wait(draft):
             return draft
-        self._timers.recall_key()  # drawn before there is a message whose handle needs it: it is not lost before that is
-        return rules.to_waiting_draft(draft, self._clock())
+        timers = self._timers
+        timers.follow_clock()
+        timers.recall_key()  # drawn before there is a message whose handle needs it: it is not lost before that is
+        clock = rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms, timers.later_ms())
+        return rules.to_waiting_draft(draft, clock)
 
     def terms(self) -> Terms | None:
-        """By what messages wait that are appended in this turn of the loop; None when the general path must see them first."""
-        key = self._timers.drawn_key
-        if key is None or len(self._broker_name.encode()) > MAX_BROKER_NAME_BYTES:
+        """By what messages wait that are appended in this turn of the loop; None when the general path must see them first: it
+        may append, where this is asked while messages are being laid out."""
+        timers, key = self._timers, self._timers.drawn_key
+        if key is None or not timers.is_settled or len(self._broker_name.encode()) > MAX_BROKER_NAME_BYTES:
             return None
-        return Terms(self._clock(), self.max_ahead_ms, key, self._broker_name, self._timers.slot_limit())
+        clock = rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms)
+        return Terms(clock, self.max_ahead_ms, key, self._broker_name, timers.slot_limit())
 
     def check_room(self, draft: Draft, laid_out: int) -> None:
         """Raises FlowControl when too many timers are due in the second of a draft that waits; `laid_out` others are appended
@@ -92,10 +97,6 @@ class TimedMessages:
         if key is None or DELETE_KEY in properties:
             return ""
         return handle_for(topic, self._broker_name, due_ms, unique_key, place.queue_offset, key)
-
-    def _clock(self) -> rules.Clock:
-        timers = self._timers
-        return rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms)
 
     def recall(self, topic: str, handle: str, done: RecallDone) -> None:
         """Take the message back that was sent to this topic and answered with this handle. Raises RequestError for another

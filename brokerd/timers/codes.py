@@ -5,7 +5,7 @@ due and what it is: `due_ms << 2 | kind`. So whoever looks for due timers reads 
 of the queue, derives the same from the log.
 
 A timer's key is when it is due, then its queue offset. Keys say in which order timers are delivered, and a cursor among them what
-was delivered; so what is appended has to be due behind the cursor (`interface.Timers.least_due_ms`).
+was delivered (`done.Done`); so what is appended has to be due behind the cursor (`interface.Timers.least_due_ms`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from remoting.timer_names import ENQUEUE_MS as ENQUEUE_MS
 from remoting.timer_names import LEG_MS as LEG_MS
 from remoting.timer_names import OUT_MS as OUT_MS
 from remoting.timer_names import PLACE as PLACE
+from remoting.timer_names import RECALLED_BY as RECALLED_BY
 from remoting.timer_names import ROLL_TIMES as ROLL_TIMES
 from remoting.timer_names import SLOT_MS as SLOT_MS
 

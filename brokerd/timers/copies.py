@@ -19,6 +19,7 @@ from brokerd.timers.codes import (
     LEG_MS,
     OUT_MS,
     PLACE,
+    RECALLED_BY,
     ROLL_TIMES,
     ROLLED,
     number_of,
@@ -94,6 +95,8 @@ def marker(timer: Recalled, due_ms: int, now_ms: int, host: bytes) -> Draft:
         DUE_MS: str(due_ms),
         PLACE: str(timer.place),
     }
+    if timer.by:
+        properties[RECALLED_BY] = timer.by
     return Draft(TIMER_TOPIC, 0, b"0", encode_properties(properties), now_ms, host)
 
 

@@ -11,11 +11,16 @@ offsets are those of the timer topic's queue:
               are taken back from now on, by clients' markers
     recalled  {v, place, due}: the timer whose first record is at that offset is taken back; it would be due then
     key       {v, key}: what makes handles of recall, in hexadecimal digits
+    fence     {v, to: key, before: offset}
+              The cursor goes back to `to`, since it is that early by the clocks. The timers up to where it was are done with, all
+              the same, if their offsets are below `before`: those are what the log has in front of this record
     snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
-                   ["a", offset], ["k", key]
+                   ["a", offset], ["k", key], ["f", before, due, offset] for each fence, the oldest first
 
 A begin stands in front of what it announces. One who has a log that was cut between them finds that fewer records than announced
 follow the last begin, and knows from that alone which timers are still to be delivered.
+
+A version that knows no fences does not start with a log that has one, and says so: it would take timers for delivered that wait.
 """
 
 from __future__ import annotations
@@ -24,7 +29,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from brokerd.timers.codes import SLOT_MS, START, Key
+from brokerd.timers.codes import SLOT_MS, Key
+from brokerd.timers.done import Done, Fence
 from remoting.errors import CorruptedFile
 
 VERSION: Final = 1
@@ -33,6 +39,7 @@ TIMERS_TOPIC: Final = "rmq_sys_logboom_timers"
 BEGIN: Final = "begin"
 RECALLED: Final = "recalled"
 KEY: Final = "key"
+FENCE: Final = "fence"
 
 _FORGET_EVERY_MS: Final = 60_000
 
@@ -82,6 +89,11 @@ def drawn(key: bytes) -> tuple[str, Any]:
     return KEY, {"v": VERSION, "key": key.hex()}
 
 
+def set_back(to: Key, before: int) -> tuple[str, Any]:
+    """A record."""
+    return FENCE, {"v": VERSION, "to": list(to), "before": before}
+
+
 class FrozenTimers:
     """A `journal.slices.FrozenTable`."""
 
@@ -102,7 +114,7 @@ class TimerTable:
         self.clear()
 
     def clear(self) -> None:
-        self.cursor = START
+        self.done = Done()
         self.taken = 0  # entries up to the cursor, of all there ever were
         self.last: Begin | None = None
         self.last_end = 0  # where its record ends in the log
@@ -110,6 +122,11 @@ class TimerTable:
         self.names: dict[str, int] = {}  # likewise by clients' markers: the slot
         self.aside: set[int] = set()
         self.key: bytes | None = None
+
+    @property
+    def cursor(self) -> Key:
+        """Up to there all timers are done with."""
+        return self.done.cursor
 
     def freeze(self) -> FrozenTimers:
         """The same rows for who reads them in many turns: as of now, whatever changes."""
@@ -129,6 +146,8 @@ class TimerTable:
             self.places[body["place"]] = body["due"]
         elif kind == KEY:
             self.key = bytes.fromhex(body["key"])
+        elif kind == FENCE:
+            self.done = self.done.set_back(Key(*body["to"]), body["before"])
         else:
             raise CorruptedFile(
                 f"the record of timers that ends at {end_offset} of the commitlog is of kind {kind[:40]!r}, which this version "
@@ -147,12 +166,14 @@ class TimerTable:
             yield ["a", offset]
         if self.key is not None:
             yield ["k", self.key.hex()]
+        for fence in self.done.fences:
+            yield ["f", fence.before, *fence.key]
 
     def load_row(self, row: Any) -> None:
         kind, *values = row
         if kind == "c":
             due_ms, offset, self.taken = values
-            self.cursor = Key(due_ms, offset)
+            self.done = Done(Key(due_ms, offset))
         elif kind == "b":
             self.last, self.last_end = begin_of(values[0]), values[1]
         elif kind == "r":
@@ -163,13 +184,16 @@ class TimerTable:
             self.aside.add(values[0])
         elif kind == "k":
             self.key = bytes.fromhex(values[0])
+        elif kind == "f":
+            before, *key = values
+            self.done = self.done._replace(fences=(*self.done.fences, Fence(before, Key(*key))))
         else:
             raise CorruptedFile(f"a snapshot of timers has a row of kind {kind!r}: start the version that wrote it")
 
     def _begin(self, begin: Begin, end_offset: int) -> None:
         before_ms = self.cursor.due_ms
         self.last, self.last_end = begin, end_offset
-        self.cursor = max(self.cursor, begin.to)
+        self.done = self.done.passed(begin.to)
         self.taken += begin.taken
         self.names.update(begin.names)
         self.aside.update(begin.aside)

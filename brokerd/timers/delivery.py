@@ -22,6 +22,7 @@ from brokerd.timers.codes import due_of
 from brokerd.timers.copies import bare
 from brokerd.timers.cursor import BEGIN
 from brokerd.timers.horizon import Horizon
+from brokerd.timers.set_back import SettingBack
 from brokerd.timers.settings import TimerSettings
 from remoting import codes
 from remoting.errors import LogboomError
@@ -72,11 +73,13 @@ class Delivery:
         settings: TimerSettings,
     ) -> None:
         self.counters = TimerCounters()
+        self.appended: Callable[[Batch], None] = lambda batch: None  # whoever counts what waits replaces it
         self._log = record_log
         self._journal = journal
         self._table = batches.table
         self._batches = batches
         self._horizon = horizon
+        self._set_back = SettingBack(record_log, journal, batches.table)
         self._now_ms = times.now_ms
         self._settings = settings
         limit = InFlight(settings.in_flight_messages, settings.in_flight_bytes)
@@ -102,6 +105,7 @@ class Delivery:
         self._aside_at_ms = self._one_by_one = 0
         self._aside_since_ms.clear()
         self._horizon.begin(self._table.cursor)
+        self._set_back.begin()
         # what an earlier master announced goes before anything that clients send to this one
         self._pace.run_soon()
 
@@ -113,12 +117,17 @@ class Delivery:
         """Entries were dispatched, the last at queue offset `end - 1`."""
         if self._pace.is_running:
             self._is_held = False
-            self._horizon.arrived(end, entry_codes, self._table.cursor)
+            self._horizon.arrived(end, entry_codes, self._table.done)
             self._arm()
 
     def truncated(self) -> None:
         if self._pace.is_running:
             self._horizon.begin(self._table.cursor)
+            self._arm()
+
+    def follow_clock(self) -> None:
+        """See `interface.Timers`."""
+        if self._pace.is_running and self._follow(self._now_ms()):
             self._arm()
 
     @property
@@ -157,11 +166,19 @@ class Delivery:
     def _run(self) -> None:
         """One batch at most, and a portion of what is due later."""
         now_ms = self._now_ms()
+        self._follow(now_ms)
         has_more = self._pace.may_append and self._deliver_some(now_ms)
-        if self._horizon.load(now_ms) or has_more:
+        if self._horizon.load(now_ms, self._table.done) or has_more:
             self._pace.run_at(self._pace.now_ms - 1)
         else:
             self._arm()
+
+    def _follow(self, now_ms: int) -> bool:
+        """Whether the cursor was set back, since it is that early."""
+        is_back = self._set_back.look(now_ms)
+        if is_back:
+            self._horizon.begin(self._table.cursor)
+        return is_back
 
     # ---- what
 
@@ -238,6 +255,7 @@ class Delivery:
             self._pace.pause()
             return False
         self._count(batch, now_ms)
+        self.appended(batch)
         self._pace.appended(end_offset, len(batch.offsets), batch.size_bytes)
         return True
 
@@ -252,7 +270,7 @@ class Delivery:
         if smaller != draft:
             batch.drafts = [smaller]
         else:
-            log.warning("the timer at queue offset %d is set aside: %s", offset, error)
+            self._batches.note_aside(offset, error)
             batch.set_aside(offset)
         return self._append(batch, now_ms)
 

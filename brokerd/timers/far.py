@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from brokerd.timers.codes import Key
+from brokerd.timers.done import Done
 
 Found = tuple[int, int]  # code and queue offset of an entry
 
@@ -19,14 +20,13 @@ class Far(Protocol):
 
     def between(self, after: Key, until_ms: int, limit: int) -> Sequence[Found] | None:
         """The first `limit` entries, of any kind, that are due behind `after` and before `until_ms`, in order of their keys; of
-        those with queue offsets below `applied` as it is when they are returned.
+        those with queue offsets below `applied` as it is when they are returned. They may be done with, but for the cursor.
 
         None: that takes further turns of the loop; ask the same again in one of the next.
         """
 
-    def held_queue_offset(self, cursor: Key) -> int:
-        """No entry below that queue offset is due behind the cursor. It may be smaller than it needs to be, and grows with the
-        cursor."""
+    def held_queue_offset(self, done: Done) -> int:
+        """All entries below that queue offset are done with. It may be smaller than it needs to be, and grows with the cursor."""
 
     def step(self) -> bool:
         """Do a portion, of a few milliseconds, of what it is behind; whether there is more, for further turns."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import Key, key_of
+from brokerd.timers.done import Done
 from brokerd.timers.far import Far, Found
 from brokerd.timers.queue_far import QueueFar
 
@@ -68,10 +69,10 @@ class FarTimers:
         behind = [each for each in behind if each[1] >= joint]
         return sorted([*self._found, *behind], key=lambda each: key_of(*each))[:limit]
 
-    def held_queue_offset(self, cursor: Key) -> int:
+    def held_queue_offset(self, done: Done) -> int:
         self._look_back()
-        held = self._files.held_queue_offset(cursor)
-        return held if held < self._files.applied else max(held, self._queue.held_queue_offset(cursor))
+        held = self._files.held_queue_offset(done)
+        return held if held < self._files.applied else max(held, self._queue.held_queue_offset(done))
 
     def step(self) -> bool:
         has_more = self._files.step()

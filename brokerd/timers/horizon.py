@@ -1,6 +1,6 @@
 """What is due soon, kept in memory: loaded from the far timers ahead of its time, and added to by what arrives.
 
-It covers the keys up to `covered`: of these, it has all entries that are not delivered. What is due later waits with the far
+It covers the keys up to `covered`: of these, it has all entries that are not done with. What is due later waits with the far
 ones, and so does the rest of what does not fit.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokerd.timers.codes import START, Key, due_of, key_of
+from brokerd.timers.done import Done
 from brokerd.timers.far import Far, Found
 from brokerd.timers.near import Near
 
@@ -73,14 +74,15 @@ class Horizon:
         """The first ones are done with."""
         self._near.drop(count)
 
-    def arrived(self, end: int, codes: Sequence[int], cursor: Key) -> None:
+    def arrived(self, end: int, codes: Sequence[int], done: Done) -> None:
         """Entries were dispatched, the last at queue offset `end - 1`."""
+        cursor, fences = done
         covered, found, add = self.covered, self._found, self._near.add
         if due_of(min(codes)) > (covered if found is None else max(covered, found.end)).due_ms:
             return  # all are due later than what is here
         for offset, code in enumerate(codes, end - len(codes)):
             if (key := key_of(code, offset)) <= covered:
-                if key > cursor:
+                if key > cursor and not (fences and done.has(key)):
                     add(code, offset)
             elif found is not None and key <= found.end:
                 insort(found.entries, (code, offset), found.loaded, key=_key)
@@ -94,10 +96,10 @@ class Horizon:
             return None
         return self.covered.due_ms - self._near_ms // 2
 
-    def load(self, now_ms: int) -> bool:
+    def load(self, now_ms: int, done: Done) -> bool:
         """Load a portion of what is due within the time ahead; whether there is more, for further turns."""
         if self._found is not None:
-            return self._load_found(self._found)
+            return self._load_found(self._found, done)
         if self._far.step():
             return True
         wants_ms = self.wants_at_ms()
@@ -115,10 +117,11 @@ class Horizon:
         self._found = _Found(list(found), max(end, self.covered), is_all)
         return True
 
-    def _load_found(self, found: _Found) -> bool:
+    def _load_found(self, found: _Found, done: Done) -> bool:
         stop = min(found.loaded + _LOADED_AT_ONCE, len(found.entries))
-        for code, offset in found.entries[found.loaded : stop]:
-            self._near.add(code, offset)
+        for each in found.entries[found.loaded : stop]:
+            if not (done.fences and done.has(key_of(*each))):
+                self._near.add(*each)
         found.loaded = stop
         if stop < len(found.entries):
             self.covered = key_of(*found.entries[stop - 1])

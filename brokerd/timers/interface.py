@@ -16,6 +16,7 @@ class Recalled(NamedTuple):
     unique_key: str
     place: int  # the queue offset of its first record in the timer topic: what the answer to its send said
     due_ms: int  # as that record has it (TIMER_DUE_MS)
+    by: str = ""  # who takes it back, where that is known
 
 
 class Timers(Protocol):
@@ -29,6 +30,17 @@ class Timers(Protocol):
 
     def now_ms(self) -> int:
         """The time by which timers are kept: what is due is delivered when this says so, and a relative delay counts from it."""
+
+    def later_ms(self) -> int:
+        """What time it may be instead, which is not earlier, while that is not settled; else the same."""
+
+    def follow_clock(self) -> None:
+        """To be called before something is stamped: when it turned out to be earlier than the last timer was due that was
+        delivered, what is sent now does not wait for that time again. On the master, else nothing."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is one time alone, and `follow_clock` has nothing to do. Nothing is appended."""
 
     @property
     def least_due_ms(self) -> int:

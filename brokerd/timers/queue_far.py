@@ -14,6 +14,7 @@ from typing import Final
 
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, encode_code, key_of
+from brokerd.timers.done import Done
 from brokerd.timers.far import Found
 
 CHUNK: Final = 4096
@@ -65,14 +66,15 @@ class QueueFar:
         self._search = None
         return [(code, offset) for _, offset, code in sorted(search.found)[:limit]]
 
-    def held_queue_offset(self, cursor: Key) -> int:
+    def held_queue_offset(self, done: Done) -> int:
         held = max(self._held, self._queue_range()[0])
         while held < self._scanned:
             chunk = held // CHUNK
             stop = min((chunk + 1) * CHUNK, self._scanned)
-            if Key(self._last[chunk], stop - 1) > cursor:  # a second may have millions, and all of them are delivered
+            # a second may have millions, and all of them are delivered
+            if Key(self._last[chunk], stop - 1) > done.cursor:
                 codes = [code for _, _, code in self._read(held, stop)]
-                pending = (offset for offset, code in enumerate(codes, held) if key_of(code, offset) > cursor)
+                pending = (offset for offset, code in enumerate(codes, held) if not done.has(key_of(code, offset)))
                 held = next(pending, stop)
                 if held < stop:
                     break

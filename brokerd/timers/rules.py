@@ -52,11 +52,13 @@ _OWN: Final = (DUE_MS, LEG_MS, PLACE, ROLL_TIMES, ENQUEUE_MS, DEQUEUE_MS)
 
 class Clock(NamedTuple):
     """`now_ms` by the clock that timers are kept by; what is appended now has to be due at `least_due_ms` or later, and is
-    appended again on its way when it is due further ahead than `window_ms`."""
+    appended again on its way when it is due further ahead than `window_ms`. While it is not settled what time it is, it may be
+    `later_ms`, too."""
 
     now_ms: int
     least_due_ms: int
     window_ms: int
+    later_ms: int = 0
 
 
 def check_moment(properties: dict[str, str], topic: str, now_ms: int, max_ahead_ms: int) -> None:
@@ -97,10 +99,11 @@ def asks_for_moment(properties: bytes) -> bool:
     return _TIMER in properties and not decode_properties(properties).keys().isdisjoint(ASK)
 
 
-def asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
+def asked_ms(properties: Mapping[str, str], now_ms: int, later_ms: int = 0) -> int | None:
     """When a message wants to be delivered (wall time, ms); None when it does not say, or was delivered before.
 
-    Raises RequestError when what it says is no number.
+    A delay counts from `later_ms`, which it may be as well, if that is ahead by no more than the delay itself: the message never
+    comes early then, and after twice its delay at most. Raises RequestError when what it says is no number.
     """
     if OUT_MS in properties:
         return None
@@ -110,7 +113,8 @@ def asked_ms(properties: Mapping[str, str], now_ms: int) -> int | None:
             number = _number(name, text)
             if name == DELIVER_MS:
                 return number
-            return now_ms + (number * 1000 if name == DELAY_SEC else number)
+            delay_ms = number * 1000 if name == DELAY_SEC else number
+            return (later_ms if 0 < later_ms - now_ms <= delay_ms else now_ms) + delay_ms
     return None
 
 
@@ -128,7 +132,7 @@ def to_waiting_draft(draft: Draft, clock: Clock) -> Draft:
     if not may_wait(draft):
         return draft
     properties = decode_properties(draft.properties)
-    due_ms = asked_ms(properties, clock.now_ms)
+    due_ms = asked_ms(properties, clock.now_ms, clock.later_ms)
     if due_ms is None or due_ms <= clock.now_ms:
         return draft
     wait = wait_until(due_ms, clock)

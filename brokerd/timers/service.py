@@ -11,7 +11,7 @@ Nothing moves the cursor past a timer that was appended and is not dispatched ye
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -25,30 +25,50 @@ from brokerd.timers.batch import MAX_RECALLED, Batches
 from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
+from brokerd.timers.counting import Known, TimerCounting
 from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
-from brokerd.timers.delivery import Delivery, TimerCounters, Times
+from brokerd.timers.delivery import LATE_BOUNDS_S, Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.source import Delivered
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.interface import Recalled
+from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
 from brokerd.timers.takeover import TimerTakeover
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
+from remoting.facts.timers import AsideTimer, RecallOutcome, TopicTimers
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import decode_record
 
 log = logging.getLogger(__name__)
 
 KEY_BITS: Final = 256
+MAX_ASIDE_TOLD: Final = 50
+MAX_REASON: Final = 300
+LATE_BOUNDS_MS: Final = tuple(round(bound_s * 1000) for bound_s in LATE_BOUNDS_S)
+_DOUBTED: Final = (
+    "timers do not believe this machine's clock, which says %d ms since 1970: by what it said before, the log's last message and "
+    "other machines it is %d. Set the clock right; or wait, if it is: it is believed after a minute, or at once when controllers "
+    "on other machines say the same; when they say something else, after an hour"
+)
+
+
+class Witnesses(NamedTuple):
+    """What this machine's wall clock is held against: what clocks of other machines say now, None where none does, and the store
+    time of the last message that the log had when this broker became the master, 0 without one."""
+
+    others_ms: Callable[[], Sequence[int] | None] = lambda: None
+    stored_ms: Callable[[], int] = lambda: 0
 
 
 class Surroundings(NamedTuple):
     """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
-    that nobody may guess, for how long the log keeps a file, and how many timers may be due in one second (0: any number)."""
+    that nobody may guess, for how long the log keeps a file, how many timers may be due in one second (0: any number), and the
+    clock's witnesses."""
 
     metadata: MetadataService
     scheduler: Scheduler
@@ -57,6 +77,7 @@ class Surroundings(NamedTuple):
     random_bits: Callable[[int], int]
     retained_ms: Callable[[], int]
     max_per_slot: Callable[[], int] = lambda: 0
+    witnesses: Witnesses = Witnesses()
 
 
 class TimerService:
@@ -81,6 +102,7 @@ class TimerService:
         self._scheduler = scheduler = surroundings.scheduler
         self._around = surroundings
         self._clock = TimerClock(surroundings.wall_ms(), self._steady_ms())
+        self.clock_doubt = ""  # why timers do not go by this machine's clock; "" = they do
         in_slices = InSlices(self.table.freeze, self.table.begin_again, scheduler)
         self._journal = Journal(record_log, TIMERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
         self._batches = Batches(record_log, surroundings.metadata, self.table, lambda: self.window_ms)
@@ -96,16 +118,35 @@ class TimerService:
             surroundings.max_per_slot,
             partial(record_log.queue_range, TIMER_TOPIC, 0),
             partial(record_log.read_units, TIMER_TOPIC, 0),
-            lambda: self.table.cursor,
+            lambda: self.table.done,
         )
         self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
+        self.counting = TimerCounting(record_log, self._known)
+        self._delivery.appended = self.counting.delivered
 
     # ---- interface.Timers
 
     def now_ms(self) -> int:
-        return self._clock.now_ms(self._around.wall_ms(), self._steady_ms())
+        wall_ms = self._around.wall_ms()
+        now_ms = self._clock.now_ms(wall_ms, self._steady_ms(), self._around.witnesses.others_ms)
+        if self._clock.is_doubting != bool(self.clock_doubt):
+            self.clock_doubt = _DOUBTED % (wall_ms, now_ms) if self._clock.is_doubting else ""
+            log.warning("%s", self.clock_doubt or "timers believe this machine's clock again")
+        return now_ms
+
+    def later_ms(self) -> int:
+        return max(self.now_ms(), self._clock.later_ms(self._around.wall_ms(), self._steady_ms()))
+
+    def follow_clock(self) -> None:
+        if self._is_leading:
+            self._delivery.follow_clock()
+
+    @property
+    def is_settled(self) -> bool:
+        now_ms = self.now_ms()
+        return self.later_ms() <= now_ms and not is_ahead(self.table.cursor, now_ms)
 
     @property
     def least_due_ms(self) -> int:
@@ -135,10 +176,11 @@ class TimerService:
         return self._slots
 
     def is_pending(self, place: int, due_ms: int) -> bool:
-        return Key(due_ms, place) > self.table.cursor and place not in self.table.places
+        return not self.table.done.has(Key(due_ms, place)) and place not in self.table.places
 
     def recall(self, timer: Recalled, done: Callable[[RequestError | None], None]) -> None:
         now_ms = self.now_ms()
+        self.follow_clock()
         due_ms = max(self.least_due_ms, min(timer.due_ms, now_ms + self.window_ms))
         try:
             self._check_pending(timer)
@@ -154,7 +196,7 @@ class TimerService:
     def held_offset(self) -> int | None:
         """Where the first timer begins that may be pending, or what the table is read from."""
         low, end = self._log.queue_range(TIMER_TOPIC, 0)
-        pending = max(low, self._far.held_queue_offset(self.table.cursor))
+        pending = max(low, self._far.held_queue_offset(self.table.done))
         first = min([pending, *self.table.aside, *self._batches.promised()])
         held = self._journal.held_offset()
         if low <= first < end:
@@ -176,6 +218,7 @@ class TimerService:
         self._journal.truncated(end_offset)
         self._far.truncated(self._log.queue_range(TIMER_TOPIC, 0)[1])
         self._delivery.truncated()
+        self.counting.truncated()
 
     def rolled(self) -> None:
         self._journal.want_snapshot()
@@ -191,6 +234,8 @@ class TimerService:
     def lead(self) -> None:
         """Deliver what is due. What this broker appends lies behind the present end of the log."""
         self._is_leading = True
+        witnesses, wall_ms = self._around.witnesses, self._around.wall_ms()
+        self._clock.begin(wall_ms, self._steady_ms(), witnesses.others_ms(), witnesses.stored_ms())
         self._slots.begin()
         self._journal.maintain_when_settled()
         if self._takeover is None:
@@ -200,6 +245,7 @@ class TimerService:
 
     def step_down(self) -> None:
         self._is_leading = False
+        self.clock_doubt = ""
         self._slots.begin()
         if self._takeover is not None:
             self._takeover.stop()
@@ -213,7 +259,7 @@ class TimerService:
         """How far timers are delivered by all that was appended; None while that is read again."""
         if self._journal.is_being_read:
             return None
-        return Delivered(self.table.cursor, self._journal.applied_offset)
+        return Delivered(self.table.done, self._journal.applied_offset)
 
     # ---- for people
 
@@ -235,9 +281,28 @@ class TimerService:
             recalled=counters.recalled,
             failures=counters.failures,
             lost=counters.lost,
+            doubted_ms=self._around.wall_ms() - self.now_ms() if self._is_leading else 0,
+            fences=len(self.table.done.fences),
+            uncounted=self.counting.uncounted,
+            late_bounds_ms=LATE_BOUNDS_MS,
+            late_counts=tuple(counters.late_s.counts),
+            set_aside=tuple(
+                AsideTimer(offset=offset, reason=self._batches.reason_of(offset)[:MAX_REASON])
+                for offset in sorted(self.table.aside)[:MAX_ASIDE_TOLD]
+            ),
         )
 
+    def waiting_by_topic(self) -> Iterator[TopicTimers]:
+        """How many wait for each topic, in steps."""
+        counts, now_ms = self.counting.counts, self.now_ms()
+        for topic in sorted(counts.topics()):
+            if counts.of_topic(topic):
+                yield counts.show(topic, now_ms)
+
     # ---- inside
+
+    def _known(self) -> Known | None:
+        return None if self._journal.is_being_read else Known(self.table.done, self.table.places)
 
     def _steady_ms(self) -> int:
         return int(self._scheduler.time() * 1000)
@@ -253,6 +318,14 @@ class TimerService:
     def _scan_on(self) -> None:
         self._is_scanning = False
         self._scan()
+
+    def standing(self, timer: Recalled) -> RecallOutcome:
+        """What would become of its recall, as far as that can be said before: RECALLED unless it makes no sense."""
+        if timer.place in self.table.places:
+            return RecallOutcome.RECALLED_BEFORE
+        if not self.is_pending(timer.place, timer.due_ms):
+            return RecallOutcome.DELIVERED
+        return RecallOutcome.RECALLED if self._is_there(timer) else RecallOutcome.MISSING
 
     def _check_pending(self, timer: Recalled) -> None:
         """Raises RequestError for a timer that cannot be taken back."""

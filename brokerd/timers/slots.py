@@ -7,7 +7,7 @@ says that it was never appended.
 
 A timer that is farther ahead than the window says in its entry when its first leg ends, so the second in which it is due is
 counted by whoever takes it, and kept until that second. It is known of such seconds what this broker took since it became the
-master.
+master, or since the cursor went back: then all is counted again.
 
 A second takes 4 bytes where others of its quarter of an hour have timers, too.
 """
@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import RECALL, SLOT_MS, Key, encode_code, key_of, kind_of, slot_of
+from brokerd.timers.codes import RECALL, SLOT_MS, encode_code, key_of, kind_of, slot_of
+from brokerd.timers.done import Done
 from brokerd.timers.rolling import Wait
 
 _PAGE_SLOTS: Final = 1024
@@ -71,20 +72,20 @@ class _Taken(NamedTuple):
 
 class SlotLimit:
     """The counts of a master, as far as there is a limit. `queue_range` and `read_units` are of the timer topic's queue, and
-    `cursor()` says what of it was delivered."""
+    `done()` says what of it is done with."""
 
     def __init__(
         self,
         most: Callable[[], int],
         queue_range: Callable[[], tuple[int, int]],
         read_units: Callable[[int, int], Sequence[Unit]],
-        cursor: Callable[[], Key],
+        done: Callable[[], Done],
     ) -> None:
         """`most()` is how many timers may be due in a slot, as it is now; 0: any number."""
         self._most = most
         self._queue_range = queue_range
         self._read_units = read_units
-        self._cursor = cursor
+        self._done = done
         self.begin()
 
     def begin(self) -> None:
@@ -93,15 +94,18 @@ class SlotLimit:
         self._taken: deque[_Taken] = deque()
         self._ahead: Counter[int] = Counter()  # of what is taken and has no leg
         self._counted: int | None = None  # entries below that queue offset are; None: there was no limit
+        self._seen = self._done()  # when it was looked at last
 
     @property
     def is_set(self) -> bool:
         """Whether there is a limit."""
-        if self._most() > 0:
-            return True
+        is_set = self._most() > 0
         if self._counted is not None:
-            self.begin()
-        return False
+            done = self._done()
+            if not is_set or done.went_back(self._seen):  # seconds that were over are ahead once more
+                self.begin()
+            self._seen = done
+        return is_set
 
     @property
     def is_behind(self) -> bool:
@@ -164,12 +168,12 @@ class SlotLimit:
 
     def _add(self, codes: Sequence[int], first: int) -> None:
         """Entries from that queue offset on have these codes."""
-        cursor = self._cursor()
-        delivered = encode_code(cursor.due_ms + 1, 0)
+        done = self._done()
+        passed = encode_code(max((done.cursor, *(fence.key for fence in done.fences))).due_ms + 1, 0)
         pending: Iterable[int] = [
             code
             for offset, code in enumerate(codes, first)
-            if kind_of(code) != RECALL and (code >= delivered or key_of(code, offset) > cursor)
+            if kind_of(code) != RECALL and (code >= passed or not done.has(key_of(code, offset)))
         ]
         for second, count in Counter(((code >> _KIND_BITS) - 1) // SLOT_MS for code in pending).items():
             self._waiting.add(second * SLOT_MS, count)
@@ -185,6 +189,6 @@ class SlotLimit:
             del self._ahead[taken.slot_ms]
 
     def _forget(self) -> None:
-        slot_ms = slot_of(max(1, self._cursor().due_ms))
+        slot_ms = slot_of(max(1, self._done().cursor.due_ms))
         self._waiting.forget_before(slot_ms)
         self._legs.forget_before(slot_ms)

@@ -19,6 +19,7 @@ from brokerd.store.unit import BLANK_SIZE, Unit
 from brokerd.timers.batch import MAX_RECALLED
 from brokerd.timers.codes import MESSAGE, RECALL, Key, due_by, due_of, kind_of
 from brokerd.timers.cursor import BEGIN, Begin, TimerTable, recalled
+from brokerd.timers.done import Done, Fence
 from brokerd.timers.files.original import LeftNote, LeftTimers
 from remoting.errors import LogboomError
 from remoting.names import TIMER_TOPIC
@@ -37,9 +38,17 @@ _RETRY_S: Final = 0.2
 class Survey:
     """What the queue's entries are by what RocketMQ left (pure)."""
 
-    def __init__(self, left: LeftTimers, first: int, is_unfinished_leg: Callable[[int, int], bool]) -> None:
-        """`is_unfinished_leg` looks at the record of that offset and size: whether it is due later than its entry says."""
+    def __init__(
+        self,
+        left: LeftTimers,
+        first: int,
+        is_unfinished_leg: Callable[[int, int], bool],
+        fences: tuple[Fence, ...] = (),
+    ) -> None:
+        """`is_unfinished_leg` looks at the record of that offset and size: whether it is due later than its entry says. What is
+        within the fences we delivered before RocketMQ came."""
         self._left = left
+        self._fenced = Done(fences=fences)
         self._rolled = frozenset(left.rolled)
         self._is_unfinished_leg = is_unfinished_leg
         self.next = first
@@ -52,6 +61,9 @@ class Survey:
         left = self._left
         for offset, (physical_offset, size, code) in enumerate(units, self.next):
             due_ms, is_rolled = due_of(code), physical_offset in self._rolled
+            if self._fenced.has(Key(due_ms, offset)):
+                self._passed += 1
+                continue
             if due_ms > left.read_ms:
                 if is_rolled and kind_of(code) == MESSAGE:
                     self.superseded.append((offset, due_ms))
@@ -107,7 +119,8 @@ class TimerTakeover:
         self._life += 1
 
     def _survey(self, left: LeftTimers) -> Survey:
-        return Survey(left, self._log.queue_range(TIMER_TOPIC, 0)[0], self._is_unfinished_leg)
+        first, fences = self._log.queue_range(TIMER_TOPIC, 0)[0], self._table.done.fences
+        return Survey(left, first, self._is_unfinished_leg, fences)
 
     def _look_on(self, life: int, survey: Survey, then: Callable[[], None]) -> None:
         if life != self._life:

@@ -14,7 +14,8 @@ MAX_BROKER_NAME_BYTES: Final = 255
 
 class Terms(NamedTuple):
     """`key` makes the handles of this broker group, whose name is `broker_name`; what is due more than `max_ahead_ms` ahead is
-    refused, and where `slots` counts, what is due in a second that is full."""
+    refused, and where `slots` counts, what is due in a second that is full. There are terms only while it is settled what time it
+    is, so `clock` has no other."""
 
     clock: Clock
     max_ahead_ms: int

@@ -19,9 +19,10 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
-from remoting.facts.codec import decode
+from remoting.facts.codec import decode, encode
 from remoting.facts.given_up import GivenUpPage
 from remoting.facts.placements import TopicPlacement
+from remoting.facts.timers import Recall, RecallRequest, RecallRequests, Recalls, TimerPage
 from remoting.facts.words import Outcome
 from remoting.frame import Command
 from remoting.group_settings import ORDER_SCOPES, GroupSettings, Setting, attribute_changes, settings_of
@@ -456,6 +457,34 @@ class AdminClient:
         ext = {"topic": topic, "brokerName": source}
         answer = self._ask(self._master(group), codes.OPEN_GATE, ext, timeout_ms=_CHANGE_TIMEOUT_MS)
         return answer.remark != "unchanged"
+
+    # ---- timers
+
+    def find_timers(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        key: str = "",
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        after: str = "",
+        count: int = 100,
+    ) -> TimerPage:
+        """Timers of a broker group that wait, for a topic or any and due in `[from_ms, to_ms)`; `after` is `next` of the page
+        before, which may be empty though more is to come. With a `key` all records of messages that have it as a key or id."""
+        ext = {"topic": topic, "key": key, "after": after, "count": str(count)}
+        ext |= {"fromMs": str(from_ms)} if from_ms is not None else {}
+        ext |= {"toMs": str(to_ms)} if to_ms is not None else {}
+        answer = self._ask(self._master(group), codes.FIND_TIMERS, ext, timeout_ms=_FIND_TIMEOUT_MS)
+        return decode(TimerPage, answer.body)
+
+    def recall_timers(self, group: str, timers: Sequence[RecallRequest], by: str) -> Sequence[Recall]:
+        """Take timers of a broker group back, at most 100; what became of each."""
+        body = encode(RecallRequests(timers=tuple(timers)))
+        ext = {"by": by}
+        answer = self._ask(self._master(group), codes.RECALL_TIMERS, ext, body, timeout_ms=_CHANGE_TIMEOUT_MS)
+        return decode(Recalls, answer.body).timers
 
     # ---- inside
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
+from remoting.facts.timers import AsideTimer, TopicTimers
 from remoting.facts.words import BrokerRole, GroupStart
 
 
@@ -198,6 +199,12 @@ class ScheduleState:
 class TimerState:
     """Timers. The last delivery was `last_late_ms` late, -1 before the first. `overdue_ms`: for how long one that still waits
     could have been delivered; `near` are in memory, `aside` cannot be read or stored now. Both are 0 where nothing is delivered.
+    The machine's clock is `doubted_ms` ahead of the time that timers are kept by; `fences`: so often it went back behind what was
+    delivered, and did not get there again.
+
+    `topics` says how many wait for which topic; of the queue's newest entries, `uncounted` are not in it yet. `late_counts` of
+    those that were delivered were not later than an upper bound, but later than the one before; the last: later than all.
+    `set_aside` are the first of those.
     """
 
     waiting: int = 0
@@ -210,6 +217,13 @@ class TimerState:
     recalled: int = 0
     failures: int = 0
     lost: int = 0
+    doubted_ms: int = 0
+    fences: int = 0
+    uncounted: int = 0
+    topics: tuple[TopicTimers, ...] = ()
+    late_bounds_ms: tuple[int, ...] = ()
+    late_counts: tuple[int, ...] = ()
+    set_aside: tuple[AsideTimer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

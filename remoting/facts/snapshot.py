@@ -13,6 +13,7 @@ from typing import Final
 from remoting.facts.broker_state import EpochState, GateState, MemberState, WaitingMessageGroup
 from remoting.facts.history import HistoryEntry
 from remoting.facts.placements import TopicPlacement
+from remoting.facts.timers import AsideTimer, TopicTimers
 from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind, Health, Severity, TopicKind
 from remoting.names import is_dead_letter_topic, is_retry_topic
 
@@ -215,6 +216,42 @@ class Delays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """Messages that wait for a moment of their own. `waiting` counts delete markers, too; `topics` does not, and not the newest
+    `uncounted` entries. `late`: one that is due still waits. The rest is as in the broker's state."""
+
+    waiting: int
+    near: int | None = None
+    aside: int | None = None
+    overdue_ms: int | None = None
+    last_late_ms: int | None = None
+    late: bool = False
+    delivered: int | None = None
+    rolled: int | None = None
+    recalled: int | None = None
+    failures: int | None = None
+    lost: int | None = None
+    uncounted: int | None = None
+    topics: tuple[TopicTimers, ...] = ()
+    late_bounds_ms: tuple[int, ...] = ()
+    late_counts: tuple[int, ...] = ()
+    set_aside: tuple[AsideTimer, ...] = ()
+
+    @property
+    def counted(self) -> int:
+        """Those in `topics`."""
+        return sum(each.waiting for each in self.topics)
+
+    @property
+    def overdue(self) -> int:
+        """Those that could have been delivered for a minute or longer."""
+        return sum(each.overdue for each in self.topics)
+
+    def of_topic(self, name: str) -> TopicTimers | None:
+        return next((each for each in self.topics if each.topic == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyIndex:
     """The index of keys. `behind`: it lacks more than a burst leaves."""
 
@@ -224,7 +261,7 @@ class KeyIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A broker group. `quorum`, `transactions`, `delays` and `index` are the master's, None when it does not answer."""
+    """A broker group. `quorum`, `transactions`, `delays`, `timers` and `index` are the master's, None when it does not answer."""
 
     cluster: str
     name: str
@@ -237,6 +274,7 @@ class Group:
     weaknesses: tuple[str, ...] = ()
     transactions: Transactions | None = None
     delays: Delays | None = None
+    timers: Timers | None = None
     index: KeyIndex | None = None
     replicas: tuple[Replica, ...] = ()
 

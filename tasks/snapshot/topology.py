@@ -21,7 +21,7 @@ from remoting.facts.snapshot import (
 )
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind
 from tasks.snapshot.inputs import Look, known, shown
-from tasks.snapshot.waiting import delays, index, transactions
+from tasks.snapshot.waiting import delays, index, timers, transactions
 
 _SHOWN: Final = {BrokerRole.PROMOTING: BrokerRole.FENCED}  # until it serves, pages need no other word
 _NOT_KNOWN: Final = "unknown: no controller answers"
@@ -107,6 +107,7 @@ def _group(group: GroupView, look: Look, before: Group | None) -> Group:
         weaknesses=tuple(sorted({each for state in states.values() for each in state.weaknesses})),
         transactions=transactions(master.transactions) if master is not None else None,
         delays=delays(master.schedule) if master is not None else None,
+        timers=timers(master.timers) if master is not None else None,
         index=index(master.index_lag_bytes) if master is not None else None,
         replicas=tuple(_with_gaps(replicas, master)),
     )

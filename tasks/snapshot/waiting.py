@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from remoting.facts.broker_state import ScheduleState, TransactionState
-from remoting.facts.snapshot import DelayLevel, Delays, KeyIndex, Transactions
+from remoting.facts.broker_state import ScheduleState, TimerState, TransactionState
+from remoting.facts.snapshot import DelayLevel, Delays, KeyIndex, Timers, Transactions
 from tasks.snapshot.inputs import known, shown
 
 LATE_MS = 5_000
@@ -35,6 +35,10 @@ def delays(told: ScheduleState | None) -> Delays | None:
         late=max(told.last_late_ms if is_news else 0, told.overdue_ms) > LATE_MS,
         levels=tuple(shown(DelayLevel, each) for each in told.levels),
     )
+
+
+def timers(told: TimerState | None) -> Timers | None:
+    return None if told is None else shown(Timers, told, late=told.overdue_ms > LATE_MS)
 
 
 def index(lag_bytes: int) -> KeyIndex | None:

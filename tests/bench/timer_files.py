@@ -22,6 +22,7 @@ from typing import Final
 
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import MESSAGE, Key, encode_code, key_of
+from brokerd.timers.done import Done
 from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_files import TimerFiles
 from remoting.disk import LocalDisk
@@ -70,7 +71,7 @@ class ComputedQueue:
 
 def _open(directory: Path, queue: ComputedQueue) -> TimerFiles:
     files = TimerFiles(LocalDisk(directory), queue)
-    files.delivered = lambda: Delivered(Key(_NOW_MS, -1), 0)
+    files.delivered = lambda: Delivered(Done(Key(_NOW_MS, -1)), 0)
     return files
 
 
@@ -111,7 +112,7 @@ def _start(directory: Path, queue: ComputedQueue) -> None:
     _ask(files, "due within the first minute", Key(_NOW_MS, -1), _NOW_MS + 60_000)
     _ask(files, "due in the busy second", Key(_BUSY_MS, 1 << 40), _BUSY_MS + 1_001)
     began_s = time.monotonic()
-    held = files.held_queue_offset(Key(_NOW_MS, -1))
+    held = files.held_queue_offset(Done(Key(_NOW_MS, -1)))
     _say(f"what is held: from {held:,} on", f"{(time.monotonic() - began_s) * 1000:.1f} ms")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import zlib
 
+from remoting.facts.timers import TimerItem, TimerStanding
 from remoting.record.layout import SYS_COMPRESSED
-from tests.browser.untidy import TOPIC, USER
+from tests.browser.untidy import OFFSET, TOPIC, USER
 from tests.web.fakes import FakeAccess, FakeCluster
 
 CLIENT_USER = USER[:64]  # the longest there is
@@ -37,6 +38,23 @@ class SeededCluster(FakeCluster):
                     "UNIQ_KEY": "A" * 64,
                 }
                 self.store(TOPIC, 0, b"x" * 3000, properties)
+            self.timers.extend(
+                TimerItem(
+                    offset=OFFSET + number,
+                    place=OFFSET,
+                    standing=TimerStanding.WAITING,
+                    topic=TOPIC,
+                    queue_id=3,
+                    unique_key="A" * 64,
+                    due_ms=1_790_000_000_000,
+                    stored_ms=1_780_000_000_000,
+                    born_ms=1_780_000_000_000,
+                    size=4_000_000,
+                    keys="k" * 300,
+                    rolls=12,
+                )
+                for number in range(20)
+            )
 
 
 class SeededAccess(FakeAccess):

@@ -23,9 +23,11 @@ from remoting.facts.snapshot import (
     Reason,
     Replica,
     Spark,
+    Timers,
     Topic,
     Verdict,
 )
+from remoting.facts.timers import AsideTimer, TopicTimers
 from remoting.facts.words import BrokerRole, Health, Severity
 from remoting.group_settings import MOST_INVISIBLE_MS
 from tests.support.documents import document
@@ -119,6 +121,21 @@ _missing = tuple(
     MissingCopy(broker_id=number, reason=SENTENCE, stalls=number == 3, since_ms=1_790_000_000_000)
     for number in (3, 4, 5)
 )
+_TIMERS = Timers(
+    waiting=LARGE,
+    near=1_000_000,
+    aside=1,
+    overdue_ms=500_000_000,
+    late=True,
+    delivered=LARGE,
+    topics=tuple(
+        TopicTimers(topic=name, waiting=OFFSET, overdue=OFFSET, since_ms=1_790_000_040_000, ahead=(OFFSET,) * 13)
+        for name in (TOPIC, named("second"))
+    ),
+    late_bounds_ms=(2, 10),
+    late_counts=(OFFSET, 9, 1),
+    set_aside=(AsideTimer(offset=OFFSET, reason=SENTENCE),),
+)
 UNTIDY: ClusterSnapshot = replace(
     HEALTHY,
     verdict=Verdict(
@@ -136,6 +153,7 @@ UNTIDY: ClusterSnapshot = replace(
             weaknesses=(SENTENCE,),
             quorum=Quorum(kind="controllers", copies=1, wanted_copies=5, min_copies=2, refused=True, missing=_missing),
             replicas=tuple(_replica(number) for number in range(1, 6)),
+            timers=_TIMERS,
         ),
         HEALTHY.groups[0],
         Group(cluster=CLUSTER, name=named("fixed")),

@@ -43,9 +43,10 @@ from brokerd.store.unit import Unit
 from brokerd.tiers.service import TIERS_TOPIC
 from brokerd.tiers.table import TierTable, changed
 from brokerd.timers.codes import DUE_MS, LEG_MS, key_of, timer_code
-from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable
+from brokerd.timers.cursor import FENCE, TIMERS_TOPIC, TimerTable
 from brokerd.timers.interface import Recalled
 from brokerd.timers.rolling import leg_before
+from brokerd.timers.set_back import BOUND_MS
 from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC, done_offsets, half_of
@@ -96,7 +97,7 @@ class Replay:
         metadata, pop, transactions = MetadataTables(), PopLedger(), OpenTransactions()
         placements = PlacementTable(Handovers())
         journals: dict[str, Table] = {METADATA_TOPIC: metadata, PLACEMENTS_TOPIC: placements, POP_TOPIC: pop}
-        timers, entries = TimerTable(), []
+        timers, entries, timers_appended = TimerTable(), [], 0
         journals[TIMERS_TOPIC] = timers
         journals[TIERS_TOPIC] = tiers = TierTable()
         waiting = [0] * LEVELS
@@ -107,6 +108,8 @@ class Replay:
                 break
             if record.topic in journals:
                 kind, body, _ = decode_log_record(encoded)
+                if (record.topic, kind) == (TIMERS_TOPIC, FENCE):
+                    assert body["before"] == timers_appended, "the fence knows all that is in front of it"
                 if kind != SNAPSHOT:
                     journals[record.topic].apply(kind, body, after)
             elif record.topic == HALF_TOPIC:
@@ -115,8 +118,10 @@ class Replay:
                 transactions.apply_done(done_offsets(record))
             elif record.topic == SCHEDULE_TOPIC and (dispatched is None or after <= dispatched):
                 waiting[record.queue_id] += 1
-            elif record.topic == TIMER_TOPIC and (dispatched is None or after <= dispatched):
-                entries.append(timer_code(record.properties, record.store_timestamp_ms))
+            elif record.topic == TIMER_TOPIC:
+                timers_appended += 1
+                if dispatched is None or after <= dispatched:
+                    entries.append(timer_code(record.properties, record.store_timestamp_ms))
         done = metadata.offsets.get((SCHEDULE_GROUP, SCHEDULE_TOPIC), {})
         return {
             "metadata": _of_tables(metadata),
@@ -151,8 +156,8 @@ def _of_transactions(table: OpenTransactions) -> State:
 
 
 def _timers(table: TimerTable, entries: Sequence[tuple[int, int]]) -> State:
-    """With the entries (queue offset, code) behind the cursor."""
-    pending = [(offset, code) for offset, code in entries if key_of(code, offset) > table.cursor]
+    """With the entries (queue offset, code) that are not done with."""
+    pending = [(offset, code) for offset, code in entries if not table.done.has(key_of(code, offset))]
     return {"rows": sorted(map(orjson.dumps, table.snapshot_rows())), "pending": pending}
 
 
@@ -266,7 +271,7 @@ class Life:
         self._halves: list[SendOutcome] = []
         self._handles: list[str] = []
         self._timers: list[Recalled] = []
-        self._count = 0
+        self._count = self._set_back = 0
         self._put_topic("T")
         broker.core.metadata.put_group(GroupConfig("g"), lambda _: None)
         broker.turns.run(10)
@@ -275,6 +280,7 @@ class Life:
         what: Sequence[Callable[[], None]] = (
             self._send, self._send, self._send_later, self._begin, self._end, self._end, self._pop, self._finish, self._finish,
             self._commit, self._change_topics, self._place, self._wait, self._set_timer, self._recall, self._upload,
+            self._set_clock_back,
         )  # fmt: skip
         for _ in range(steps):
             self.rng.choice(what)()
@@ -308,6 +314,7 @@ class Life:
     def _set_timer(self) -> None:
         self._count += 1
         timers, record_log = self.broker.core.timers, self.broker.core.record_log
+        timers.follow_clock()
         due_ms = max(timers.least_due_ms, timers.now_ms() + self.rng.choice((200, 900, 3500)))
         leg_ms = leg_before(due_ms, timers.now_ms(), timers.least_due_ms, timers.window_ms)
         key = f"K{self._count}"
@@ -316,6 +323,13 @@ class Life:
         message = Draft(TIMER_TOPIC, 0, b"later", encode_properties(properties), self.broker.turns.wall_ms(), HOST)
         (place,) = record_log.append_placed([message])
         self._timers.append(Recalled("T", key, place.queue_offset, due_ms))
+
+    def _set_clock_back(self) -> None:
+        """At most twice: what waits is so much later."""
+        if self._set_back < 2 and self.broker.core.timers.counters.delivered:
+            self._set_back += 1
+            self.broker.turns.set_wall_clock(-BOUND_MS - 20_000)
+            self.broker.core.timers.follow_clock()
 
     def _recall(self) -> None:
         if self._timers:
@@ -441,6 +455,7 @@ def test_a_master_has_what_it_appended(story: Story) -> None:
     assert len(expected["pop"]["rows"]) > QUEUES
     counters = story.master.core.timers.counters
     assert expected["timers"]["pending"]
+    assert any(b'"f"' in row for row in expected["timers"]["rows"]), "a fence"
     assert min(counters.delivered, counters.rolled, counters.recalled) > 0
 
 

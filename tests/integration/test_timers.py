@@ -7,11 +7,13 @@ import asyncio
 import time
 from collections import Counter
 
+import orjson
 import pytest
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
+from remoting.facts.timers import RecallOutcome, RecallRequest, TimerStanding
 from remoting.frame import Command
 from remoting.record.codec import Record
 from remoting.record.properties import encode_properties
@@ -196,3 +198,29 @@ def test_all_come_once_when_the_master_is_killed_while_they_wait(cluster: Cluste
     records = delivered(cluster, topic, len(wanted) + 1)
     assert keys_of(records) == dict.fromkeys([*wanted, "last"], 1)
     assert never_early(records)
+
+
+def test_timers_are_counted_found_and_recalled_by_hand(cluster: Cluster) -> None:
+    topic = make_topic(cluster, "LaterByHand")
+    moments = {key: ahead_ms(600_000 + number) for number, key in enumerate(("first", "second", "third"))}
+    for key, due_ms in reversed(moments.items()):
+        send(cluster, topic, key, TIMER_DELIVER_MS=due_ms, KEYS=f"order-{key}")
+    group = next(iter(cluster.admin.masters()))
+
+    def counted() -> bool:
+        table = orjson.loads(ask(cluster, codes.GET_TIMER_METRICS, {}).body)
+        return table["timingCount"].get(topic, {}).get("count") == len(moments)
+
+    eventually("all are counted", counted)
+    page = cluster.admin.find_timers(group, topic=topic)
+    assert [(each.unique_key, each.due_ms) for each in page.items] == list(moments.items())
+    (item,) = cluster.admin.find_timers(group, key="order-second").items
+    assert (item.unique_key, item.standing) == ("second", TimerStanding.WAITING)
+    wanted = RecallRequest(topic=topic, unique_key="second", place=item.place, due_ms=item.due_ms)
+    outcomes = [cluster.admin.recall_timers(group, [wanted], "ann")[0].outcome for _ in range(2)]
+    assert outcomes == [RecallOutcome.RECALLED, RecallOutcome.RECALLED_BEFORE]
+    marker, target = sorted(cluster.admin.find_timers(group, key="second").items, key=lambda each: -each.offset)
+    assert (marker.standing, marker.recalled_by, marker.place) == (TimerStanding.MARKER, "ann", target.offset)
+    assert target.standing is TimerStanding.RECALLED
+    range_ms = {"from_ms": moments["second"], "to_ms": moments["third"] + 1}
+    assert [each.unique_key for each in cluster.admin.find_timers(group, topic=topic, **range_ms).items] == ["third"]

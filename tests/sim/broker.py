@@ -228,7 +228,14 @@ class SimBroker(Node):
                 delays=DELAYS,
                 timers=Live(timer_settings(self.world)),
             ),
-            Environment(self.disk, self, self.wall_ms, self.rng, random_bits=self._rng_of_tags.getrandbits),
+            Environment(
+                self.disk,
+                self,
+                self.wall_ms,
+                self.rng,
+                random_bits=self._rng_of_tags.getrandbits,
+                other_clocks_ms=self._other_clocks_ms,
+            ),
         )
         store = open_store(*given, ask_first=ask_first)
         incarnation = next_incarnation(self.disk, random.getrandbits)
@@ -263,6 +270,9 @@ class SimBroker(Node):
         life = self.life
         driver.failure_listeners.append(lambda reason: self.after(0, lambda: self.stop_process(reason)))
         driver.role_listeners.append(lambda role, epoch: self._role_changed(life, role, epoch))
+
+    def _other_clocks_ms(self) -> list[int] | None:
+        return self.session.other_clocks_ms(self.monotonic_ms()) if self.session.has_other_clocks else None
 
     def _make_session(self, store: MessageStore, replicated: StoreReplicatedLog, incarnation: int) -> Session:
         files = IdentityFiles(self.disk, CLUSTER, self.group)

@@ -542,7 +542,11 @@ class SimController(Node):
         connection.expect(command, answer)
         if request.code == codes.CONTROLLER_GET_METADATA_INFO:
             leader = self.node.core.soft_state.leader
-            ext = {"controllerLeaderAddress": name_of(leader or ""), "isLeader": str(self.node.is_serving).lower()}
+            ext = {
+                "controllerLeaderAddress": name_of(leader or ""),
+                "isLeader": str(self.node.is_serving).lower(),
+                "currentTimeMillis": str(self.wall_ms()),
+            }
             connection.respond(command, ext=ext)
             return
 

@@ -55,6 +55,7 @@ MOODS: dict[str, dict[str, float]] = {
         "freeze": 1,
     },
     "memory": {"power of one": 9, "freeze": 1, "all controllers": 1, "lost replies": 1, "reset": 1},
+    "clocks": {"clock at a start": 4, "clock jump": 2, "kill": 2, "crash": 1, "split": 1, "heal": 1},
     "calm": {},
 }
 MOOD_SHARES = {

@@ -1,8 +1,9 @@
 """What must be true of timers: of each append of a master when it is made, and of the log that everybody has at the end.
 
 At each append: nothing is delivered before its time, by the wall clock of the machine and by what its steady clock says of the
-wall clock that the process began with; what is delivered is what waits at the place that it names; and one master delivers in the
-order in which timers are due.
+wall clock that the process began with, or controllers say; nor is it by a clock that was ahead of all others when this broker
+became the master. What is delivered is what waits at the place that it names; and one master delivers in the order in which
+timers are due, but for what is sent after a clock went back.
 
 At the end, of every timer in the log: it was delivered once; or not at all, since it was taken back, or is due later. The log
 alone says what had to be so: the judge knows no cursor.
@@ -17,7 +18,7 @@ import orjson
 
 from brokerd.journal.replay import decode_log_record
 from brokerd.store.log.derive import derive_range
-from brokerd.timers.clock import PATIENCE_MS, SLACK_MS
+from brokerd.timers.clock import AGREES_MS, PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import (
     DELETE_KEY,
     DUE_MS,
@@ -32,9 +33,10 @@ from brokerd.timers.codes import (
     timer_code,
 )
 from brokerd.timers.copies import name_of
-from brokerd.timers.cursor import BEGIN, RECALLED, TIMERS_TOPIC
+from brokerd.timers.cursor import BEGIN, FENCE, RECALLED, TIMERS_TOPIC
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record
+from remoting.record.fields import store_timestamp_of
 from tests.sim.delays import records_of
 from tests.sim.records import look_at
 from tests.sim.timed import TIMED_TOPIC, Wanted, make_clients
@@ -114,6 +116,9 @@ class Timed:
         entries, copies = _entries(broker), _copies(broker)
         gone = _taken_back(entries, copies, broker).places
         now_ms = _believed_ms(broker)
+        others_ms = min(each.wall_ms() for each in self._cluster.controllers)
+        if now_ms > others_ms + AGREES_MS:  # so it may doubt its clock
+            now_ms = others_ms
         return [
             each.record.body[:20]
             for place, each in _last_ones(entries).items()
@@ -142,10 +147,22 @@ class _Watch:
         self._moves_cursor = (
             False  # what follows was not announced before, when it was due by the clock of another master
         )
+        self._witness = (
+            cluster.world.now_ms,
+            0,
+        )  # when this broker became the master, and the latest time that anybody told then
+        self._controllers_ms = 0  # how far a controller's clock was ahead of the world's, at most
 
     def appended(self, start: int, end: int) -> None:
         """The log has new bytes. Timers are delivered in an append of their own, which begins with what announces them."""
         log = self._broker.core.store.commitlog
+        world = self._cluster.world
+        offsets_ms = (each.wall_ms() - int(world.now_ms) for each in self._cluster.controllers)
+        self._controllers_ms = max(self._controllers_ms, *offsets_ms)
+        epoch = self._broker.driver.machine.master_epoch
+        if epoch != self._epoch:
+            self._epoch, self._last_due_ms = epoch, 0
+            self._witness = world.now_ms, max(self._stored_before_ms(start), self._controllers_ms + int(world.now_ms))
         data = bytes(log.read(start, end - start))
         if TIMERS_TOPIC.encode() not in data:
             return
@@ -159,6 +176,9 @@ class _Watch:
                 if topic == TIMERS_TOPIC:
                     decoded = decode_log_record(read(at, size))
                     self._moves_cursor = decoded.kind == BEGIN and decoded.body["taken"] > 0
+                    if decoded.kind == FENCE:
+                        self._last_due_ms = 0
+                        self._cluster.history.count("timer", "fences")
                 elif topic == TIMED_TOPIC:
                     record = look_at(read(at, size)).record
                     self._look(record, record.property_map())
@@ -166,7 +186,7 @@ class _Watch:
     def _look(self, record: Record, properties: dict[str, str]) -> None:
         require, broker, name = self._cluster.world.require, self._broker, repr(record.body[:20])
         place, due_ms = int(properties[PLACE]), int(properties[DUE_MS])
-        now_ms = _believed_ms(broker)
+        now_ms = self._latest_ms()
         is_on_time = due_ms <= now_ms or not self._moves_cursor
         require(is_on_time, f"{broker.name} delivers {name} at {now_ms}, {due_ms - now_ms} ms early")
         asked = self._wanted.asked.get(record.body)
@@ -192,10 +212,25 @@ class _Watch:
             self._cluster.history.count("timer", "watched")
         self._keep_order(name, due_ms)
 
+    def _stored_before_ms(self, offset: int) -> int:
+        """The store time of the log's last record before that offset."""
+        log, last_ms = self._broker.core.store.commitlog, 0
+        begin = max(log.min_offset, offset - 1 - (offset - 1) % log.segment_size_bytes)
+        while (record := log.record_at(begin)) is not None and begin < offset:
+            last_ms, begin = max(last_ms, store_timestamp_of(record)), begin + len(record)
+        return last_ms
+
+    def _latest_ms(self) -> int:
+        """What time it may be, at the latest, for this process."""
+        now_ms, wall_ms = self._cluster.world.now_ms, self._broker.wall_ms()
+        others_ms = self._controllers_ms + int(now_ms) + SLACK_MS + _RESOLUTION_MS
+        began_ms, witnessed_ms = self._witness
+        if now_ms - began_ms > PATIENCE_MS:
+            return min(wall_ms, max(_believed_ms(self._broker), others_ms))
+        by_witness_ms = witnessed_ms + AGREES_MS + SLACK_MS + int((now_ms - began_ms) / _CLOCKS_DIFFER)
+        return min(wall_ms, max(_believed_ms(self._broker), others_ms), max(by_witness_ms, others_ms))
+
     def _keep_order(self, name: str, due_ms: int) -> None:
-        epoch = self._broker.driver.machine.master_epoch
-        if epoch != self._epoch:
-            self._epoch, self._last_due_ms = epoch, 0
         if self._moves_cursor:
             self._cluster.world.require(
                 due_ms >= self._last_due_ms,

@@ -9,9 +9,10 @@ from brokerd.store.draft import Draft
 from brokerd.timers import batch
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.clock import TimerClock
-from brokerd.timers.codes import START
+from brokerd.timers.codes import START, Key
 from brokerd.timers.cursor import Begin
 from brokerd.timers.delivery import Delivery
+from brokerd.timers.done import Done
 from brokerd.timers.far import Found
 from brokerd.timers.horizon import Horizon
 from brokerd.timers.service import TimerService
@@ -63,9 +64,18 @@ def _moves_past(self: Delivery) -> int | None:
     return 1 << 62
 
 
-def _as_the_wall_says(_self: TimerClock, wall_ms: int, _steady_ms: int) -> int:
+def _as_the_wall_says(_self: TimerClock, wall_ms: int, *_: Any) -> int:
     """A wall clock that somebody sets forward is believed at once."""
     return wall_ms
+
+
+def _no_witness(*_: Any) -> None:
+    """A new master believes its clock, whatever others say."""
+
+
+def _no_fence(self: Done, key: Key) -> bool:
+    """What was delivered before a clock went back is not remembered."""
+    return key <= self.cursor
 
 
 def _says(rule: Any) -> str:
@@ -131,6 +141,8 @@ MUTANTS = (
     _mutant("cursor not recorded", _where_it_was, Batch, "begin", within=20),
     _mutant("cursor past what comes", _moves_past, Delivery, "_may_pass_ms", "processes", within=100),
     _mutant("timers by the wall clock", _as_the_wall_says, TimerClock, "now_ms", "network", within=100),
+    _mutant("no witness of a clock", _no_witness, TimerClock, "begin", "clocks", within=40, first=20),
+    _mutant("no fence behind a clock", _no_fence, Done, "has", "clocks", within=20),
     Mutant(
         "stamps before the cursor",
         "timers",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from brokerd.cluster.routes import BrokerRoute
@@ -18,6 +20,7 @@ from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
 from brokerd.processors.administration.state import StateFigures, StateParts, StateProcessor
+from brokerd.processors.administration.timers import TimerProcessor
 from brokerd.processors.administration.topics import TopicProcessor
 from brokerd.processors.clients.assignments import AssignmentProcessor
 from brokerd.processors.clients.connections import ConnectionProcessor
@@ -42,6 +45,10 @@ from brokerd.replication.roles.effects import Role
 from brokerd.retry.service import RetryCounters, RetryRules, RetryService
 from brokerd.sending.counters import Counters
 from brokerd.store.index.search import Question
+from brokerd.timers.finder import TimerFinder
+from brokerd.timers.queue_far import QueueFar
+from brokerd.timers.service import Surroundings, TimerService
+from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.settings import TransactionSettings
@@ -51,10 +58,11 @@ from remoting.errors import LogboomError, RequestError
 from remoting.facts.broker_state import EpochState, ScrubState, Totals
 from remoting.facts.loop import LoopState
 from remoting.frame import Command
+from remoting.names import TIMER_TOPIC
 from remoting.settings import Live
 from tests.support.memory_log import HOST, MemoryRecordLog
 from tests.support.pop_broker import PopBroker
-from tests.support.timers import StillTimers, timed_messages
+from tests.support.timers import DAY_MS, StillTimers, timed_messages
 from tests.support.turns import Turns
 
 
@@ -198,6 +206,14 @@ class RemotingBroker(PopBroker):
             transaction_topics, check_back, transaction_settings, lambda draft: schedule(draft, DEFAULT_DELAYS)
         )
         self.timers = StillTimers(self.turns.wall_ms)
+        self.timer_service = TimerService(
+            self.log,
+            QueueFar(partial(self.log.queue_range, TIMER_TOPIC, 0), partial(self.log.read_units, TIMER_TOPIC, 0)),
+            Surroundings(
+                self.metadata, self.turns, self.turns.wall_ms, HOST, random.Random(1).getrandbits, lambda: 3 * DAY_MS
+            ),
+            TimerSettings(),
+        )
         ranges: Any = self.log
         self.locks = QueueLocks()
         self.schedule = Deliverer(DEFAULT_DELAYS, self.metadata, self.log, self.turns, self.turns.wall_ms)
@@ -253,9 +269,17 @@ class RemotingBroker(PopBroker):
             RecallProcessor(
                 timed_messages(self.timers),
                 self.metadata.topic,
-                lambda: TimerProgress(self.turns.wall_ms(), 7, 3),
+                lambda: TimerProgress(self.turns.wall_ms(), 9, 7),
+                self.timer_service.counting.counts,
                 version,
                 self.turns.wall_ms,
+            ),
+            TimerProcessor(
+                self.timer_service,
+                TimerFinder(self.log, None, self.timer_service.table, lambda: DAY_MS, self.turns.wall_ms, self.turns),
+                NoIndex(),
+                self.log,
+                self.turns,
             ),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)

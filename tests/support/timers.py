@@ -33,6 +33,16 @@ class StillTimers:
     def drawn_key(self) -> bytes | None:
         return self.key
 
+    def later_ms(self) -> int:
+        return self.wall_ms()
+
+    @property
+    def is_settled(self) -> bool:
+        return True
+
+    def follow_clock(self) -> None:
+        """It is never earlier than what was delivered."""
+
     def recall_key(self) -> bytes | None:
         return self.key
 

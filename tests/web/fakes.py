@@ -38,10 +38,12 @@ from remoting.facts.snapshot import (
     Rates,
     Replica,
     Spark,
+    Timers,
     Topic,
     Transactions,
     Verdict,
 )
+from remoting.facts.timers import AsideTimer, TimerItem, TimerPage, TimerStanding, TopicTimers
 from remoting.facts.words import BrokerRole, ControllerRole, GroupKind, Health, HistoryKind, Outcome
 from remoting.group_settings import GroupSettings, settings_of
 from remoting.record.codec import Record, decode_record, encode_record
@@ -122,9 +124,13 @@ class FakeCluster:
     undecided: ClassVar[Exception | None] = None
     recall_handle: ClassVar[str] = ""  # of what is sent
     error: ClassVar[Exception | None] = None
+    timers: ClassVar[list[TimerItem]] = []
+    timer_page: ClassVar[int] = 100  # so many are looked at for one request
 
     @classmethod
     def clear(cls) -> None:
+        cls.timers.clear()
+        cls.timer_page = 100
         cls.topics.clear()
         cls.types.clear()
         cls.settings.clear()
@@ -251,6 +257,35 @@ class FakeCluster:
         found = [each for each in GIVEN_UP if before is None or each.offset < before]
         return GivenUpPage(items=tuple(found[:count]), before=found[count].offset + 1 if len(found) > count else None)
 
+    def find_timers(
+        self,
+        group: str,
+        *,
+        topic: str = "",
+        key: str = "",
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        after: str = "",
+        count: int = 100,
+    ) -> TimerPage:
+        """Those that wait, by their offsets; with a key, of every standing."""
+        if self.error is not None:
+            raise self.error
+        if key:
+            items = [each for each in self.timers if key in (each.unique_key, each.keys)]
+            return TimerPage(items=tuple(items), looked=len(items))
+        begin = int(after or 0)
+        looked = self.timers[begin : begin + self.timer_page]
+        end = begin + len(looked)
+        items = [
+            each
+            for each in looked
+            if each.standing is TimerStanding.WAITING
+            and topic in ("", each.topic)
+            and (from_ms or 0) <= each.due_ms < (to_ms or 1 << 60)
+        ]
+        return TimerPage(items=tuple(items), next=str(end) if end < len(self.timers) else None, looked=len(looked))
+
     def controller_members(self) -> dict[str, Any]:
         if self.error is not None:
             raise self.error
@@ -372,6 +407,35 @@ HEALTHY = ClusterSnapshot(
                 committed=40,
                 rolled_back=3,
                 given_up=0,
+            ),
+            timers=Timers(
+                waiting=9,
+                near=2,
+                aside=1,
+                overdue_ms=61_000,
+                last_late_ms=4,
+                late=True,
+                delivered=70,
+                rolled=1,
+                recalled=2,
+                failures=0,
+                lost=0,
+                uncounted=0,
+                topics=(
+                    TopicTimers(
+                        topic="orders",
+                        waiting=7,
+                        overdue=1,
+                        since_ms=1_790_000_040_000,
+                        ahead=(1, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0),
+                    ),
+                    TopicTimers(
+                        topic="", waiting=2, since_ms=1_790_000_040_000, ahead=(0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+                    ),
+                ),
+                late_bounds_ms=(2, 10),
+                late_counts=(60, 9, 1),
+                set_aside=(AsideTimer(offset=4, reason="no intact record starts there"),),
             ),
             delays=Delays(
                 waiting=5,

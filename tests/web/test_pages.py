@@ -88,10 +88,10 @@ def test_post_without_csrf_token_changes_nothing(users: dict[str, User], name: s
 
 READERS = {"landing", "palette", "topics", "topic", "messages", "message", "groups", "group", "reports", "cron-preview"}
 READERS |= {"history", "report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
-READERS |= {"transactions"}
+READERS |= {"transactions", "timers", "timers-find"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
-OPERATORS |= {"client-users", "client-user", "transaction-decide", "topic-open-gate", "group-edit"}
+OPERATORS |= {"client-users", "client-user", "transaction-decide", "topic-open-gate", "group-edit", "timers-recall"}
 
 
 @pytest.mark.parametrize(("name", "address"), pages())
@@ -204,7 +204,7 @@ def test_whatever_was_sent_a_reload_sends_nothing_again(
 def test_the_list_above_has_every_address_that_takes_forms(admin: Client) -> None:
     names = {resolve(address.format(schedule=1, token=1, user=1)).url_name for address, _ in POSTED}
     takers = {name for name, address in pages() if "POST" in admin.options(address)["Allow"]}
-    assert takers - names == {"login", "transaction-decide"}, "they have tests of their own"
+    assert takers - names == {"login", "timers-recall", "transaction-decide"}, "they have tests of their own"
     assert names <= takers
 
 

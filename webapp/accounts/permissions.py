@@ -45,6 +45,7 @@ PERMISSIONS: dict[str, tuple[Role, str]] = {
     "groups.write": (Role.OPERATOR, "create and delete consumer groups"),
     "messages.write": (Role.OPERATOR, "send test messages"),
     "transactions.write": (Role.OPERATOR, "commit and roll back transactions that were given up"),
+    "timers.write": (Role.OPERATOR, "recall messages that wait for their moment"),
     "elections.write": (Role.OPERATOR, "make a replica the master of its group"),
     "reports.write": (Role.OPERATOR, "run, cancel and schedule reports"),
     "access.read": (Role.OPERATOR, "see the users of clients and their permissions"),

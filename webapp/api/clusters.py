@@ -25,6 +25,7 @@ from remoting.facts.snapshot import (
     Rates,
     Replica,
     Scrub,
+    Timers,
     Transactions,
     Verdict,
 )
@@ -135,6 +136,25 @@ class IndexSerializer(FactSerializer):
 
     fact = KeyIndex
     help_texts = told(behind="It lacks more than a burst leaves.")
+
+
+class GroupTimersSerializer(FactSerializer):
+    """Messages that wait for a moment of their own; totals are since the master started. /timers has the rest."""
+
+    fact = Timers
+    hidden = ("topics", "late_bounds_ms", "late_counts", "set_aside")
+    help_texts = told(
+        waiting="Delete markers among them.",
+        near="What the master has in memory, since it is due soon.",
+        aside="What cannot be read or stored now, and is tried again.",
+        overdue_ms="For how long the first could have been delivered.",
+        last_late_ms="How late the last delivery was; null before the first.",
+        rolled="Appended again on their way.",
+        recalled="Were due and had been recalled.",
+        failures="Attempts that were repeated.",
+        lost="Dropped: their topic or group was removed while they waited, or they could not be read for long.",
+        uncounted="Entries that the topics' counts lack so far.",
+    )
 
 
 class GroupSerializer(FactSerializer):

@@ -22,6 +22,7 @@ from webapp.api import (
     openapi,  # noqa: F401  registers the authentication schemes
     operations,
     reports,
+    timers,
     topics,
     transactions,
 )
@@ -67,6 +68,9 @@ urlpatterns = [
     path("topics/<name:name>/messages", messages.MessagesView.as_view()),
     path("topics/<name:name>/messages/by-key", messages.MessagesByKeyView.as_view()),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.MessageView.as_view()),
+    path("timers", timers.TimersView.as_view()),
+    path("timers/found", timers.FoundTimersView.as_view()),
+    path("timers/recall", timers.RecallTimersView.as_view()),
     path("transactions/given-up", transactions.GivenUpView.as_view()),
     path("client-users", access.ClientUsersView.as_view()),
     path("client-users/<str:name>", access.ClientUserView.as_view()),

@@ -13,6 +13,7 @@ from webapp.accounts.permissions import actor_of
 from webapp.errors import Problem
 from webapp.messages import browse
 from webapp.messages.changes import delay_levels
+from webapp.messages.life import life_of
 from webapp.messages.types import DECISIONS, FIELDS, fields_of
 from webapp.operations.services import submit
 from webapp.pages import needs, page, part_or_page, posted, receipt
@@ -57,7 +58,8 @@ def messages(request: HttpRequest, name: str) -> HttpResponse:
 @needs("messages.read")
 def message(request: HttpRequest, name: str, group: str, queue_id: int, offset: int) -> HttpResponse:
     found = browse.one(name, group, queue_id, offset)
-    return page(request, part_or_page(request, "messages/message.html"), {"name": name, "message": found})
+    context = {"name": name, "message": found, "life": life_of(found, name)}
+    return page(request, part_or_page(request, "messages/message.html"), context)
 
 
 @require_http_methods(["GET", "POST"])

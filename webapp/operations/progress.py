@@ -20,10 +20,13 @@ def start(operation_id: UUID | str) -> Operation:
     return lifecycle.move(Operation, operation_id, State.RUNNING)
 
 
-def report(operation_id: UUID | str, *, done: int, total: int | None = None, text: str = "") -> None:
-    """Say how far a running operation is."""
+def report(operation_id: UUID | str, *, done: int, total: int | None = None, text: str = "", place: Any = None) -> bool:
+    """Say how far a running operation is; `place` is where whoever takes it up again goes on. Whether its end was asked for."""
     with lifecycle.changing(Operation, operation_id) as operation:
         operation.progress = {"done": done, "total": total, "text": text[:300]}
+        if place is not None:
+            operation.progress["place"] = place
+    return operation.cancel_requested
 
 
 def node(operation_id: UUID | str, name: str, outcome: Outcome | str, detail: str = "") -> None:
@@ -36,6 +39,11 @@ def node(operation_id: UUID | str, name: str, outcome: Outcome | str, detail: st
 def succeed(operation_id: UUID | str, result: Any = None) -> Operation:
     """The change was made and, where that is possible, read back."""
     return lifecycle.move(Operation, operation_id, State.SUCCEEDED, result=result)
+
+
+def cancelled(operation_id: UUID | str, result: Any = None) -> Operation:
+    """It was ended in the middle because somebody asked for that; `result` says what was made."""
+    return lifecycle.move(Operation, operation_id, State.CANCELLED, result=result)
 
 
 def fail(operation_id: UUID | str, code: str, error: str) -> Operation:

@@ -12,12 +12,13 @@ from webapp.groups import changes as groups
 from webapp.messages import changes as messages
 from webapp.operations.kinds import Kind
 from webapp.reports import changes as reports
+from webapp.timers import changes as timers
 from webapp.topics import changes as topics
 from webapp.transactions import changes as transactions
 
 _EVERY = [
     kind
-    for module in (access, accounts, clusters, controllers, groups, messages, reports, topics, transactions)
+    for module in (access, accounts, clusters, controllers, groups, messages, reports, timers, topics, transactions)
     for kind in vars(module).values()
     if isinstance(kind, Kind)
 ]

@@ -16,6 +16,7 @@ from webapp.accounts.permissions import Actor
 from webapp.live import live
 from webapp.paging import paged, sorted_by
 from webapp.snapshot import Snapshot
+from webapp.timers.horizon import waiting_by_topic
 from webapp.topics.purpose import DELAYED, HALF, in_order, purpose
 
 SHOWN = ("name", "type", "kind", "queue_count", "message_count", "in_per_s")
@@ -73,6 +74,8 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "purpose": purpose(found) if found else None,
         "delaying": [group for group in snapshot.facts.groups if group.delays] if name == DELAYED else [],
         "deciding": [group for group in snapshot.facts.groups if group.transactions] if name == HALF else [],
+        "timers": waiting_by_topic(snapshot.facts.groups).get(name) if found else None,
+        "timers_told": all(group.timers for group in snapshot.facts.groups),
         "queues": sorted(found.queues, key=lambda queue: (queue.group, queue.queue_id)) if found else [],
         "consumers": snapshot.consumers_of(name),
         "client_times": snapshot.client_times_of(topic=name) if found else [],

@@ -29,10 +29,12 @@ from remoting.facts.broker_state import (
     TransactionState,
 )
 from remoting.facts.codec import encode_around, encode_item
+from remoting.facts.timers import TopicTimers
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
 QUEUES_AT_ONCE: Final = 500  # in one turn of the loop: some milliseconds
+_COUNTED_TIMERS: Final = 5  # what it takes to look at the timers of a topic, in queues
 _CHEAP: Final = 4  # a queue is looked at in the time in which so many are encoded, or found
 
 
@@ -54,6 +56,8 @@ class StateFigures:
     client_times: Callable[[], tuple[ClientTimesState, ...]] = tuple  # what clients measured lately
     message_group: Callable[[str, int, int], str] = lambda topic, queue_id, offset: ""  # of the message at that place
     timers: Callable[[], TimerState] = TimerState
+    timers_doubt: Callable[[], str] = str  # why they do not go by this machine's clock; "" = they do
+    timer_topics: Callable[[], Iterable[TopicTimers]] = tuple  # how many wait, looked at in steps
     gate_waits: Callable[[str], Iterable[GateWait]] = lambda group: ()  # of an ordered group, as `Gate` says
 
 
@@ -78,6 +82,7 @@ class StateWalk:
     def __init__(self, parts: StateParts, topic_states: TopicStates, group_states: GroupStates) -> None:
         self.topics: list[TopicState] = []
         self.groups: list[GroupState] = []
+        self.timer_topics: list[TopicTimers] = []
         self._parts = parts
         self._topic_states = topic_states
         self._group_states = group_states
@@ -96,6 +101,9 @@ class StateWalk:
             self.topics.append(self._topic_states.of(topic, epoch))
             yield 1 + topic.read_queue_nums
         self._topic_states.forget_all_but(topics)
+        for each in self._parts.figures.timer_topics():
+            self.timer_topics.append(each)
+            yield _COUNTED_TIMERS
 
     def state(self) -> BrokerState:
         """With what the steps found."""
@@ -120,7 +128,7 @@ class StateWalk:
             groups=tuple(self.groups),
             transactions=figures.transactions(),
             schedule=figures.schedule(),
-            timers=figures.timers(),
+            timers=replace(figures.timers(), topics=tuple(self.timer_topics)),
             index_lag_bytes=figures.index_lag_bytes(),
             kernel=figures.kernel,
             scrub=figures.scrub(),
@@ -130,6 +138,7 @@ class StateWalk:
             or figures.suspicion()
             or (following and (following.stuck or following.last_error))
             or figures.retention_doubt()
+            or figures.timers_doubt()
             or None,
             controllers_error=replica.controllers_error or None,
             stale_view=replica.stale_view or None,

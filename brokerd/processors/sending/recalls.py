@@ -12,6 +12,7 @@ from brokerd.metadata.service import DataVersion
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
 from brokerd.timers.clients import TimedMessages
+from brokerd.timers.counts import WaitingCounts
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
@@ -23,20 +24,22 @@ _CHECK_POINT: Final = struct.Struct(">7q")
 
 
 class TimerProgress(NamedTuple):
-    """What is due up to `delivered_ms` was delivered; the timer topic's queue ends at `queue_end`, and `waiting` of it wait."""
+    """What is due up to `delivered_ms` was delivered; the timer log is on disk up to `log_position`, and the timer topic's queue
+    ends at `queue_end`."""
 
     delivered_ms: int
+    log_position: int
     queue_end: int
-    waiting: int
 
 
 @dataclass(frozen=True, slots=True)
 class RecallProcessor:
-    """The handlers. `topic(name)` looks one up; `progress()` says where the timers stand now."""
+    """The handlers. `topic(name)` looks one up; `progress()` says where the timers stand now, `counts` how many wait."""
 
     timed: TimedMessages
     topic: Callable[[str], TopicConfig | None]
     progress: Callable[[], TimerProgress]
+    counts: WaitingCounts
     data_version: Callable[[], DataVersion]
     wall_ms: Callable[[], int]
 
@@ -55,11 +58,11 @@ class RecallProcessor:
         self.timed.recall(topic, handle, done)
 
     def check_point(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 60, which replicas of the original ask their master. Nothing here is at a position of a timer log."""
+        """Code 60, which replicas of the original ask their master."""
         stands, version = self.progress(), self.data_version()
         body = _CHECK_POINT.pack(
             stands.delivered_ms,
-            0,
+            stands.log_position,
             stands.queue_end,
             stands.queue_end,
             version.state_version,
@@ -69,7 +72,11 @@ class RecallProcessor:
         connection.respond(request, body=body)
 
     def metrics(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 61. The topics for which messages wait are not counted one by one; all stand under the timer topic's name."""
-        counted = {TIMER_TOPIC: {"count": self.progress().waiting, "timeStamp": self.wall_ms()}}
+        """Code 61: how many wait for each topic. Those of topics that are not counted one by one stand under the timer topic's
+        name."""
+        now_ms, counts = self.wall_ms(), self.counts
+        counted = {
+            topic or TIMER_TOPIC: {"count": counts.of_topic(topic), "timeStamp": now_ms} for topic in counts.topics()
+        }
         table = {"dataVersion": self.data_version().as_json(), "timingCount": counted}
         connection.respond(request, body=encode(table))

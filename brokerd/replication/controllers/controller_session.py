@@ -85,6 +85,11 @@ class ControllerSession(Session):
         """All controllers are."""
         return self.addresses
 
+    @property
+    def clocks(self) -> Sequence[str]:
+        """All controllers tell it."""
+        return self.addresses
+
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
         """Ask for a change of the set. One that was not sent yet belongs to an ended mastership: nobody waits for it."""
         self._proposal = (proposal, master_epoch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -74,14 +74,26 @@ class Session(ABC):
     def ask(self, what: Ask) -> None:
         self._asked.add(what)
 
+    @property
+    def clocks(self) -> Sequence[str]:
+        """Those of the addresses where somebody is asked for the time of day."""
+        return ()
+
+    @property
+    def has_other_clocks(self) -> bool:
+        """Whether other machines are asked for it."""
+        return any(self._is_elsewhere(address) for address in self.clocks)
+
     def other_clocks_ms(self, now_ms: int) -> list[int]:
         """What the wall clocks of controllers on other machines say now, of those that told it in the last minute."""
-        own = self._names.address.rpartition(":")[0]
         return [
             said_ms + now_ms - heard_ms
             for address, (said_ms, heard_ms) in self._clocks.items()
-            if now_ms - heard_ms <= _CLOCK_HEARD_MS and not _is_same_machine(own, address.rpartition(":")[0])
+            if now_ms - heard_ms <= _CLOCK_HEARD_MS and self._is_elsewhere(address)
         ]
+
+    def _is_elsewhere(self, address: str) -> bool:
+        return not _is_same_machine(self._names.address.rpartition(":")[0], address.rpartition(":")[0])
 
     @abstractmethod
     def propose(self, proposal: Proposal, master_epoch: int) -> None: ...

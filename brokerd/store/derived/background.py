@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.store.derived.followers import Follower
+from brokerd.store.derived.followers import Reader
 from remoting.errors import StorageError
 
 _SLICE_S: Final = 0.001
@@ -44,7 +44,7 @@ class Background:
 
     def __init__(
         self,
-        followers: Sequence[Follower],
+        followers: Sequence[Reader],
         limit: Callable[[], int],
         scheduler: Scheduler,
         cpu_s: Callable[[], float],

@@ -17,22 +17,26 @@ class FollowerWrite(Protocol):
     def run(self) -> None: ...
 
 
-class Follower(Protocol):
-    """One derived structure. The loop's thread calls everything but `FollowerWrite.run`."""
+class Reader(Protocol):
+    """What reads on in the log when there is time for it."""
 
     @property
     def offset(self) -> int:
         """Everything before this position of the log is in it."""
-
-    def load(self, *, known: bool, clean: bool) -> None:
-        """Take over the files at start. `known`: the store's own checkpoint is intact, so ours was written last; `clean`: the
-        last run ended cleanly."""
 
     def take(self, limit_offset: int, most_bytes: int) -> int:
         """Read on, about that many bytes, to the record boundary `limit_offset` at most; returns how far that went.
 
         Raises CorruptedFile when the log is not what was appended.
         """
+
+
+class Follower(Reader, Protocol):
+    """One derived structure. The loop's thread calls everything but `FollowerWrite.run`."""
+
+    def load(self, *, known: bool, clean: bool) -> None:
+        """Take over the files at start. `known`: the store's own checkpoint is intact, so ours was written last; `clean`: the
+        last run ended cleanly."""
 
     def truncate(self, offset: int) -> None:
         """The log was cut at the offset; durable on return."""

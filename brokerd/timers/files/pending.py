@@ -66,12 +66,12 @@ class PendingTimers:
         self.stored_ms = origin.stored_ms
         return True
 
-    def put_elsewhere(self, key: Key, physical_offset: int, size: int, origin: Origin) -> None:
+    def put_elsewhere(self, key: Key, physical_offset: int, size: int, origin: Origin, *, is_ahead: bool) -> None:
         """Add a delete marker once more, for the original: with us it has its effect at once, there in the slot of what it takes
-        back, or on the way there. It is left out where it would be of no use or has no room."""
+        back, or on the way there. It is left out where it would be of no use or has no room. `is_ahead`: it was put, too."""
         wanted_ms, least_ms = origin.slot_ms or 0, slot_for(self.passed.due_ms)
         slot_ms = min(wanted_ms, max(least_ms, slot_for(origin.stored_ms)) + _LONGEST_LEG_MS)
-        is_linked = slot_ms == slot_for(key.due_ms) and key > self.passed
+        is_linked = is_ahead and slot_ms == slot_for(key.due_ms)
         if slot_ms < least_ms or is_linked or not self._is_free(slot_ms) or not self._has_room():
             return
         magic = MAGIC | MAGIC_DELETE | MAGIC_ELSEWHERE | (MAGIC_ROLL if slot_ms < wanted_ms else 0)
@@ -130,7 +130,7 @@ class PendingTimers:
 
     def move_to(self, delivered: Delivered) -> None:
         """The cursor went there, which is ahead."""
-        cursor, known_at = delivered
+        (cursor, _), known_at = delivered
         before_ms, now_ms = slot_for(self.passed.due_ms), slot_for(cursor.due_ms)
         if self.messages and before_ms < now_ms:
             self.messages -= self.wheel.messages_between(before_ms, now_ms)

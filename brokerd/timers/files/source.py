@@ -9,7 +9,8 @@ from brokerd.delay.rules import REAL_TOPIC
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import OUT_MS, Key, leg_of, number_of
+from brokerd.timers.codes import OUT_MS, leg_of, number_of
+from brokerd.timers.done import Done
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
 from remoting.names import TIMER_TOPIC
@@ -30,10 +31,10 @@ UNKNOWN = Origin(0, 0, False)
 
 
 class Delivered(NamedTuple):
-    """Which timers were delivered for good: those whose keys are at or before `cursor`. The record of the log that says so ends
-    at `known_at` or before, and is confirmed; as long as the log is not cut there, the cursor never goes back."""
+    """Which timers are done with for good. The record of the log that says so ends at `known_at` or before, and is confirmed; as
+    long as the log is not cut there, these stay done."""
 
-    cursor: Key
+    done: Done
     known_at: int
 
 

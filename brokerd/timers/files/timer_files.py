@@ -1,9 +1,10 @@
 """The timer files: derived from the timer topic's queue, in RocketMQ's layout, with their own checkpoint and truncation.
 
-Invariant: every entry of the queue below `applied` that is behind the cursor is in the files. Entries that the cursor had passed
-when they were come to are left out, so timers that are due before the files get to them cost nothing. What the page vouches for
-is on disk, and whatever a crash leaves beyond it is taken back. Files that contradict the page, the queue or themselves are
-removed, all of them, and made again, and so they are when the cursor goes back: they are never a reason not to start.
+Invariant: every entry of the queue below `applied` that is behind the cursor and not done with is in the files. Entries that the
+cursor had passed when they were come to are left out, so timers that are due before the files get to them cost nothing; so are
+those within a fence. What the page vouches for is on disk, and whatever a crash leaves beyond it is taken back. Files that
+contradict the page, the queue or themselves are removed, all of them, and made again, and so they are when the cursor goes back:
+they are never a reason not to start.
 
 On disk the order is: records, sync, slots, sync, page. So a slot on disk never names a record that is not there, and a slot that
 a crash left ahead of the page leads back, from record to record, to what it was.
@@ -20,7 +21,8 @@ from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import BLANK_SIZE
-from brokerd.timers.codes import RECALL, Key, due_of, kind_of
+from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, kind_of
+from brokerd.timers.done import Done, Fence
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
@@ -93,6 +95,7 @@ class TimerFiles:
         self._question: Question | None = None  # that is being answered
         self._code_of: dict[int, int] = {}  # codes of what was found for it, by queue offset
         self.offset, self._applied = offset, 0
+        self._fences: tuple[Fence, ...] = ()  # as far as the cursor is known
         self._is_proven = True  # what a start found fits the log, as far as that was dispatched then
         self._ran: TimerWrite | None = None  # it is on disk, and `finish_write` is still to come
         self._doomed: list[str] = []  # files that the page has to let go first
@@ -109,6 +112,21 @@ class TimerFiles:
     def pending_messages(self) -> int:
         """How many messages wait in the files; those of the cursor's second count until it is over, and recalled ones count."""
         return self._pending.messages
+
+    @property
+    def durable_position(self) -> int:
+        """Up to which position the timer log is on disk."""
+        return self._durable.end
+
+    @property
+    def span_ms(self) -> int:
+        """For how long the slots of the wheel reach."""
+        return self._pending.shape.slots * SLOT_MS
+
+    def look(self) -> TimerReads:
+        """For who looks at timers beside their delivery: a question of his own. He holds `times_begun_again` against what it was
+        before, and may miss what comes in the meantime."""
+        return TimerReads(self._pending.wheel, self._pending.log)
 
     # -- following the queue -----------------------------------------------------------------------------------------------
 
@@ -135,7 +153,7 @@ class TimerFiles:
         """Take the next entry; False when there is no room for it yet."""
         key = Key(due_of(code), self._applied)
         if size != BLANK_SIZE:
-            kind, is_ahead = kind_of(code), key > self._pending.passed
+            kind, is_ahead = kind_of(code), not Done(self._pending.passed, self._fences).has(key)
             if is_ahead or kind == RECALL:
                 origin = self._source.origin(physical_offset, size)
                 if is_ahead and not self._pending.put(key, physical_offset, size, kind, origin):
@@ -143,7 +161,7 @@ class TimerFiles:
                 if is_ahead:
                     self._reads.added(key)
                 if kind == RECALL:
-                    self._pending.put_elsewhere(key, physical_offset, size, origin)
+                    self._pending.put_elsewhere(key, physical_offset, size, origin, is_ahead=is_ahead)
             self.offset = max(self.offset, physical_offset + size)
         self._applied += 1
         return True
@@ -153,9 +171,10 @@ class TimerFiles:
         delivered = self.delivered()
         if delivered is None or delivered.known_at < self._pending.known_at:
             return False
-        if delivered.cursor < self._pending.passed:
-            self._begin_again(f"timers behind {delivered.cursor} are to be delivered again")
+        if delivered.done.cursor < self._pending.passed:
+            self._begin_again(f"the cursor of the timers went back to {delivered.done.cursor}")
         self._pending.move_to(delivered)
+        self._fences = delivered.done.fences
         return True
 
     def _prove(self) -> None:
@@ -181,10 +200,14 @@ class TimerFiles:
     # -- finding timers ----------------------------------------------------------------------------------------------------
 
     def between(self, after: Key, until_ms: int, limit: int) -> Sequence[tuple[int, int]] | None:
-        """See `Far.between`; timers that were delivered are not found any more."""
+        """See `Far.between`. Timers that the cursor passed are not found any more: who asks for them knows that it went back, and
+        these files do not, yet."""
         if not self._is_proven:
             return []
-        question = Question(max(after, self._pending.passed), until_ms, limit)
+        if after < self._pending.passed:
+            self._begin_again(f"timers behind {after} are asked for")
+            return []
+        question = Question(after, until_ms, limit)
         if question != self._question:
             self._question, self._code_of = question, {}
         code_of, least_offset = self._code_of, self._source.queue_range()[0]
@@ -223,12 +246,12 @@ class TimerFiles:
                 )
             yield key.offset, code
 
-    def held_queue_offset(self, cursor: Key) -> int:
+    def held_queue_offset(self, done: Done) -> int:
         """See `Far.held_queue_offset`."""
-        if cursor < self._pending.passed or not self._is_proven:
+        if done.cursor < self._pending.passed or not self._is_proven:
             return 0
         try:
-            oldest = self._reads.oldest(cursor)
+            oldest = self._reads.oldest(done)
         except DamagedTimerFiles as problem:
             self._begin_again(str(problem))
             return 0

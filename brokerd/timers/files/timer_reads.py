@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from brokerd.timers.codes import SLOT_MS, START, Key
+from brokerd.timers.done import Done
 from brokerd.timers.files.layout import slot_for
 from brokerd.timers.files.slot_keys import MOST_KEYS, SlotKeys
 from brokerd.timers.files.timer_log import TimerLog
@@ -37,7 +38,7 @@ class TimerReads:
         self._found: list[Key] = []
         self._next_ms = 0  # the slot that the question stands at
         self._keys: SlotKeys | None = None
-        self._oldest = 0  # the number of the first record that may be behind `_oldest_cursor`
+        self._oldest = 0  # the number of the first record that may not be done with, by a cursor at `_oldest_cursor`
         self._oldest_cursor = START
 
     @property
@@ -68,17 +69,17 @@ class TimerReads:
             insort(found, key)
             del found[question.limit :]
 
-    def oldest(self, cursor: Key) -> int | None:
-        """The queue offset of the first record that may be behind the cursor; None when all of them are at or before it."""
+    def oldest(self, done: Done) -> int | None:
+        """The queue offset of the first record that may not be done with; None when all of them are."""
         log = self._log
-        if cursor < self._oldest_cursor:
+        if done.cursor < self._oldest_cursor:
             self._oldest = 0
-        self._oldest_cursor = cursor
+        self._oldest_cursor = done.cursor
         self._oldest = max(self._oldest, log.first)
         end = min(log.end, self._oldest + self._most_records)
         while self._oldest < end:
             record = log.record(self._oldest)
-            if record.key > cursor and not record.is_elsewhere:
+            if not (record.is_elsewhere or done.has(record.key)):
                 return record.queue_offset
             self._oldest += 1
         return log.record(self._oldest).queue_offset if self._oldest < log.end else None

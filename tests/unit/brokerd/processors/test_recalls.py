@@ -68,11 +68,15 @@ def test_only_the_master_recalls_and_only_while_it_has_the_key(broker: RemotingB
 
 def test_replicas_are_told_how_far_timers_are_delivered(broker: RemotingBroker) -> None:
     body = broker.answer(codes.GET_TIMER_CHECK_POINT).body
-    delivered_ms, _, here, masters, epoch, _, _ = struct.unpack(">7q", body)
-    assert (delivered_ms, here, masters, epoch) == (broker.turns.wall_ms(), 7, 7, 1)
+    delivered_ms, log_position, here, masters, epoch, _, _ = struct.unpack(">7q", body)
+    assert (delivered_ms, log_position, here, masters, epoch) == (broker.turns.wall_ms(), 9, 7, 7, 1)
 
 
-def test_metrics_count_what_waits(broker: RemotingBroker) -> None:
+def test_metrics_count_what_waits_for_each_topic(broker: RemotingBroker) -> None:
+    for topic, ahead_ms in (("t", 60_000), ("t", 70_000), ("u", 80_000), ("", 80_000)):
+        broker.timer_service.counting.counts.add(topic, broker.turns.wall_ms() + ahead_ms, is_on_the_way=False)
     table = orjson.loads(broker.answer(codes.GET_TIMER_METRICS).body)
-    assert table["timingCount"]["rmq_sys_wheel_timer"]["count"] == 3
+    counts = {topic: each["count"] for topic, each in table["timingCount"].items()}
+    assert counts == {"t": 2, "u": 1, "rmq_sys_wheel_timer": 1}
+    assert {each["timeStamp"] for each in table["timingCount"].values()} == {broker.turns.wall_ms()}
     assert table["dataVersion"]["stateVersion"] == 1

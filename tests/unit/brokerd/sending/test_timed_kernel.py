@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from brokerd.sending.counters import TOO_MANY_DUE
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
-from brokerd.timers.codes import START
+from brokerd.timers.done import Done
 from brokerd.timers.handles import decode_handle
 from brokerd.timers.slots import SlotLimit
 from remoting import codes, frame
@@ -284,7 +284,7 @@ class Limited(Broker):
             return self.store.min_offset(TIMER_TOPIC, 0), self.store.max_offset(TIMER_TOPIC, 0)
 
         read_units = partial(self.store.read_units, TIMER_TOPIC, 0)
-        self.timers.slots = slots = SlotLimit(lambda: self.most, queue_range, read_units, lambda: START)
+        self.timers.slots = slots = SlotLimit(lambda: self.most, queue_range, read_units, Done)
 
         def dispatched(arrivals: Sequence[Arrival]) -> None:
             for topic, _, end, codes_of in arrivals:

@@ -88,6 +88,18 @@ def test_what_rocketmq_delivered_in_between_does_not_come_again() -> None:
     assert bodies(broker) == [b"a", b"d", b"c"]
 
 
+def test_a_clock_is_held_against_what_the_log_had_not_what_this_one_stamps() -> None:
+    broker = Broker()
+    put(broker, b"first", 300)
+    run(broker, 400)
+    stored_ms = broker.turns.wall_ms()
+    broker = broker.restart()
+    broker.turns.set_wall_clock(86_400_000)
+    store = broker.core.store
+    assert store.next_timestamp() > stored_ms + 80_000_000, "as the names of messages begin with at each start"
+    assert 0 < store.found_timestamp_ms <= stored_ms
+
+
 def test_a_recall_holds_over_a_start_too() -> None:
     broker = Broker()
     timer = put(broker, b"first", 300)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.timers import queue_far
-from brokerd.timers.clock import PATIENCE_MS, SLACK_MS, TimerClock
+from brokerd.timers.clock import AGREES_MS, DISPUTE_MS, PATIENCE_MS, SLACK_MS, TimerClock
 from brokerd.timers.codes import (
     DELETE_KEY,
     DEQUEUE_MS,
@@ -31,7 +31,8 @@ from brokerd.timers.codes import (
     slot_of,
     timer_code,
 )
-from brokerd.timers.cursor import Begin, TimerTable, begin_of
+from brokerd.timers.cursor import Begin, TimerTable, begin_of, set_back
+from brokerd.timers.done import Done, Fence
 from brokerd.timers.far import Found
 from brokerd.timers.near import Near
 from brokerd.timers.queue_far import QueueFar
@@ -132,6 +133,57 @@ def test_a_clock_that_is_set_back_is_late_by_that_step() -> None:
     assert clock.now_ms(1_002_000, 2000) == 1_002_000, "and set right again"
 
 
+def test_a_clock_that_was_set_back_is_believed_when_it_stays_so() -> None:
+    clock = TimerClock(1_000_000, 0)
+    assert clock.now_ms(900_000, 0) == 900_000
+    assert clock.later_ms(900_000, 0) == 1_000_000
+    assert clock.now_ms(900_000 + PATIENCE_MS, PATIENCE_MS) == 900_000 + PATIENCE_MS
+    assert clock.later_ms(900_000 + PATIENCE_MS, PATIENCE_MS) == 900_000 + PATIENCE_MS
+    assert clock.now_ms(1_000_000 + PATIENCE_MS, PATIENCE_MS) == 900_000 + PATIENCE_MS + SLACK_MS, "set forward"
+
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("others_ms", "patience_ms"),
+    [
+        (None, 0),  # all share one clock
+        ([10 * DAY_MS], 0),
+        ([DAY_MS, 10 * DAY_MS - SLACK_MS], 0),
+        ([], PATIENCE_MS),
+        ([10 * DAY_MS - AGREES_MS], 0),
+        ([9 * DAY_MS], DISPUTE_MS),
+    ],
+)
+def test_a_new_master_after_a_long_pause_believes_its_clock_as_others_do(
+    others_ms: list[int] | None, patience_ms: int
+) -> None:
+    clock = TimerClock(10 * DAY_MS, 0)
+    clock.begin(10 * DAY_MS, 0, others_ms, stored_ms=3 * DAY_MS)
+    said_ms = max(others_ms or (), default=3 * DAY_MS) + SLACK_MS
+    for steady_ms in sorted({0, patience_ms - 1, patience_ms} - {-1}):
+        others_now_ms = [each + steady_ms for each in others_ms or ()]
+        now_ms = clock.now_ms(10 * DAY_MS + steady_ms, steady_ms, lambda: others_now_ms)  # noqa: B023
+        believes = steady_ms >= patience_ms
+        assert now_ms == (10 * DAY_MS if believes else said_ms) + steady_ms
+        assert clock.is_doubting is not believes
+
+
+def test_witnesses_of_the_past_say_only_that_it_was_at_least_that_late() -> None:
+    for stored_ms in (0, 1_000_000 - AGREES_MS, 2_000_000):
+        clock = TimerClock(1_000_000, 0)
+        clock.begin(1_000_000, 0, [], stored_ms)
+        assert clock.now_ms(1_000_000, 0, list) == 1_000_000
+
+
+def test_a_master_that_doubts_a_clock_still_does_when_it_becomes_it_again() -> None:
+    clock = TimerClock(1_000_000, 0)
+    assert clock.now_ms(1_040_000, 0) == 1_000_000 + SLACK_MS
+    clock.begin(1_041_000, 1000, None, 1_040_000)
+    assert clock.now_ms(1_041_000, 1000) == 1_001_000 + SLACK_MS
+
+
 # ---- near
 
 
@@ -205,7 +257,7 @@ def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest
             del queue.codes[end:]
             far.truncated(end)
         elif step < 0.7:
-            held = far.held_queue_offset(cursor)
+            held = far.held_queue_offset(Done(cursor))
             assert held >= queue.low
             queue.low = held
         elif step < 0.72:
@@ -216,7 +268,7 @@ def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest
         assert between(far, cursor, until_ms, limit) == [each for each in pending if due_of(each[0]) < until_ms][:limit]
         assert far.applied == len(queue.codes)
         first = min((offset for _, offset in pending), default=len(queue.codes))
-        assert far.held_queue_offset(cursor) <= first
+        assert far.held_queue_offset(Done(cursor)) <= first
         if pending and rng.random() < 0.4:
             cursor = key_of(*rng.choice(pending[:10]))
 
@@ -255,9 +307,9 @@ def test_what_the_log_has_to_keep_is_found_without_reading_the_millions_that_are
     while far.step():
         pass
     reads, last = 0, 9 * queue_far.CHUNK + 77
-    assert far.held_queue_offset(Key(1001, last)) == last + 2
+    assert far.held_queue_offset(Done(Key(1001, last))) == last + 2
     assert reads <= queue_far.CHUNK
-    assert far.held_queue_offset(Key(1001, len(queue.codes))) == len(queue.codes)
+    assert far.held_queue_offset(Done(Key(1001, len(queue.codes)))) == len(queue.codes)
 
 
 # ---- the table
@@ -279,6 +331,9 @@ def test_a_table_is_the_same_from_its_rows() -> None:
         table.apply(kind, body, 4711)
     assert (table.cursor, table.taken, table.places) == (Key(70_000, 9), 7, {11: 80_000})
     assert (table.names, table.aside, table.key) == ({}, {8}, b"\x0a\x0b")
+    table.apply(*set_back(Key(40_000, -1), 10), 4712)
+    table.apply(*set_back(Key(20_000, -1), 15), 4713)
+    assert table.done == (Key(20_000, -1), (Fence(10, Key(70_000, 9)), Fence(15, Key(40_000, -1))))
     again = TimerTable()
     for row in table.snapshot_rows():
         again.load_row(row)

@@ -102,6 +102,18 @@ def test_nothing_becomes_due_before_what_was_delivered() -> None:
     assert waiting(ahead, TIMER_DELAY_MS="500")[DUE_MS] == str(NOW_MS + 500)
 
 
+@pytest.mark.parametrize(
+    ("later_by_ms", "counts"), [(1, True), (5000, True), (5001, False), (DAY_MS, False), (-9, False)]
+)
+def test_a_delay_counts_from_the_later_time_while_that_is_in_doubt(later_by_ms: int, counts: bool) -> None:
+    """As long as it is late by no more than the delay itself; a moment is a moment."""
+    doubting = CLOCK._replace(later_ms=NOW_MS + later_by_ms)
+    from_ms = NOW_MS + (later_by_ms if counts else 0)
+    for delay in ({"TIMER_DELAY_MS": "5000"}, {"TIMER_DELAY_SEC": "5"}):
+        assert waiting(doubting, **delay)[DUE_MS] == str(from_ms + 5000)
+    assert waiting(doubting, TIMER_DELIVER_MS=str(NOW_MS + 5000))[DUE_MS] == str(NOW_MS + 5000)
+
+
 def test_what_is_far_ahead_goes_in_legs() -> None:
     stored = waiting(TIMER_DELAY_MS=str(30 * DAY_MS))
     assert stored[DUE_MS] == str(NOW_MS + 30 * DAY_MS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -26,9 +27,16 @@ from tests.unit.brokerd.timers.world import TOPIC, Node
 class Alone(Node):
     """A master whose log is dispatched and acknowledged at once, unless a test says otherwise."""
 
-    def __init__(self, log: MemoryRecordLog | None = None, turns: Turns | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        log: MemoryRecordLog | None = None,
+        turns: Turns | None = None,
+        others_ms: Callable[[], list[int] | None] = lambda: None,
+        **settings: Any,
+    ) -> None:
         turns = turns or Turns()
-        super().__init__(log or MemoryRecordLog(turns.wall_ms), turns, random.Random(3), TimerSettings(**settings))
+        log = log or MemoryRecordLog(turns.wall_ms)
+        super().__init__(log, turns, random.Random(3), TimerSettings(**settings), others_ms)
         self.lead()
         turns.run()
 

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from brokerd.timers import slots
-from brokerd.timers.codes import MESSAGE, RECALL, ROLLED, START, Key, encode_code, key_of, slot_of
+from brokerd.timers.codes import MESSAGE, RECALL, ROLLED, Key, encode_code, key_of, slot_of
+from brokerd.timers.done import Done
 from brokerd.timers.rolling import Wait
 from brokerd.timers.slots import SlotCounts, SlotLimit
 
@@ -23,9 +24,9 @@ class World:
         self.codes: list[int] = []
         self.dispatched = 0
         self.first = 0
-        self.cursor = START
+        self.done = Done()
         self.most = 3
-        self.limit = SlotLimit(lambda: self.most, self.queue_range, self.read_units, lambda: self.cursor)
+        self.limit = SlotLimit(lambda: self.most, self.queue_range, self.read_units, lambda: self.done)
         self.own: dict[int, int] = {}  # due times of what clients sent here and was appended, by offset
         self.legs: Counter[int] = Counter()  # by slot, of what was sent here with a leg and was appended
         self.refused = self.taken = 0
@@ -43,7 +44,7 @@ class World:
         seen = [
             code
             for offset, code in enumerate(self.codes[self.first : self.dispatched], self.first)
-            if code & 3 != RECALL and key_of(code, offset) > self.cursor
+            if code & 3 != RECALL and not self.done.has(key_of(code, offset))
         ]
         waiting = sum(slot_of(code >> 2) == slot_ms for code in seen)
         ahead = [due_ms for offset, due_ms in self.own.items() if offset >= self.dispatched]
@@ -53,7 +54,7 @@ class World:
 
     def soon_ms(self) -> int:
         """Within the window, behind the cursor."""
-        return max(NOW_MS + 100_000, self.cursor.due_ms) + 1 + self.rng.randrange(4000)
+        return max(NOW_MS + 100_000, self.done.cursor.due_ms) + 1 + self.rng.randrange(4000)
 
     def send(self) -> None:
         laid_out: list[tuple[int, bool, int]] = []
@@ -126,7 +127,7 @@ def test_what_is_refused_has_no_room_and_what_is_taken_has(seed: int, monkeypatc
         if number % 50 == 40:
             world.set()
         if number == 150:  # all is delivered up to the first second of those that are due
-            world.cursor = Key(NOW_MS + 101_000, 1 << 40)
+            world.done = world.done.passed(Key(NOW_MS + 101_000, 1 << 40))
     assert world.taken > 10
     assert world.refused > 10
 
@@ -136,7 +137,7 @@ def test_what_was_there_before_is_counted_in_slices_without_what_was_delivered()
     due_ms = NOW_MS + 1000
     world.codes = [encode_code(due_ms, kind) for kind in (MESSAGE, MESSAGE, RECALL, ROLLED, MESSAGE)]
     world.dispatched, world.first = 5, 1
-    world.cursor = Key(due_ms, 1)
+    world.done = Done(Key(due_ms, 1))
     assert world.limit.take(5, Wait(due_ms, None)), "nothing is known yet"
     assert world.limit.is_behind
     world.step()
@@ -144,6 +145,31 @@ def test_what_was_there_before_is_counted_in_slices_without_what_was_delivered()
     assert not world.limit.take(6, Wait(due_ms, None))
     world.most = 4
     assert world.limit.take(6, Wait(due_ms, None))
+
+
+def test_when_the_cursor_goes_back_what_is_done_leaves_its_seconds() -> None:
+    world = World(0)
+    world.most = 2
+    due_ms, far_ms = NOW_MS + 1_000, NOW_MS + 4_000_000
+    for offset, each_ms in enumerate((due_ms, due_ms, far_ms)):
+        wait = Wait(each_ms, None)
+        assert world.limit.take(offset, wait)
+        world.codes.append(wait.code)
+    world.dispatched = 3
+    world.limit.arrived(3, world.codes)
+    assert not world.limit.take(3, Wait(due_ms, None))
+    world.done = Done(Key(far_ms - 1, 1 << 40))
+    world.codes.append(encode_code(far_ms, MESSAGE))
+    world.dispatched = 4
+    assert world.limit.is_set
+    world.limit.arrived(4, world.codes[3:])
+    world.done = world.done.set_back(Key(NOW_MS, -1), 4)
+    for offset in (4, 5):
+        assert world.limit.is_set
+        assert world.limit.take(offset, Wait(due_ms, None)), "those that were due then were delivered"
+        world.step()
+    assert not world.limit.take(6, Wait(due_ms, None))
+    assert not world.limit.take(6, Wait(far_ms, None)), "these wait"
 
 
 def test_memory_is_bounded_and_the_past_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from brokerd.timers.codes import (
     encode_code,
     slot_of,
 )
+from brokerd.timers.done import Fence
 from brokerd.timers.files.layout import LOG_DIRECTORY, MAGIC, MAGIC_ROLL, RECORD, RECORD_BYTES
 from brokerd.timers.files.original import LEFT_PATH, LeftNote, LeftTimers, note_left, read_left
 from brokerd.timers.files.page import PATH, Page, encode_page
@@ -121,6 +122,22 @@ def test_a_survey_goes_by_slots_places_and_what_was_appended_again() -> None:
     assert survey.superseded == [(1, READ_MS + 5000)]
 
 
+def test_what_we_delivered_by_a_clock_that_was_ahead_is_neither_late_nor_recalled() -> None:
+    fences = (Fence(2, Key(READ_MS + 9000, 0)),)
+    survey = Survey(LeftTimers(READ_MS, 0, 0, (100,)), 0, lambda *_: False, fences)
+    survey.take(
+        [
+            (100, 90, encode_code(READ_MS + 9000, MESSAGE)),
+            (200, 90, encode_code(READ_MS - 1000, MESSAGE)),
+            (300, 90, encode_code(READ_MS - 1000, MESSAGE)),
+            (400, 90, encode_code(READ_MS + 1000, MESSAGE)),
+        ]
+    )
+    begin = survey.begin(0)
+    assert (begin.to, begin.taken, list(begin.offsets)) == ((READ_MS, 4), 3, [2])
+    assert survey.superseded == []
+
+
 def test_a_leg_of_ours_that_it_never_went_by_is_not_over() -> None:
     looked: list[int] = []
 
@@ -174,7 +191,7 @@ class Directory:
         self.disk.replace_bytes(LEFT_PATH, content)
 
     def open(self, log: MemoryRecordLog | None = None) -> Node:
-        return Node(log or self.log, self.turns, random.Random(2), TimerSettings(), LeftNote(self.disk))
+        return Node(log or self.log, self.turns, random.Random(2), TimerSettings(), left=LeftNote(self.disk))
 
 
 def delivered(log: MemoryRecordLog) -> list[str]:

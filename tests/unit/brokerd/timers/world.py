@@ -15,14 +15,15 @@ import orjson
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.timers import rolling
-from brokerd.timers.clock import PATIENCE_MS, SLACK_MS
+from brokerd.timers.clock import AGREES_MS, PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
-from brokerd.timers.cursor import TIMERS_TOPIC
+from brokerd.timers.cursor import BEGIN, FENCE, TIMERS_TOPIC
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.interface import Recalled
 from brokerd.timers.queue_far import QueueFar
-from brokerd.timers.service import Surroundings, TimerService
+from brokerd.timers.service import Surroundings, TimerService, Witnesses
+from brokerd.timers.set_back import BOUND_MS
 from brokerd.timers.settings import TimerSettings
 from remoting.errors import InvalidParameter, RequestError
 from remoting.names import TIMER_TOPIC
@@ -66,6 +67,7 @@ class Node:
         turns: Turns,
         rng: random.Random,
         settings: TimerSettings,
+        others_ms: Callable[[], list[int] | None] = lambda: None,
         left: LeftNote | None = None,
     ) -> None:
         self.log = log
@@ -73,6 +75,7 @@ class Node:
         self.topics = Topics()
         self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
         self.most = 0  # timers in a second
+        witnesses = Witnesses(others_ms, self.stored_ms)
         surroundings = Surroundings(
             self.topics,  # type: ignore[arg-type]
             turns,
@@ -81,6 +84,7 @@ class Node:
             rng.getrandbits,
             lambda: RETAINED_MS,
             lambda: self.most,
+            witnesses,
         )
         self.followed = Followed(log, rng) if settings.files else None
         queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
@@ -91,6 +95,10 @@ class Node:
         log.listeners.append(self.service.dispatched)
         self.service.rebuild()
 
+    def stored_ms(self) -> int:
+        """The latest store time of its log."""
+        return max((decode_record(each).store_timestamp_ms for each in self.log._records.values()), default=0)
+
     def lead(self) -> None:
         self.log.is_master = True
         self.service.catch_up()
@@ -99,6 +107,7 @@ class Node:
     def put(self, key: str, due_ms: int, **more: str) -> int:
         """Append a timer as it is stamped when it is sent; where it is in the queue."""
         service = self.service
+        service.follow_clock()
         due_ms = max(due_ms, service.least_due_ms)
         leg_ms = rolling.leg_before(due_ms, service.now_ms(), service.least_due_ms, service.window_ms)
         properties = {"UNIQ_KEY": key, "REAL_TOPIC": TOPIC, "REAL_QID": "1", OUT_MS: str(slot_of(due_ms))}
@@ -108,6 +117,7 @@ class Node:
 
     def put_marker(self, key: str, due_ms: int) -> None:
         """As a client's recall of the original is stored: in the slot of what it takes back."""
+        self.service.follow_clock()
         slot_ms, leg_ms = slot_of(due_ms), self.service.least_due_ms
         properties = {
             "UNIQ_KEY": key, "REAL_TOPIC": TOPIC, "REAL_QID": "1", DELETE_KEY: f"{TOPIC}+{key}",
@@ -136,13 +146,29 @@ class World:
         self.accepted: set[str] = set()
         self.refused: set[str] = set()
         self.switches = self.delivered = self.torn = 0
-        self.set_at_ms = 0
+        self.set_at_ms = 0  # when somebody set it forward
         self.ahead_ms = 0  # of the wall clock that somebody set
+        self.tells = rng.choice((None, False, True))  # whether other machines tell the right time; None: there are none
+        self.fences: set[int] = set()  # where records of them begin in the log, of all logs there were
         self.node = self.take(log)
+        self.lead()
+
+    def others_ms(self) -> list[int] | None:
+        """What other machines say."""
+        return None if self.tells is None else [self.turns.wall_ms() - self.ahead_ms] if self.tells else []
+
+    def lead(self) -> None:
+        """The node becomes the master; it believes its clock as far as witnesses agree."""
+        self.believe()
+        others_ms, now_ms = self.others_ms(), steady_ms(self.turns)
+        if others_ms is not None:
+            witnessed_ms = max((self.node.stored_ms(), *others_ms))
+            if 0 < witnessed_ms < min(self.turns.wall_ms(), self.node.base_ms + now_ms) - AGREES_MS:
+                self.node.base_ms, self.set_at_ms = witnessed_ms - now_ms, now_ms
         self.node.lead()
 
     def take(self, log: MemoryRecordLog) -> Node:
-        node = Node(log, self.turns, self.rng, self.settings)
+        node = Node(log, self.turns, self.rng, self.settings, self.others_ms)
         append = log.append_leading
 
         def checked(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
@@ -173,6 +199,8 @@ class World:
                 due_ms = int(record.property_map()[DUE_MS])
             answers: list[RequestError | None] = []
             is_there = key in self.timers() and key not in self.copies() and key not in self.names
+            # one that was appended again is known by the millisecond: where the cursor left one in two, it is taken for delivered
+            is_there = is_there and due_ms not in {fence.key.due_ms for fence in self.node.service.table.done.fences}
             self.node.service.recall(Recalled(TOPIC, key, place, due_ms), answers.append)
             if answers and answers[0] is not None and is_there:
                 raise Wrong(f"{key} waits, and its recall is refused: {answers[0]}")
@@ -183,7 +211,8 @@ class World:
         """Take one back by a marker of the original's, which is in time."""
         least_ms = self.node.service.least_due_ms
         due = {key: int(record.property_map()[DUE_MS]) for key, record in self.timers().items()}
-        in_time = [key for key in self.sent if due[key] > least_ms and key not in self.names]
+        gone = self.names.keys() | self.copies().keys()
+        in_time = [key for key in self.sent if due[key] > least_ms and key not in gone]
         if in_time:
             key = self.rng.choice(in_time)
             self.names[key] = due[key]
@@ -203,17 +232,23 @@ class World:
         """Somebody sets the wall clock, and back again; then nobody does for a while."""
         if not self.ahead_ms and self.set_at_ms > 0 and steady_ms(self.turns) - self.set_at_ms < PATIENCE_MS:
             return
+        self.set_by(self.rng.choice((-4000, -200_000, 3000, 40_000)) if not self.ahead_ms else -self.ahead_ms)
+
+    def set_by(self, by_ms: int) -> None:
         self.believe()
-        self.set_at_ms = steady_ms(self.turns)
-        by_ms = self.rng.choice((-4000, 3000, 40_000)) if not self.ahead_ms else -self.ahead_ms
+        if by_ms > 0:
+            self.set_at_ms = steady_ms(self.turns)
         self.ahead_ms += by_ms
         self.turns.set_wall_clock(by_ms)
 
     def believe(self) -> None:
-        """A clock that nobody has set for long is right."""
+        """A clock that nobody has set for long is right; that it was set back is only known to who looks."""
         now_ms = steady_ms(self.turns)
-        if now_ms - self.set_at_ms >= PATIENCE_MS - ROUNDING_MS:
-            self.node.base_ms = self.turns.wall_ms() - now_ms
+        is_disputed = self.tells and self.ahead_ms > AGREES_MS
+        if now_ms - self.set_at_ms >= PATIENCE_MS - ROUNDING_MS and not is_disputed:
+            self.node.base_ms = max(self.node.base_ms, self.turns.wall_ms() - now_ms)
+        if self.tells:
+            self.node.base_ms = max(self.node.base_ms, self.turns.wall_ms() - self.ahead_ms - now_ms)
 
     def refuse(self) -> None:
         log = self.node.log
@@ -239,13 +274,14 @@ class World:
                 self.node.followed.files.truncate(cut)
             self.node.service.truncated(cut)
             self.node.service.rebuild()
-            node = self.node
         else:
             log.listeners.clear()
             dispatched = self.rng.choice([end for end in ends if end <= visible][-4:])
             log = log.copy(cut, dispatched)
             log.is_master = log.dispatches = log.acknowledges = False
-            node = self.node = self.take(log)
+            if self.rng.random() < 0.3:  # on a machine whose clock is wrong
+                self.set_by(self.rng.choice((300_000, 900_000)) if not self.ahead_ms else -self.ahead_ms)
+            self.node = self.take(log)
             if self.rng.random() < 0.5:
                 log.dispatch(self.rng.choice((1, 3)))
         self.names = {key: due for key, due in self.names.items() if key in self.markers()}
@@ -253,7 +289,7 @@ class World:
         for key in [key for key in self.sent if key not in timers]:
             del self.sent[key]
         self.accepted &= self.recalled().keys()
-        node.lead()
+        self.lead()
         self.turns.run(0)
 
     def dispatched_to(self, log: MemoryRecordLog) -> int:
@@ -329,23 +365,38 @@ class World:
                 raise Wrong(f"{key} is delivered though it was recalled")
             if key in self.names:
                 raise Wrong(f"{key} is delivered though a marker in its slot takes it back")
-        keys = [(int(record.property_map()[DUE_MS])) for record in self.records(TOPIC)]
-        if keys != sorted(keys):
-            raise Wrong(f"not in the order in which they are due: {keys}")
+        self.check_order()
+
+    def check_order(self) -> None:
+        """From one fence to the next, but for what was announced before one, and follows it."""
+        last_ms, is_announced = 0, False
+        for record in self.all_records():
+            properties = record.property_map()
+            if record.topic == TIMERS_TOPIC and properties["TAGS"] == FENCE:
+                self.fences.add(record.physical_offset)
+                last_ms = 0
+            elif record.topic == TIMERS_TOPIC and properties["TAGS"] == BEGIN:
+                is_announced = not orjson.loads(record.body)["taken"]
+            elif record.topic == TOPIC:
+                due_ms = int(properties[DUE_MS])
+                if due_ms < last_ms and not is_announced:
+                    raise Wrong(f"not in the order in which they are due: {last_ms} before {due_ms}")
+                last_ms = max(last_ms, due_ms if not is_announced else 0)
 
     def drain(self) -> None:
         """Time passes until all is due; then all that waits was delivered or taken back."""
         if self.ahead_ms:
-            self.set_clock()
+            self.set_by(-self.ahead_ms)
         self.node.log.refusal = None
-        for _ in range(60):
-            self.node.log.dispatch()
-            self.node.log.acknowledge()
-            self.turns.run(6000)
-        for _ in range(400):
-            self.node.log.dispatch()
-            self.node.log.acknowledge()
-            self.turns.run(20)
+        self.go_on(PATIENCE_MS // 6000 + 1, 6000)
+        self.sent["last"] = self.node.put("last", self.node.service.now_ms() + 1000), 0
+        self.go_on(BOUND_MS // 6000 + 1, 6000)
+        self.go_on(400, 20)
+        if "last" not in self.copies():
+            raise Wrong("what is sent when all clocks are right waits")
+        latest_ms = max(int(record.property_map()[DUE_MS]) for record in self.timers().values())
+        self.go_on(max(0, latest_ms - self.turns.wall_ms()) // 6000 + 2, 6000)
+        self.go_on(400, 20)
         self.check()
         copies, recalled = self.copies(), self.recalled()
         missing = [key for key in self.timers() if key not in copies and key not in recalled and key not in self.names]
@@ -355,11 +406,18 @@ class World:
         if state.waiting or state.aside:
             raise Wrong(f"nothing waits, but {state}")
         if (
-            self.node.far.held_queue_offset(self.node.service.table.cursor)
+            self.node.far.held_queue_offset(self.node.service.table.done)
             < len(self.node.log.bodies(TIMER_TOPIC)) - 4096
         ):
             raise Wrong("the log is held for nothing")
         self.delivered = len(copies)
+
+    def go_on(self, times: int, step_ms: int) -> None:
+        """Nothing is in the way."""
+        for _ in range(times):
+            self.node.log.dispatch()
+            self.node.log.acknowledge()
+            self.turns.run(step_ms)
 
     def run(self, steps: int) -> None:
         weights: dict[Callable[[], None], int] = {
@@ -371,7 +429,7 @@ class World:
             self.mark: 3,
             self.switch: 6,
             self.refuse: 1,
-            self.set_clock: 1,
+            self.set_clock: 2,
         }
         for step in self.rng.choices(list(weights), list(weights.values()), k=steps):
             step()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import MESSAGE, RECALL, SLOT_MS, START, Key, due_of, encode_code, key_of, kind_of
+from brokerd.timers.done import Done
 from brokerd.timers.far import Far
 from brokerd.timers.files.layout import Shape, slot_for
 from brokerd.timers.files.source import Delivered, Origin
@@ -27,13 +28,13 @@ class ListedQueue:
         self.codes: list[int] = []
         self.places: list[int] = []  # where the records begin
         self.low = 0
-        self.history = [Delivered(START, 0)]
+        self.history = [Delivered(Done(START), 0)]
         self.marked_ms = 2 * SLOT_MS
         self.unseen = 0  # of the history, since less is dispatched than was before
 
     @property
     def cursor(self) -> Key:
-        return self.history[-1].cursor
+        return self.history[-1].done.cursor
 
     def add(self, due_ms: int, kind: int = MESSAGE) -> None:
         self.codes.append(encode_code(due_ms, kind))
@@ -43,7 +44,13 @@ class ListedQueue:
     def deliver(self, cursor: Key) -> None:
         """Everything up to the cursor, and the log says so at its end."""
         self.end_offset += 1
-        self.history.append(Delivered(cursor, self.end_offset))
+        self.history.append(Delivered(self.history[-1].done.passed(cursor), self.end_offset))
+
+    def set_back(self, cursor: Key) -> None:
+        """The cursor goes there, and a fence keeps what was delivered."""
+        self.end_offset += 1
+        done = self.history[-1].done.set_back(cursor, len(self.codes))
+        self.history.append(Delivered(done, self.end_offset))
 
     def cut(self, end: int) -> None:
         """The log ends before the record of that queue offset."""
@@ -113,8 +120,11 @@ def write(files: TimerFiles) -> None:
         files.finish_write(written)
 
 
-def ask(files: Far, after: Key = START, until_ms: int = 1 << 50, limit: int = 1000) -> list[tuple[int, int]]:
-    """The answer, in as many calls as it takes."""
+def ask(files: Far, after: Key | None = None, until_ms: int = 1 << 50, limit: int = 1000) -> list[tuple[int, int]]:
+    """The answer, in as many calls as it takes; from the cursor on, if nothing else is said."""
+    if after is None:
+        delivered = files.delivered() if isinstance(files, TimerFiles) else None
+        after = START if delivered is None else delivered.done.cursor
     for _ in range(10_000):
         found = files.between(after, until_ms, limit)
         if found is not None:

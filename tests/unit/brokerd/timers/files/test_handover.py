@@ -6,6 +6,7 @@ import struct
 from contextlib import closing
 
 from brokerd.timers.codes import RECALL, SLOT_MS, Key
+from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY, RECORD_BYTES, WHEEL_PATH, TimerRecord, decode_record
 from brokerd.timers.files.page import PATH
 from tests.support.disks import MemoryDisk
@@ -66,10 +67,23 @@ def test_a_marker_that_had_its_effect_before_the_files_came_to_it_is_there_for_t
     follow(files, queue)
     write(files)
     assert [(each.magic, each.slot_ms) for each in records(disk)] == [(1, BEGIN_MS + 2000), (13, BEGIN_MS + 2000)]
-    assert files.held_queue_offset(queue.cursor) == 0
+    assert files.held_queue_offset(Done(queue.cursor)) == 0
     queue.deliver(Key(BEGIN_MS + 2500, 0))
     follow(files, queue)
-    assert files.held_queue_offset(queue.cursor) == 2  # the marker needs no log
+    assert files.held_queue_offset(Done(queue.cursor)) == 2  # the marker needs no log
+
+
+def test_a_marker_that_is_done_with_since_a_clock_went_back_is_there_for_the_original() -> None:
+    disk, queue = MemoryDisk(), ListedQueue()
+    queue.marked_ms = 0
+    queue.add(BEGIN_MS + 1, RECALL)
+    queue.deliver(Key(BEGIN_MS + 500, 0))
+    queue.set_back(Key(BEGIN_MS - 90_000, -1))
+    files = open_files(disk, queue, clean=True)
+    follow(files, queue)
+    write(files)
+    assert [(each.magic, each.slot_ms) for each in records(disk)] == [(1 | 4 | 8, BEGIN_MS)]
+    assert ask(files, queue.cursor) == []
 
 
 def test_a_marker_for_what_is_far_ahead_is_appended_again_by_the_original() -> None:

@@ -7,6 +7,7 @@ from contextlib import closing
 from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
 from brokerd.timers.codes import CODE_RULES, DELETE_KEY, DUE_MS, LEG_MS, START, Key, encode_code
+from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY
 from brokerd.timers.files.source import UNKNOWN, Confirmed, Delivered, StoreSource
 from brokerd.timers.files.timer_files import TimerFiles
@@ -34,7 +35,7 @@ class Broker:
         self.source = StoreSource(self.store)
         self.files = TimerFiles(disk, self.source, TINY)
         self.store.followers.append(self.files)
-        self.present = Delivered(START, 0)
+        self.present = Delivered(Done(START), 0)
         self.files.delivered = Confirmed(lambda: self.store.dispatch_offset, lambda: self.present)
         self.store.load()
         self.store.set_appendable(True)
@@ -99,7 +100,7 @@ def test_a_start_from_a_log_that_is_confirmed_less_far_waits() -> None:
     put(broker.store, timer(NOW_MS), timer(NOW_MS + 5000))
     broker.follow()
     put(broker.store, draft())
-    broker.present = Delivered(Key(NOW_MS, 0), broker.store.dispatch_offset)
+    broker.present = Delivered(Done(Key(NOW_MS, 0)), broker.store.dispatch_offset)
     known_at = broker.store.dispatch_offset
     put(broker.store, draft())
     assert broker.follow() == [(encode_code(NOW_MS + 5000, 0), 1)]
@@ -108,7 +109,7 @@ def test_a_start_from_a_log_that_is_confirmed_less_far_waits() -> None:
     again.files.step()
     assert again.files.applied == 0
     assert again.files.take(again.store.dispatch_offset, 1 << 16) == 0
-    again.present = Delivered(Key(NOW_MS, 0), known_at)
+    again.present = Delivered(Done(Key(NOW_MS, 0)), known_at)
     assert again.follow() == [(encode_code(NOW_MS + 5000, 0), 1)]
     assert again.files.times_begun_again == 0
 
@@ -119,7 +120,7 @@ def test_what_is_not_confirmed_is_not_passed() -> None:
     assert [offset for _, offset in broker.follow()] == [0, 1]
     put(broker.store, draft())
     put(broker.store, draft(), visible=False)
-    broker.present = Delivered(Key(NOW_MS, 0), broker.store.commitlog.end_offset)
+    broker.present = Delivered(Done(Key(NOW_MS, 0)), broker.store.commitlog.end_offset)
     assert [offset for _, offset in broker.follow()] == [0, 1]
     dispatch_all(broker.store)
     assert [offset for _, offset in broker.follow()] == [1]

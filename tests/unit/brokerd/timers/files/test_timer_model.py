@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.strategies import booleans, integers, lists, sampled_from
 
 from brokerd.timers.codes import MESSAGE, RECALL, ROLLED, START, Key, key_of
+from brokerd.timers.done import Done
 from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.page import PATH
 from brokerd.timers.files.timer_files import TimerFiles, TimerWrite
@@ -171,7 +172,7 @@ class Timers(RuleBasedStateMachine):
     def nothing_pending_is_let_go(self) -> None:
         if not hasattr(self, "files"):
             return
-        held = self.far.held_queue_offset(self.cursor)
+        held = self.far.held_queue_offset(Done(self.cursor))
         pending = self.queue.expected(START, 1 << 50, 1 << 20, len(self.queue.codes))
         assert held <= min((offset for _, offset in pending), default=held)
 
