@@ -21,7 +21,7 @@ from typing import Final
 
 from remoting.errors import LogboomError
 
-SOURCES: Final = ("again.c", "answers.c", "crc.c", "hpack.c", "reads.c", "send.c")
+SOURCES: Final = ("again.c", "answers.c", "crc.c", "hpack.c", "reads.c", "send.c", "timer_codes.c", "walk.c")
 _HEADERS: Final = ("native.h", "record.h", "text.h")
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _COMPILERS: Final = ("cc", "gcc", "clang")
