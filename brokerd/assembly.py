@@ -59,11 +59,13 @@ from brokerd.replication.roles.effects import Role
 from brokerd.sending.native_check import send_agrees
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
+from brokerd.store.log.native_derive import derive_agrees
 from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
 from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.upload.uploader import Loop as TierLoop
+from brokerd.timers.native_codes import codes_agree
 from remoting import codes
 from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
@@ -88,9 +90,8 @@ _BACKGROUND_FLUSH_MS = 200
 
 def choose_native(settings: BrokerSettings) -> library.Choice:
     """Where the broker's loops over messages are to run. Builds the library if need be. Raises SettingsError."""
-    return library.choose(
-        settings.kernel.mode, [reads_agree, again_agrees, send_agrees, answers_agree, block_readers_agree]
-    )
+    checks = [reads_agree, derive_agrees, codes_agree, again_agrees, send_agrees, answers_agree, block_readers_agree]
+    return library.choose(settings.kernel.mode, checks)
 
 
 def open_objects(settings: BrokerSettings) -> Backend | None:

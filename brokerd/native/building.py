@@ -21,7 +21,18 @@ from typing import Final
 
 from remoting.errors import LogboomError
 
-SOURCES: Final = ("again.c", "answers.c", "blake2s.c", "crc.c", "hpack.c", "moments.c", "reads.c", "send.c")
+SOURCES: Final = (
+    "again.c",
+    "answers.c",
+    "blake2s.c",
+    "crc.c",
+    "hpack.c",
+    "moments.c",
+    "reads.c",
+    "send.c",
+    "timer_codes.c",
+    "walk.c",
+)
 _HEADERS: Final = ("blake2s.h", "moments.h", "native.h", "record.h", "text.h")
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _COMPILERS: Final = ("cc", "gcc", "clang")

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from brokerd.store.log.derive import CodeRules
+from brokerd.store.log.derive import CodeRules, TwinRule
 from remoting.names import TIMER_TOPIC
 from remoting.timer_names import DELETE_KEY as DELETE_KEY
 from remoting.timer_names import DEQUEUE_MS as DEQUEUE_MS
@@ -112,4 +112,5 @@ def timer_code(properties: bytes, store_timestamp_ms: int) -> int:
     return encode_code(store_timestamp_ms if due_ms is None else due_ms, kind)
 
 
-CODE_RULES: Final[CodeRules] = {TIMER_TOPIC: timer_code}
+TIMER_RULE: Final = TwinRule(timer_code, "native_timer_code")
+CODE_RULES: Final[CodeRules] = {TIMER_TOPIC: TIMER_RULE}

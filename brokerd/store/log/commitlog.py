@@ -33,6 +33,7 @@ from brokerd.store.log.layout import (
     file_start,
     parse_file_name,
 )
+from brokerd.store.log.native_derive import NativeDeriver
 from brokerd.store.log.record_checks import first_damaged_in_c
 from brokerd.store.log.segment import Segment
 from brokerd.store.settings import StoreSettings
@@ -68,15 +69,16 @@ class CommitLog:
         self, disk: Disk, settings: StoreSettings, *, is_ours: bool = True, library: Library | None = None
     ) -> None:
         """Open the files that are there; in a log that is not ours, none was left unfinished. The end is provisional (that of the
-        last file) until `recovered` said where it is. With the library, records are checked in C.
+        last file) until `recovered` said where it is. With the library, records are walked and checked in C.
 
         Raises CorruptedFile or SettingsError when the files are not a log of this file size.
         """
         self._disk = disk
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
-        find_damaged = first_damaged_of if library is None else first_damaged_in_c(library)
-        self.shape = RecordShape(self._size, self._max_record_bytes, first_damaged_of=find_damaged)
+        self.first_damaged_of = first_damaged_of if library is None else first_damaged_in_c(library)
+        deriver = None if library is None else NativeDeriver(library)
+        self.shape = RecordShape(self._size, self._max_record_bytes, deriver=deriver)
         self._segments: dict[int, Segment] = {}
         self.reads = RecordReads(self._segments, self._size, self.read, library)
         self._current: Segment | None = None
@@ -184,7 +186,7 @@ class CommitLog:
             begun = self.read(fed.first.start, self.end_offset - fed.first.start)
             if not is_intact(b"".join((begun, part[: fed.first.stop - self.end_offset]))):
                 raise DamagedRecord(DamagedRange(fed.first.start, len(fed.first)))
-        damaged = self.shape.first_damaged_of(part, fed.others)
+        damaged = self.first_damaged_of(part, fed.others)
         if damaged is not None:
             raise DamagedRecord(DamagedRange(self.end_offset + damaged, BORDER.unpack_from(part, damaged)[0]))
 

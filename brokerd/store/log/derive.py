@@ -8,6 +8,7 @@ should have been, decides. Prepared and rolled-back transaction records are walk
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -33,7 +34,20 @@ from remoting.record.walk import START_BYTES, Stop, look, walk
 # of one size and code that lie one behind the other in the log and in the queue; its offsets are those of the first.
 Entry = tuple[str, int, int, int, int, int, int, int]
 # What makes the code of a topic's entries of (properties, store timestamp); for topics without a rule, the tags do.
-CodeRules = Mapping[str, Callable[[bytes, int], int]]
+CodeRule = Callable[[bytes, int], int]
+CodeRules = Mapping[str, CodeRule]
+
+
+@dataclass(frozen=True, slots=True)
+class TwinRule:
+    """A rule that the native library has, too: its function of that name takes (properties, their length, store timestamp)."""
+
+    rule: CodeRule
+    native_name: str
+
+    def __call__(self, properties: bytes, store_timestamp_ms: int) -> int:
+        return self.rule(properties, store_timestamp_ms)
+
 
 NO_RULES: Final[CodeRules] = {}
 _HEAD_V4: Final = heads(
@@ -46,6 +60,7 @@ _HEAD_V4: Final = heads(
     Field.BODY_LENGTH,
 )[0].unpack_from
 _STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
+_MANY_BYTES: Final = 4096  # less is sooner done here than told to C
 _NO_QUEUE: Final = (SYS_TRANSACTION_PREPARED, SYS_TRANSACTION_ROLLBACK)
 
 
@@ -53,7 +68,7 @@ class Derived(NamedTuple):
     """What a chunk held. `end_offset` is where the next record or filler starts; `needs` is its size when the chunk ends inside
     it (0 when even that is unknown). `store_timestamp_ms` is that of the last record, -1 without one."""
 
-    entries: list[Entry]
+    entries: Sequence[Entry]
     end_offset: int
     stop: Stop
     needs: int
@@ -67,23 +82,25 @@ def first_damaged_of(data: Bytes, records: Sequence[int]) -> int | None:
 
 
 class RecordShape(NamedTuple):
-    """What bounds a record: its file's size and the largest size allowed. `check_content` also verifies checksums, with
-    `first_damaged_of` or what does the same faster."""
+    """What bounds a record: its file's size and the largest size allowed. `check_content` also verifies checksums. `deriver` does
+    what `derive` does, faster where there are many bytes."""
 
     file_size: int
     max_record_bytes: int
     check_content: bool = False
-    first_damaged_of: Callable[[Bytes, Sequence[int]], int | None] = first_damaged_of
+    deriver: Callable[[Bytes, int, RecordShape, CodeRules], Derived] | None = None
 
     def checked(self) -> RecordShape:
-        return RecordShape(self.file_size, self.max_record_bytes, True)
+        return self._replace(check_content=True)
 
 
 def derive(data: Bytes, physical_offset: int, shape: RecordShape, rules: CodeRules = NO_RULES) -> Derived:
     """Take apart the records in `data`, the log bytes that start at the record boundary `physical_offset`."""
-    file_size, max_record_bytes, check_content, find_damaged = shape
+    file_size, max_record_bytes, check_content, deriver = shape
+    if deriver is not None and len(data) >= _MANY_BYTES:
+        return deriver(data, physical_offset, shape, rules)
     records, end, stop, needs = walk(data, 0, physical_offset, file_size, max_record_bytes)
-    damaged = find_damaged(data, records) if check_content else None
+    damaged = first_damaged_of(data, records) if check_content else None
     entries: list[Entry] = []
     store_timestamp = -1
     for at in records:

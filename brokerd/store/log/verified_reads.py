@@ -51,7 +51,7 @@ class VerifiedReads:
         log, shape = self._log, self._log.shape
         data = log.read(begin, max(length, START_BYTES))
         records, end, stop, needs = walk(data, 0, begin, shape.file_size, shape.max_record_bytes)
-        damaged = shape.first_damaged_of(data, records)
+        damaged = log.first_damaged_of(data, records)
         if damaged == 0:
             raise _damaged(begin, BORDER.unpack_from(data)[0])
         if damaged is not None:

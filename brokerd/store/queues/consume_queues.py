@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import Entry, derive, derive_range, intact_record_at
+from brokerd.store.log.entry_columns import EntryColumns, QueueEntries
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
 from brokerd.store.queues.queue_offsets import QueueKey
@@ -135,6 +136,9 @@ class ConsumeQueues:
 
     def apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
         """Append the entries' units, in log order, and add to `arrivals` which queues got messages with which tags codes."""
+        if isinstance(entries, EntryColumns):
+            odd = {each.key for each in entries.by_queue() if not self._append_all(each, arrivals)}
+            entries = [entry for entry in entries if entry[:2] in odd] if odd else ()
         table = self.table
         pack = UNIT.pack
         key: QueueKey = ("", -1)
@@ -171,9 +175,27 @@ class ConsumeQueues:
             queue.last_physical = physical_offset + (count - 1) * size
             self.buffered_units += count
 
+    def _append_all(self, entries: QueueEntries, arrivals: dict[QueueKey, list[int]]) -> bool:
+        """Append the units at once, when they continue their queue or begin it; whether they do."""
+        key, first, is_dense, units, codes, last_physical = entries
+        queue = self.table.get(key)
+        if queue is None and is_dense and _can_be_queue(key, first):
+            queue = self._create(key, first)
+        if queue is None or not is_dense or queue.max_offset != first:
+            return False
+        arrivals.setdefault(key, []).extend(codes)
+        if not queue.dirty:
+            queue.dirty = True
+            self._dirty.append(queue)
+        queue.tail += units
+        queue.max_offset = first + len(codes)
+        queue.last_physical = last_physical
+        self.buffered_units += len(codes)
+        return True
+
     def _create(self, key: QueueKey, first_offset: int) -> ConsumeQueue | None:
         topic, queue_id = key
-        if queue_id < 0 or first_offset < 0 or not is_directory_name(topic):
+        if not _can_be_queue(key, first_offset):
             self.refused_entries += 1
             if self.refused_entries.bit_count() == 1:  # 1st, 2nd, 4th, ...: bad records may come in any number
                 log.error("a message for topic %r queue %d has no possible consume queue", topic, queue_id)
@@ -507,6 +529,11 @@ class ConsumeQueues:
         queue.adopt(first, end)
         known = bisect_left(range(end), True, first, key=lambda at: not _matches_log(queue, at, commitlog, trusted))
         return first, known, end
+
+
+def _can_be_queue(key: QueueKey, first_offset: int) -> bool:
+    topic, queue_id = key
+    return queue_id >= 0 and first_offset >= 0 and is_directory_name(topic)
 
 
 def is_directory_name(name: str) -> bool:

@@ -23,6 +23,7 @@ from remoting.record.walk import START_BYTES, find_marks, look
 from remoting.torn_write import SECTOR_BYTES, has_unwritten_sector
 
 _CHUNK_BYTES = 1 << 20
+_ZEROS = bytes(_CHUNK_BYTES)
 # Behind so many zeros in a row nothing is looked for: nobody has so much under way without a sync.
 MOST_ZEROS_BYTES = 64 << 20
 # What a record without topic, properties or checksum may end with: its properties' length.
@@ -107,10 +108,11 @@ def find_record(
         data = read(start, _CHUNK_BYTES)
         if not data:
             return None
-        zeros = 0 if data.rstrip(b"\0") else zeros + len(data)
+        is_blank = _ZEROS.startswith(data)
+        zeros = zeros + len(data) if is_blank else 0
         if most_zeros_bytes is not None and zeros > most_zeros_bytes:
             return None
-        for position in find_marks(data):
+        for position in () if is_blank else find_marks(data):
             if intact_record_at(read, start + position, shape) is not None:
                 return start + position
         file_end = file_start(start, shape.file_size) + shape.file_size

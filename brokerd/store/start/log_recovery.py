@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import Derived, derive_range
+from brokerd.store.log.entry_columns import last_offsets, of_topic
 from brokerd.store.log.layout import file_start
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings
@@ -167,7 +168,7 @@ def _suspicion(commitlog: CommitLog, end: int, provisional_end: int, known: Posi
 
 def _marked(commitlog: CommitLog, derived: Derived) -> int:
     """How far watermarks among the records say that the log was confirmed; -1 without one."""
-    marks = [entry for entry in derived.entries if entry[0] == watermark.TOPIC]
+    marks = of_topic(derived.entries, watermark.TOPIC)
     return max((watermark.confirmed_by(commitlog.read(entry[3], entry[4])) for entry in marks), default=-1)
 
 
@@ -184,7 +185,7 @@ def _look(commitlog: CommitLog, known: Positions | None, chunk_bytes: int) -> _S
             if known is None:
                 confirmed = max(confirmed, _marked(commitlog, derived))
             else:
-                latest |= {entry[:2]: entry[2] for entry in derived.entries if entry[3] < known.queues_offset}
+                latest |= last_offsets(derived.entries, known.queues_offset)
         if timestamp >= 0 or start == commitlog.min_offset:
             return _Seen(end, max(0, timestamp), checked_from, confirmed, latest)
         # Not one record: the last store timestamp is in an earlier file.
