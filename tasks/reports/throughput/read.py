@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -13,6 +14,7 @@ from tasks.reports.throughput.transforms import COLUMNS
 from tasks.spark.cluster import Cluster, find_ranges
 from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange
+from tasks.tier.settings import source_options
 
 MINUTE_MS: Final = 60_000
 FIRST_SLICE: Final = 2_000
@@ -112,6 +114,7 @@ def frame(spark: Any, controllers: Sequence[str], ranges: Sequence[QueueRange], 
         "failOnDataLoss": "false",
         "meterAddress": address,
         "meterToken": token,
+        **source_options(os.environ),
     }
     for name, value in options.items():
         reader = reader.option(name, str(value))

@@ -1,0 +1,133 @@
+"""The objects of a broker group's tier, one request after another: for workers, which have nothing else to do meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from remoting.errors import LogboomError
+from remoting.tier.names import group_directory
+from remoting.tier.object_stores import StorePlace, open_store, reason_of
+
+_TOO_SHORT: Final = ("range was invalid", "Invalid range", "416 Range Not Satisfiable")
+_WHOLE_BYTES: Final = 1 << 30  # of an object that is read as a whole
+
+
+class TierError(LogboomError):
+    """The object store did not do what it was asked, or what is there is not what was stored; the text says which."""
+
+
+class NotThere(TierError):
+    """There is no such object, or it is shorter than what was asked of it."""
+
+
+class Listed(NamedTuple):
+    """An object of a listing."""
+
+    name: str
+    size: int
+
+
+class Objects:
+    """Those below one directory of a store. Every method raises TierError."""
+
+    def __init__(self, store: Any, directory: str) -> None:
+        self._store = store
+        self._directory = directory
+
+    @classmethod
+    def open(cls, place: StorePlace, cluster: str, broker_name: str) -> Objects:
+        """Those of a broker group. Raises SettingsError."""
+        return cls(open_store(place)[0], group_directory("", cluster, broker_name))
+
+    def get(self, name: str, start: int, length: int) -> bytes:
+        """Exactly that many bytes from `start` on."""
+        import obstore
+
+        try:
+            found = bytes(obstore.get_range(self._store, self._path(name), start=start, length=length))
+        except Exception as error:
+            raise _translated(error, f"read {name}") from error
+        if len(found) != length:
+            raise NotThere(f"{name} has {len(found)} of the {length} bytes from {start} on")
+        return found
+
+    def get_all(self, name: str) -> bytes:
+        """The whole object."""
+        import obstore
+
+        try:
+            found = obstore.get(self._store, self._path(name))
+            if found.meta["size"] <= _WHOLE_BYTES:
+                return bytes(found.bytes())
+        except Exception as error:
+            raise _translated(error, f"read {name}") from error
+        raise TierError(f"{name} has {found.meta['size']} bytes, and at most {_WHOLE_BYTES} are read")
+
+    def size(self, name: str) -> int:
+        """Its length in bytes."""
+        import obstore
+
+        try:
+            return int(obstore.head(self._store, self._path(name))["size"])
+        except Exception as error:
+            raise _translated(error, f"read {name}") from error
+
+    def put(self, name: str, content: bytes) -> bool:
+        """Store it as a whole or not at all, and replace nothing; False when the name is taken."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, NotSupportedError
+
+        try:
+            obstore.put(self._store, self._path(name), content, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            return False
+        except NotSupportedError:
+            return self._put_unguarded(name, content)
+        except Exception as error:
+            raise _translated(error, f"store {name}") from error
+        return True
+
+    def _put_unguarded(self, name: str, content: bytes) -> bool:
+        """For a store that cannot refuse to replace."""
+        import obstore
+
+        try:
+            obstore.put(self._store, self._path(name), content, use_multipart=False)
+        except Exception as error:
+            raise _translated(error, f"store {name}") from error
+        return True
+
+    def list(self, directory: str) -> Iterator[Listed]:
+        """All objects below a directory, in no order."""
+        import obstore
+
+        below = f"{self._directory}/"
+        try:
+            for chunk in obstore.list(self._store, below + directory):
+                for each in chunk:
+                    yield Listed(each["path"].removeprefix(below), each["size"])
+        except Exception as error:
+            raise _translated(error, f"list {directory}") from error
+
+    def remove(self, names: Sequence[str]) -> None:
+        """What is not there counts as removed."""
+        import obstore
+
+        for name in names:
+            try:
+                obstore.delete(self._store, self._path(name))
+            except FileNotFoundError:
+                continue
+            except Exception as error:
+                raise _translated(error, f"remove {name}") from error
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+
+def _translated(error: Exception, what: str) -> TierError:
+    reason = reason_of(error)
+    if isinstance(error, FileNotFoundError) or any(say in reason for say in _TOO_SHORT):
+        return NotThere(f"the object store does not have it: could not {what}: {reason}")
+    return TierError(f"the object store did not {what}: {reason}")
