@@ -21,7 +21,8 @@ from tasks.changes import Change, ChangeFailed
 from tasks.export.exporter import Counts, Exporter
 from tasks.tier.manifest import Manifest
 from tasks.tier.objects import Objects, TierError
-from tasks.tier.settings import OPTIONS, URL, tier_place
+from tasks.tier.settings import tier_place
+from webapp.appliance.environment import TIER_OPTIONS, TIER_URL
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,8 @@ def export(
     topic, began_s, counts, more = change.parameters["name"], change.now_s(), Counts(), False
     if tier_place(variables) is None:
         raise ChangeFailed(
-            "no-tier", f"The worker does not know the tier: start it with {URL}, and {OPTIONS} if the store needs it."
+            "no-tier",
+            f"The worker does not know the tier: start it with {TIER_URL}, and {TIER_OPTIONS} if the store needs it.",
         )
 
     def go_on(so_far: Counts) -> bool:

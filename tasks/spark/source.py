@@ -30,7 +30,7 @@ from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange, plan
 from tasks.spark.reader import read_ranges
 from tasks.spark.records import COLUMN_TYPES
-from tasks.tier.settings import place_of
+from tasks.tier.objects import place_of
 
 NAME: Final = "logboom"
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from remoting.checksum import crc32
 from remoting.record.walk import Stop, walk
+from remoting.tier.blocks import BLOCK_BYTES, BlockIndex, index_bytes
 from remoting.tier.contents import Queue
 from remoting.tier.names import ENTRY_BYTES
 from remoting.tier.segments import Form, QueueSegments, Segment
@@ -27,20 +28,19 @@ class Run(NamedTuple):
 
 
 def runs(segments: QueueSegments, start: int, end: int) -> Iterator[Run]:
-    """What the tier has of the offsets `[start, end)`, cut where something is missing. Segments that are stored in a form that is
-    not read here count as missing."""
+    """What the tier has of the offsets `[start, end)`, cut where something is missing."""
     run: Run | None = None
     while start < end:
         segment = segments.at(start)
         if segment is None or segment.first >= end:
             break
         first, start = max(start, segment.first), segment.end
-        if run is not None and (run.end != first or segment.form is not Form.RAW):
+        if run is not None and run.end != first:
             yield run
             run = None
-        if segment.form is Form.RAW:
-            so_far = run or Run(first, first, [])
-            run = Run(so_far.first, min(end, segment.end), [*so_far.segments, segment])
+        so_far = run or Run(first, first, [])
+        so_far.segments.append(segment)
+        run = Run(so_far.first, min(end, segment.end), so_far.segments)
     if run is not None:
         yield run
 
@@ -58,12 +58,12 @@ def portions(objects: Objects, queue: Queue, segment: Segment, start: int, end: 
     """
     begin = place_of(objects, queue, segment, start)
     stop = segment.message_end if end == segment.end else place_of(objects, queue, segment, end)
-    name = segment.messages_name(*queue)
-    is_whole, crc = (begin, stop) == (segment.base, segment.message_end), 0
+    name, source = segment.messages_name(*queue), MessageBytes(objects, queue, segment)
+    is_whole, crc = source.has_checksum and (begin, stop) == (segment.base, segment.message_end), 0
     rest, needs, position = b"", 0, begin
     while position < stop:
         length = min(max(PORTION_BYTES, needs - len(rest)), stop - position)
-        content = objects.get(name, position - segment.base, length)
+        content = source.get(position - segment.base, length)
         position += length
         crc = crc32(content, crc)
         if is_whole and position == stop and crc != segment.crc:
@@ -75,6 +75,43 @@ def portions(objects: Objects, queue: Queue, segment: Segment, start: int, end: 
         rest, needs = content[walked.end :], walked.needs
         if walked.end:
             yield content[: walked.end]
+
+
+class MessageBytes:
+    """Ranges of a segment's message bytes, in whichever form they are stored."""
+
+    def __init__(self, objects: Objects, queue: Queue, segment: Segment) -> None:
+        self.has_checksum = segment.form is Form.RAW  # of the bytes as they are read; blocks have their own
+        self._objects = objects
+        self._name = segment.messages_name(*queue)
+        self._segment = segment
+        self._index: BlockIndex | None = None
+
+    def get(self, start: int, length: int) -> bytes:
+        """`length` bytes, at least one, from `start` of the segment on. Raises TierError."""
+        if self._segment.form is Form.RAW:
+            return self._objects.get(self._name, start, length)
+        try:
+            return self._unpacked(start, length)
+        except ValueError as error:
+            raise TierError(f"{self._name} is not what was stored: {error}") from error
+
+    def _unpacked(self, start: int, length: int) -> bytes:
+        if self._index is None:
+            self._index = self._read_index()
+        blocks = self._index.blocks_of(start, length)
+        content = self._objects.get(self._name, *self._index.place_of(blocks))
+        whole = b"".join(self._index.unpacked(content, blocks, number) for number in blocks)
+        skipped = start - blocks.start * BLOCK_BYTES
+        return whole[skipped : skipped + length]
+
+    def _read_index(self) -> BlockIndex:
+        segment = self._segment
+        size = index_bytes(segment.message_bytes)
+        if size > segment.stored_bytes:
+            raise ValueError("it is shorter than the index of its blocks")
+        content = self._objects.get(self._name, segment.stored_bytes - size, size)
+        return BlockIndex(content, segment.message_bytes, segment.stored_bytes)
 
 
 def place_of(objects: Objects, queue: Queue, segment: Segment, offset: int) -> int:

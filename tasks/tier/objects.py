@@ -10,7 +10,13 @@ from remoting.tier.names import group_directory
 from remoting.tier.object_stores import StorePlace, open_store, reason_of
 
 _TOO_SHORT: Final = ("range was invalid", "Invalid range", "416 Range Not Satisfiable")
+_REQUEST_TIMEOUT_MS: Final = 30_000
 _WHOLE_BYTES: Final = 1 << 30  # of an object that is read as a whole
+
+
+def place_of(url: str, options_path: str, names: tuple[str, str]) -> StorePlace | None:
+    """None when the url is empty; `names` are those of the settings, for sentences."""
+    return StorePlace(url, options_path, _REQUEST_TIMEOUT_MS, names) if url else None
 
 
 class TierError(LogboomError):

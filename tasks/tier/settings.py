@@ -7,23 +7,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from remoting.tier.object_stores import StorePlace
-
-URL: Final = "LOGBOOM_TIER_URL"
-OPTIONS: Final = "LOGBOOM_TIER_OPTIONS"
-_REQUEST_TIMEOUT_MS: Final = 30_000
+from tasks.tier.objects import place_of
+from webapp.appliance.environment import TIER_OPTIONS, TIER_URL
 
 
 def tier_place(variables: Mapping[str, str]) -> StorePlace | None:
     """None without a tier."""
-    return place_of(variables.get(URL, ""), variables.get(OPTIONS, ""), (URL, OPTIONS))
-
-
-def place_of(url: str, options_path: str, names: tuple[str, str]) -> StorePlace | None:
-    """None when the url is empty; `names` are those of the settings, for sentences."""
-    return StorePlace(url, options_path, _REQUEST_TIMEOUT_MS, names) if url else None
+    return place_of(variables.get(TIER_URL, ""), variables.get(TIER_OPTIONS, ""), (TIER_URL, TIER_OPTIONS))
 
 
 def source_options(variables: Mapping[str, str]) -> dict[str, str]:

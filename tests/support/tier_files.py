@@ -11,10 +11,11 @@ from obstore.store import MemoryStore
 
 from remoting.checksum import crc32
 from remoting.record.fields import store_timestamp_of
+from remoting.tier.blocks import BlockWriter
 from remoting.tier.contents import Change, Queue, TierContents, begun, committed
 from remoting.tier.manifest import ManifestPart, Position, encode_part
 from remoting.tier.names import manifest_name
-from remoting.tier.segments import Segment
+from remoting.tier.segments import Form, Segment
 
 CLUSTER, GROUP = "c", "broker-a"
 
@@ -51,7 +52,9 @@ class TierFiles:
         position = Position(self.epoch, self.part)
         self.put(manifest_name(*position), encode_part(ManifestPart(position, is_checkpoint, [(1, 0)], written)))
 
-    def segment(self, queue: Queue, first: int, records: Sequence[bytes], base: int | None = None) -> Segment:
+    def segment(
+        self, queue: Queue, first: int, records: Sequence[bytes], base: int | None = None, is_packed: bool = False
+    ) -> Segment:
         """Both objects of a segment of these records; nobody names them yet."""
         present = self.contents.queues.get(queue)
         begin = base if base is not None else present.message_end if present is not None else 0
@@ -60,22 +63,27 @@ class TierFiles:
             entries += struct.pack(">qiq", place, len(record), 0)
             place += len(record)
         content = b"".join(records)
+        stored, form = content, Form.RAW
+        if is_packed:
+            blocks, form = BlockWriter(), Form.BLOCKS
+            stored = b"".join([*blocks.add(content), blocks.finish()])
         self.number += 1
         made = Segment(
             first,
             first + len(records),
             begin,
             len(content),
-            len(content),
+            len(stored),
             store_timestamp_of(records[0]),
             store_timestamp_of(records[-1]),
             0,
             self.epoch,
             self.number,
-            crc32(content),
+            crc32(stored),
             crc32(entries),
+            form,
         )
-        self.put(made.messages_name(*queue), content)
+        self.put(made.messages_name(*queue), stored)
         self.put(made.entries_name(*queue), entries)
         return made
 

@@ -8,6 +8,7 @@ import pytest
 
 from remoting.checksum import crc32
 from remoting.record.walk import records_in
+from remoting.tier.blocks import BLOCK_BYTES
 from remoting.tier.contents import Queue, committed, expired, merged
 from remoting.tier.names import manifest_name
 from tasks.tier import messages
@@ -56,6 +57,20 @@ def test_messages_come_as_they_were_stored(
 ) -> None:
     monkeypatch.setattr(messages, "PORTION_BYTES", portion_bytes)
     assert read(tier, start, end) == records(start, end)
+
+
+@pytest.mark.parametrize("portion_bytes", [150, 1 << 20])
+@pytest.mark.parametrize(("start", "end"), [(0, 2000), (700, 1600), (1999, 2000)])
+def test_packed_messages_too(monkeypatch: pytest.MonkeyPatch, portion_bytes: int, start: int, end: int) -> None:
+    monkeypatch.setattr(messages, "PORTION_BYTES", portion_bytes * (end - start))
+    tier, whole = TierFiles(), records(0, 2000)
+    tier.write(committed(QUEUE, tier.segment(QUEUE, 0, whole, is_packed=True)))
+    assert sum(map(len, whole)) > 2 * BLOCK_BYTES
+    assert read(tier, start, end) == whole[start:end]
+    segment = tier.contents.queues[QUEUE].last
+    tier.put(segment.messages_name(*QUEUE), bytes(segment.stored_bytes))
+    with pytest.raises(TierError, match="is not what was stored"):
+        read(tier, start, end)
 
 
 def test_damage_is_told(tier: TierFiles) -> None:
