@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from remoting.errors import LogboomError
@@ -37,14 +40,16 @@ class Listed(NamedTuple):
 class Objects:
     """Those below one directory of a store. Every method raises TierError."""
 
-    def __init__(self, store: Any, directory: str) -> None:
+    def __init__(self, store: Any, directory: str, root: Path | None = None) -> None:
         self._store = store
         self._directory = directory
+        self._root = root
 
     @classmethod
     def open(cls, place: StorePlace, cluster: str, broker_name: str) -> Objects:
         """Those of a broker group. Raises SettingsError."""
-        return cls(open_store(place)[0], group_directory("", cluster, broker_name))
+        store, root = open_store(place)
+        return cls(store, group_directory("", cluster, broker_name), root)
 
     def get(self, name: str, start: int, length: int) -> bytes:
         """Exactly that many bytes from `start` on."""
@@ -81,6 +86,11 @@ class Objects:
 
     def put(self, name: str, content: bytes) -> bool:
         """Store it as a whole or not at all, and replace nothing; False when the name is taken."""
+        if self._root is not None:
+            try:
+                return _put_file(self._root, self._root / self._path(name), content)
+            except OSError as error:
+                raise _translated(error, f"store {name}") from error
         import obstore
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
@@ -130,6 +140,31 @@ class Objects:
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
+
+
+def _put_file(root: Path, path: Path, content: bytes) -> bool:
+    """In a directory: the name is given to what is on the disk, also when the machine fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}#{secrets.token_hex(4)}")
+    try:
+        with open(draft, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    for directory in path.parents:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if directory == root:
+            break
+    return True
 
 
 def _translated(error: Exception, what: str) -> TierError:
