@@ -29,16 +29,24 @@ from tasks.heartbeat import WorkerHeartbeat
 DEFAULT_QUEUE = "default"
 REPORTS_QUEUE = "reports"
 MAKE_DUE_RUNS = "tasks.reports.make_due_runs"
+MAKE_DUE_EXPORTS = "tasks.due_exports.make"
 
 OPERATION_SOFT_LIMIT_S = 60
 REPORT_SOFT_LIMIT_S = 2 * 3600
 GRACE_S = 30
 LOOK_EVERY_S = 5.0
+EXPORTS_EVERY_S = 120.0
 VISIBILITY_TIMEOUT_S = REPORT_SOFT_LIMIT_S + 10 * GRACE_S
 
 app = Celery("tasks", broker=settings.REDIS_URL)
 app.conf.update(
-    include=["tasks.operations", "tasks.reports.runs", "tasks.reports.schedules", "tasks.schedule"],
+    include=[
+        "tasks.operations",
+        "tasks.reports.runs",
+        "tasks.reports.schedules",
+        "tasks.schedule",
+        "tasks.due_exports",
+    ],
     accept_content=["json"],
     task_ignore_result=True,
     task_default_queue=DEFAULT_QUEUE,
@@ -66,6 +74,11 @@ app.conf.beat_schedule = {
         "schedule": LOOK_EVERY_S,
         "last_run_at": datetime.fromtimestamp(0, UTC),
         "options": {"queue": DEFAULT_QUEUE, "expires": LOOK_EVERY_S},
+    },
+    "due exports": {
+        "task": MAKE_DUE_EXPORTS,
+        "schedule": EXPORTS_EVERY_S,
+        "options": {"queue": DEFAULT_QUEUE, "expires": EXPORTS_EVERY_S},
     },
     "janitor": {
         "task": "tasks.schedule.janitor",

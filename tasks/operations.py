@@ -21,6 +21,7 @@ from tasks.app import GRACE_S, OPERATION_SOFT_LIMIT_S, app
 from tasks.changes import CHANGES, Change, ChangeFailed, GoOnLater, Stopped, error_code
 from tasks.claims import claims
 from tasks.controller_changes import CONTROLLER_CHANGES
+from tasks.export.work import EXPORTS
 from tasks.refresh import ask_for_refresh
 from tasks.timer_recalls import TIMER_CHANGES
 from webapp.lifecycle import WorkOver
@@ -30,7 +31,7 @@ from webapp.queue import RUN_OPERATION
 
 log = logging.getLogger(__name__)
 
-KINDS = {**CHANGES, **CONTROLLER_CHANGES, **TIMER_CHANGES}
+KINDS = {**CHANGES, **CONTROLLER_CHANGES, **TIMER_CHANGES, **EXPORTS}
 
 
 def claim_name(operation_id: object) -> str:

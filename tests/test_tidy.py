@@ -50,8 +50,8 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ],
         ["reserve", "torn_write"],
         ["sealed_text"],
-        ["errors", "message_groups", "tier"],
-        ["disk", "sealed_text", "settings"],
+        ["errors", "message_groups"],
+        ["disk", "sealed_text", "settings", "tier"],
         ["bare_json", "facts", "frame", "properties_text", "record"],
         ["access", "live_settings", "liveness"],
         ["transport"],
@@ -131,17 +131,20 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["asgi"],
     ],
     "tasks": [
-        ["changes", "claims", "heartbeat_file", "snapshot", "stopping"],
+        ["changes", "claims", "heartbeat_file", "snapshot", "stopping", "tier"],
         ["controller_changes", "heartbeat", "history", "refresh", "spark", "timer_recalls"],
-        ["app", "collector"],
+        ["app", "collector", "export"],
         ["operations", "reports"],
-        ["schedule"],
+        ["due_exports", "schedule"],
     ],
 }
 
 # The shared package loads in every program, so what it may need from outside is counted.
 REMOTING_MAY_NEED = {"orjson", "uvloop", "lz4", "zstandard", "zlib_ng"}
-LOADED_WHEN_USED = {"remoting/access/sealing.py": "cryptography"}  # by those who have secrets to open
+LOADED_WHEN_USED = {
+    "remoting/access/sealing.py": "cryptography",  # by those who have secrets to open
+    "remoting/tier/object_stores.py": "obstore",  # by those who have a tier
+}
 
 IMPURE = {"asyncio", "socket", "ssl", "os", "time", "random", "threading", "subprocess", "django", "celery", "pyspark"}
 PURE_MARK = re.compile(r"\(pure\)[.:]?$")

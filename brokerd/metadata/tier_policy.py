@@ -1,7 +1,8 @@
 """Which topics are kept in the tier, and for how long, as their attributes say (pure).
 
 `tier.enable` is `true` or `false`; without it a topic is kept when the broker has a tier. `tier.reserve.time` is hours, -1 for
-the broker's own `tiers.reserved_time_ms`. Topics of the system are not kept: they are the broker's state, which it keeps itself.
+the broker's own `tiers.reserved_time_ms`. `tier.export` is `parquet` or `none`, whether workers write what is in the tier as
+columns, too. Topics of the system are not kept: they are the broker's state, which it keeps itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from remoting.names import is_system_topic
 
 ENABLE: Final = "tier.enable"
 RESERVE_TIME: Final = "tier.reserve.time"
+EXPORT: Final = "tier.export"
 _HOUR_MS: Final = 3_600_000
 _LONGEST_HOURS: Final = 876_000
 
@@ -34,4 +36,6 @@ def problem_of(key: str, value: str) -> str | None:
         return "true or false"
     if key == RESERVE_TIME and value != "-1" and not (value.isdecimal() and 0 < int(value[:16]) <= _LONGEST_HOURS):
         return f"-1 or a number of hours up to {_LONGEST_HOURS}"
+    if key == EXPORT and value not in ("parquet", "none"):
+        return "parquet or none"
     return None

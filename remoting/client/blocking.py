@@ -243,12 +243,14 @@ class AdminClient:
 
     def topic_config(self, name: str) -> dict[str, dict[str, Any]]:
         """Broker name -> the topic's configuration there; groups without it are left out."""
+        return {broker_name: topics[name] for broker_name, topics in self.topic_configs().items() if name in topics}
+
+    def topic_configs(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Broker name -> topic -> its configuration there, of the groups that have a master."""
         found = {}
         for broker_name, address in self.masters().items():
             tables = orjson.loads(self._ask(address, codes.GET_ALL_TOPIC_CONFIG).body)
-            config = tables["topicConfigTable"].get(name)
-            if config is not None:
-                found[broker_name] = config
+            found[broker_name] = tables["topicConfigTable"]
         return found
 
     def topic_placement(self, name: str) -> TopicPlacement | None:

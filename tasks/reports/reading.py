@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -11,6 +12,7 @@ from remoting import codes
 from tasks.spark.cluster import Cluster, find_ranges
 from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange
+from tasks.tier.settings import source_options
 
 MINUTE_MS: Final = 60_000
 FIRST_SLICE: Final = 2_000
@@ -98,6 +100,7 @@ def frame(
         "failOnDataLoss": "false",
         "meterAddress": address,
         "meterToken": token,
+        **source_options(os.environ),
     }
     for name, value in options.items():
         reader = reader.option(name, str(value))

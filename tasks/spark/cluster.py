@@ -64,6 +64,7 @@ class Cluster:
         self._connections: dict[str, SocketConnection] = {}
         self._masters: dict[str, str] = {}
         self._replicas: dict[str, list[str]] = {}
+        self._clusters: dict[str, str] = {}
         self._avoided: set[str] = set()
 
     def __enter__(self) -> Cluster:
@@ -128,6 +129,12 @@ class Cluster:
             self._learn(self._route(topic))
         return [each for each in self._replicas.get(broker_name, ()) if each not in self._avoided]
 
+    def cluster_of(self, topic: str, broker_name: str) -> str:
+        """The name of the cluster that a group with the topic belongs to, as the route has it; "" when it has none."""
+        if broker_name not in self._clusters:
+            self._learn(self._route(topic))
+        return self._clusters.get(broker_name, "")
+
     def connection(self, address: str) -> SocketConnection:
         """The connection to an address. Raises ConnectionLost when nobody answers there."""
         return self._connect(address)
@@ -186,6 +193,7 @@ class Cluster:
     def _learn(self, route: Mapping[str, Any]) -> None:
         for each in route["brokerDatas"]:
             addresses = each["brokerAddrs"]
+            self._clusters[each["brokerName"]] = each["cluster"]
             if addresses.get(_MASTER):
                 self._masters[each["brokerName"]] = addresses[_MASTER]
             replicas = sorted((int(number), address) for number, address in addresses.items() if number != _MASTER)

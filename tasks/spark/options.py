@@ -12,6 +12,9 @@
     failOnDataLoss          true (default): messages that are gone end the query; false: they are skipped
     timeoutMs               how long one answer may take                                            default 10,000
     retryForMs              for how long a task waits for a group that has no master                default 40,000
+    tierUrl                 where the brokers keep what is old, as they have it: read there and not from them    absent: not
+    tierOptions             the file with the store's own options, on each machine that reads                   absent: none
+    tierAfterMs             younger messages are left to the brokers                                            default 3,600,000
 
 Names of options are not case-sensitive, as everywhere in Spark. Every refusal names the option and the rule.
 """
@@ -51,6 +54,9 @@ class Options:
     fail_on_data_loss: bool = True
     timeout_ms: int = 10_000
     retry_for_ms: int = 40_000
+    tier_url: str = ""
+    tier_options: str = ""
+    tier_after_ms: int = 3_600_000
     meter_address: str | None = None
     meter_token: str = ""
 
@@ -186,6 +192,9 @@ _OPTIONS: Final[Mapping[str, tuple[str, Callable[[str, str], Any]]]] = {
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "timeoutMs": ("timeout_ms", _count),
     "retryForMs": ("retry_for_ms", _count),
+    "tierUrl": ("tier_url", lambda _, text: text),
+    "tierOptions": ("tier_options", lambda _, text: text),
+    "tierAfterMs": ("tier_after_ms", _count),
     "meterAddress": ("meter_address", lambda _, text: text),
     "meterToken": ("meter_token", lambda _, text: text),
 }

@@ -1,4 +1,4 @@
-"""Ranges of queue offsets -> Arrow record batches, read from brokers over one socket each.
+"""Ranges of queue offsets -> Arrow record batches, read from brokers over one socket each, and what is old from their tier.
 
 The one reader behind every way to look at stored messages in bulk. It runs inside Spark's Python workers, so it imports neither
 Django nor Celery. A master that moves in the middle is found again; records are trimmed to the range, whatever a broker answers.
@@ -18,6 +18,7 @@ from remoting.frame import Command
 from tasks.spark import records
 from tasks.spark.bulk_reads import BulkReads
 from tasks.spark.cluster import Cluster, Patience
+from tasks.spark.cold import ColdRanges, Sized
 from tasks.spark.meter import Meter
 from tasks.spark.planning import QueueRange
 
@@ -38,15 +39,23 @@ def read_ranges(
     timeout_ms: int = 10_000,
     meter: Meter | None = None,
     turn: int = 0,
+    cold: ColdRanges | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of all ranges, range by range in offset order. Tasks of different `turn` read from different replicas."""
+
+    def of_brokers(wanted: QueueRange) -> Iterator[Sized]:
+        for body in _read_all(cluster, wanted, BulkReads(cluster, wanted, turn, timeout_ms), fail_on_data_loss):
+            yield _batch(wanted, body, columns), len(body)
+
+    def decode(wanted: QueueRange, body: bytes) -> pa.RecordBatch:
+        return _batch(wanted, body, columns)
+
     for each in ranges:
-        for body in _read_all(cluster, each, BulkReads(cluster, each, turn, timeout_ms), fail_on_data_loss):
-            batch = _batch(each, body, columns)
+        for batch, size in of_brokers(each) if cold is None else cold.read(each, columns, decode, of_brokers):
             if not batch.num_rows:
                 continue
             if meter is not None:
-                meter.add(batch.num_rows, len(body))
+                meter.add(batch.num_rows, size)
             yield batch
 
 

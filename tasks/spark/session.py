@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 USER = "logboom"
 _PROJECT_DIR = Path(__file__).resolve().parents[2]
-_SHIPPED_PACKAGES = ("remoting", "tasks/spark")
+_SHIPPED_PACKAGES = ("remoting", "tasks/spark", "tasks/tier")
 _SHIPPED_FILES = ("tasks/__init__.py",)
 
 

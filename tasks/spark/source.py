@@ -25,11 +25,13 @@ from pyspark.sql.types import DataType, StructField, StructType
 from remoting.errors import InvalidParameter
 from tasks.spark.attempts import patience_ms
 from tasks.spark.cluster import Cluster, find_ranges
+from tasks.spark.cold import ColdRanges
 from tasks.spark.meter import Meter
 from tasks.spark.options import Options
 from tasks.spark.planning import QueueRange, plan
 from tasks.spark.reader import read_ranges
 from tasks.spark.records import COLUMN_TYPES, USUAL_COLUMNS
+from tasks.tier.objects import place_of
 
 NAME: Final = "logboom"
 
@@ -105,6 +107,7 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
                     timeout_ms=options.timeout_ms,
                     meter=meter,
                     turn=partition.value,
+                    cold=_cold(options, cluster),
                 )
         finally:
             meter.finish()
@@ -112,6 +115,11 @@ class LogboomReader(DataSourceReader):  # type: ignore[misc]
 
 def _connect(options: Options) -> Cluster:
     return Cluster(options.controllers, timeout_ms=options.timeout_ms, retry_for_ms=patience_ms(options.retry_for_ms))
+
+
+def _cold(options: Options, cluster: Cluster) -> ColdRanges | None:
+    place = place_of(options.tier_url, options.tier_options, ("tierUrl", "tierOptions"))
+    return None if place is None else ColdRanges(place, cluster.cluster_of, options.tier_after_ms)
 
 
 def _attempt(partition: RangesPartition) -> str:

@@ -2,7 +2,7 @@
 
 There are two kinds. A person may set the first kind before `make up`; the supervisor hands it on. The supervisor sets the
 second kind for the processes it starts. `webapp/settings.py` reads what the console needs through `Environment.read` (and names
-a few more that concern its pages alone); Spark's are checked in `tasks/spark/settings.py`.
+a few more that concern its pages alone); Spark's are checked in `tasks/spark/settings.py`, the tier's where it is opened.
 
 | variable | set by | meaning |
 |---|---|---|
@@ -13,6 +13,8 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_SPARK_MASTER | person | `local[*]` (default), `spark://`, `k8s://`, `yarn`, or `sc://` for Spark Connect |
 | LOGBOOM_SPARK_DRIVER_MEMORY | person | heap of the Spark server, default `1g` |
 | LOGBOOM_SPARK_IDLE_MINUTES | person | how long the Spark server stays without work, default 10 |
+| LOGBOOM_TIER_URL | person | the tier that the brokers have as `tiers.url`: reports read what is old there, topics are exported |
+| LOGBOOM_TIER_OPTIONS | person | the file that they have as `tiers.options_path` |
 | LOGBOOM_ALLOWED_HOSTS | person | further host names of this machine, for browsers and in the certificate, separated by commas |
 | LOGBOOM_SECRET_KEY | person | Django's signing key; absent: a file in DATA/secrets |
 | LOGBOOM_DATA_DIR | supervisor | the data directory, absolute |
@@ -44,6 +46,8 @@ JAVA_HOME = "JAVA_HOME"
 SPARK_MASTER = "LOGBOOM_SPARK_MASTER"
 SPARK_DRIVER_MEMORY = "LOGBOOM_SPARK_DRIVER_MEMORY"
 SPARK_IDLE_MINUTES = "LOGBOOM_SPARK_IDLE_MINUTES"
+TIER_URL = "LOGBOOM_TIER_URL"
+TIER_OPTIONS = "LOGBOOM_TIER_OPTIONS"
 ALLOWED_HOSTS = "LOGBOOM_ALLOWED_HOSTS"
 SECRET_KEY = "LOGBOOM_SECRET_KEY"
 DATA_DIR = "LOGBOOM_DATA_DIR"

@@ -129,6 +129,21 @@ def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
 CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, partial(_plan, "create"))
 UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, partial(_plan, "change"))
 DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, partial(_plan, "delete"))
+
+
+def _validate_export(actor: Actor, parameters: Parameters) -> Parameters:
+    rules = Rules(parameters)
+    cleaned = {"name": rules.name("name", most=MAX_TOPIC_LENGTH, what="topic")}
+    rules.finish()
+    return cleaned
+
+
+def _plan_export(parameters: Parameters) -> list[dict[str, str]]:
+    change = f"{parameters['name']}: write what is due to Parquet files in the tier, and remove what is not kept"
+    return [{"node": group.name, "change": change} for group in snapshot.current().facts.groups]
+
+
+EXPORT = Kind("tier.export", "Export to Parquet", "topics.write", _validate_export, _plan_export)
 OPEN_GATE = Kind(
     "topic.open-gate",
     "Stop waiting for a broker group",

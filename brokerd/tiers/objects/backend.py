@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import obstore
-import orjson
 from obstore.exceptions import AlreadyExistsError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
-from obstore.store import LocalStore, from_url
 
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
-from remoting.errors import SettingsError
+from remoting.tier.object_stores import StorePlace, open_store, reason_of
 
-_RETRIES: Final = 2  # of a request, by the library, after errors of servers and connections
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
-_LONGEST_REASON: Final = 300
 _TOO_SHORT: Final = ("range was invalid", "Invalid range", "416 Range Not Satisfiable")
 # How the servers and systems behind the one "generic" error say that asking again is of no use
 _FINAL: Final = (
@@ -60,7 +54,7 @@ class Backend:
             await self.put(name, whole)
             return
         except FileNotFoundError as error:  # there is no such bucket
-            raise Refused(f"the object store did not store {name}: {_reason(error)}") from error
+            raise Refused(f"the object store did not store {name}: {reason_of(error)}") from error
         except Exception as error:
             raise _translated(error, f"store {name}") from error
         if self._root is not None:
@@ -127,53 +121,8 @@ class Backend:
 
 def open_backend(settings: TierSettings, directory: str) -> Backend:
     """The store that the settings name. Raises SettingsError with the sentence that says what to change."""
-    options = _options(settings.options_path)
-    scheme, _, rest = settings.url.partition("://")
-    if scheme == "file":
-        root = Path("/" + rest.lstrip("/"))
-        if options:
-            raise SettingsError("tiers.options_path has options, and a directory (tiers.url=file://...) knows none")
-        try:
-            root.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return Backend(LocalStore(prefix=root), directory, root)
-        except OSError as error:
-            raise SettingsError(f"tiers.url={settings.url}: the directory cannot be used: {error}") from error
-    if scheme not in ("s3", "gs", "az", "memory"):
-        raise SettingsError(
-            f"tiers.url={settings.url}: write file:///directory, s3://bucket/prefix, gs://bucket/prefix, "
-            "az://container/prefix or memory:///"
-        )
-    try:
-        if scheme == "memory":
-            return Backend(from_url("memory:///"), directory)
-        open_any: Any = from_url
-        store = open_any(
-            settings.url,
-            config=options,
-            client_options={
-                "timeout": timedelta(milliseconds=settings.request_timeout_ms),
-                "allow_http": str(options.get("endpoint", "")).startswith("http://"),
-            },
-            retry_config={"max_retries": _RETRIES},
-        )
-    except Exception as error:
-        raise SettingsError(f"tiers.url={settings.url} with its options: {_reason(error)}") from error
-    return Backend(store, directory)
-
-
-def _options(path: str) -> dict[str, Any]:
-    if not path:
-        return {}
-    try:
-        with open(path, "rb") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-                raise SettingsError(f"tiers.options_path={path}: others can read it; chmod 600 {path}")
-            found = orjson.loads(file.read())
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"tiers.options_path={path} cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise SettingsError(f'tiers.options_path={path}: write one JSON object of texts, like {{"region": "..."}}')
-    return found
+    store, root = open_store(StorePlace(settings.url, settings.options_path, settings.request_timeout_ms))
+    return Backend(store, directory, root)
 
 
 def _make_durable(root: Path, path: Path) -> None:
@@ -191,7 +140,7 @@ def _make_durable(root: Path, path: Path) -> None:
 def _translated(error: Exception, what: str) -> ObjectStoreError:
     if isinstance(error, AlreadyExistsError):
         return AlreadyThere(f"the object store has that already: could not {what}")
-    reason = _reason(error)
+    reason = reason_of(error)
     if isinstance(error, FileNotFoundError) or any(say in reason for say in _TOO_SHORT):
         return NotThere(f"the object store does not have it: could not {what}: {reason}")
     text = f"the object store did not {what}: {reason}"
@@ -199,8 +148,3 @@ def _translated(error: Exception, what: str) -> ObjectStoreError:
         say in str(error) for say in _FINAL
     )
     return Refused(text) if is_final else Unknown(text)
-
-
-def _reason(error: Exception) -> str:
-    """The library's first line; what follows is for its authors."""
-    return str(error).strip().partition("\n")[0][:_LONGEST_REASON]

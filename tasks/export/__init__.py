@@ -1,0 +1,1 @@
+"""Parquet files beside the segments of a tier, for topics that ask for them."""
