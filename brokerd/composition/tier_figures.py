@@ -52,7 +52,7 @@ def tier_state(tiers: TierService, store: MessageStore) -> TierState | None:
         url=tiers.settings.url,
         condition=tiers.condition,
         trouble=tiers.trouble or None,
-        trouble_since_ms=tiers.trouble_since_ms if tiers.trouble else -1,
+        trouble_since_ms=tiers.trouble_since_ms if tiers.trouble else None,
         waiting_messages=pending.messages,
         waiting_log_bytes=max(0, store.dispatch_offset - held) if held is not None else 0,
         gone_log_bytes=max(0, log.min_offset - held) if held is not None else 0,

@@ -1,6 +1,6 @@
 """What a broker reports about the tier of its group (pure)
 
-As in `broker_state`: -1 is not known, totals are since the broker started, and whatever has a default may be missing.
+Totals are since the broker started, and whatever has a default may be missing in what a broker of another version tells.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TierState:
     url: str
     condition: TierCondition
     trouble: str | None = None
-    trouble_since_ms: int = -1
+    trouble_since_ms: int | None = None
     waiting_messages: int = 0
     waiting_log_bytes: int = 0
     gone_log_bytes: int = 0
@@ -42,7 +42,7 @@ class TierState:
     requests: int = 0
     failed_requests: int = 0
     cache_bytes: int = 0
-    cache_limit_bytes: int = -1
+    cache_limit_bytes: int | None = None
     cache_hits: int = 0
     cache_misses: int = 0
     reserved_time_ms: int = 0

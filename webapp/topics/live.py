@@ -73,6 +73,10 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "purpose": purpose(found) if found else None,
         "delaying": [group for group in snapshot.facts.groups if group.delays] if name == DELAYED else [],
         "deciding": [group for group in snapshot.facts.groups if group.transactions] if name == HALF else [],
+        "tiered": found is not None and any(queue.tier is not None for queue in found.queues),
+        "reserved_time_ms": min(
+            (group.tier.reserved_time_ms for group in snapshot.facts.groups if group.tier), default=0
+        ),
         "queues": sorted(found.queues, key=lambda queue: (queue.group, queue.queue_id)) if found else [],
         "consumers": snapshot.consumers_of(name),
         "client_times": snapshot.client_times_of(topic=name) if found else [],

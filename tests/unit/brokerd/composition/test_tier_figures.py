@@ -57,6 +57,7 @@ def test_trouble_is_told_with_its_beginning_and_its_end() -> None:
     troubled = state_of(broker)
     assert troubled.condition is TierCondition.OPEN
     assert troubled.trouble == "the bucket is full"
+    assert troubled.trouble_since_ms is not None
     age_ms = broker.turns.wall_ms() - troubled.trouble_since_ms
     assert 5000 < age_ms < 10_000
     assert troubled.failed_requests > 1
@@ -64,7 +65,7 @@ def test_trouble_is_told_with_its_beginning_and_its_end() -> None:
     broker.objects.is_refusing = False
     broker.turns.run(100_000)
     well = state_of(broker)
-    assert (well.trouble, well.trouble_since_ms, well.waiting_messages) == (None, -1, 0)
+    assert (well.trouble, well.trouble_since_ms, well.waiting_messages) == (None, None, 0)
 
 
 def test_who_is_no_master_has_no_trouble_and_does_not_wait() -> None:
