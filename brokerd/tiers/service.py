@@ -240,6 +240,12 @@ class TierService:
             self._epoch = epochs[-1].epoch
             self.condition = TierCondition.OPENING
             self._loop.spawn(self._open(self._objects, self._life), "open the tier")
+        elif self.table.contents.holdings.messages:
+            log.warning(
+                "this broker group has %d messages in a tier, which cannot be read: start its brokers with the same tiers.url "
+                "as before",
+                self.table.contents.holdings.messages,
+            )
 
     def step_down(self) -> None:
         self._life += 1

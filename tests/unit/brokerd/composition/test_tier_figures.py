@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brokerd.composition.tier_figures import tier_families, tier_state, tiered_queues
 from brokerd.replication.roles.effects import Role
 from remoting.facts.tier_state import TieredQueueState, TierState
 from remoting.facts.words import TierCondition
 from remoting.tier.names import manifest_name
-from tests.support.tiered_broker import TieredBroker
+from tests.support.alone import AloneBroker
+from tests.support.tiered_broker import HOST, STORE, TieredBroker
 from tests.unit.brokerd.composition.test_core import Broker
 
 
@@ -132,3 +135,16 @@ def test_cold_reads_are_counted() -> None:
     assert (state.cache_misses, state.cache_hits, state.downloaded_messages) == (1, 1, 4)
     assert 0 < state.cache_bytes < state.cache_limit_bytes
     assert state.downloaded_bytes > 1200
+
+
+def test_brokers_that_were_started_without_their_tier_say_what_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    broker = TieredBroker()
+    broker.send(3)
+    broker.turns.run(5000)
+    broker.core.close()
+    broker.core.store.close()
+    again = AloneBroker(broker.disk, broker.turns, STORE, HOST)
+    broker.turns.run()
+    again.replica.become(Role.MASTER, 2)
+    broker.turns.run(1000)
+    assert "has 3 messages in a tier, which cannot be read" in caplog.text
