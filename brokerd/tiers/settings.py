@@ -34,7 +34,7 @@ class TierSettings:
         16 << 20, "message bytes of a queue that are uploaded without waiting longer", minimum=1024, maximum=1 << 30
     )
     buffer_bytes: int = setting(
-        128 << 20, "bytes that wait for the object store, all together", minimum=1 << 20, maximum=1 << 36
+        128 << 20, "bytes that wait for the object store, all together", minimum=1 << 20, maximum=64 << 30
     )
     reserved_time_ms: int = setting(
         0,
