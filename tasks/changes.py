@@ -107,14 +107,30 @@ def create_topic(change: Change) -> dict[str, Any]:
     """Create a topic, or bring it to the wanted configuration, on every broker group or one of them."""
     name, queues, perm = change.parameters["name"], int(change.parameters["queues"]), int(change.parameters["perm"])
     group = change.parameters.get("group")
-    _record_some(change, change.client.create_topic(name, queues, change.parameters["type"], perm, group))
+    attributes = _tier_attributes(change.parameters)
+    answers = change.client.create_topic(name, queues, change.parameters["type"], perm, group, attributes)
+    _record_some(change, answers)
     wanted = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+
+    def is_there(config: Mapping[str, Any]) -> bool:
+        kept = config.get("attributes") or {}
+        return wanted.items() <= {key: config.get(key) for key in wanted}.items() and attributes.items() <= kept.items()
 
     def is_confirmed() -> bool:
         found = change.client.topic_config(name)
-        return _confirm(change, lambda node: all(found.get(node, {}).get(key) == wanted[key] for key in wanted))
+        return _confirm(change, lambda node: is_there(found.get(node, {})))
 
     return _read_back_outcome(change, f"the topic {name}", is_confirmed)
+
+
+def _tier_attributes(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """What a topic is to say of its tier; nothing of what nobody asked for."""
+    attributes = {}
+    if parameters.get("tier_enable") is not None:
+        attributes["tier.enable"] = "true" if parameters["tier_enable"] else "false"
+    if parameters.get("tier_reserve_time") is not None:
+        attributes["tier.reserve.time"] = str(parameters["tier_reserve_time"])
+    return attributes
 
 
 def open_gate(change: Change) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Final
 
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.grpc_families import grpc_families
+from brokerd.composition.tier_figures import tier_families
 from brokerd.composition.timer_families import timer_families
 from brokerd.native.settings import PYTHON
 from brokerd.pop.survey import PopSurvey
@@ -103,6 +104,7 @@ class Exposition:
             *self._transactions(),
             *self._schedule(),
             *timer_families(self._sources.core.timers),
+            *tier_families(self._sources.core.tiers, self._sources.core.store),
             *_loop(state.loop),
             Family("logboom_kernel_info", "gauge", "where loops over messages run").add(1, mode=self._sources.kernel),
             *access_families(self._sources.access),

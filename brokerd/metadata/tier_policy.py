@@ -26,8 +26,13 @@ def is_kept(topic: str, attributes: Mapping[str, str]) -> bool:
 
 def reserved_time_ms(attributes: Mapping[str, str], otherwise_ms: int) -> int:
     """How long messages stay in the tier; 0 = for ever."""
-    hours = attributes.get(RESERVE_TIME, "-1")
-    return otherwise_ms if hours == "-1" else int(hours) * _HOUR_MS
+    hours = reserved_hours(attributes)
+    return otherwise_ms if hours < 0 else hours * _HOUR_MS
+
+
+def reserved_hours(attributes: Mapping[str, str]) -> int:
+    """The same in hours; -1 = as the broker says."""
+    return int(attributes.get(RESERVE_TIME, "-1"))
 
 
 def problem_of(key: str, value: str) -> str | None:

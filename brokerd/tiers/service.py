@@ -23,6 +23,7 @@ from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
+from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import opening_changes
 from brokerd.tiers.reading.cold_reads import ColdReads
@@ -31,6 +32,7 @@ from brokerd.tiers.table import TierTable
 from brokerd.tiers.upload.batches import QueueReads
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Loop, Uploader
+from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Change, Queue, committed, dropped, expired
 from remoting.tier.segments import QueueSegments, Segment
@@ -93,19 +95,20 @@ class TierService:
     ) -> None:
         self.table = TierTable()
         self.pending = Pending(_MANY_MESSAGES)
-        self.trouble = ""
-        self.is_open = False
+        self.trouble, self.trouble_since_ms = "", -1
+        self.condition = TierCondition.FOLLOWING
+        self.uploaded_segments = self.uploaded_messages = 0
         self._record_log = record_log
-        self._objects = objects
+        self._objects = Counted(objects, around.loop.scheduler.time) if objects is not None else None
         self._around = around
         self._loop = around.loop
         self._settings = settings
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, TIERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
         self.cold: ColdReads | None = None
-        if objects is not None:
+        if self._objects is not None:
             limits = settings.value.cache_bytes, settings.value.fetches_in_flight
-            self.cold = ColdReads(objects, self.segments_of, around.loop, *limits)
+            self.cold = ColdReads(self._objects, self.segments_of, around.loop, *limits)
             self.table.listeners.append(self.cold.cache.forget)
         self._life = 0
         self._epoch = -1
@@ -125,6 +128,36 @@ class TierService:
     def _is_of_deleted(self, queue: Queue, segment: Segment) -> bool:
         return segment.log_end <= self._around.deleted_at(queue.topic)
 
+    def range_of(self, topic: str, queue_id: int) -> QueueSegments:
+        """What of the queue is in the tier."""
+        return self._segments_of(Queue(topic, queue_id))
+
+    # ---- for who watches
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this broker uploads."""
+        return self.condition is TierCondition.OPEN
+
+    @property
+    def objects(self) -> Counted | None:
+        """The object store; None without a tier."""
+        return self._objects
+
+    @property
+    def settings(self) -> TierSettings:
+        """As they are now."""
+        return self._settings.value
+
+    def now_ms(self) -> int:
+        """The time of day."""
+        return self._loop.wall_ms()
+
+    @property
+    def expiring_objects(self) -> int:
+        """Objects that nobody names any more, and that are removed soon."""
+        return len(self._going)
+
     # ---- Target
 
     @property
@@ -138,6 +171,8 @@ class TierService:
         return next(self._numbers)
 
     def stored(self, queue: Queue, segment: Segment) -> None:
+        self.uploaded_segments += 1
+        self.uploaded_messages += segment.messages
         if self._commits is not None and not self._is_of_deleted(queue, segment):
             self._commits.add(committed(queue, segment), partial(self._committed, queue))
         elif self._uploader is not None:
@@ -154,9 +189,14 @@ class TierService:
             self._look_at(queue)
 
     def troubled(self, error: ObjectStoreError | None) -> None:
-        text = str(error) if error is not None else ""
+        if self.condition in (TierCondition.OPENING, TierCondition.OPEN):
+            self._say(str(error) if error is not None else "")
+
+    def _say(self, text: str) -> None:
+        """What the trouble is."""
         if text and not self.trouble:
             log.warning("the tier is in trouble, and messages stay here: %s", text)
+            self.trouble_since_ms = self._loop.wall_ms()
         elif self.trouble and not text:
             log.info("the tier does what it should again")
         self.trouble = text
@@ -199,11 +239,19 @@ class TierService:
         if self._objects is not None:
             epochs, _ = self._around.lineage()
             self._epoch = epochs[-1].epoch
+            self.condition = TierCondition.OPENING
             self._loop.spawn(self._open(self._objects, self._life), "open the tier")
+        elif self.table.contents.holdings.messages:
+            log.warning(
+                "this broker group has %d messages in a tier, which cannot be read: start its brokers with the same tiers.url "
+                "as before",
+                self.table.contents.holdings.messages,
+            )
 
     def step_down(self) -> None:
         self._life += 1
-        self.is_open = False
+        self.condition = TierCondition.FOLLOWING
+        self.trouble = ""
         if self._uploader is not None:
             self._uploader.stop()
         if self._commits is not None:
@@ -287,7 +335,7 @@ class TierService:
     def _opened(self, life: int, objects: ObjectStore) -> None:
         if life != self._life:
             return
-        self.is_open = True
+        self.condition = TierCondition.OPEN
         self.troubled(None)
         self._numbers = itertools.count(1)
         self._uploader = Uploader(self.pending, self._around.local, objects, self, self._loop, self._settings)
@@ -297,7 +345,8 @@ class TierService:
     def _fence(self, reason: str) -> None:
         """Somebody else owns the tier: touch nothing there as long as this broker leads in this epoch."""
         self.step_down()
-        self.troubled(ObjectStoreError(reason))
+        self.condition = TierCondition.FENCED
+        self._say(reason)
 
     def _epochs(self) -> Sequence[tuple[int, int]]:
         return [(entry.epoch, entry.start_offset) for entry in self._around.lineage()[0]]

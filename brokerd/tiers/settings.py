@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from remoting.errors import SettingsError
 from remoting.settings import check, setting
 
 
@@ -33,7 +34,7 @@ class TierSettings:
         16 << 20, "message bytes of a queue that are uploaded without waiting longer", minimum=1024, maximum=1 << 30
     )
     buffer_bytes: int = setting(
-        128 << 20, "bytes that wait for the object store, all together", minimum=1 << 20, maximum=1 << 40
+        128 << 20, "bytes that wait for the object store, all together", minimum=1 << 20, maximum=64 << 30
     )
     reserved_time_ms: int = setting(
         0,
@@ -49,3 +50,9 @@ class TierSettings:
 
     def __post_init__(self) -> None:
         check("tiers", self)
+        scheme, _, rest = self.url.partition("://")
+        if scheme != "file" and ("@" in rest.partition("/")[0] or "?" in rest):
+            raise SettingsError(
+                "tiers.url is shown to whoever may see the cluster: write nothing secret there, neither user nor query, but "
+                "into the file that tiers.options_path names"
+            )

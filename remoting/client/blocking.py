@@ -215,9 +215,17 @@ class AdminClient:
     # ---- topics and groups
 
     def create_topic(
-        self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None
+        self,
+        name: str,
+        queues: int = 8,
+        message_type: str = "NORMAL",
+        perm: int = 6,
+        group: str | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> list[NodeOutcome]:
-        """Create or change a topic on every group (or one); one outcome per group."""
+        """Create or change a topic on every group (or one); one outcome per group. `attributes` besides its type; those that are
+        not named stay."""
+        given = {"message.type": message_type, **(attributes or {})}
         ext = {
             "topic": name,
             "defaultTopic": "TBW102",
@@ -227,7 +235,7 @@ class AdminClient:
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": "false",
-            "attributes": f"+message.type={message_type}",
+            "attributes": ",".join(f"+{key}={value}" for key, value in given.items()),
         }
         return self._change(codes.UPDATE_AND_CREATE_TOPIC, ext, only=group)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
+from remoting.facts.tier_state import TieredQueueState, TierState
 from remoting.facts.timers import AsideTimer, TopicTimers
 from remoting.facts.words import BrokerRole, GroupStart
 
@@ -39,7 +40,7 @@ class QueueState:
     """A queue's extent. `last_store_ms`: when its newest message was stored.
 
     `begins_recently`: it is there from its first message on, and that one is recent, so that a new group gets all of it; None =
-    not told.
+    not told. `tier`: what of it is where, None without a tier, or when all of it is in the broker's files.
     """
 
     queue_id: int
@@ -47,16 +48,22 @@ class QueueState:
     max_offset: int = -1
     last_store_ms: int = -1
     begins_recently: bool | None = None
+    tier: TieredQueueState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
+    """A topic. `tiered`: its messages are uploaded to the tier, None without one; they stay there for `tier_reserved_hours`,
+    None = as long as the broker says."""
+
     name: str
     type: str = "NORMAL"
     perm: int = -1
     read_queues: int = 0
     write_queues: int = 0
     system: bool = False
+    tiered: bool | None = None
+    tier_reserved_hours: int | None = None
     queues: tuple[QueueState, ...] = ()
 
 
@@ -367,6 +374,7 @@ class BrokerState(CamelCase):
     transactions: TransactionState | None = None
     schedule: ScheduleState | None = None
     timers: TimerState | None = None
+    tier: TierState | None = None
     index_lag_bytes: int = -1
     kernel: str | None = None
     scrub: ScrubState | None = None

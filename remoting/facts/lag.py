@@ -15,11 +15,13 @@ from remoting.names import group_of_retry_topic
 
 
 class Extent(NamedTuple):
-    """What of a queue is there; None = not known. `begins_recently`: from its first message on, and that one is recent."""
+    """What of a queue is there; None = not known. `begins_recently`: from its first message on, and that one is recent. What is
+    before `local_low` is in the tier; None = nothing is."""
 
     low: int | None = None
     high: int | None = None
     begins_recently: bool | None = None
+    local_low: int | None = None
 
 
 class Lag(NamedTuple):
@@ -38,7 +40,8 @@ class TopicLag(NamedTuple):
 
 
 def extent_of(queue: QueueState) -> Extent:
-    return Extent(_known(queue.min_offset), _known(queue.max_offset), queue.begins_recently)
+    local_low = queue.tier.local_min_offset if queue.tier is not None else None
+    return Extent(_known(queue.min_offset), _known(queue.max_offset), queue.begins_recently, local_low)
 
 
 def start_offset(start: GroupStart, extent: Extent) -> int | None:
@@ -59,6 +62,15 @@ def queue_lag(consumer_offset: int | None, start: GroupStart, extent: Extent) ->
     if begin is None or extent.high is None:
         return None
     return max(0, extent.high - max(begin, extent.low or 0))
+
+
+def cold_part(consumer_offset: int | None, start: GroupStart, extent: Extent) -> int | None:
+    """How many messages of that lag come from the tier; None = not known. Some of them may be missing there."""
+    if extent.local_low is None:
+        return 0
+    cold = extent._replace(high=min(extent.local_low, extent.high)) if extent.high is not None else extent
+    begin = consumer_offset if consumer_offset is not None else start_offset(start, extent)
+    return queue_lag(begin, start, cold) if begin is not None else None
 
 
 def total(lags: Iterable[int | None]) -> Lag:

@@ -13,6 +13,7 @@ from typing import Final
 from remoting.facts.broker_state import EpochState, GateState, MemberState, WaitingMessageGroup
 from remoting.facts.history import HistoryEntry
 from remoting.facts.placements import TopicPlacement
+from remoting.facts.tier_state import TieredQueueState, TierState
 from remoting.facts.timers import AsideTimer, TopicTimers
 from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind, Health, Severity, TopicKind
 from remoting.names import is_dead_letter_topic, is_retry_topic
@@ -261,7 +262,8 @@ class KeyIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A broker group. `quorum`, `transactions`, `delays`, `timers` and `index` are the master's, None when it does not answer."""
+    """A broker group. `quorum`, `transactions`, `delays`, `timers`, `index`, `tier` are the master's, None when it does not answer;
+    `tier` also when it has none."""
 
     cluster: str
     name: str
@@ -276,6 +278,7 @@ class Group:
     delays: Delays | None = None
     timers: Timers | None = None
     index: KeyIndex | None = None
+    tier: TierState | None = None
     replicas: tuple[Replica, ...] = ()
 
     def replica(self, broker_id: int | None) -> Replica | None:
@@ -328,13 +331,15 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """A topic's queue in a broker group. `last_store_ms`: when its newest message was stored."""
+    """A topic's queue in a broker group. `last_store_ms`: when its newest message was stored. `tier`: what of it is where, None
+    when all of it is in the brokers' files."""
 
     group: str
     queue_id: int
     min_offset: int | None = None
     max_offset: int | None = None
     last_store_ms: int | None = None
+    tier: TieredQueueState | None = None
 
     @property
     def count(self) -> int | None:
@@ -346,6 +351,9 @@ class Queue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
+    """A topic. `tiered`: its messages are uploaded to the tier of a broker group, None where none has one; `tier_reserved_hours`:
+    for how long they stay there, None = as long as the brokers say."""
+
     name: str
     type: str = "NORMAL"
     perm: int | None = None
@@ -354,6 +362,18 @@ class Topic:
     message_count: int | None = None
     in_per_s: float | None = None
     placement: TopicPlacement | None = None
+    tiered: bool | None = None
+    tier_reserved_hours: int | None = None
+
+    @property
+    def tier_bytes(self) -> int:
+        """What of it is in tiers."""
+        return sum(queue.tier.bytes for queue in self.queues if queue.tier is not None)
+
+    @property
+    def missing_messages(self) -> int:
+        """How many went before they were uploaded, and are nowhere."""
+        return sum(queue.tier.missing for queue in self.queues if queue.tier is not None)
 
     @property
     def queue_count(self) -> int:
@@ -374,7 +394,8 @@ class ConsumedQueue:
 
     `start_offset`: where it will begin, while it has no offset. `lag` counts from the one or the other. `held_since_ms`: when the
     oldest of what is in flight was taken. `blocked_until_ms`: an ordered queue gives nothing until then, unless a client finishes
-    what it has of it. `waiting_groups`: the message groups that wait, as many as were told.
+    what it has of it. `waiting_groups`: the message groups that wait, as many as were told. `cold`: how many messages of the lag
+    come from the tier, None when that is not known.
     """
 
     group: str
@@ -389,6 +410,7 @@ class ConsumedQueue:
     held_since_ms: int | None = None
     blocked_until_ms: int | None = None
     waiting_groups: tuple[WaitingMessageGroup, ...] = ()
+    cold: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +436,11 @@ class ConsumedTopic:
     def waits_to_be_told(self) -> bool:
         """A reset of a queue waits for a consumer."""
         return any(queue.pending_reset is not None for queue in self.queues)
+
+    @property
+    def cold(self) -> int:
+        """How many messages of the lag come from the tier, as far as that is known."""
+        return sum(queue.cold or 0 for queue in self.queues)
 
     @property
     def held_since_ms(self) -> int | None:

@@ -44,6 +44,19 @@ class GroupKind(StrEnum):
     FIXED = "fixed"
 
 
+class TierCondition(StrEnum):
+    """What a broker does with the tier of its group. One that follows reads from it, and uploads nothing."""
+
+    FOLLOWING = "following"
+    OPENING = "opening"
+    OPEN = "open"
+    FENCED = "fenced"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TierCondition | None:
+        return cls.OPENING if isinstance(value, str) else None
+
+
 class GroupStart(StrEnum):
     """Where a consumer group starts in a queue in which it has no offset, if the queue is not young.
 

@@ -36,15 +36,46 @@ class Queue(NamedTuple):
     queue_id: int
 
 
+class Holdings(NamedTuple):
+    """How much that is: `bytes` of all objects of segments, and `missing` messages between segments, that never came there."""
+
+    segments: int = 0
+    messages: int = 0
+    bytes: int = 0
+    missing: int = 0
+
+
 class TierContents:
-    """The segments of each queue."""
+    """The segments of each queue, and what all of it comes to."""
 
     def __init__(self) -> None:
         self.log_id = ""  # of the log that they are made of; "" before the first
         self.queues: dict[Queue, QueueSegments] = {}
+        self.holdings = Holdings()
 
     def apply(self, change: Any) -> list[tuple[Queue, Segment]]:
         """Carry it out; what it took out. Raises ValueError for what is no change, or does not fit; then nothing changed."""
+        touched = self._touched_by(change)
+        before = self._holdings_of(touched)
+        gone = self._carry_out(change)
+        behind = zip(self.holdings, before, self._holdings_of(touched), strict=True)
+        self.holdings = Holdings._make(total - old + new for total, old, new in behind)
+        return gone
+
+    def _touched_by(self, change: Any) -> list[Queue]:
+        match change:
+            case [_, str(topic), int(queue_id), _]:
+                return [Queue(topic, queue_id)]
+            case [_, str(topic)]:
+                return [queue for queue in self.queues if queue.topic == topic]
+        return []
+
+    def _holdings_of(self, queues: Iterable[Queue]) -> Holdings:
+        found = [self.queues[queue] for queue in queues if queue in self.queues]
+        rows = [(len(each), each.messages, each.object_bytes, each.missing) for each in found]
+        return Holdings(*map(sum, zip(*rows, strict=True))) if rows else Holdings()
+
+    def _carry_out(self, change: Any) -> list[tuple[Queue, Segment]]:
         match change:
             case [str(kind), str(topic), int(queue_id), list(values)] if kind == COMMITTED:
                 self._commit(Queue(topic, queue_id), decode_segment(values))
@@ -79,6 +110,7 @@ class TierContents:
     def copy(self) -> TierContents:
         twin = TierContents()
         twin.log_id = self.log_id
+        twin.holdings = self.holdings
         twin.queues = {queue: QueueSegments(list(segments), segments.passed) for queue, segments in self.queues.items()}
         return twin
 

@@ -54,6 +54,11 @@ class Segment(NamedTuple):
         """Where the bytes of the next segment begin."""
         return self.base + self.message_bytes
 
+    @property
+    def object_bytes(self) -> int:
+        """Of both objects."""
+        return self.stored_bytes + self.messages * ENTRY_BYTES
+
     def names(self, topic: str, queue_id: int) -> tuple[str, str]:
         """Of both objects."""
         return self.messages_name(topic, queue_id), self.entries_name(topic, queue_id)
@@ -72,6 +77,8 @@ class QueueSegments:
         self.passed = passed
         self._segments = list(segments)
         self._firsts = [segment.first for segment in segments]
+        self.messages = sum(segment.messages for segment in segments)
+        self.object_bytes = sum(segment.object_bytes for segment in segments)
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -112,6 +119,7 @@ class QueueSegments:
         assert segment.base >= self.message_end, "so do their bytes"
         self._segments.append(segment)
         self._firsts.append(segment.first)
+        self._count([segment], [])
 
     def drop_before(self, queue_offset: int) -> list[Segment]:
         """Take out those that end at the offset or before it."""
@@ -120,6 +128,7 @@ class QueueSegments:
             count -= 1
         dropped = self._segments[:count]
         del self._segments[:count], self._firsts[:count]
+        self._count([], dropped)
         self.passed = max(self.passed, self._firsts[0] if self._firsts else queue_offset)
         return dropped
 
@@ -131,6 +140,7 @@ class QueueSegments:
             keep -= 1
         dropped = self._segments[keep:]
         del self._segments[keep:], self._firsts[keep:]
+        self._count([], dropped)
         return dropped
 
     def holds_whole(self, first: int, end: int) -> bool:
@@ -146,7 +156,18 @@ class QueueSegments:
         old = self._segments[low:high]
         self._segments[low:high] = [merged]
         self._firsts[low:high] = [merged.first]
+        self._count([merged], old)
         return old
+
+    @property
+    def missing(self) -> int:
+        """How many messages between the first and the last one are not there."""
+        return self.end - self.first - self.messages
+
+    def _count(self, added: Sequence[Segment], gone: Sequence[Segment]) -> None:
+        for segments, sign in ((added, 1), (gone, -1)):
+            self.messages += sign * sum(segment.messages for segment in segments)
+            self.object_bytes += sign * sum(segment.object_bytes for segment in segments)
 
     def _range(self, first: int, end: int) -> tuple[int, int]:
         return bisect_left(self._firsts, first), bisect_left(self._firsts, end)

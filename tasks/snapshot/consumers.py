@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from remoting.facts.broker_state import ConsumedQueueState, GroupState, MemberState, SubscriptionState
-from remoting.facts.lag import Extent, extent_of, queue_lag, start_in, start_offset, starts_of, total
+from remoting.facts.lag import Extent, cold_part, extent_of, queue_lag, start_in, start_offset, starts_of, total
 from remoting.facts.snapshot import (
     ClusterSnapshot,
     ConsumedQueue,
@@ -169,6 +169,7 @@ def _queue(place: Place, told: ConsumedQueueState | None, extent: Extent | None,
         held_since_ms=told.held_since_ms if told is not None else None,
         blocked_until_ms=told.blocked_until_ms if told is not None else None,
         waiting_groups=told.waiting_groups if told is not None else (),
+        cold=cold_part(consumer_offset, start, extent) if extent is not None else 0,
     )
 
 

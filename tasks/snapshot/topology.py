@@ -109,6 +109,7 @@ def _group(group: GroupView, look: Look, before: Group | None) -> Group:
         delays=delays(master.schedule) if master is not None else None,
         timers=timers(master.timers) if master is not None else None,
         index=index(master.index_lag_bytes) if master is not None else None,
+        tier=master.tier if master is not None else None,
         replicas=tuple(_with_gaps(replicas, master)),
     )
 

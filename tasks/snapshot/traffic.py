@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from remoting.facts.broker_state import BrokerState, QueueState
+from remoting.facts.broker_state import BrokerState, QueueState, TopicState
 from remoting.facts.snapshot import ClusterSnapshot, Group, Queue, Rates, Topic
 from remoting.facts.words import BrokerRole
 from tasks.snapshot.inputs import BrokerKey, Counted, Look, Memory, Sample, known
@@ -72,9 +72,9 @@ def topics(look: Look, speaking: Speakers, previous: ClusterSnapshot | None, rat
     queues: dict[str, list[Queue]] = {}
     for group, state in speaking.states.items():
         for each in state.topics:
-            found.setdefault(
-                each.name, Topic(name=each.name, type=each.type, perm=known(each.perm), system=each.system)
-            )
+            topic = found.setdefault(each.name, _topic(each))
+            if each.tiered and not topic.tiered:  # a broker group may have a tier, and another none
+                found[each.name] = replace(topic, tiered=True)
             queues.setdefault(each.name, []).extend(_queue(group, queue) for queue in each.queues)
     for old in previous.topics if previous is not None else ():
         lost = [queue for queue in old.queues if queue.group in speaking.silent]
@@ -86,6 +86,17 @@ def topics(look: Look, speaking: Speakers, previous: ClusterSnapshot | None, rat
         for topic in found.values()
     )
     return sorted(whole, key=lambda topic: (topic.system, topic.name))
+
+
+def _topic(told: TopicState) -> Topic:
+    return Topic(
+        name=told.name,
+        type=told.type,
+        perm=known(told.perm),
+        system=told.system,
+        tiered=told.tiered,
+        tier_reserved_hours=told.tier_reserved_hours,
+    )
 
 
 def _whole(topic: Topic, queues: Iterable[Queue], in_per_s: float | None) -> Topic:
@@ -103,6 +114,7 @@ def _queue(group: str, queue: QueueState) -> Queue:
         min_offset=known(queue.min_offset),
         max_offset=known(queue.max_offset),
         last_store_ms=known(queue.last_store_ms) or None,
+        tier=queue.tier,
     )
 
 

@@ -84,6 +84,7 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
             text = f"{name}: {replica.label} is not in the sync-state set{gap}."
             yield _reason("replica-out-of-sync", WARNING, text, link)
     yield from _about_quorum(group, link)
+    yield from _about_tier(group, link)
     for replica in replicas:
         state = look.states.get(replica.address) if replica.address is not None else None
         if state is not None and state.last_error:
@@ -100,6 +101,23 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
         if replica.cut_off_since_ms is not None and look.now_ms - replica.cut_off_since_ms >= CUT_OFF_MS:
             text = f"{name}: {replica.label} cannot learn its role: {replica.stale_view or replica.controllers_error}"
             yield _reason("broker-cut-off", WARNING, text[:500], link)
+
+
+def _about_tier(group: Group, link: str) -> Iterator[Reason]:
+    """Why nothing is uploaded, and what went because of that."""
+    tier, name = group.tier, group.name
+    if tier is None:
+        return
+    if tier.trouble is not None:
+        since = "" if tier.trouble_since_ms is None else f" since {_time(tier.trouble_since_ms)}"
+        text = f"{name} uploads nothing to its tier{since}, and goes on otherwise: {tier.trouble}"
+        yield _reason("tier-trouble", WARNING, text[:500], link)
+    if tier.gone_log_bytes:
+        text = (
+            f"{name} was short of disk space, and removed {_bytes(tier.gone_log_bytes)} of its log before the tier had them: "
+            "consumers that were not there yet miss these messages."
+        )
+        yield _reason("tier-gap", WARNING, text, link)
 
 
 def _damage(name: str, replica: Replica, scrub: Scrub) -> str:
@@ -145,11 +163,13 @@ def _who(missing: Iterable[MissingCopy]) -> str:
     """ " Replica 3: it is not connected, since 12:00:03 UTC." for each that is missing."""
     told = []
     for each in missing:
-        since = (
-            "" if each.since_ms is None else f", since {datetime.fromtimestamp(each.since_ms / 1000, UTC):%H:%M:%S} UTC"
-        )
+        since = "" if each.since_ms is None else f", since {_time(each.since_ms)}"
         told.append(f" R{each.label[1:]}: {each.reason}{since}.")
     return "".join(told)
+
+
+def _time(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%H:%M:%S} UTC"
 
 
 def _about_processes(processes: Sequence[Process]) -> list[Reason]:

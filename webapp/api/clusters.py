@@ -29,7 +29,8 @@ from remoting.facts.snapshot import (
     Transactions,
     Verdict,
 )
-from remoting.facts.words import GroupKind, Health
+from remoting.facts.tier_state import TierState
+from remoting.facts.words import GroupKind, Health, TierCondition
 from webapp import snapshot
 from webapp.api.base import Int64Field, asked, changing, observed, reads, showing
 from webapp.api.facts import FactSerializer, told
@@ -157,6 +158,25 @@ class GroupTimersSerializer(FactSerializer):
     )
 
 
+class TierSerializer(FactSerializer):
+    """The tier of a broker group, by its master's word; what was uploaded and read is counted since that started."""
+
+    fact = TierState
+    condition = serializers.ChoiceField(choices=[each.value for each in TierCondition])
+    help_texts = told(
+        trouble="Why nothing is uploaded, and what to do; null when all is well.",
+        trouble_since_ms="Milliseconds since 1970.",
+        waiting_messages="Not uploaded yet.",
+        waiting_log_bytes="The log from the first of them on.",
+        gone_log_bytes="Of that, what went with its files because the disk was full.",
+        oldest_waiting_ms="For how long the first of them waits.",
+        bytes="Of all objects of segments.",
+        missing_messages="Between segments; their files went before they were uploaded.",
+        expiring_objects="Objects that nobody names any more, and that are removed soon.",
+        reserved_time_ms="For topics that say nothing else; 0 = for ever.",
+    )
+
+
 class GroupSerializer(FactSerializer):
     fact = Group
     kind = serializers.ChoiceField(
@@ -166,6 +186,7 @@ class GroupSerializer(FactSerializer):
     help_texts = told(
         weaknesses="What the brokers' settings give up of the promise.",
         transactions="Null when the master does not answer.",
+        tier="Null when the master does not answer, and without a tier.",
     )
 
 

@@ -46,6 +46,7 @@ class GroupQueueSerializer(FactSerializer):
         held_since_ms="When the oldest message that a consumer has was taken, in milliseconds since 1970; null without any.",
         blocked_until_ms="An ordered queue gives nothing until then, unless a consumer finishes what it has of it.",
         waiting_groups="The message groups that wait for a message that is with a consumer; of very many some.",
+        cold="How many messages of the lag come from the tier; null when that is not known.",
     )
 
 

@@ -15,10 +15,12 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from remoting.facts.snapshot import Queue, Topic
+from remoting.facts.tier_state import TieredQueueState
 from remoting.facts.words import TopicKind
 from remoting.names import MAX_RETRY_TOPIC_LENGTH
 from webapp import snapshot
 from webapp.api.base import (
+    Int64Field,
     change,
     change_by_body,
     changes,
@@ -30,7 +32,7 @@ from webapp.api.base import (
     search_parameters,
 )
 from webapp.api.client_times import ClientTimesSerializer
-from webapp.api.facts import FactSerializer
+from webapp.api.facts import FactSerializer, told
 from webapp.errors import PreconditionFailed
 from webapp.rules import TOPIC_TYPES, Rules
 from webapp.topics.purpose import purpose
@@ -38,9 +40,26 @@ from webapp.topics.purpose import purpose
 KINDS = [each.value for each in TopicKind]
 
 
+class TieredQueueSerializer(FactSerializer):
+    """What of a queue is where."""
+
+    fact = TieredQueueState
+    help_texts = told(
+        local_min_offset="Where the brokers' files begin; what is before comes from the tier.",
+        end_offset="Up to where the tier has it.",
+        bytes="What the tier has of it.",
+        missing="Messages before the local ones that went before they were uploaded, and are nowhere.",
+    )
+
+
 class TopicSerializer(FactSerializer):
     fact = Topic
     hidden = ("perm", "queues")
+    help_texts = told(
+        tiered="Whether its messages are kept in a tier; null where no broker group has one.",
+        tier_reserved_hours="For how long they stay there; null = as long as the brokers say.",
+    )
+    tier_bytes = Int64Field(allow_null=False, read_only=True, help_text="What the tiers have of it.")
     kind = serializers.ChoiceField(
         choices=KINDS, help_text="Retry and dead-letter topics come with consumer groups; the system's are its own."
     )
@@ -61,6 +80,15 @@ class ChangeTopicSerializer(serializers.Serializer):
     type = serializers.ChoiceField(choices=TOPIC_TYPES, required=False)
     queues = serializers.IntegerField(required=False, help_text="Per broker group.")
     perm = serializers.IntegerField(required=False, help_text="2 write only, 4 read only, 6 both.")
+    tier_enable = serializers.BooleanField(
+        required=False,
+        help_text="Whether its messages are kept in the tier, where the brokers have one. True uploads what is still in their "
+        "files, too; after false what is in the tier stays until its time is over.",
+    )
+    tier_reserve_time = serializers.IntegerField(
+        required=False,
+        help_text="Hours for which the tier keeps its messages, -1 = as long as the brokers say. What is older is removed.",
+    )
 
 
 class CreateTopicSerializer(ChangeTopicSerializer):
@@ -70,6 +98,7 @@ class CreateTopicSerializer(ChangeTopicSerializer):
 
 class QueueSerializer(FactSerializer):
     fact = Queue
+    help_texts = told(tier="Null while all of it is in the brokers' files, and without a tier.")
 
 
 QueuesSerializer = observed("Queues", QueueSerializer)
@@ -87,7 +116,8 @@ OF_KIND = OpenApiParameter(
 def etag(topic: Topic) -> str:
     """Changes when the topic's configuration does, not when messages come in."""
     queues = sorted((queue.group, queue.queue_id) for queue in topic.queues)
-    text = json.dumps([topic.name, topic.type, topic.perm, queues])
+    tier = [] if topic.tiered is None else [topic.tiered, topic.tier_reserved_hours]
+    text = json.dumps([topic.name, topic.type, topic.perm, queues, *tier])
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:24]}"'
 
 

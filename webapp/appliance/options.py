@@ -70,9 +70,21 @@ def parse_options(arguments: Sequence[str]) -> Options:
     if "http" in given:
         given["http_host"], given["http_port"] = given.pop("http")
     development = _DEVELOPMENT if given.pop("development", False) else ()
-    given["broker_settings"] = (*development, *given.get("broker_settings", ()))
+    tier = _tier(given.pop("tier", None), given.pop("tier_options", None))
+    given["broker_settings"] = (*development, *tier, *given.get("broker_settings", ()))
     given["controller_settings"] = tuple(given.get("controller_settings", ()))
     return Options(**given)
+
+
+def _tier(url: str | None, options: Path | None) -> tuple[str, ...]:
+    """The brokers' settings of a tier."""
+    if url is None:
+        if options is not None:
+            raise SettingsError(
+                "--tier-options has what the object store of --tier needs; say which one: --tier s3://bucket/prefix"
+            )
+        return ()
+    return (f"tiers.url={url}", *((f"tiers.options_path={options}",) if options is not None else ()))
 
 
 def settle_shape(options: Options, remembered: Shape | None) -> Shape:
@@ -139,6 +151,21 @@ def _parser() -> argparse.ArgumentParser:
     ):
         option, default = f"--{name.replace('_', '-')}", getattr(Options(), name)
         places.add_argument(option, type=_bounded(1, 65535), metavar="PORT", help=f"{what} (default: {default})")
+    tier = parser.add_argument_group("tier (given at each start: without it what is there cannot be read)")
+    tier.add_argument(
+        "--tier",
+        type=_url,
+        metavar="URL",
+        help="the object store that keeps messages after their files went, and from which they are read on as before: "
+        "file:///directory, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix",
+    )
+    tier.add_argument(
+        "--tier-options",
+        type=lambda text: Path(text).expanduser().absolute(),
+        metavar="FILE",
+        help="its credentials and other options as a JSON object, such as endpoint, region, access_key_id and "
+        "secret_access_key; mode 0600",
+    )
     tuning = parser.add_argument_group("tuning")
     tuning.add_argument(
         "--development",
@@ -203,6 +230,13 @@ def _is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+def _url(text: str) -> str:
+    scheme, separator, rest = text.partition("://")
+    if not separator or not scheme or not rest:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL, such as file:///srv/tier or s3://bucket/prefix")
+    return text
 
 
 def _setting(text: str) -> str:

@@ -13,6 +13,7 @@ from webapp.operations.recent import was_made
 from webapp.rules import MAX_QUEUES, PERMISSION_BITS, TOPIC_TYPES, Rules, check_confirmation
 
 DEFAULT_QUEUES = 8
+MAX_TIER_HOURS = 876_000
 
 
 def _validate(parameters: Parameters) -> Parameters:
@@ -24,6 +25,13 @@ def _validate(parameters: Parameters) -> Parameters:
         "perm": rules.choice("perm", tuple(PERMISSION_BITS), default=6),
         "group": rules.text("group", most=MAX_TOPIC_LENGTH) or None,
     }
+    if rules.has("tier_enable"):
+        cleaned["tier_enable"] = rules.flag("tier_enable")
+    if rules.has("tier_reserve_time"):
+        hours = rules.integer("tier_reserve_time", least=-1, most=MAX_TIER_HOURS)
+        if hours == 0:
+            rules.refuse("tier_reserve_time", "must be at least one hour, or -1: as long as the brokers say")
+        cleaned["tier_reserve_time"] = hours
     if is_system_topic(cleaned["name"]):
         rules.refuse(
             "name", "is reserved: names that start with rmq_sys_ and the protocol's own topics belong to the cluster"
@@ -53,14 +61,20 @@ def _validate_update(actor: Actor, parameters: Parameters) -> Parameters:
 
 
 def configuration(name: str) -> Parameters:
-    """The topic's type, queues and permission as the brokers have them now."""
+    """The topic's type, queues and permission as the brokers have them now, and what it says of its tier, if it does."""
     with gateway.cluster() as client:
         found = client.topic_config(name)
     if not found:
         raise NotFound(f"There is no topic {name}.", code="topic-not-found")
     one = next(iter(found.values()))
     attributes = one.get("attributes") or {}
+    tier = {}
+    if "tier.enable" in attributes:
+        tier["tier_enable"] = attributes["tier.enable"] == "true"
+    if "tier.reserve.time" in attributes:
+        tier["tier_reserve_time"] = int(attributes["tier.reserve.time"])
     return {
+        **tier,
         "type": attributes.get("message.type") or attributes.get("+message.type") or "NORMAL",
         "queues": one.get("writeQueueNums", DEFAULT_QUEUES),
         "perm": one.get("perm", 6) & 6,
@@ -119,6 +133,13 @@ def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
     what = f"{verb} {parameters['name']}"
     if "queues" in parameters:
         what += f": {parameters['queues']} queues, {parameters['type']}, {PERMISSION_BITS[parameters['perm']]}"
+    if "tier_enable" in parameters:
+        what += "; its messages are kept in the tier"
+        if not parameters["tier_enable"]:
+            what += " no more: what is there stays until its time is over"
+    if "tier_reserve_time" in parameters:
+        hours = parameters["tier_reserve_time"]
+        what += f"; the tier keeps them {'as long as the brokers say' if hours < 0 else f'for {hours} hours'}"
     return [
         {"node": group.name, "change": what}
         for group in snapshot.current().facts.groups

@@ -76,6 +76,10 @@ def topic(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
         "deciding": [group for group in snapshot.facts.groups if group.transactions] if name == HALF else [],
         "timers": waiting_by_topic(snapshot.facts.groups).get(name) if found else None,
         "timers_told": all(group.timers for group in snapshot.facts.groups),
+        "tiered": found is not None and any(queue.tier is not None for queue in found.queues),
+        "reserved_time_ms": min(
+            (group.tier.reserved_time_ms for group in snapshot.facts.groups if group.tier), default=0
+        ),
         "queues": sorted(found.queues, key=lambda queue: (queue.group, queue.queue_id)) if found else [],
         "consumers": snapshot.consumers_of(name),
         "client_times": snapshot.client_times_of(topic=name) if found else [],

@@ -37,6 +37,7 @@ _OF_SYSTEM = {
     "RMQ_SYS_TRACE_TOPIC": "Traces that clients send about their own messages, when they are told to.",
     "rmq_sys_logboom_metadata": "The journal of topics, groups, offsets and settings. The brokers' tables are made from it.",
     "rmq_sys_logboom_pop": "The journal of messages that were popped and acknowledged. What is in flight is made from it.",
+    "rmq_sys_logboom_tiers": "The journal of what is in the tier: every replica knows from it which messages are where.",
     "rmq_sys_logboom_watermark": "How far the log was acknowledged, about once a second while messages come. A start that finds "
     "the log damaged reads it.",
 }

@@ -13,9 +13,9 @@ from webapp.errors import NotFound, Problem
 from webapp.messages.views import send_choices
 from webapp.pages import form_page, live_page, needs, page, posted
 from webapp.rules import MAX_QUEUES, NAME_RULE, PERMISSION_BITS, TOPIC_TYPES
-from webapp.topics.changes import DEFAULT_QUEUES, configuration, existing
+from webapp.topics.changes import DEFAULT_QUEUES, MAX_TIER_HOURS, configuration, existing
 
-FIELDS = ("name", "type", "queues", "perm", "group")
+FIELDS = ("name", "type", "queues", "perm", "group", "tier_enable")
 
 
 @require_GET
@@ -79,7 +79,10 @@ def open_gate(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _choices() -> dict[str, Any]:
+    tiers = [group.tier for group in snapshot.current().facts.groups if group.tier is not None]
     return {
+        "tiers": tiers,
+        "most_hours": MAX_TIER_HOURS,
         "types": TOPIC_TYPES,
         "permissions": PERMISSION_BITS,
         "groups": [group.name for group in snapshot.current().facts.groups],
@@ -90,4 +93,7 @@ def _choices() -> dict[str, Any]:
 
 
 def _given(request: HttpRequest) -> dict[str, Any]:
-    return {field: request.POST[field] for field in FIELDS if field in request.POST}
+    given = {field: request.POST[field] for field in FIELDS if field in request.POST}
+    if "tier_reserve_time" in request.POST:  # nothing = as long as the brokers say
+        given["tier_reserve_time"] = request.POST["tier_reserve_time"].strip() or "-1"
+    return given

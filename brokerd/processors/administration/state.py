@@ -9,7 +9,7 @@ from typing import Any, Final
 from brokerd.loop.in_turns import run_in_turns
 from brokerd.pop.order.gate import GateWait
 from brokerd.processors.administration.group_states import GroupStates
-from brokerd.processors.administration.topic_states import TopicStates
+from brokerd.processors.administration.topic_states import TieredQueue, TopicStates
 from brokerd.processors.offsets.consumption import Consumption
 from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.store.log.commitlog import CommitLog
@@ -29,6 +29,7 @@ from remoting.facts.broker_state import (
     TransactionState,
 )
 from remoting.facts.codec import encode_around, encode_item
+from remoting.facts.tier_state import TierState
 from remoting.facts.timers import TopicTimers
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
@@ -58,6 +59,8 @@ class StateFigures:
     timers: Callable[[], TimerState] = TimerState
     timers_doubt: Callable[[], str] = str  # why they do not go by this machine's clock; "" = they do
     timer_topics: Callable[[], Iterable[TopicTimers]] = tuple  # how many wait, looked at in steps
+    tier: Callable[[], TierState | None] = lambda: None
+    tiered_queue: TieredQueue | None = None  # what of a queue is where, with a tier
     gate_waits: Callable[[str], Iterable[GateWait]] = lambda group: ()  # of an ordered group, as `Gate` says
 
 
@@ -129,6 +132,7 @@ class StateWalk:
             transactions=figures.transactions(),
             schedule=figures.schedule(),
             timers=replace(figures.timers(), topics=tuple(self.timer_topics)),
+            tier=figures.tier(),
             index_lag_bytes=figures.index_lag_bytes(),
             kernel=figures.kernel,
             scrub=figures.scrub(),
@@ -163,7 +167,7 @@ class StateProcessor:
         figures = parts.figures
         self._parts = parts
         self._call_soon = call_soon
-        self._topic_states = TopicStates(parts.consumption, figures.begins_recently)
+        self._topic_states = TopicStates(parts.consumption, figures.begins_recently, figures.tiered_queue)
         self._group_states = GroupStates(parts.consumption, figures.message_group, figures.gate_waits, parts.wall_ms)
         self._waiting: list[tuple[RemotingConnection, Command]] = []
         self._is_answering = False

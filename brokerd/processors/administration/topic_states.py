@@ -5,29 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from brokerd.metadata import tier_policy
 from brokerd.metadata.configs import TopicConfig
 from brokerd.processors.offsets.consumption import Consumption
 from remoting.facts.broker_state import QueueState, TopicState
 from remoting.facts.codec import encode_item
+from remoting.facts.tier_state import TieredQueueState
+
+TieredQueue = Callable[[str, int], TieredQueueState | None]
 
 
 @dataclass(slots=True)
 class _Known:
-    """`ends` are where the queues begin and end; what lies between is the same in the same master epoch."""
+    """`ends` are where the queues begin and end; what lies between is the same in the same master epoch. `tiers` say what of it
+    is where."""
 
     config: TopicConfig
     master_epoch: int
     ends: tuple[tuple[int, int], ...]
+    tiers: tuple[TieredQueueState | None, ...]
     state: TopicState
     encoded: bytes | None = None
 
 
 class TopicStates:
-    """`begins_recently(topic, queue)` is as `StartOffsets` says."""
+    """`begins_recently(topic, queue)` is as `StartOffsets` says; `tiered_queue` is None without a tier."""
 
-    def __init__(self, consumption: Consumption, begins_recently: Callable[[str, int], bool]) -> None:
+    def __init__(
+        self,
+        consumption: Consumption,
+        begins_recently: Callable[[str, int], bool],
+        tiered_queue: TieredQueue | None = None,
+    ) -> None:
         self._consumption = consumption
         self._begins_recently = begins_recently
+        self._tiered_queue = tiered_queue
         self._known: dict[str, _Known] = {}
 
     def of(self, config: TopicConfig, master_epoch: int) -> TopicState:
@@ -37,15 +49,20 @@ class TopicStates:
             (ranges.min_offset(name, queue_id), ranges.max_offset(name, queue_id))
             for queue_id in range(config.read_queue_nums)
         )
+        tiers: tuple[TieredQueueState | None, ...] = ()
+        if self._tiered_queue is not None:
+            tiers = tuple(self._tiered_queue(name, queue_id) for queue_id in range(config.read_queue_nums))
         known = self._known.get(name)
         if (
             known is None
             or known.config is not config
             or known.master_epoch != master_epoch
             or known.ends != ends
+            or known.tiers != tiers
             or not self._is_as_recent(known.state)
         ):
-            known = self._known[name] = _Known(config, master_epoch, ends, self._look(config, ends))
+            state = self._look(config, ends, tiers)
+            known = self._known[name] = _Known(config, master_epoch, ends, tiers, state)
         return known.state
 
     def encoded(self, state: TopicState) -> bytes:
@@ -64,8 +81,14 @@ class TopicStates:
 
     # ---- inside
 
-    def _look(self, config: TopicConfig, ends: tuple[tuple[int, int], ...]) -> TopicState:
-        name = config.name
+    def _look(
+        self,
+        config: TopicConfig,
+        ends: tuple[tuple[int, int], ...],
+        tiers: tuple[TieredQueueState | None, ...],
+    ) -> TopicState:
+        name, has_tier = config.name, self._tiered_queue is not None
+        hours = tier_policy.reserved_hours(config.attributes)
         return TopicState(
             name=name,
             type=config.message_type,
@@ -73,6 +96,8 @@ class TopicStates:
             read_queues=config.read_queue_nums,
             write_queues=config.write_queue_nums,
             system=self._consumption.metadata.names.is_system_topic(name),
+            tiered=tier_policy.is_kept(name, config.attributes) if has_tier else None,
+            tier_reserved_hours=hours if hours >= 0 else None,
             queues=tuple(
                 QueueState(
                     queue_id=queue_id,
@@ -80,6 +105,7 @@ class TopicStates:
                     max_offset=high,
                     last_store_ms=self._consumption.ranges.store_timestamp(name, queue_id, high - 1) if high else -1,
                     begins_recently=high == 0 or self._begins_recently(name, queue_id),
+                    tier=tiers[queue_id] if has_tier else None,
                 )
                 for queue_id, (low, high) in enumerate(ends)
             ),

@@ -50,6 +50,7 @@ class ColdReads:
         self._loop = loop
         self._windows = Windows()
         self.cache = Cache(cache_bytes, self._dropped)
+        self.hits = self.misses = self.messages_out = 0
         self._in_flight = in_flight
         self._fetching: set[Wanted] = set()
         self._line: OrderedDict[Wanted, tuple[int, Segment]] = OrderedDict()  # up to which offset, and of what
@@ -77,9 +78,12 @@ class ColdReads:
             return ColdRead(segment.first, [], is_missing=True)
         piece = self.cache.find(queue, queue_offset)
         if piece is None:
+            self.misses += 1
             self._want(queue, queue_offset, min(end, segment.end), segment, max_count)
             return ColdRead(queue_offset, [], is_coming=True)
+        self.hits += 1
         next_offset, records = _select(piece, queue_offset, min(end, piece.end), max_count, max_bytes, tags_codes)
+        self.messages_out += len(records)
         piece.read_to = max(piece.read_to, next_offset)
         self._windows.read(queue, queue_offset, next_offset, max_count, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)

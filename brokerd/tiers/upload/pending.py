@@ -42,6 +42,11 @@ class Pending:
     def messages(self) -> int:
         return sum(each.end - each.first for each in self._waiting.values())
 
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the one was heard of that has waited longest."""
+        return min((each.since_ms for each in self._waiting.values()), default=None)
+
     def items(self) -> Iterable[tuple[Queue, Waiting]]:
         return self._waiting.items()
 

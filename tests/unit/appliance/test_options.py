@@ -40,9 +40,26 @@ def test_development_is_something_that_brokers_understand_and_can_be_overruled()
     assert overruled[-1] == "send.auto_create_topics=false"
 
 
+def test_a_tier_is_something_that_brokers_understand() -> None:
+    given = ["--tier", "s3://bucket/prefix", "--tier-options", "/x/options.json", "--broker-set", "a.b=c"]
+    settings = parse_options(given).broker_settings
+    assert settings == ("tiers.url=s3://bucket/prefix", "tiers.options_path=/x/options.json", "a.b=c")
+    words = [word for each in settings[:2] for word in ("--set", each)]
+    tiers = parse_broker(["--data", "/x", *words]).tiers
+    assert (tiers.url, tiers.options_path) == ("s3://bucket/prefix", "/x/options.json")
+
+
+@pytest.mark.parametrize("url", ["s3://key:secret@bucket/prefix", "az://container?sig=secret"])
+def test_a_tiers_address_has_no_secrets(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"nothing secret.*tiers\.options_path"):
+        parse_broker(["--data", "/x", "--set", f"tiers.url={url}"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
+        ("--tier /srv/tier", "not a URL, such as file:///srv/tier"),
+        ("--tier-options /x", "say which one: --tier s3://bucket/prefix"),
         ("--controllers 2", "1, 3 or 5"),
         ("--controllers x", "1, 3 or 5"),
         ("--replicas 0", "from 1 to 9"),

@@ -159,9 +159,17 @@ class FakeAdmin:
         return {}
 
     def create_topic(
-        self, name: str, queues: int = 8, message_type: str = "NORMAL", perm: int = 6, group: str | None = None
+        self,
+        name: str,
+        queues: int = 8,
+        message_type: str = "NORMAL",
+        perm: int = 6,
+        group: str | None = None,
+        attributes: Mapping[str, str] | None = None,
     ) -> list[NodeOutcome]:
-        config = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+        config: dict[str, Any] = {"readQueueNums": queues, "writeQueueNums": queues, "perm": perm}
+        if attributes:
+            config["attributes"] = dict(attributes)
         return [self._put(each, self.topics, name, config) for each in self.groups if group in (None, each)]
 
     def delete_topic(self, name: str) -> list[NodeOutcome]:

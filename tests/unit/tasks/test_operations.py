@@ -41,6 +41,16 @@ def test_an_operation_is_carried_out_and_each_nodes_word_is_kept(redis: FakeRedi
     assert redis.published == [("logboom:refresh", "1")]
 
 
+def test_a_topic_says_of_its_tier_what_was_asked_for_and_nothing_else() -> None:
+    admin = FakeAdmin("broker-a")
+    done = run(operation(**TOPIC, tier_enable=False, tier_reserve_time=-1), admin)
+    assert done.state == "succeeded"
+    assert admin.topics["broker-a"]["orders"]["attributes"] == {"tier.enable": "false", "tier.reserve.time": "-1"}
+    plain = FakeAdmin("broker-a")
+    run(operation(), plain)
+    assert "attributes" not in plain.topics["broker-a"]["orders"]
+
+
 def test_a_second_delivery_changes_nothing() -> None:
     made = operation()
     admin = FakeAdmin("broker-a")

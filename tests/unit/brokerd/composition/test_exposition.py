@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.composition.exposition import Exposition, Sources
+from brokerd.composition.tier_figures import tier_families
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.placement.handovers import Handover
 from brokerd.pop.requests import PopOutcome, PopRequest, PopStatus
@@ -35,6 +36,7 @@ from remoting.facts.broker_state import DamageState, ScrubState
 from remoting.facts.lag import Lag, TopicLag
 from remoting.guarding.guard import AccessSettings, Guard
 from remoting.record.properties import encode_properties
+from tests.support.tiered_broker import TieredBroker
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.replication.group import Group
 from tests.unit.brokerd.store.stores import draft
@@ -139,6 +141,8 @@ def test_the_page_lists_what_a_scrape_gives_and_nothing_else() -> None:
     take_one(broker)
     given = names(scrape(broker, replace(a_master_that_misses_one(), weaknesses=["ack_after=append: memory"])))
     given |= names(scrape(broker, a_replica()))
+    tiered = TieredBroker().core
+    given |= {family.name for family in tier_families(tiered.tiers, tiered.store)}
     given |= {"logboom_sends_unacknowledged_total", "logboom_schedule_late_seconds"}  # absent until there is one
     brokers_part = PAGE.partition("## Brokers")[2].partition("\n## ")[0]
     listed = set(re.findall(r"^\| `(\w+)`", brokers_part, re.MULTILINE))

@@ -572,6 +572,8 @@ def test_the_state_document(broker: RemotingBroker) -> None:
         "readQueues": 1,
         "writeQueues": 1,
         "system": False,
+        "tiered": None,
+        "tierReservedHours": None,
         "queues": [
             {
                 "queueId": 0,
@@ -579,6 +581,7 @@ def test_the_state_document(broker: RemotingBroker) -> None:
                 "maxOffset": 2,
                 "lastStoreMs": broker.turns.wall_ms(),
                 "beginsRecently": True,
+                "tier": None,
             }
         ],
     }

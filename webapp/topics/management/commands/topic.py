@@ -21,6 +21,8 @@ class Command(client.ConsoleCommand):
         create.add_argument("--type", choices=TOPIC_TYPES, default="NORMAL")
         create.add_argument("--queues", type=int, default=8, help="per broker group (default: 8)")
         create.add_argument("--group", help="on one broker group only")
+        create.add_argument("--tier", choices=("on", "off"), help="whether the tier keeps its messages (default: on)")
+        create.add_argument("--tier-hours", type=int, help="for how long; -1: as long as the brokers say (default)")
         create.add_argument("--if-missing", action="store_true", help="it is no error when the topic exists already")
         listing = actions.add_parser("list", help="list topics")
         listing.add_argument("--system", action="store_true", help="the system's too")
@@ -40,6 +42,10 @@ class Command(client.ConsoleCommand):
             "queues": options["queues"],
             "group": options["group"],
         }
+        if options["tier"] is not None:
+            body["tier_enable"] = options["tier"] == "on"
+        if options["tier_hours"] is not None:
+            body["tier_reserve_time"] = options["tier_hours"]
         client.change("POST", "topics", body)
         self.stdout.write(f"created {options['name']}")
 

@@ -1,0 +1,81 @@
+"""An object store whose requests are counted and timed, for metrics.
+
+What the store answered is no failure: that an object is not there, or is there already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStore, ObjectStoreError
+from remoting.exposition import Histogram
+
+BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+OPERATIONS: Final = ("put", "get", "list", "remove")
+
+
+@dataclass(slots=True)
+class Requests:
+    """Of one kind, since the start. `bytes` went there, or came from there."""
+
+    failed: int = 0
+    bytes: int = 0
+    seconds: Histogram = field(default_factory=lambda: Histogram(BOUNDS_S))
+
+    @property
+    def count(self) -> int:
+        """How many were answered, or failed."""
+        return sum(self.seconds.counts)
+
+
+class Counted:
+    """A `interface.ObjectStore` over another one. `now_s` is monotonic."""
+
+    def __init__(self, objects: ObjectStore, now_s: Callable[[], float]) -> None:
+        self.requests = {operation: Requests() for operation in OPERATIONS}
+        self._objects = objects
+        self._now_s = now_s
+
+    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
+        with self._request("put") as requests:
+            await self._objects.put(name, content)
+            requests.bytes += len(content) if isinstance(content, bytes) else sum(map(len, content))
+
+    async def get(self, name: str, start: int, length: int) -> bytes:
+        with self._request("get") as requests:
+            found = await self._objects.get(name, start, length)
+            requests.bytes += len(found)
+            return found
+
+    async def get_all(self, name: str, most: int) -> bytes:
+        with self._request("get") as requests:
+            found = await self._objects.get_all(name, most)
+            requests.bytes += len(found)
+            return found
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        with self._request("list"):
+            return await self._objects.list(prefix, after, limit)
+
+    async def remove(self, names: Sequence[str]) -> None:
+        with self._request("remove"):
+            await self._objects.remove(names)
+
+    async def close(self) -> None:
+        await self._objects.close()
+
+    @contextmanager
+    def _request(self, operation: str) -> Iterator[Requests]:
+        requests, began_s = self.requests[operation], self._now_s()
+        try:
+            yield requests
+        except (NotThere, AlreadyThere):
+            raise
+        except ObjectStoreError:
+            requests.failed += 1
+            raise
+        finally:
+            requests.seconds.observe(self._now_s() - began_s)
