@@ -118,6 +118,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Generator[Any, None, None]:
+    """One for all tests of this process; each of them has a bucket, or a prefix in one, of its own."""
+    from tests.support.object_servers import S3Server  # most runs need none
+
+    with S3Server() as server:
+        yield server
+
+
 def _place(item: pytest.Item) -> int:
     return _ORDER.index(_kind(item.path))
 

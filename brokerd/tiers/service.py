@@ -130,7 +130,7 @@ class TierService:
 
     def range_of(self, topic: str, queue_id: int) -> QueueSegments:
         """What of the queue is in the tier."""
-        return self._segments_of(Queue(topic, queue_id))
+        return self.segments_of(Queue(topic, queue_id))
 
     # ---- for who watches
 

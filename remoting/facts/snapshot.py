@@ -262,8 +262,8 @@ class KeyIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A broker group. `quorum`, `transactions`, `delays`, `timers`, `index`, `tier` are the master's, None when it does not answer;
-    `tier` also when it has none."""
+    """A broker group. `quorum`, `transactions`, `delays`, `timers`, `index`, `tier` are the master's, None when it does not
+    answer; `tier` also when it has none."""
 
     cluster: str
     name: str

@@ -9,26 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import NotSupportedError
 
-from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.objects.complaints import is_without_bucket, translated
+from brokerd.tiers.objects.interface import Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
-from remoting.tier.object_stores import StorePlace, open_store, reason_of
+from remoting.tier.object_stores import StorePlace, open_store
 
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
-_TOO_SHORT: Final = ("range was invalid", "Invalid range", "416 Range Not Satisfiable")
-# How the servers and systems behind the one "generic" error say that asking again is of no use
-_FINAL: Final = (
-    "NoSuchBucket",
-    "AccessDenied",
-    "InvalidAccessKeyId",
-    "SignatureDoesNotMatch",
-    "No space left on device",
-    "Disk quota exceeded",
-    "QuotaExceeded",
-    "Read-only file system",
-    "Permission denied",
-)
 
 
 class Backend:
@@ -54,11 +42,16 @@ class Backend:
             await self.put(name, whole)
             return
         except FileNotFoundError as error:  # there is no such bucket
-            raise Refused(f"the object store did not store {name}: {reason_of(error)}") from error
+            raise Refused(str(translated(error, f"store {name}"))) from error
         except Exception as error:
-            raise _translated(error, f"store {name}") from error
+            raise translated(error, f"store {name}") from error
         if self._root is not None:
-            await asyncio.to_thread(_make_durable, self._root, self._root / path)
+            try:
+                await asyncio.to_thread(_make_durable, self._root, self._root / path)
+            except OSError as error:
+                raise Unknown(
+                    f"it is not known whether {name} would be there after a loss of power: {error}"
+                ) from error
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         path = f"{self._directory}/{name}"
@@ -68,7 +61,7 @@ class Backend:
                 *(obstore.get_range_async(self._store, path, start=at, length=size) for at, size in parts)
             )
         except Exception as error:
-            raise _translated(error, f"read {name}") from error
+            raise translated(error, f"read {name}") from error
         found = bytes(got[0]) if len(got) == 1 else b"".join(got)
         if len(found) != length:
             raise NotThere(f"{name} has {len(found)} of the {length} bytes from {start} on")
@@ -83,7 +76,7 @@ class Backend:
         except ObjectStoreError:
             raise
         except Exception as error:
-            raise _translated(error, f"read {name}") from error
+            raise translated(error, f"read {name}") from error
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         below = f"{self._directory}/"
@@ -102,18 +95,20 @@ class Backend:
                 if self._root is None and len(found) >= limit:
                     break  # object stores list in the order of names; directories do not
         except Exception as error:
-            raise _translated(error, f"list {prefix}") from error
+            raise translated(error, f"list {prefix}") from error
         return sorted(found)[:limit]
 
     async def remove(self, names: Sequence[str]) -> None:
         try:
             await obstore.delete_async(self._store, [f"{self._directory}/{name}" for name in names])
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if is_without_bucket(error):
+                raise translated(error, f"remove {len(names)} objects") from error
             if len(names) > 1:
                 for name in names:
                     await self.remove([name])
         except Exception as error:
-            raise _translated(error, f"remove {len(names)} objects") from error
+            raise translated(error, f"remove {len(names)} objects") from error
 
     async def close(self) -> None:
         """The library keeps no connection of which it would have to be told."""
@@ -135,16 +130,3 @@ def _make_durable(root: Path, path: Path) -> None:
             os.close(descriptor)
         if each == root:
             return
-
-
-def _translated(error: Exception, what: str) -> ObjectStoreError:
-    if isinstance(error, AlreadyExistsError):
-        return AlreadyThere(f"the object store has that already: could not {what}")
-    reason = reason_of(error)
-    if isinstance(error, FileNotFoundError) or any(say in reason for say in _TOO_SHORT):
-        return NotThere(f"the object store does not have it: could not {what}: {reason}")
-    text = f"the object store did not {what}: {reason}"
-    is_final = isinstance(error, (PermissionDeniedError, UnauthenticatedError)) or any(
-        say in str(error) for say in _FINAL
-    )
-    return Refused(text) if is_final else Unknown(text)

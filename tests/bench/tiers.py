@@ -1,0 +1,268 @@
+"""Tiers: what uploading costs those who send, and how fast messages come back from an object store.
+
+    python -m tests.bench.tiers [--pairs N] [--seconds S] [--megabytes N] [--only TEXT]
+
+Sends and reads by Spark's reader are of a real broker whose tier is a directory. What the latency of an object store does is
+measured in this process, on the reading side alone: 8 readers, each of a queue of its own, every request 20 ms late.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final
+
+from brokerd.native.library import load
+from brokerd.store.log.record_checks import first_damaged_in_c
+from brokerd.store.unit import UNIT
+from brokerd.tiers.objects.backend import Backend, open_backend
+from brokerd.tiers.reading.cold_reads import ColdReads
+from brokerd.tiers.settings import TierSettings
+from brokerd.tiers.upload.uploader import Loop
+from remoting.checksum import crc32
+from remoting.record.codec import encode_record
+from remoting.tier.contents import Queue
+from remoting.tier.segments import QueueSegments, Segment
+from tasks.spark.cluster import Cluster as Asked
+from tasks.spark.cluster import find_ranges
+from tasks.spark.options import Options
+from tests.bench import bulk_reads
+from tests.bench.harness import Pairs, Row, Sample, in_pairs, load_program, run_load
+from tests.bench.processes import cpu_seconds
+from tests.bench.sends import BACKGROUND, NO_INDEX, TOPIC, broker, check_stored, measured
+from tests.support.cold_reading import FILLER, make_cold, make_topic
+
+LATENCY_S: Final = 0.020
+READERS: Final = 8
+BYTES_PER_S: Final = 200_000_000
+FIRST_REQUESTS: Final = 2
+_BODY_BYTES: Final = 1024
+_SEGMENT_MESSAGES: Final = 4096
+_READ_MESSAGES: Final = 1024
+_READ_BYTES: Final = 4 << 20
+_COLD: Final = ("store.segment_size_bytes=16777216", "retention.reserved_time_ms=1000", "retention.interval_ms=100")
+
+
+@contextmanager
+def tier() -> Iterator[tuple[str, ...]]:
+    """Settings for a directory that is there so long."""
+    directory = Path(tempfile.mkdtemp(prefix="bench"))
+    try:
+        yield (f"tiers.url=file://{directory}/tier", "tiers.commit_interval_ms=1000")
+    finally:
+        shutil.rmtree(directory)
+
+
+# ---- sends
+
+
+def sends(program: Path, pairs: int, seconds: float, batch: int) -> Pairs:
+    """Sends while everything is uploaded, against no tier."""
+
+    def load(address: str) -> tuple[Sample, int]:
+        return run_load(program, address, TOPIC, seconds=seconds, batch=batch)
+
+    def with_tier() -> Sample:
+        with tier() as settings:
+            return measured(1, (*BACKGROUND, *settings), load)()
+
+    name = f"sends of 1 KiB{f', batches of {batch}' if batch else ''}: with a tier / without"
+    return in_pairs(name, pairs, with_tier, measured(1, BACKGROUND, load), 0.85)
+
+
+# ---- a broker's cold messages
+
+
+def reads(program: Path, pairs: int, messages: int) -> Pairs:
+    """All of a topic in bulk, by one task: from the tier, against files."""
+
+    def read(settings: tuple[str, ...], *, is_cold: bool) -> Sample:
+        with broker(1, (*BACKGROUND, NO_INDEX, *settings)) as (cluster, address):
+            make_topic(cluster, FILLER, attributes="+message.type=NORMAL,+tier.enable=false")
+            stored = 0
+            while stored < messages:
+                stored += run_load(program, address, TOPIC, seconds=0.25, batch=32, in_flight=8)[1]
+            check_stored(stored, lambda: sum(each.max_offset for each in cluster.admin.queue_offsets(TOPIC)))
+            if is_cold:
+                make_cold(cluster, 300)
+            options = Options.parse({"controllers": ",".join(cluster.controller_addresses), "subscribe": TOPIC})
+            pid = cluster.brokers[0].pid
+            with Asked(options.controllers) as asked:
+                ranges = find_ranges(asked, options)
+                before_s, began_s = cpu_seconds(pid), time.monotonic()
+                rows = bulk_reads.count(bulk_reads.in_bulk(asked, ranges, bulk_reads.REPORT))
+                took_s, used_s = time.monotonic() - began_s, cpu_seconds(pid) - before_s
+            if rows != stored:
+                raise RuntimeError(f"{stored} messages are stored and {rows} were read")
+            return Sample(rows / took_s, cpu_us=used_s * 1e6 / rows)
+
+    def cold() -> Sample:
+        with tier() as settings:
+            return read((*settings, *_COLD), is_cold=True)
+
+    return in_pairs("reads in bulk: from a directory / from files", pairs, cold, lambda: read((), is_cold=False), 0.5)
+
+
+# ---- the reading side alone
+
+
+class Late:
+    """An object store whose answers take their time."""
+
+    def __init__(self, objects: Backend) -> None:
+        self.requests = 0
+        self._objects = objects
+
+    async def get(self, name: str, start: int, length: int) -> bytes:
+        self.requests += 1
+        await asyncio.sleep(LATENCY_S)
+        return await self._objects.get(name, start, length)
+
+
+async def _pause(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int]:
+    """Bytes a second, seconds of CPU time for a GB, and how many requests the first message needed."""
+    objects = open_backend(TierSettings(url=f"file://{directory}"), "bench")
+    queues = {Queue(TOPIC, number): QueueSegments() for number in range(READERS)}
+    for queue, segments in queues.items():
+        await _fill(objects, queue, segments, megabytes * 1_000_000 // READERS)
+    running: set[asyncio.Task[None]] = set()
+    loop = asyncio.get_running_loop()
+
+    def spawn(work: Coroutine[Any, Any, None], _what: str) -> None:
+        task = loop.create_task(work)
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    late = Late(objects)
+    settings = TierSettings()
+    around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000)  # type: ignore[arg-type]
+    store: Any = late
+    cold = ColdReads(store, queues.__getitem__, around, settings.cache_bytes, settings.fetches_in_flight)
+    cold.first_damaged_of = first_damaged_in_c(load())
+    news: dict[Queue, asyncio.Event] = {queue: asyncio.Event() for queue in queues}
+    cold.listeners.append(lambda topic, queue_id: news[Queue(topic, queue_id)].set())
+    first: deque[int] = deque(maxlen=1)
+    total = 0
+
+    async def read_all(queue: Queue) -> None:
+        nonlocal total
+        offset, end = 0, queues[queue].end
+        while offset < end:
+            news[queue].clear()
+            found = cold.read(*queue, offset, end, _READ_MESSAGES, _READ_BYTES, None)
+            if found.is_coming:
+                await news[queue].wait()
+                continue
+            offset = found.next_offset
+            total += sum(map(len, found.records))
+            await asyncio.sleep(0)
+
+    async def read_first(queue: Queue) -> None:
+        while cold.read(*queue, 0, 1, 1, _READ_BYTES, None).is_coming:
+            await news[queue].wait()
+        first.append(late.requests)
+
+    await read_first(Queue(TOPIC, 0))
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
+    await asyncio.gather(*map(read_all, queues))
+    took_s, used_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+    while running:
+        await asyncio.sleep(0.01)
+    return total / took_s, used_s / total * 1e9, first[0]
+
+
+async def _fill(objects: Backend, queue: Queue, segments: QueueSegments, size: int) -> None:
+    """Segments as an uploader makes them."""
+    while segments.message_end < size:
+        first, base = segments.end, segments.message_end
+        records = [_record(queue, first + number) for number in range(_SEGMENT_MESSAGES)]
+        places = list(accumulate(map(len, records[:-1]), initial=base))
+        content = b"".join(records)
+        entries = b"".join(UNIT.pack(place, len(record), 0) for place, record in zip(places, records, strict=True))
+        crcs = crc32(content), crc32(entries)
+        sizes = len(content), len(content)
+        segment = Segment(first, first + len(records), base, *sizes, 1, 1, base + len(content), 1, 1 + first, *crcs)
+        await objects.put(segment.messages_name(*queue), content)
+        await objects.put(segment.entries_name(*queue), entries)
+        segments.add(segment)
+
+
+def _record(queue: Queue, queue_offset: int) -> bytes:
+    return encode_record(
+        topic=queue.topic.encode(),
+        queue_id=queue.queue_id,
+        queue_offset=queue_offset,
+        physical_offset=queue_offset * _BODY_BYTES,
+        body=bytes(_BODY_BYTES),
+        properties=b"",
+        born_timestamp_ms=1,
+        born_host=bytes(8),
+        store_timestamp_ms=1,
+        store_host=bytes(8),
+    )
+
+
+def late(megabytes: int, times: int) -> list[Row]:
+    """The rows of the reading side alone; the rate is the median."""
+    found = []
+    for _ in range(times):
+        directory = Path(tempfile.mkdtemp(prefix="bench"))
+        try:
+            found.append(asyncio.run(late_reads(directory, megabytes)))
+        finally:
+            shutil.rmtree(directory)
+        print(
+            f"cold reads, each request 20 ms late: {found[-1][0] / 1e6:.0f} MB/s, {found[-1][1]:.2f} s of CPU a GB",
+            flush=True,
+        )
+    rate, cpu_s = statistics.median(each[0] for each in found), statistics.median(each[1] for each in found)
+    most = max(each[2] for each in found)
+    return [
+        Row(
+            f"cold reads of {READERS} readers, each request 20 ms late",
+            f"{rate / 1e6:.0f} MB/s, {cpu_s:.2f} s of CPU a GB",
+            f">= {BYTES_PER_S / 1e6:.0f} MB/s",
+            rate >= BYTES_PER_S,
+        ),
+        Row("requests until the first cold message", str(most), f"<= {FIRST_REQUESTS}", most <= FIRST_REQUESTS),
+    ]
+
+
+def run(pairs: int, seconds: float, megabytes: int, only: str = "") -> list[Row]:
+    """All rows whose name contains `only`."""
+    with load_program() as program:
+        choices: dict[str, Callable[[], list[Row]]] = {
+            "sends": lambda: [sends(program, pairs, seconds, 0).row],
+            "batches": lambda: [sends(program, pairs, seconds, 32).row],
+            "reads": lambda: [reads(program, pairs, 1000 * megabytes).row],
+            "late": lambda: late(megabytes, pairs),
+        }
+        return [row for name, rows in choices.items() if only in name for row in rows()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--megabytes", type=int, default=200, help="of messages that are read")
+    parser.add_argument("--only", default="", help="sends, batches, reads or late")
+    options = parser.parse_args()
+    for row in run(options.pairs, options.seconds, options.megabytes, options.only):
+        print(row)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The story of a tier on real processes: nothing that was acknowledged and uploaded is lost, whoever fails or dies.
+
+    python -m tests.tier [--seconds N] [--kills N] [--faults SHARE] [--seed N]
+
+Three controllers, three brokers, and a real S3 server, which they reach through a proxy that fails in all ways (a share of the
+requests). Producers send all the time, masters are killed, and local files go as soon as they can. Then everything is read back
+cold, by offset, through the brokers and still through the failing proxy, and held against what the producers were told:
+checksums, places, order. At last the brokers are killed, their disks deleted, and everything is read by the manifest alone.
+
+It ends with `N acknowledged, N uploaded, N read back`; the exit code is 1 when a message is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from brokerd.tiers.objects.backend import open_backend
+from brokerd.tiers.settings import TierSettings
+from remoting.errors import LogboomError, RequestError
+from remoting.record.codec import Record
+from remoting.tier.contents import Queue
+from remoting.tier.names import group_directory
+from tests.support.cluster import Cluster
+from tests.support.cold_reading import FILLER, SHORT_LIVES, make_cold, make_topic, send_filler
+from tests.support.object_faults import FaultProxy, evenly
+from tests.support.object_servers import S3Server, write_options
+from tests.support.workload import History, Producer, check_queue
+from tests.tier.alone import contents_by_manifest, read_segment
+
+BUCKET: Final = "story"
+GROUP: Final = "broker-a"
+QUEUES: Final = tuple(Queue(topic, queue_id) for topic in ("Orders", "Bills") for queue_id in range(2))
+_BODY_BYTES: Final = 1024
+_DOWN_S: Final = 2.0  # how long a killed broker stays away
+_PATIENCE_S: Final = 180.0
+
+Histories = Mapping[Queue, History]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.tier", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long messages are sent")
+    parser.add_argument("--kills", type=int, default=3, help="how many masters are killed meanwhile")
+    parser.add_argument("--faults", type=float, default=0.1, help="the share of requests to the object store that fail")
+    parser.add_argument("--seed", type=int, default=1, help="of the faults")
+    options = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="logboom-tier-"))
+    try:
+        return run(root, options.seconds, options.kills, options.faults, options.seed)
+    finally:
+        shutil.rmtree(root)
+
+
+def run(root: Path, seconds: float, kills: int, share: float, seed: int) -> int:
+    """The exit code."""
+    with S3Server() as server, FaultProxy(server.port, seed) as proxy:
+        server.make_bucket(BUCKET)
+        url, options = f"s3://{BUCKET}/logboom", write_options(root / "options", proxy.port)
+        settings = [f"tiers.url={url}", f"tiers.options_path={options}", "tiers.request_timeout_ms=5000", *SHORT_LIVES]
+        with Cluster(root / "cluster", broker_settings=settings) as cluster:
+            cluster.start()
+            proxy.chances = evenly(share)
+            histories = _send(cluster, seconds, kills, random.Random(seed))
+            print(f"the object store was asked {proxy.requests.total()} times: {_told(proxy)}", flush=True)
+            cluster.make_whole()
+            make_cold(cluster, _PATIENCE_S)
+            read = {queue: _read_back(cluster, queue) for queue in QUEUES}
+        shutil.rmtree(root / "cluster")
+        direct = write_options(root / "direct", server.port)
+        uploaded = asyncio.run(_uploaded(TierSettings(url=url, options_path=str(direct))))
+    return _judge(histories, uploaded, read)
+
+
+def _send(cluster: Cluster, seconds: float, kills: int, rng: random.Random) -> Histories:
+    make_topic(cluster, FILLER, attributes="+message.type=NORMAL,+tier.enable=false")
+    for topic in sorted({queue.topic for queue in QUEUES}):
+        make_topic(cluster, topic, queues=1 + max(queue.queue_id for queue in QUEUES if queue.topic == topic))
+    producers = {
+        queue: Producer(
+            cluster.controller_addresses, queue.topic, f"{queue.topic}-{queue.queue_id}", queue.queue_id, _BODY_BYTES
+        )
+        for queue in QUEUES
+    }
+    for producer in producers.values():
+        producer.start()
+    for number in range(kills):
+        _go_on(cluster, seconds / (kills + 1) * rng.uniform(0.7, 1.0))
+        victim = cluster.master()
+        cluster.brokers[victim].kill()
+        print(f"kill {number + 1}: broker {victim}, the master", flush=True)
+        _go_on(cluster, _DOWN_S)
+        cluster.make_whole()
+    _go_on(cluster, seconds / (kills + 1))
+    return {queue: producer.stop() for queue, producer in producers.items()}
+
+
+def _go_on(cluster: Cluster, seconds: float) -> None:
+    """Files are full sooner than the producers alone would fill them, so that most is cold."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        try:
+            send_filler(cluster)
+        except LogboomError:
+            """There is no master just now."""
+        time.sleep(0.2)
+
+
+def _read_back(cluster: Cluster, queue: Queue) -> list[Record]:
+    """From 0 on; a read that the store fails is made again, as consumers do."""
+    records: list[Record] = []
+    offset = 0
+    failures = 0
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            pulled = cluster.admin.pull(queue.topic, GROUP, queue.queue_id, offset, 256)
+        except RequestError as error:
+            failures += 1
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{queue} cannot be read from {offset} on: {error}") from error
+            time.sleep(0.1)
+            continue
+        if not pulled.records and pulled.next_offset >= pulled.max_offset:
+            print(f"{queue.topic}/{queue.queue_id}: {len(records)} messages, {failures} reads failed", flush=True)
+            return records
+        records += pulled.records
+        offset = pulled.next_offset
+
+
+async def _uploaded(settings: TierSettings) -> dict[Queue, list[Record]]:
+    objects = open_backend(settings, group_directory("", "DefaultCluster", GROUP))
+    contents = await contents_by_manifest(objects)
+    return {
+        queue: [
+            record
+            for segment in contents.queues.get(queue, ())
+            for record in await read_segment(objects, queue, segment)
+        ]
+        for queue in QUEUES
+    }
+
+
+def _judge(
+    histories: Histories, uploaded: Mapping[Queue, Sequence[Record]], read: Mapping[Queue, Sequence[Record]]
+) -> int:
+    is_right = True
+    for queue in QUEUES:
+        for who, records in (("the tier", uploaded[queue]), ("the brokers", read[queue])):
+            try:
+                check_queue(list(records), [histories[queue]])
+            except AssertionError as error:
+                is_right = False
+                print(f"{queue.topic}/{queue.queue_id} as {who} have it: {error}", flush=True)
+    acknowledged = sum(len(history.acknowledged) for history in histories.values())
+    counts = [sum(_kept(histories[queue], each[queue]) for queue in QUEUES) for each in (uploaded, read)]
+    print(f"{acknowledged} acknowledged, {counts[0]} uploaded, {counts[1]} read back", flush=True)
+    return 0 if is_right and acknowledged and counts == [acknowledged, acknowledged] else 1
+
+
+def _kept(history: History, records: Sequence[Record]) -> int:
+    """How many messages are where the answer to their send said."""
+    by_offset = {record.queue_offset: record.body for record in records}
+    return sum(by_offset.get(offset) == body for body, (_, offset) in history.acknowledged.items())
+
+
+def _told(proxy: FaultProxy) -> str:
+    return ", ".join(f"{count} {fault.value}" for fault, count in proxy.faults.most_common())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
