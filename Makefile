@@ -77,13 +77,11 @@ soak: .venv/.installed-dev ## memory of every daemon over an hour of everything 
 pop-soak: .venv/.installed-dev ## consumers of both protocols that crash, and masters that are killed: make pop-soak MINUTES=30
 	$(PYTHON) -m tests.bench.pop_soak --minutes $(MINUTES) $(ARGS)
 
-<<<<<<< HEAD
 timer-soak: .venv/.installed-dev ## messages for any moment, a part of them recalled, and masters that are killed: make timer-soak MINUTES=30
 	$(PYTHON) -m tests.bench.timer_soak --minutes $(MINUTES) $(ARGS)
-=======
+
 tier: .venv/.installed-dev ## a tier whose object store fails while masters are killed: make tier SEED=n (ARGS="--seconds 60 --kills 3 --faults 0.1")
 	$(PYTHON) -m tests.tier --seed $(SEED) $(ARGS)
->>>>>>> h/tproof2
 
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)
 	$(PYTHON) -m tests.h2spec $(ARGS)
@@ -103,7 +101,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-<<<<<<< HEAD
 .PHONY: help up status test check sim sim-soak mutants models fuzz sanitized soak pop-soak timer-soak tier bench bench-replication bench-compare chaos h2spec interop programs bench-programs
-=======
->>>>>>> h/tproof2

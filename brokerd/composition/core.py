@@ -135,8 +135,6 @@ class BrokerCore:
         store.expected_holders.append(self.tiers.waiting_offset)
         store.cold = cold = self.tiers.cold
         if cold is not None:
-            cold.first_damaged_of = store.commitlog.shape.first_damaged_of
-        if cold is not None:
             cold.listeners.append(self.pop.fetched)
         store.dispatcher.listeners.append(self._dispatched)
         replica.add_role_listener(self._role_changed)

@@ -43,11 +43,22 @@ class Wanted(NamedTuple):
 
 
 class ColdReads:
-    """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will."""
+    """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will.
 
-    def __init__(self, objects: ObjectStore, segments: Segments, loop: Loop, cache_bytes: int, in_flight: int) -> None:
+    `first_damaged` checks what was fetched, as `derive.first_damaged_of` does.
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        segments: Segments,
+        loop: Loop,
+        cache_bytes: int,
+        in_flight: int,
+        first_damaged: FirstDamaged = first_damaged_of,
+    ) -> None:
         self.listeners: list[Callable[[str, int], None]] = []
-        self.first_damaged_of: FirstDamaged = first_damaged_of  # or what does the same faster
+        self._first_damaged = first_damaged
         self._objects = objects
         self._segments = segments
         self._loop = loop
@@ -161,7 +172,7 @@ class ColdReads:
         length = last_place + last_size - begin
         content = await self._objects.get(segment.messages_name(*queue), begin - segment.base, length)
         begins = [place - begin for place, _, _ in units[:count]]
-        if self.first_damaged_of(content, begins) is not None:
+        if self._first_damaged(content, begins) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
         return Piece(queue, first, entries[: count * ENTRY_BYTES], content)
 
