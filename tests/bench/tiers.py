@@ -148,8 +148,8 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
     settings = TierSettings()
     around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000)  # type: ignore[arg-type]
     store: Any = late
-    cold = ColdReads(store, queues.__getitem__, around, settings.cache_bytes, settings.fetches_in_flight)
-
+    limits = settings.cache_bytes, settings.fetches_in_flight
+    cold = ColdReads(store, queues.__getitem__, around, *limits, first_damaged_in_c(load()))
     news: dict[Queue, asyncio.Event] = {queue: asyncio.Event() for queue in queues}
     cold.listeners.append(lambda topic, queue_id: news[Queue(topic, queue_id)].set())
     first: deque[int] = deque(maxlen=1)
