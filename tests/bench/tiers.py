@@ -21,6 +21,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
+from brokerd.native.library import load
+from brokerd.store.log.record_checks import first_damaged_in_c
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.reading.cold_reads import ColdReads
