@@ -87,7 +87,7 @@ h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs G
 	$(PYTHON) -m tests.h2spec $(ARGS)
 
 interop: .venv/.installed-dev ## brokers, controllers and tools of Apache RocketMQ against ours (needs a JDK and Maven)
-	$(PYTEST) tests/interop --least-checks 353 $(ARGS)
+	$(PYTEST) tests/interop --least-checks 354 $(ARGS)
 
 bench-programs:
 	@$(call BOOTSTRAP,programs h2load gcc)

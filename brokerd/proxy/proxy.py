@@ -114,7 +114,7 @@ class GrpcProxy:
         }
         # the broker that is asked takes them itself: they are about the client, not about a log
         self._clients = ClientFigures(wall_ms())
-        reports = ClientReports(services.metadata, self._clients, wall_ms, options.guard)
+        reports = ClientReports(services.metadata, self._clients, wall_ms, loop.call_soon, options.guard)
         for path, name, export in (
             (METRICS_PATH, "ExportMetrics", reports.export_metrics),
             (TRACES_PATH, "ExportTraces", reports.export_traces),

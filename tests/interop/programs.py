@@ -225,6 +225,10 @@ def _build(sources: Path, fetch: Sequence[str], build: Sequence[str]) -> None:
     fetched = subprocess.run(fetch, cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if fetched.returncode:
         raise Unavailable(f"what {sources.name} needs could not be had: {fetched.stdout.strip()}")
+    _compile_with(build, sources)
+
+
+def _compile_with(build: Sequence[str], sources: Path) -> None:
     built = subprocess.run(build, cwd=sources, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert built.returncode == 0, built.stdout
 
@@ -267,6 +271,24 @@ def cpp() -> Program:
     if tried.returncode:
         raise Unavailable(f"the C++ client does not load here: {tried.stdout.strip().splitlines()[-1]}")
     return Program([sys.executable, str(_HERE / "cpp" / "checks.py")], environment)
+
+
+def cpp_grpc(directory: Path) -> Program:
+    """Our program around the C++ client of version 5, built into the directory. Raises Unavailable.
+
+    Nobody packages that client: it is found where it is installed, or where CPATH, LIBRARY_PATH and LD_LIBRARY_PATH say.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise Unavailable("the program around the C++ client of version 5 needs a compiler (g++)")
+    sources, target = _HERE / "cpp-grpc", directory / "checks"
+    needed = "#include <rocketmq/SimpleConsumer.h>\nint main() {}\n"
+    look = [compiler, "-std=c++17", "-x", "c++", "-", "-lrocketmq", "-o", str(target)]
+    if subprocess.run(look, input=needed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).returncode:
+        raise Unavailable("the C++ client of version 5 is not installed (rocketmq/*.h, librocketmq.so.5)")
+    options = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-pthread")
+    _compile_with([compiler, *options, "checks.cpp", "-lrocketmq", "-o", str(target)], sources)
+    return Program([str(target)], {})
 
 
 def _cached(package: str, install: Callable[[str], Sequence[str]]) -> Path:

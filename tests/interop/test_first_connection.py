@@ -89,3 +89,19 @@ def _live(apache: Apache, cluster: Cluster, directory: Path, client: str, access
 )
 def test_a_client_with_its_defaults(lives: Lives, client: str, access_point: str, check: str) -> None:
     lives(client, access_point).expect(check)
+
+
+def test_cpp_gets_in_with_its_defaults(apache: Apache, cluster: Cluster, tmp_path: Path) -> None:
+    """By TLS. It is not told to live on without the master: its client 5.1.0 crashes when a connection breaks."""
+    try:
+        program = programs.cpp_grpc(tmp_path)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    cluster.admin.create_topic("cpp", 8)
+    eventually("the topic's route", lambda: cluster.admin.queue_offsets("cpp"))
+    with program.start([cluster.grpc_addresses[cluster.master()], "cpp", "cpp"], tmp_path) as running:
+        running.wait_for("messages", r"acknowledged (\d+)", BEFORE)
+        running.tell("stop")
+        outcome = running.outcome()
+    for check in CHECKS:
+        outcome.expect(check)

@@ -6,16 +6,17 @@ signed calls count. Figures are taken of topics and groups that exist, so that n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-from google.protobuf.message import DecodeError
-
+from brokerd.loop.in_turns import run_in_turns
 from brokerd.metadata.configs import Metadata
 from brokerd.proxy import otlp
 from brokerd.proxy.calls import Call, GrpcStatus
 from brokerd.proxy.client_figures import ClientFigures, Labels
+from brokerd.proxy.fields import UnreadableError
 from brokerd.proxy.methods.base import CLIENT_ID, LANGUAGE, header
 from remoting.errors import RequestError
 from remoting.guarding.guard import Guard
@@ -32,41 +33,84 @@ _LANGUAGES: Final = {
 _STATUSES: Final = frozenset({"success", "failure"})
 _REJECTED: Final = "the figures are of no topic or group that exists here, are not understood, or are too many at once"
 
+MAX_WAITING_BYTES: Final = 32 * 1024 * 1024  # of all clients together
+_WORK_OF_A_TURN: Final = 64 * 1024  # in bytes
+
+
+class _Export(NamedTuple):
+    """How the requests of a method are read and answered."""
+
+    read: Callable[[bytes, otlp.Taker], Iterator[int]]
+    answer: Callable[[int, str], bytes]
+
+
+_METRICS: Final = _Export(otlp.read_metrics, otlp.metrics_answer)
+_SPANS: Final = _Export(otlp.read_spans, otlp.spans_answer)
+
 
 @dataclass(slots=True, eq=False)
 class ClientReports:
-    """The handlers. `guard` None = nobody needs to sign."""
+    """The handlers. `call_soon` is the loop's, as a large request takes several turns. `guard` None = nobody needs to sign."""
 
     metadata: Metadata
     figures: ClientFigures
     wall_ms: Callable[[], int]
+    call_soon: Callable[..., Any]
     guard: Guard | None = None
+    _waiting: deque[tuple[Call, _Export]] = field(default_factory=deque)
+    _waiting_bytes: int = 0
+    _is_reading: bool = False
 
     def export_metrics(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._export(call, otlp.read_metrics, self._point, otlp.metrics_answer)
+            self._export(call, _METRICS)
 
     def export_traces(self, calls: Sequence[Call]) -> None:
         for call in calls:
-            self._export(call, otlp.read_spans, self._span, otlp.spans_answer)
+            self._export(call, _SPANS)
 
-    def _export(
-        self,
-        call: Call,
-        read: Callable[[bytes], otlp.Read],
-        take: Callable[[Call, otlp.Point | otlp.Took], bool],
-        answer: Callable[[int, str], bytes],
-    ) -> None:
+    def _export(self, call: Call, export: _Export) -> None:
         if not self._admits(call):
             return
-        try:
-            found, wrong, is_whole = read(call.message)
-        except DecodeError as error:
-            call.fail(GrpcStatus.INVALID_ARGUMENT, f"undecodable request: {error}")
+        size = len(call.message)
+        if self._waiting_bytes + size > MAX_WAITING_BYTES:
+            call.fail(GrpcStatus.RESOURCE_EXHAUSTED, "too many figures are waiting to be read: export them later")
             return
-        rejected = wrong + sum(not take(call, each) for each in found) + (not is_whole)
+        self._waiting_bytes += size
+        self._waiting.append((call, export))
+        if not self._is_reading:
+            self._is_reading = True
+            run_in_turns(self._steps(), _WORK_OF_A_TURN, self.call_soon)
+
+    def _steps(self) -> Iterator[int]:
+        """All that wait, one after the other: the totals of one client come in their order."""
+        try:
+            while self._waiting:
+                call, export = self._waiting.popleft()
+                self._waiting_bytes -= len(call.message)
+                yield from self._read(call, export)
+        finally:
+            self._is_reading = False
+
+    def _read(self, call: Call, export: _Export) -> Iterator[int]:
+        rejected = 0
+
+        def take(found: otlp.Point | otlp.Took | None) -> None:
+            nonlocal rejected
+            if isinstance(found, otlp.Point):
+                rejected += not self._point(call, found)
+            else:
+                rejected += found is None or not self._span(call, found)
+
+        try:
+            yield from export.read(call.message, take)
+        except UnreadableError as error:
+            call.fail(GrpcStatus.INVALID_ARGUMENT, str(error))
+            return
+        except otlp.TooMuchError:
+            rejected += 1
         self.figures.refuse(rejected)
-        call.answer(answer(rejected, _REJECTED))
+        call.answer(export.answer(rejected, _REJECTED))
 
     def _admits(self, call: Call) -> bool:
         """Whether the call may report; if not, it was told so."""
@@ -83,8 +127,7 @@ class ClientReports:
             return False
         return True
 
-    def _point(self, call: Call, point: otlp.Point | otlp.Took) -> bool:
-        assert isinstance(point, otlp.Point)
+    def _point(self, call: Call, point: otlp.Point) -> bool:
         labels = self._labels(call, point.metric, point.topic, point.group, point.status)
         if labels is None:
             return False
@@ -96,8 +139,7 @@ class ClientReports:
             self.figures.gauge(client_id, labels, point.value, now_ms)
         return True
 
-    def _span(self, call: Call, took: otlp.Point | otlp.Took) -> bool:
-        assert isinstance(took, otlp.Took)
+    def _span(self, call: Call, took: otlp.Took) -> bool:
         labels = self._labels(call, took.metric, took.topic, took.group, took.status)
         if labels is None:
             return False

@@ -31,6 +31,9 @@ _MAX_ADDRESSES: Final = 16
 # Clients that try the addresses of one `Endpoints` in turn, as their header names them. Node.js ("HTTP") makes one name of all
 # addresses, which its library cannot resolve; C# ("DOTNET") takes the first alone.
 _TRY_SEVERAL: Final = frozenset({"JAVA", "GO", "GOLANG", "PYTHON", "CPP", "RUST"})
+# Those that, over TLS, look in a certificate for what their channel is called, which is all addresses as one name where there are
+# several; C++ does so with certificates that it does not verify.
+_LOOK_FOR_NAME: Final = frozenset({"PYTHON", "CPP"})
 # Clients that do not start before they reached every address of their route, and look at it again twice a minute.
 _REACH_ALL: Final = frozenset({"DOTNET"})
 
@@ -86,8 +89,7 @@ def _when_routed(routes: Routes, topic: str, call: Call, answer: Callable[[Seque
 def _tries_several(call: Call) -> bool:
     """Whether the client that calls tries the addresses of one `Endpoints` in turn."""
     language = header(call, LANGUAGE)
-    # Python looks in a certificate for what its channel is called, and with several addresses that is all of them as one name
-    looks_for_name = language == "PYTHON" and call.metadata.get(":scheme") == "https"
+    looks_for_name = language in _LOOK_FOR_NAME and call.metadata.get(":scheme") == "https"
     return language in _TRY_SEVERAL and not looks_for_name
 
 

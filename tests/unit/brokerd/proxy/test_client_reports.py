@@ -20,8 +20,10 @@ from brokerd.metadata.configs import GroupConfig
 from brokerd.proxy import otlp
 from brokerd.proxy.calls import GrpcStatus
 from brokerd.proxy.client_figures import ClientFigures, Labels
-from brokerd.proxy.methods.client_reports import ClientReports
+from brokerd.proxy.methods.client_reports import MAX_WAITING_BYTES, ClientReports
+from brokerd.proxy.status import encode_length
 from remoting.guarding.guard import AccessSettings, Guard
+from tests.support.turns import Turns
 from tests.unit.brokerd.proxy.calls import METADATA, FakeCall
 from tests.unit.brokerd.proxy.fakes import FakeBroker
 from tests.unit.brokerd.proxy.test_access import make_guard
@@ -38,12 +40,14 @@ class Reporting:
         self.broker.add_topic("ns%orders")
         self.broker.group_table["g"] = GroupConfig("g")
         self.figures = ClientFigures(NOW_MS)
-        self.reports = ClientReports(self.broker, self.figures, lambda: NOW_MS, guard)
+        self.turns = Turns()
+        self.reports = ClientReports(self.broker, self.figures, lambda: NOW_MS, self.turns.call_soon, guard)
 
     def metrics(self, request, **metadata) -> int:
         """How many figures were rejected."""
         call = FakeCall(request, metadata=METADATA | metadata)
         self.reports.export_metrics([call])
+        self.turns.run()
         return call.response(ExportMetricsServiceResponse).partial_success.rejected_data_points
 
     def spans(self, request) -> int:
@@ -160,14 +164,129 @@ def test_labels_cannot_be_made_up(reporting) -> None:
     assert list(reporting.counts) == [Labels("send", "orders", "", "OTHER", "")]
 
 
-def test_of_a_request_a_bounded_number_of_elements_is_looked_at(reporting) -> None:
+def of_many_topics(count: int) -> ExportMetricsServiceRequest:
+    """What a process of the Java client exports that sends to so many topics and consumes them."""
     request = ExportMetricsServiceRequest()
     scope = request.resource_metrics.add().scope_metrics.add()
-    for _ in range(10_000):
-        scope.metrics.add(name="rocketmq_send_cost_time")
-    scope.metrics.append(histogram().resource_metrics[0].scope_metrics[0].metrics[0])
-    assert reporting.metrics(request) == 1
+    names = {"client_id": "host.example@12345@0@2qkz1n9x0p3", "consumer_group": "g"}
+    for name in (
+        "rocketmq_send_cost_time",
+        *(f"rocketmq_{each}" for each in ("delivery_latency", "await_time", "process_time")),
+    ):
+        metric = scope.metrics.add(name=name)
+        for number in range(count):
+            made = histogram(name, topic=f"many-{number}", **names).resource_metrics[0].scope_metrics[0].metrics[0]
+            metric.histogram.data_points.extend(made.histogram.data_points)
+        metric.histogram.aggregation_temporality = 2
+    for name in ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_bytes"):
+        metric = scope.metrics.add(name=name)
+        for number in range(count):
+            made = gauge(name, topic=f"many-{number}", **names).resource_metrics[0].scope_metrics[0].metrics[0]
+            metric.gauge.data_points.extend(made.gauge.data_points)
+    return request
+
+
+def test_a_client_of_a_thousand_topics_is_read_in_turns(reporting) -> None:
+    for number in range(1000):
+        reporting.broker.add_topic(f"many-{number}")
+    call = FakeCall(of_many_topics(1000))
+    assert 1_200_000 < len(call.message) < otlp.MAX_REQUEST_BYTES
+    reporting.reports.export_metrics([call])
+    turns = 1
+    while not call.finished:
+        taken = reporting.figures.taken
+        reporting.turns.run_one()
+        assert reporting.figures.taken - taken < 400, "a turn of the loop stays short"
+        turns += 1
+    assert turns > 15
+    assert call.response(ExportMetricsServiceResponse).partial_success.rejected_data_points == 0
+    assert (reporting.figures.taken, reporting.figures.refused) == (6000, 0)
+    assert sum(reporting.counts.values()) == 4000
+
+
+def test_the_totals_of_a_client_are_read_in_their_order(reporting) -> None:
+    for number in range(300):
+        reporting.broker.add_topic(f"many-{number}")
+    large, small = FakeCall(of_many_topics(300)), FakeCall(histogram(counts=(0, 1)))
+    reporting.reports.export_metrics([large, small])
+    assert not small.finished
+    reporting.turns.run()
+    assert (large.finished, small.finished) == (True, True)
+
+
+def test_what_waits_is_bounded(reporting) -> None:
+    request = of_many_topics(1).SerializeToString()
+    filled = request + b"\x1a\x80\x80\xc0\x01" + bytes(3 << 20)  # and a field that nobody knows
+    calls = [FakeCall(filled) for _ in range(30)] + [FakeCall(request)]
+    first = FakeCall(of_many_topics(300))  # takes more than this turn
+    reporting.reports.export_metrics([first, *calls])
+    refused = [call for call in calls if call.finished]
+    assert refused
+    assert all(call.failure is not None and call.failure[0] is GrpcStatus.RESOURCE_EXHAUSTED for call in refused)
+    assert sum(len(call.message) for call in calls if not call.finished) <= MAX_WAITING_BYTES
+    reporting.turns.run()
+    assert all(call.finished for call in calls)
+    again = FakeCall(filled)
+    reporting.reports.export_metrics([again])
+    assert again.failure is None
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"\x0a\x00" * (1 << 20),
+        b"\x0a\x80\x80\x40" + b"\x12\x00" * (1 << 19),
+    ],
+    ids=["resources", "scopes"],
+)
+def test_of_a_request_a_bounded_number_of_fields_is_looked_at(reporting, hostile) -> None:
+    call = FakeCall(hostile)
+    reporting.reports.export_metrics([call])
+    assert not call.finished, "not in one turn"
+    turns = 0
+    while not call.finished:
+        reporting.turns.run_one()
+        turns += 1
+    assert turns < 100
+    assert (
+        call.failure is not None
+        or call.response(ExportMetricsServiceResponse).partial_success.rejected_data_points == 1
+    )
     assert reporting.counts == {}
+
+
+def test_a_figure_of_very_many_parts_is_no_figure(reporting) -> None:
+    request = histogram()
+    point = request.resource_metrics[0].scope_metrics[0].metrics[0].histogram.data_points[0]
+    for _ in range(10_000):
+        point.attributes.add()
+    assert reporting.metrics(request) == 1
+    made = span()
+    for _ in range(10_000):
+        made.resource_spans[0].scope_spans[0].spans[0].attributes.add()
+    assert reporting.spans(made) == 1
+    assert reporting.counts == {}
+
+
+def test_what_a_client_counted_since_its_last_export_is_added_as_it_is(reporting) -> None:
+    for _ in range(2):
+        assert reporting.metrics(histogram(counts=(0, 3), temporality=1)) == 0
+    assert sum(reporting.counts.values()) == 6
+
+
+@given(st.binary(max_size=60))
+def test_what_is_no_figure_does_not_hide_the_others(junk) -> None:
+    reporting = Reporting()
+    request = histogram()
+    data = request.resource_metrics[0].scope_metrics[0].metrics[0]
+    good = data.SerializeToString()
+    framed = b"\x12" + encode_length(len(junk)) + junk + b"\x12" + encode_length(len(good)) + good
+    scope = b"\x12" + encode_length(len(framed)) + framed
+    call = FakeCall(b"\x0a" + encode_length(len(scope)) + scope)
+    reporting.reports.export_metrics([call])
+    assert call.finished
+    if call.failure is None:
+        assert sum(reporting.counts.values()) == 1
 
 
 @pytest.mark.parametrize(

@@ -72,12 +72,12 @@ def test_a_client_that_tries_several_addresses_gets_all_of_them(bench, language)
     "headers",
     [
         *({"x-mq-language": name} for name in ("HTTP", "DOTNET", "PHP", "of its own", "")),
-        {"x-mq-language": "PYTHON", ":scheme": "https"},
+        *({"x-mq-language": name, ":scheme": "https"} for name in ("PYTHON", "CPP")),
         {},
     ],
 )
 def test_any_other_client_gets_one_address_at_a_time(bench, headers) -> None:
-    """Node.js (HTTP) makes one name of several addresses, and Python looks for such a name in a certificate."""
+    """Node.js (HTTP) makes one name of several addresses, and Python and C++ look for such a name in a certificate."""
     queues, assigned = told_to(bench, headers)
     master = [("broker-a@127.0.0.1:8081", number, (8081,)) for number in range(4)]
     assert queues == [*master, ("broker-a@127.0.0.1:8082", 0, (8082,))], (
@@ -110,7 +110,8 @@ def test_csharp_is_not_told_of_a_replica_that_is_down(bench) -> None:
 
 def test_clients_that_begin_with_tls_and_do_not_look_for_names_keep_their_addresses(bench) -> None:
     assert told_to(bench, {"x-mq-language": "JAVA", ":scheme": "https"})[1] == {(8081, 8082)}
-    assert told_to(bench, {"x-mq-language": "PYTHON", ":scheme": "http"})[1] == {(8081, 8082)}
+    for language in ("PYTHON", "CPP"):
+        assert told_to(bench, {"x-mq-language": language, ":scheme": "http"})[1] == {(8081, 8082)}
 
 
 @pytest.mark.parametrize(
