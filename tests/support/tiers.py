@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
@@ -81,6 +81,9 @@ class FaultyObjects:
         self.stored.puts.append(name)
         self.stored.times[name] = self._turns.wall_ms()
         await self._answer()
+
+    async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        await self.put(name, [part async for part in parts])
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         await self._request()

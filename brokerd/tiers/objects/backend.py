@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,8 @@ from remoting.errors import SettingsError
 
 _RETRIES: Final = 2  # of a request, by the library, after errors of servers and connections
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
+_STREAM_PART_BYTES: Final = 8 << 20
+_STREAM_PARTS: Final = 4  # on their way at the same time
 _LONGEST_REASON: Final = 300
 _TOO_SHORT: Final = ("range was invalid", "Invalid range", "416 Range Not Satisfiable")
 # How the servers and systems behind the one "generic" error say that asking again is of no use
@@ -63,6 +65,31 @@ class Backend:
             raise Refused(f"the object store did not store {name}: {_reason(error)}") from error
         except Exception as error:
             raise _translated(error, f"store {name}") from error
+        if self._root is not None:
+            await asyncio.to_thread(_make_durable, self._root, self._root / path)
+
+    async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        begin, size = [], 0
+        async for part in parts:
+            begin.append(part)
+            size += len(part)
+            if size >= _STREAM_PART_BYTES:
+                break
+        else:
+            await self.put(name, begin)
+            return
+        path, failures = f"{self._directory}/{name}", list[ObjectStoreError]()
+        try:
+            await obstore.put_async(
+                self._store,
+                path,
+                _followed(begin, parts, failures),
+                use_multipart=True,
+                chunk_size=_STREAM_PART_BYTES,
+                max_concurrency=_STREAM_PARTS,
+            )
+        except Exception as error:
+            raise (failures[0] if failures else _translated(error, f"store {name}")) from error
         if self._root is not None:
             await asyncio.to_thread(_make_durable, self._root, self._root / path)
 
@@ -174,6 +201,20 @@ def _options(path: str) -> dict[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise SettingsError(f'tiers.options_path={path}: write one JSON object of texts, like {{"region": "..."}}')
     return found
+
+
+async def _followed(
+    begin: Sequence[bytes], parts: AsyncIterator[bytes], failures: list[ObjectStoreError]
+) -> AsyncIterator[bytes]:
+    """What was taken of the parts already, and the rest; the library wraps what they raise, so that is kept."""
+    for part in begin:
+        yield part
+    try:
+        async for part in parts:
+            yield part
+    except ObjectStoreError as error:
+        failures.append(error)
+        raise
 
 
 def _make_durable(root: Path, path: Path) -> None:

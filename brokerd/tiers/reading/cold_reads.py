@@ -16,6 +16,7 @@ from brokerd.store.store_reads import ColdRead
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
 from brokerd.tiers.reading.cache import Cache, Piece
+from brokerd.tiers.reading.message_bytes import MessageBytes
 from brokerd.tiers.reading.windows import Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
@@ -46,6 +47,7 @@ class ColdReads:
     def __init__(self, objects: ObjectStore, segments: Segments, loop: Loop, cache_bytes: int, in_flight: int) -> None:
         self.listeners: list[Callable[[str, int], None]] = []
         self._objects = objects
+        self._messages = MessageBytes(objects, loop.pause)
         self._segments = segments
         self._loop = loop
         self._windows = Windows()
@@ -123,8 +125,7 @@ class ColdReads:
     async def _fetch(self, wanted: Wanted, end: int, segment: Segment) -> None:
         queue, first = wanted
         try:
-            piece = await self._piece(queue, first, end, segment)
-            self.cache.add(piece)
+            self.cache.add(await self._found(queue, first, end, segment))
         except ObjectStoreError as error:
             log.warning("messages of %s/%d from %d on cannot be read from the tier: %s", *queue, first, error)
             self._errors[wanted] = error
@@ -134,6 +135,16 @@ class ColdReads:
             self._go_on()
             for listener in self.listeners:
                 listener(*queue)
+
+    async def _found(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
+        """What is not where it was may have been merged meanwhile: look again, once. Raises ObjectStoreError."""
+        try:
+            return await self._piece(queue, first, end, segment)
+        except NotThere:
+            now = self._segments(queue).at(first)
+            if now is None or now == segment or first < now.first:
+                raise
+            return await self._piece(queue, first, min(end, now.end), now)
 
     async def _piece(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
         """Raises ObjectStoreError, also when what is there is not what was stored."""
@@ -151,7 +162,7 @@ class ColdReads:
             count += 1
         last_place, last_size, _ = units[count - 1]
         length = last_place + last_size - begin
-        content = await self._objects.get(segment.messages_name(*queue), begin - segment.base, length)
+        content = await self._messages.read(queue, segment, begin - segment.base, length)
         begins = [place - begin for place, _, _ in units[:count]]
         if first_damaged_of(content, begins) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
