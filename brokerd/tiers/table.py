@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, Final
 
 from remoting.errors import CorruptedFile
-from remoting.tier.contents import Change, TierContents
+from remoting.tier.contents import COMMITTED, CUT, DROPPED, Change, Queue, TierContents
 from remoting.tier.manifest import Position
 
+MOST_CHANGES: Final = 1000  # of a record, and of an object of the manifest that is no checkpoint
 VERSION: Final = 1
 CHANGED: Final = "changed"
 
@@ -28,6 +29,10 @@ class TierTable:
     def __init__(self) -> None:
         self.contents = TierContents()
         self.position = NOWHERE
+        self._committed: set[Queue] = set()
+        self.listeners: list[
+            Callable[[str | None], None]
+        ] = []  # of what is not there any more: a topic, or None for anything
 
     def clear(self) -> None:
         self._become(TierTable())
@@ -49,6 +54,10 @@ class TierTable:
         try:
             for change in body["changes"]:
                 self.contents.apply(change)
+                if change[0] == COMMITTED:
+                    self._committed.add(Queue(change[1], change[2]))
+                if change[0] in (CUT, DROPPED):
+                    self._tell(change[1])
         except ValueError as error:
             raise CorruptedFile(f"{place}: {error}") from error
         self.position = Position(body["epoch"], body["number"])
@@ -66,9 +75,19 @@ class TierTable:
                 except ValueError as error:
                     raise CorruptedFile(f"a snapshot of the tier: {error}") from error
 
+    def take_committed(self) -> set[Queue]:
+        """The queues that got segments since this was asked last."""
+        committed, self._committed = self._committed, set()
+        return committed
+
     def _become(self, other: TierTable) -> None:
         """Be what another one is, which nobody uses any more."""
         self.contents, self.position = other.contents, other.position
+        self._tell(None)
+
+    def _tell(self, topic: str | None) -> None:
+        for listener in self.listeners:
+            listener(topic)
 
 
 class Frozen:
@@ -90,3 +109,10 @@ class Frozen:
 def changed(position: Position, changes: Sequence[Change]) -> tuple[str, dict[str, Any]]:
     """The record: kind and body."""
     return CHANGED, {"v": VERSION, "epoch": position.epoch, "number": position.number, "changes": list(changes)}
+
+
+def records_of(changes: Sequence[Change], before: Position, position: Position) -> list[tuple[str, dict[str, Any]]]:
+    """As many records as it takes. With the last one the table is where the manifest is; who has the first ones alone is where he
+    was `before`, and reads the manifest from a checkpoint of a later epoch on."""
+    parts = [changes[at : at + MOST_CHANGES] for at in range(0, len(changes), MOST_CHANGES)] or [changes]
+    return [changed(before, part) for part in parts[:-1]] + [changed(position, parts[-1])]

@@ -50,12 +50,13 @@ class Steps:
 
 
 class Stored:
-    """What is in an object store, whoever asks for it. `puts` are all names that were ever put."""
+    """What is in an object store, whoever asks for it. `puts` are all names that were ever put; its clock is `skew_ms` ahead."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.times: dict[str, int] = {}
         self.puts: list[str] = []
+        self.skew_ms = 0
 
 
 class FaultyObjects:
@@ -79,7 +80,7 @@ class FaultyObjects:
             raise AlreadyThere(name)
         assert self.stored.objects.setdefault(name, whole) == whole
         self.stored.puts.append(name)
-        self.stored.times[name] = self._turns.wall_ms()
+        self.stored.times[name] = self._turns.wall_ms() + self.stored.skew_ms
         await self._answer()
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:

@@ -125,7 +125,9 @@ class ColdReads:
     async def _fetch(self, wanted: Wanted, end: int, segment: Segment) -> None:
         queue, first = wanted
         try:
-            self.cache.add(await self._found(queue, first, end, segment))
+            found, piece = await self._found(queue, first, end, segment)
+            if self._segments(queue).at(first) == found:
+                self.cache.add(piece)
         except ObjectStoreError as error:
             log.warning("messages of %s/%d from %d on cannot be read from the tier: %s", *queue, first, error)
             self._errors[wanted] = error
@@ -136,15 +138,15 @@ class ColdReads:
             for listener in self.listeners:
                 listener(*queue)
 
-    async def _found(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
-        """What is not where it was may have been merged meanwhile: look again, once. Raises ObjectStoreError."""
+    async def _found(self, queue: Queue, first: int, end: int, segment: Segment) -> tuple[Segment, Piece]:
+        """And where it was: what is not there any more may have been merged, so look again, once. Raises ObjectStoreError."""
         try:
-            return await self._piece(queue, first, end, segment)
+            return segment, await self._piece(queue, first, end, segment)
         except NotThere:
             now = self._segments(queue).at(first)
             if now is None or now == segment or first < now.first:
                 raise
-            return await self._piece(queue, first, min(end, now.end), now)
+            return now, await self._piece(queue, first, min(end, now.end), now)
 
     async def _piece(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
         """Raises ObjectStoreError, also when what is there is not what was stored."""

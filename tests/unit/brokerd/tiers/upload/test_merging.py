@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -33,7 +34,7 @@ def settle(segments: QueueSegments, limits: Limits) -> int:
     written = 0
     while chosen := list(choose(list(segments), limits)):
         assert len(chosen) > 1 or chosen[0].form is not limits.form
-        assert all(one.end == other.first for one, other in zip(chosen, chosen[1:], strict=False))
+        assert all(one.end == other.first for one, other in itertools.pairwise(chosen))
         merged = as_one(chosen, limits.form)
         assert merged.message_bytes <= limits.largest_bytes
         segments.replace(merged)
