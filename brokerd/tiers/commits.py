@@ -71,6 +71,10 @@ class Commits:
         """Whether a segment of that name is to be in the contents, and is not yet."""
         return (queue, epoch, number) in self._on_their_way
 
+    def is_any_on_its_way(self, topic: str) -> bool:
+        """The same of any segment of the topic."""
+        return any(name is not None and name[0].topic == topic for name in self._on_their_way)
+
     def _go_on(self) -> None:
         if self._waiting and not self._writing and not self._stopped:
             self._writing = True
@@ -127,6 +131,8 @@ class Commits:
                 await self._loop.pause(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
             else:
+                if pause_s > _FIRST_PAUSE_S and not self._stopped:
+                    self._troubled(None)
                 return not self._stopped
         return False
 

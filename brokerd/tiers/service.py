@@ -249,7 +249,7 @@ class TierService:
             self.cold.cache.forget(topic)
         for queue in [queue for queue, _ in self.pending.items() if queue.topic == topic]:
             self.pending.remove(queue)
-        if self.upkeep is not None and any(queue.topic == topic for queue in self.table.contents.queues):
+        if self.upkeep is not None:
             self.upkeep.drop(topic)
 
     # ---- opening

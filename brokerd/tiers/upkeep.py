@@ -55,7 +55,7 @@ class Upkeep:
         self._changing: set[Queue] = set()
         self._dropping: Counter[str] = Counter()
         self._grown: dict[Queue, None] = {}
-        self._is_looking = self._is_merging = self._stopped = False
+        self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
 
     def begin(self) -> None:
         """The tier is open."""
@@ -86,9 +86,10 @@ class Upkeep:
         self._grown[queue] = None
 
     def drop(self, topic: str) -> None:
-        """The topic was deleted."""
-        self._dropping[topic] += 1
-        self._take_out(dropped(topic), partial(self._dropped, topic))
+        """The topic was deleted: what it has in the tier goes, and what is on its way there."""
+        if any(queue.topic == topic for queue in self._owner.contents.queues) or self._commits.is_any_on_its_way(topic):
+            self._dropping[topic] += 1
+            self._take_out(dropped(topic), partial(self._dropped, topic))
 
     def _dropped(self, topic: str) -> None:
         self._dropping[topic] -= 1
@@ -123,22 +124,26 @@ class Upkeep:
     async def _merge_all(self, queues: list[Queue]) -> None:
         try:
             while queues and not self._stopped:
-                while not self._stopped and await self._merge_next(queues[-1]):
-                    await self._loop.pause(0)
+                await self._merge_next(queues[-1])
                 queues.pop()
                 await self._loop.pause(0)
+            self._report(None)
         except ObjectStoreError as error:
             self._grown.update(dict.fromkeys(queues))  # again in a minute
-            if not self._stopped:
-                self._owner.troubled(error)
+            self._report(error)
         finally:
             self._is_merging = False
 
-    async def _merge_next(self, queue: Queue) -> bool:
-        """Whether there may be more to merge. Raises ObjectStoreError."""
+    def _report(self, error: ObjectStoreError | None) -> None:
+        if not self._stopped and (error is not None or self._is_in_trouble):
+            self._is_in_trouble = error is not None
+            self._owner.troubled(error)
+
+    async def _merge_next(self, queue: Queue) -> None:
+        """Raises ObjectStoreError."""
         if self._is_changing(queue):
             self._grown[queue] = None
-            return False
+            return
         settings = self._settings.value
         is_archived = policy.is_archived(self._owner.attributes(queue.topic), settings.archive)
         limits = Limits(
@@ -147,7 +152,7 @@ class Upkeep:
         segments = self._owner.contents.queues.get(queue, ())
         old = list(choose(settled(segments, self._loop.wall_ms() - SETTLED_MS), limits))
         if not old:
-            return False
+            return
         self._changing.add(queue)
         name = self._owner.epoch, self._owner.next_number()
         try:
@@ -155,15 +160,12 @@ class Upkeep:
         except ObjectStoreError:
             self._changing.discard(queue)
             raise
-        if self._stopped:
-            return False
-        if not self._still_has(queue, old):
+        if self._stopped or not self._still_has(queue, old):
             self._changing.discard(queue)
-            return False
+            return
         self.merges += 1
         self.merged_bytes += segment.message_bytes
         self._take_out(merged(queue, segment), partial(self._merged, queue))
-        return False
 
     def _still_has(self, queue: Queue, old: Sequence[Segment]) -> bool:
         """A topic may have been deleted, and begun again, meanwhile."""

@@ -70,11 +70,15 @@ class FaultyObjects:
         self.slow_s = 0.01
         self.fails_before = self.fails_after = 0.0
         self.is_down = self.is_refusing = False
+        self.has_no_manifest = False  # all but puts to the manifest succeed
         self.faults = 0
         self.unlisted: set[str] = set()  # put, but not listed yet
 
     async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
         await self._request()
+        if self.has_no_manifest and name.startswith("manifest/"):
+            self.faults += 1
+            raise Unknown("not done")
         whole = content if isinstance(content, bytes) else b"".join(content)
         if name in self.stored.objects:
             raise AlreadyThere(name)

@@ -148,6 +148,9 @@ class World:
         self.kept_to = self.store.commitlog.end_offset
 
     def delete_topic(self, name: str) -> None:
+        if self.rng.random() < 0.5:  # while segments of it are being merged, maybe
+            self.objects.slow_s = 30.0
+            self.turns.run(65_000)
         done: list[Any] = []
         self.core.metadata.delete_topic(name, done.append)
         self.turns.run()
@@ -193,7 +196,8 @@ class World:
         objects.fails_after = self.rng.choice([0, 0, 0.2, 0.6])
         objects.is_down = self.rng.random() < 0.1
         objects.is_refusing = self.rng.random() < 0.1
-        objects.slow_s = self.rng.choice([0.001, 0.1, 2.0])
+        objects.has_no_manifest = self.rng.random() < 0.2
+        objects.slow_s = self.rng.choice([0.001, 0.1, 2.0, 60.0])
 
     def pass_hours(self) -> None:
         """What is lost in an election is lost soon."""
@@ -204,7 +208,7 @@ class World:
     def heal(self) -> None:
         for objects in self.lives:
             objects.fails_before = objects.fails_after = 0.0
-            objects.is_down = objects.is_refusing = False
+            objects.is_down = objects.is_refusing = objects.has_no_manifest = False
             objects.slow_s = 0.01
 
     # ---- what is looked at
