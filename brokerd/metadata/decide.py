@@ -210,7 +210,7 @@ def _check_attributes(attributes: Mapping[str, str]) -> None:
         elif key == "reserve.time":
             legal = value == "-1" or (value.isdecimal() and len(value) < 16)
             rule = "-1 or a number of milliseconds"
-        elif key in (tiers.ENABLE, tiers.RESERVE_TIME, tiers.EXPORT):
+        elif key in (tiers.ENABLE, tiers.RESERVE_TIME, tiers.EXPORT, tiers.ARCHIVE):
             problem = tiers.problem_of(key, value)
             legal, rule = problem is None, problem or ""
         else:

@@ -2,7 +2,8 @@
 
 `tier.enable` is `true` or `false`; without it a topic is kept when the broker has a tier. `tier.reserve.time` is hours, -1 for
 the broker's own `tiers.reserved_time_ms`. `tier.export` is `parquet` or `none`, whether workers write what is in the tier as
-columns, too. Topics of the system are not kept: they are the broker's state, which it keeps itself.
+columns, too. `tier.archive` is `true` or `false`, whether merged messages are compressed; without it the broker's own
+`tiers.archive` counts. Topics of the system are not kept: they are the broker's state, which it keeps itself.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from remoting.names import is_system_topic
 ENABLE: Final = "tier.enable"
 RESERVE_TIME: Final = "tier.reserve.time"
 EXPORT: Final = "tier.export"
+ARCHIVE: Final = "tier.archive"
 _HOUR_MS: Final = 3_600_000
 _LONGEST_HOURS: Final = 876_000
 
@@ -35,9 +37,14 @@ def reserved_hours(attributes: Mapping[str, str]) -> int:
     return int(attributes.get(RESERVE_TIME, "-1"))
 
 
+def is_archived(attributes: Mapping[str, str], otherwise: bool) -> bool:
+    """Whether merged messages are stored as compressed blocks."""
+    return attributes.get(ARCHIVE, str(otherwise).lower()) == "true"
+
+
 def problem_of(key: str, value: str) -> str | None:
     """What a value of one of these attributes must be, when it is not that; None when it is right, or the key is another one."""
-    if key == ENABLE and value not in ("true", "false"):
+    if key in (ENABLE, ARCHIVE) and value not in ("true", "false"):
         return "true or false"
     if key == RESERVE_TIME and value != "-1" and not (value.isdecimal() and 0 < int(value[:16]) <= _LONGEST_HOURS):
         return f"-1 or a number of hours up to {_LONGEST_HOURS}"

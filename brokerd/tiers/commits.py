@@ -15,10 +15,11 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.store.put_status import PutStatus
 from brokerd.tiers.manifests import Fenced, ManifestWriter
 from brokerd.tiers.objects.interface import ObjectStoreError
-from brokerd.tiers.table import TierTable, changed
+from brokerd.tiers.table import MOST_CHANGES, TierTable, records_of
 from brokerd.tiers.upload.uploader import Loop
 from remoting.errors import LogboomError, NotMaster
-from remoting.tier.contents import Change
+from remoting.tier.contents import COMMITTED, MERGED, Change, Queue
+from remoting.tier.segments import decode_segment
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 30.0
@@ -49,6 +50,7 @@ class Commits:
         self._troubled = troubled
         self._fenced = fenced
         self._waiting: list[tuple[Change, Committed]] = []
+        self._on_their_way: set[tuple[Queue, int, int] | None] = set()
         self._writing = False
         self._stopped = False
 
@@ -60,7 +62,18 @@ class Commits:
     def add(self, change: Change, committed: Committed) -> None:
         """Commit the change, behind all that were added before."""
         self._waiting.append((change, committed))
+        name = _name_in(change)
+        if name is not None:
+            self._on_their_way.add(name)
         self._go_on()
+
+    def is_on_its_way(self, queue: Queue, epoch: int, number: int) -> bool:
+        """Whether a segment of that name is to be in the contents, and is not yet."""
+        return (queue, epoch, number) in self._on_their_way
+
+    def is_any_on_its_way(self, topic: str) -> bool:
+        """The same of any segment of the topic."""
+        return any(name is not None and name[0].topic == topic for name in self._on_their_way)
 
     def _go_on(self) -> None:
         if self._waiting and not self._writing and not self._stopped:
@@ -90,13 +103,15 @@ class Commits:
             self._writing = False
 
     async def _commit(self) -> None:
-        part, self._waiting = self._waiting, []
+        part, self._waiting = self._waiting[:MOST_CHANGES], self._waiting[MOST_CHANGES:]
         changes = [change for change, _ in part]
         if not await self.write(changes, is_checkpoint=False):
             return
         end_offset = await self._record(changes)
         if end_offset is None:
             return
+        for change in changes:
+            self._on_their_way.discard(_name_in(change))
         self._wait(end_offset, [committed for _, committed in part])
         if self._writer.wants_checkpoint and await self.write(list(self._table.contents.rows()), is_checkpoint=True):
             await self._remove_old()
@@ -116,6 +131,8 @@ class Commits:
                 await self._loop.pause(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
             else:
+                if pause_s > _FIRST_PAUSE_S and not self._stopped:
+                    self._troubled(None)
                 return not self._stopped
         return False
 
@@ -129,7 +146,7 @@ class Commits:
         """Have in the log what the manifest says now, and where that ends. A full disk is waited for; None: this life ended."""
         while not self._stopped:
             try:
-                return self._journal.append(*changed(self._writer.position, changes))
+                return self._journal.append_all(records_of(changes, self._table.position, self._writer.position))
             except NotMaster:
                 return None
             except LogboomError as error:
@@ -148,3 +165,11 @@ class Commits:
                 done()
         elif status in _LATE:
             self._loop.scheduler.call_later(_FIRST_PAUSE_S, self._wait, end_offset, committed)
+
+
+def _name_in(change: Change) -> tuple[Queue, int, int] | None:
+    """What names the segment that the change adds; None when it adds none."""
+    if change[0] not in (COMMITTED, MERGED):
+        return None
+    segment = decode_segment(change[3])
+    return Queue(change[1], change[2]), segment.epoch, segment.number

@@ -7,12 +7,13 @@ were lost, in an election that was allowed to lose some) is not the queue's any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
-from remoting.tier.contents import CUT, Change, Queue, TierContents, committed, cut, expired
+from remoting.tier.contents import CUT, MERGED, Change, Queue, TierContents, committed, cut, expired
 from remoting.tier.manifest import ManifestPart
-from remoting.tier.segments import QueueSegments
+from remoting.tier.segments import QueueSegments, Segment
 
 _NO_END = 2**63 - 1
 
@@ -28,14 +29,15 @@ def adopt(own: TierContents, parts: Sequence[ManifestPart], epochs: Sequence[Epo
 
     Raises ValueError when a part does not fit what precedes it.
     """
-    found = own.copy()
+    found, merged = own.copy(), list[tuple[Queue, Segment]]()
     for part in parts:
         if part.is_checkpoint:
             found = TierContents()
         for change in part.changes:
-            found.apply(change)
+            gone = found.apply(change)
+            merged += gone if change[0] == MERGED else ()
     if parts:
-        _cut_beyond(found, common_end(epochs, own_end, parts[-1].epochs), own)
+        _cut_beyond(found, common_end(epochs, own_end, parts[-1].epochs), own, merged)
     return found
 
 
@@ -50,13 +52,30 @@ def difference(own: TierContents, wanted: TierContents) -> list[Change]:
     return changes
 
 
-def _cut_beyond(found: TierContents, end: int, own: TierContents) -> None:
-    """Take out what was uploaded from another log. What the own log names is right, wherever it ends."""
+def _cut_beyond(found: TierContents, end: int, own: TierContents, merged: Iterable[tuple[Queue, Segment]]) -> None:
+    """Take out what was uploaded from another log. What the own log names is right, wherever it ends.
+
+    A segment may be wrong because of the last ones alone that it was made of: then the others are put back.
+    """
+    parts: dict[Queue, list[Segment]] = defaultdict(list)
+    for queue, segment in merged:
+        parts[queue].append(segment)
     for queue, segments in list(found.queues.items()):
         known = set(own.queues.get(queue, ()))
         wrong = next((each.first for each in segments if each.log_end > end and each not in known), None)
         if wrong is not None:
             found.apply([CUT, *queue, wrong])
+            right = {each for each in (*parts[queue], *known) if each.log_end <= end or each in known}
+            _put_back(found, queue, sorted(each for each in right if each.first >= wrong))
+
+
+def _put_back(found: TierContents, queue: Queue, segments: Sequence[Segment]) -> None:
+    """Those that follow each other without a gap."""
+    last: Segment | None = None
+    for segment in segments:
+        if last is None or (last.end, last.message_end) == (segment.first, segment.base):
+            found.apply(committed(queue, segment))
+            last = segment
 
 
 def _same(one: QueueSegments, other: QueueSegments) -> bool:

@@ -30,12 +30,13 @@ from brokerd.tiers.opening import opening_changes
 from brokerd.tiers.reading.cold_reads import ColdReads, FirstDamaged
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TierTable
+from brokerd.tiers.upkeep import Upkeep
 from brokerd.tiers.upload.batches import QueueReads
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
-from remoting.tier.contents import Change, Queue, committed, dropped, expired
+from remoting.tier.contents import Queue, TierContents, committed
 from remoting.tier.segments import QueueSegments, Segment
 
 log = logging.getLogger(__name__)
@@ -44,11 +45,8 @@ TIERS_TOPIC: Final = "rmq_sys_logboom_tiers"
 
 _MANY_MESSAGES: Final = 4096  # do not wait for their time (storage.md 4.3)
 _SLICE: Final = 200  # queues looked at in one turn of the loop
-_TEND_S: Final = 60.0
-_REMOVAL_DELAY_MS: Final = 300_000  # a replica may still read by what it knew
 _ID_BITS: Final = 128
 _LONGEST_PAUSE_S: Final = 60.0
-_REMOVED_AT_ONCE: Final = 500
 _EMPTY: Final = QueueSegments()
 
 
@@ -118,7 +116,7 @@ class TierService:
         self._uploader: Uploader | None = None
         self._commits: Commits | None = None
         self._to_look_at: list[Queue] = []
-        self._going: list[tuple[int, str]] = []  # when objects may be removed, and their names
+        self.upkeep: Upkeep | None = None  # from when the tier is being opened on
 
     # ---- what is in the tier
 
@@ -158,9 +156,16 @@ class TierService:
     @property
     def expiring_objects(self) -> int:
         """Objects that nobody names any more, and that are removed soon."""
-        return len(self._going)
+        return self.upkeep.removal.waiting if self.upkeep is not None else 0
 
-    # ---- Target
+    # ---- Target, and what upkeep needs of the master
+
+    @property
+    def contents(self) -> TierContents:
+        return self.table.contents
+
+    def attributes(self, topic: str) -> Mapping[str, str]:
+        return self._around.attributes(topic) or {}
 
     @property
     def epoch(self) -> int:
@@ -259,7 +264,9 @@ class TierService:
         if self._commits is not None:
             self._commits.stop()
         self._uploader = self._commits = None
-        self._going.clear()
+        if self.upkeep is not None:
+            self.upkeep.stop()
+        self.upkeep = None
 
     def close(self) -> None:
         self._journal.close()
@@ -292,8 +299,8 @@ class TierService:
             self.cold.cache.forget(topic)
         for queue in [queue for queue, _ in self.pending.items() if queue.topic == topic]:
             self.pending.remove(queue)
-        if self._commits is not None and any(queue.topic == topic for queue in self.table.contents.queues):
-            self._commit(dropped(topic))
+        if self.upkeep is not None:
+            self.upkeep.drop(topic)
 
     # ---- opening
 
@@ -303,7 +310,7 @@ class TierService:
             try:
                 await self._try_open(objects, life)
             except Fenced as error:
-                self._fence(str(error))
+                self.fenced(str(error))
             except ObjectStoreError as error:
                 self.troubled(error)
                 await self._loop.pause(pause_s)
@@ -331,7 +338,8 @@ class TierService:
             wanted.apply(change)
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
-        self._commits = commits = Commits(log_of, writer, self._epochs, self._loop, self.troubled, self._fence)
+        self._commits = commits = Commits(log_of, writer, self._epochs, self._loop, self.troubled, self.fenced)
+        self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)
         commits.open(list(wanted.rows()), changes, partial(self._opened, life, objects))
 
     def _opened(self, life: int, objects: ObjectStore) -> None:
@@ -342,9 +350,10 @@ class TierService:
         self._numbers = itertools.count(1)
         self._uploader = Uploader(self.pending, self._around.local, objects, self, self._loop, self._settings)
         self._look_at_all()
-        self._tend(life, objects)
+        if self.upkeep is not None:
+            self.upkeep.begin()
 
-    def _fence(self, reason: str) -> None:
+    def fenced(self, reason: str) -> None:
         """Somebody else owns the tier: touch nothing there as long as this broker leads in this epoch."""
         self.step_down()
         self.condition = TierCondition.FENCED
@@ -393,57 +402,9 @@ class TierService:
         elif self._uploader is not None:
             self._uploader.wake()
 
-    # ---- what is committed, expires, and is removed
-
     def _committed(self, queue: Queue) -> None:
         self._look_at(queue)
+        if self.upkeep is not None:
+            self.upkeep.grown(queue)
         if self._uploader is not None:
             self._uploader.finished(queue)
-
-    def _commit(self, change: Change) -> None:
-        """Commit a change that takes segments out; their objects go later."""
-        if self._commits is None:
-            return
-        gone = self.table.contents.taken_out_by(change)
-        names = [name for queue, segment in gone for name in segment.names(*queue)]
-        self._commits.add(change, partial(self._gone, names))
-
-    def _gone(self, names: Sequence[str]) -> None:
-        at_ms = self._loop.wall_ms() + _REMOVAL_DELAY_MS
-        self._going += [(at_ms, name) for name in names]
-
-    def _tend(self, life: int, objects: ObjectStore) -> None:
-        """Now and then: what is too old expires, and objects that nobody names any more are removed."""
-        if life != self._life:
-            return
-        now_ms = self._loop.wall_ms()
-        for queue, segments in list(self.table.contents.queues.items()):
-            offset = self._expired_to(queue, segments, now_ms)
-            if offset is not None:
-                self._commit(expired(queue, offset))
-        if self._going and self._going[0][0] <= now_ms:
-            self._loop.spawn(self._remove(life, objects, now_ms), "remove objects of the tier")
-        self._loop.scheduler.call_later(_TEND_S, self._tend, life, objects)
-
-    def _expired_to(self, queue: Queue, segments: QueueSegments, now_ms: int) -> int | None:
-        attributes = self._around.attributes(queue.topic) or {}
-        reserved_ms = policy.reserved_time_ms(attributes, self._settings.value.reserved_time_ms)
-        if not reserved_ms:
-            return None
-        old = list(itertools.takewhile(lambda each: each.last_ms < now_ms - reserved_ms, segments))
-        return old[-1].end if old else None
-
-    async def _remove(self, life: int, objects: ObjectStore, now_ms: int) -> None:
-        """Nobody may have a higher epoch: what that one's contents name is not ours to remove."""
-        names = [name for _, name in itertools.takewhile(lambda each: each[0] <= now_ms, self._going)]
-        try:
-            if await Manifests(objects).highest_epoch(self._epoch) is not None:
-                self._fence("a later master has opened the tier")
-                return
-            for start in range(0, len(names), _REMOVED_AT_ONCE):
-                await objects.remove(names[start : start + _REMOVED_AT_ONCE])
-        except ObjectStoreError as error:
-            self.troubled(error)
-            return
-        if life == self._life:
-            del self._going[: len(names)]

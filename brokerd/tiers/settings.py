@@ -36,6 +36,16 @@ class TierSettings:
     buffer_bytes: int = setting(
         128 << 20, "bytes that wait for the object store, all together", minimum=1 << 20, maximum=64 << 30
     )
+    segment_bytes: int = setting(
+        1 << 30,
+        "message bytes of an object that small ones of a queue are merged into, at most",
+        minimum=1024,
+        maximum=1 << 36,
+        live=True,
+    )
+    archive: bool = setting(
+        False, "merged messages are compressed, unless their topic says otherwise (tier.archive)", live=True
+    )
     reserved_time_ms: int = setting(
         0,
         "messages older than this are removed from the tier, unless their topic says otherwise; 0 = never",

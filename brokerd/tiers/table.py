@@ -16,6 +16,7 @@ from remoting.errors import CorruptedFile
 from remoting.tier.contents import COMMITTED, CUT, DROPPED, Change, Queue, TierContents
 from remoting.tier.manifest import Position
 
+MOST_CHANGES: Final = 1000  # of a record, and of an object of the manifest that is no checkpoint
 VERSION: Final = 1
 CHANGED: Final = "changed"
 
@@ -108,3 +109,10 @@ class Frozen:
 def changed(position: Position, changes: Sequence[Change]) -> tuple[str, dict[str, Any]]:
     """The record: kind and body."""
     return CHANGED, {"v": VERSION, "epoch": position.epoch, "number": position.number, "changes": list(changes)}
+
+
+def records_of(changes: Sequence[Change], before: Position, position: Position) -> list[tuple[str, dict[str, Any]]]:
+    """As many records as it takes. With the last one the table is where the manifest is; who has the first ones alone is where he
+    was `before`, and reads the manifest from a checkpoint of a later epoch on."""
+    parts = [changes[at : at + MOST_CHANGES] for at in range(0, len(changes), MOST_CHANGES)] or [changes]
+    return [changed(before, part) for part in parts[:-1]] + [changed(position, parts[-1])]

@@ -2,6 +2,7 @@
 
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/<topic>/<queue id>/<kind>/<h8(base)><base, 20 digits>-<epoch>-<number>
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/manifest/<epoch, 20 digits>-<number, 20 digits>
+    <prefix>/<h8(cluster)>_<cluster>/<broker group>/clock/<epoch, hex>-<number, hex>
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/lease/<token, 20 digits>
 
 `h8` is the first eight hex digits of an MD5, which spreads names over the partitions of an object store (storage.md 4.2). The
@@ -12,11 +13,15 @@ that nobody used before, so that nothing is ever replaced.
 from __future__ import annotations
 
 import hashlib
+import re
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 ENTRY_BYTES: Final = 20
 _DIGITS: Final = 20
+_OBJECT: Final = re.compile(
+    r"(.+)/(\d{1,10})/(COMMIT_LOG|CONSUME_QUEUE)/[0-9a-f]{8}\d{20}-([0-9a-f]{1,16})-([0-9a-f]{1,16})"
+)
 
 
 class Kind(Enum):
@@ -27,6 +32,7 @@ class Kind(Enum):
     INDEX = "INDEX"
 
 
+_CLOCK: Final = "clock/"
 INDEX_TOPIC: Final = "rmq_sys_INDEX"  # whose queue 0 has the index of the whole broker group
 
 
@@ -53,6 +59,33 @@ def segment_name(base: int) -> str:
 def object_name(topic: str, queue_id: int, kind: Kind, base: int, epoch: int, number: int) -> str:
     """Below the group's directory."""
     return f"{topic}/{queue_id}/{kind.value}/{segment_name(base)}-{epoch:x}-{number:x}"
+
+
+class ObjectName(NamedTuple):
+    """Of messages or entries."""
+
+    topic: str
+    queue_id: int
+    epoch: int
+    number: int
+
+
+def parse_object_name(name: str) -> ObjectName | None:
+    """What `object_name` made of messages and entries; None for all else."""
+    found = _OBJECT.fullmatch(name)
+    if found is None:
+        return None
+    return ObjectName(found[1], int(found[2]), int(found[4], 16), int(found[5], 16))
+
+
+def clock_name(epoch: int, number: int) -> str:
+    """Below the group's directory: an object without content, whose time is wanted, and which is removed then."""
+    return f"{_CLOCK}{epoch:x}-{number:x}"
+
+
+def is_clock_name(name: str) -> bool:
+    """Whether it is one of those."""
+    return name.startswith(_CLOCK)
 
 
 def manifest_name(epoch: int, number: int) -> str:

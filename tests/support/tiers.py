@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
@@ -50,12 +50,13 @@ class Steps:
 
 
 class Stored:
-    """What is in an object store, whoever asks for it. `puts` are all names that were ever put."""
+    """What is in an object store, whoever asks for it. `puts` are all names that were ever put; its clock is `skew_ms` ahead."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.times: dict[str, int] = {}
         self.puts: list[str] = []
+        self.skew_ms = 0
 
 
 class FaultyObjects:
@@ -69,18 +70,25 @@ class FaultyObjects:
         self.slow_s = 0.01
         self.fails_before = self.fails_after = 0.0
         self.is_down = self.is_refusing = False
+        self.has_no_manifest = False  # all but puts to the manifest succeed
         self.faults = 0
         self.unlisted: set[str] = set()  # put, but not listed yet
 
     async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
         await self._request()
+        if self.has_no_manifest and name.startswith("manifest/"):
+            self.faults += 1
+            raise Unknown("not done")
         whole = content if isinstance(content, bytes) else b"".join(content)
         if name in self.stored.objects:
             raise AlreadyThere(name)
         assert self.stored.objects.setdefault(name, whole) == whole
         self.stored.puts.append(name)
-        self.stored.times[name] = self._turns.wall_ms()
+        self.stored.times[name] = self._turns.wall_ms() + self.stored.skew_ms
         await self._answer()
+
+    async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        await self.put(name, [part async for part in parts])
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         await self._request()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from brokerd.tiers.settings import TierSettings
 from remoting.tier.object_stores import StorePlace, open_store
 
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
+_STREAM_PART_BYTES: Final = 8 << 20
+_STREAM_PARTS: Final = 4  # on their way at the same time
 
 
 class Backend:
@@ -52,6 +54,31 @@ class Backend:
                 raise Unknown(
                     f"it is not known whether {name} would be there after a loss of power: {error}"
                 ) from error
+
+    async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        begin, size = [], 0
+        async for part in parts:
+            begin.append(part)
+            size += len(part)
+            if size >= _STREAM_PART_BYTES:
+                break
+        else:
+            await self.put(name, begin)
+            return
+        path, failures = f"{self._directory}/{name}", list[ObjectStoreError]()
+        try:
+            await obstore.put_async(
+                self._store,
+                path,
+                _followed(begin, parts, failures),
+                use_multipart=True,
+                chunk_size=_STREAM_PART_BYTES,
+                max_concurrency=_STREAM_PARTS,
+            )
+        except Exception as error:
+            raise (failures[0] if failures else translated(error, f"store {name}")) from error
+        if self._root is not None:
+            await asyncio.to_thread(_make_durable, self._root, self._root / path)
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         path = f"{self._directory}/{name}"
@@ -118,6 +145,20 @@ def open_backend(settings: TierSettings, directory: str) -> Backend:
     """The store that the settings name. Raises SettingsError with the sentence that says what to change."""
     store, root = open_store(StorePlace(settings.url, settings.options_path, settings.request_timeout_ms))
     return Backend(store, directory, root)
+
+
+async def _followed(
+    begin: Sequence[bytes], parts: AsyncIterator[bytes], failures: list[ObjectStoreError]
+) -> AsyncIterator[bytes]:
+    """What was taken of the parts already, and the rest; the library wraps what they raise, so that is kept."""
+    for part in begin:
+        yield part
+    try:
+        async for part in parts:
+            yield part
+    except ObjectStoreError as error:
+        failures.append(error)
+        raise
 
 
 def _make_durable(root: Path, path: Path) -> None:

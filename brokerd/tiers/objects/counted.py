@@ -5,7 +5,7 @@ What the store answered is no failure: that an object is not there, or is there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,6 +43,16 @@ class Counted:
         with self._request("put") as requests:
             await self._objects.put(name, content)
             requests.bytes += len(content) if isinstance(content, bytes) else sum(map(len, content))
+
+    async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        with self._request("put") as requests:
+
+            async def counted() -> AsyncIterator[bytes]:
+                async for part in parts:
+                    requests.bytes += len(part)
+                    yield part
+
+            await self._objects.put_stream(name, counted())
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         with self._request("get") as requests:

@@ -6,7 +6,7 @@ bytes under that name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
 from remoting.errors import LogboomError
@@ -45,6 +45,12 @@ class ObjectStore(Protocol):
 
     async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
         """Store the object, durably; atomic: it is there as a whole or not at all. Raises AlreadyThere when it is there."""
+
+    async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
+        """The same for a long object, which is never in memory as a whole; nobody else puts that name.
+
+        An ObjectStoreError that the parts raise is raised here; then the object is not there.
+        """
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         """Exactly that many bytes from `start` on. Raises NotThere when they are not all there."""

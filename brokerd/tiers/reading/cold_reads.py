@@ -16,6 +16,7 @@ from brokerd.store.store_reads import ColdRead
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
 from brokerd.tiers.reading.cache import Cache, Piece
+from brokerd.tiers.reading.message_bytes import MessageBytes
 from brokerd.tiers.reading.windows import Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
@@ -60,6 +61,7 @@ class ColdReads:
         self.listeners: list[Callable[[str, int], None]] = []
         self._first_damaged = first_damaged
         self._objects = objects
+        self._messages = MessageBytes(objects, loop.pause)
         self._segments = segments
         self._loop = loop
         self._windows = Windows()
@@ -141,8 +143,8 @@ class ColdReads:
     async def _fetch(self, wanted: Wanted, end: int, segment: Segment) -> None:
         queue, first = wanted
         try:
-            piece = await self._piece(queue, first, end, segment)
-            if self._segments(queue).at(first) == segment:
+            found, piece = await self._found(queue, first, end, segment)
+            if self._segments(queue).at(first) == found:
                 self.cache.add(piece)
         except ObjectStoreError as error:
             log.warning("messages of %s/%d from %d on cannot be read from the tier: %s", *queue, first, error)
@@ -153,6 +155,16 @@ class ColdReads:
             self._go_on()
             for listener in self.listeners:
                 listener(*queue)
+
+    async def _found(self, queue: Queue, first: int, end: int, segment: Segment) -> tuple[Segment, Piece]:
+        """And where it was: what is not there any more may have been merged, so look again, once. Raises ObjectStoreError."""
+        try:
+            return segment, await self._piece(queue, first, end, segment)
+        except NotThere:
+            now = self._segments(queue).at(first)
+            if now is None or now == segment or first < now.first:
+                raise
+            return now, await self._piece(queue, first, min(end, now.end), now)
 
     async def _piece(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
         """Raises ObjectStoreError, also when what is there is not what was stored."""
@@ -170,7 +182,7 @@ class ColdReads:
             count += 1
         last_place, last_size, _ = units[count - 1]
         length = last_place + last_size - begin
-        content = await self._objects.get(segment.messages_name(*queue), begin - segment.base, length)
+        content = await self._messages.read(queue, segment, begin - segment.base, length)
         begins = [place - begin for place, _, _ in units[:count]]
         if self._first_damaged(content, begins) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")

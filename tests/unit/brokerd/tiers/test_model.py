@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from tests.unit.brokerd.tiers.world import World
+from collections.abc import Sequence
+from typing import Any
 
-SEEDS = 12
+import pytest
+
+from brokerd.tiers import removal, upkeep
+from brokerd.tiers.removal import Removal
+from brokerd.tiers.upkeep import Upkeep
+from remoting.errors import LogboomError
+from remoting.tier.segments import QueueSegments
+from tests.unit.brokerd.tiers.world import World, Wrong
+
+SEEDS = 20
 STEPS = 60
+MANY_SEEDS = 60
 
 
 def test_no_story_loses_a_message() -> None:
@@ -16,3 +27,43 @@ def test_no_story_loses_a_message() -> None:
     assert sum(world.faults for world in worlds) > 50
     assert sum(world.zombies for world in worlds) > 5
     assert sum(world.removed_files for world in worlds) > 30
+    assert sum(world.losses for world in worlds) > 3
+    assert sum(world.merges for world in worlds) > 20
+    assert sum(world.archived for world in worlds) > 20
+    assert sum(world.swept for world in worlds) > 100
+
+
+def never(*_args: object) -> bool:
+    return False
+
+
+async def without_a_look(self: Removal, names: Sequence[str]) -> bool:
+    await self._objects.remove(names)
+    return True
+
+
+def one_segment_too_far(segments: QueueSegments, before_ms: int) -> int | None:
+    old = upkeep.settled(segments, before_ms)
+    beyond = segments.at(old[-1].end) if old else None
+    return beyond.end if beyond is not None else None
+
+
+MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "merged twice": (Upkeep, "_is_changing", never),
+    "swept without a look at the age": (removal, "YOUNG_MS", -(10**12)),
+    "removed without a look at who is the master": (Removal, "_remove", without_a_look),
+    "expired one segment too far": (upkeep, "expired_to", one_segment_too_far),
+    "never swept": (removal, "DELAY_MS", 10**15),
+    "what is on its way is swept": (upkeep.Commits, "is_on_its_way", never),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_wrong_rule_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*MUTANTS[name])
+    for seed in range(MANY_SEEDS):
+        try:
+            World(seed).run(STEPS)
+        except (Wrong, LogboomError, AssertionError):
+            return
+    pytest.fail(f"nobody noticed: {name}")

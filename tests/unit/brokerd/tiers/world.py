@@ -14,10 +14,12 @@ from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.queues.queue_reads import GetStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.tiers.settings import TierSettings
+from brokerd.tiers.upkeep import Upkeep
 from remoting.record.codec import decode_record
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from remoting.tier.contents import Queue
+from remoting.tier.segments import Form
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk, MemoryFile
 from tests.support.tiers import FaultyObjects, Steps, Stored
@@ -27,9 +29,21 @@ HOST = pack_host("127.0.0.1", 10911)
 SEGMENT_BYTES = 64 * 1024
 STORE = StoreSettings(segment_size_bytes=SEGMENT_BYTES, queue_file_units=16, index_enabled=False)
 SETTINGS = TierSettings(
-    url="memory:///", commit_interval_ms=1000, commit_bytes=4096, buffer_bytes=1 << 20, cache_bytes=1 << 20
+    url="memory:///",
+    commit_interval_ms=1000,
+    commit_bytes=4096,
+    buffer_bytes=1 << 20,
+    cache_bytes=1 << 20,
+    segment_bytes=64 << 10,
 )
-TOPICS = ("Orders", "%RETRY%" + "g" * 90)
+HOUR_MS = 3_600_000
+RESERVED_MS = 2 * HOUR_MS
+SHORT = "Short"
+TOPICS: dict[str, dict[str, str]] = {
+    "Orders": {},
+    "%RETRY%" + "g" * 90: {"tier.archive": "true"},
+    SHORT: {"tier.reserve.time": str(RESERVED_MS // HOUR_MS)},
+}
 QUEUES = 2
 
 
@@ -46,10 +60,14 @@ class World:
         self.turns = Turns()
         self.disk = MemoryDisk()
         self.stored = Stored()
+        self.stored.skew_ms = self.rng.choice([0, 3, -3]) * HOUR_MS
+        self.sent_ms: dict[tuple[str, int], dict[int, int]] = {}
         self.epoch = 0
         self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
         self.losses = self.cold_reads = self.starts = self.zombies = self.removed_files = self.faults = 0
+        self.archived = 0
+        self.upkeeps: dict[int, Upkeep] = {}
         self.has_begun = False
         self.lives: list[FaultyObjects] = []
         self.start()
@@ -124,28 +142,32 @@ class World:
 
     def make_topic(self, name: str) -> None:
         done: list[Any] = []
-        self.core.metadata.put_topic(TopicConfig(name, QUEUES, QUEUES, 6), done.append)
+        self.core.metadata.put_topic(TopicConfig(name, QUEUES, QUEUES, 6, attributes=TOPICS[name]), done.append)
         self.turns.run()
         assert done == [None]
         self.kept_to = self.store.commitlog.end_offset
 
     def delete_topic(self, name: str) -> None:
+        if self.rng.random() < 0.5:  # while segments of it are being merged, maybe
+            self.objects.slow_s = 30.0
+            self.turns.run(65_000)
         done: list[Any] = []
         self.core.metadata.delete_topic(name, done.append)
         self.turns.run()
         assert done == [None]
         for queue in [queue for queue in self.sent if queue[0] == name]:
-            del self.sent[queue]
+            del self.sent[queue], self.sent_ms[queue]
             self.gone.pop(queue, None)
         self.make_topic(name)
 
     def send(self, count: int) -> None:
         for _ in range(count):
-            topic, queue_id = self.rng.choice(TOPICS), self.rng.randrange(QUEUES)
+            topic, queue_id = self.rng.choice(list(TOPICS)), self.rng.randrange(QUEUES)
             body = self.rng.randbytes(self.rng.choice([0, 10, 200, 200, 200, 3000, 9000]))
             offset = self.store.queue_offsets.next(topic, queue_id)
             self.core.record_log.append_messages([Draft(topic, queue_id, body, b"", self.turns.wall_ms(), HOST)])
             self.sent.setdefault((topic, queue_id), {})[offset] = body
+            self.sent_ms.setdefault((topic, queue_id), {})[offset] = self.turns.wall_ms()
         self.turns.run()
 
     def remove_files(self, *, needs_room: bool) -> None:
@@ -163,7 +185,7 @@ class World:
             segments = self.core.tiers.segments_of(Queue(*queue))
             kept = {offset for each in segments for offset in range(each.first, each.end)}
             for offset in range(low, self.store.local_min_offset(*queue)):
-                if offset not in kept:
+                if offset not in kept and offset not in self._expired(queue):
                     if not needs_room:
                         raise Wrong(f"{queue} lost {offset}, which was not uploaded")
                     self.gone.setdefault(queue, set()).add(offset)
@@ -174,12 +196,19 @@ class World:
         objects.fails_after = self.rng.choice([0, 0, 0.2, 0.6])
         objects.is_down = self.rng.random() < 0.1
         objects.is_refusing = self.rng.random() < 0.1
-        objects.slow_s = self.rng.choice([0.001, 0.1, 2.0])
+        objects.has_no_manifest = self.rng.random() < 0.2
+        objects.slow_s = self.rng.choice([0.001, 0.1, 2.0, 60.0])
+
+    def pass_hours(self) -> None:
+        """What is lost in an election is lost soon."""
+        self.turns.set_wall_clock(self.rng.choice([0, 0, 1, 2, 30]) * HOUR_MS)
+        self.turns.run(self.rng.choice([120_000, 700_000]))
+        self.kept_to = self.store.commitlog.end_offset
 
     def heal(self) -> None:
         for objects in self.lives:
             objects.fails_before = objects.fails_after = 0.0
-            objects.is_down = objects.is_refusing = False
+            objects.is_down = objects.is_refusing = objects.has_no_manifest = False
             objects.slow_s = 0.01
 
     # ---- what is looked at
@@ -191,7 +220,7 @@ class World:
 
     def _check_queue(self, queue: tuple[str, int], bodies: dict[int, bytes], gone: set[int]) -> None:
         offset, end = self.store.min_offset(*queue), self.store.max_offset(*queue)
-        missing = set(range(offset)) - gone
+        missing = set(range(offset)) - gone - self._expired(queue)
         if missing:
             raise Wrong(f"{queue} begins at {offset}, and {sorted(missing)[:5]} are nowhere")
         local = self.store.local_min_offset(*queue)
@@ -200,7 +229,7 @@ class World:
             result = self._read(queue, offset)
             if result.status is GetStatus.MESSAGE_WAS_REMOVING:
                 passed = set(range(offset, result.next_offset))
-                if not passed <= gone:
+                if not passed <= gone | self._expired(queue):
                     raise Wrong(f"{queue} has {sorted(passed - gone)[:5]} nowhere")
             elif result.status is not GetStatus.FOUND:
                 raise Wrong(f"{queue} at {offset}: {result.status}")
@@ -211,6 +240,36 @@ class World:
             if offset < result.next_offset and result.status is GetStatus.FOUND:
                 raise Wrong(f"{queue} goes on at {result.next_offset} behind {offset}")
             offset = result.next_offset
+
+    def _expired(self, queue: tuple[str, int]) -> set[int]:
+        """Messages that need not be there any more."""
+        if queue[0] != SHORT:
+            return set()
+        before_ms = self.turns.wall_ms() - RESERVED_MS
+        return {offset for offset, at_ms in self.sent_ms[queue].items() if at_ms < before_ms}
+
+    def check_objects(self, *, after_a_day: bool) -> None:
+        """What the contents name is there, and in the end nothing else is."""
+        contents = self.core.tiers.table.contents
+        named: set[str] = set()
+        for queue, segments in contents.queues.items():
+            for segment in segments:
+                named.update(segment.names(*queue))
+                self.archived += segment.form is Form.BLOCKS
+                if len(self.stored.objects.get(segment.messages_name(*queue), b"")) != segment.stored_bytes:
+                    raise Wrong(f"{queue} has another object than {segment}")
+        there = {name for name in self.stored.objects if not name.startswith("manifest/")}
+        if not named <= there:
+            raise Wrong(f"not there: {sorted(named - there)[:3]}")
+        if after_a_day and there - named:
+            raise Wrong(f"nobody names {sorted(there - named)[:3]}")
+
+    def _check_expiry(self) -> None:
+        """Nothing stays much longer than it is reserved (storage.md 8.7, P-38)."""
+        before_ms = self.turns.wall_ms() - RESERVED_MS - 120_000
+        for queue, segments in self.core.tiers.table.contents.queues.items():
+            if queue.topic == SHORT and any(each.last_ms < before_ms for each in segments):
+                raise Wrong(f"{queue} is kept too long")
 
     def _read(self, queue: tuple[str, int], offset: int) -> Any:
         for _ in range(200):
@@ -229,6 +288,14 @@ class World:
             raise Wrong(f"not uploaded: {dict(tiers.pending.items())}; {tiers.trouble}; open: {tiers.is_open}")
         self.remove_files(needs_room=False)
         self.check()
+        self.check_objects(after_a_day=False)
+        self.turns.set_wall_clock(26 * HOUR_MS)
+        self.turns.run(700_000)
+        self.check()
+        self.check_objects(after_a_day=True)
+        self._check_expiry()
+        self.merges = sum(each.merges for each in self.upkeeps.values())
+        self.swept = sum(each.removal.swept for each in self.upkeeps.values())
         self.faults = sum(objects.faults for objects in self.lives)
 
     def run(self, steps: int) -> None:
@@ -240,13 +307,16 @@ class World:
             (3, lambda: self.remove_files(needs_room=False)),
             (1, lambda: self.remove_files(needs_room=True)),
             (2, lambda: self.restart(leaves_zombie=self.rng.random() < 0.5)),
-            (1, lambda: self.delete_topic(self.rng.choice(TOPICS))),
+            (1, lambda: self.delete_topic(self.rng.choice(list(TOPICS)))),
             (2, self.lose_tail),
+            (3, self.pass_hours),
             (2, self.check_when_well),
         ]
         weights = [weight for weight, _ in chances]
         for _ in range(steps):
             self.rng.choices(chances, weights)[0][1]()
+            if self.core.tiers.upkeep is not None:
+                self.upkeeps[id(self.core.tiers.upkeep)] = self.core.tiers.upkeep
             if not self.has_begun and self.core.tiers.table.contents.log_id:
                 self.has_begun = True  # a log that forgets its name is another log for the tier
                 self.kept_to = max(self.kept_to, self.store.commitlog.end_offset)
@@ -256,6 +326,8 @@ class World:
         self.heal()
         self.turns.run(5000)
         self.check()
+        if self.core.tiers.is_open:
+            self.check_objects(after_a_day=False)
 
 
 def _copy_of(disk: MemoryDisk) -> MemoryDisk:

@@ -1,0 +1,203 @@
+"""What becomes of segments that are in the tier: they expire, and are merged (shell).
+
+One life of it lasts from when the tier is open until this broker is not the master any more. What leaves the contents leaves them
+by a commit; its objects go later (`removal`). A queue has one such change on its way at a time, so that each fits what it finds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import Final, Protocol
+
+from brokerd.metadata import tier_policy as policy
+from brokerd.tiers import removal
+from brokerd.tiers.commits import Commits
+from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
+from brokerd.tiers.settings import TierSettings
+from brokerd.tiers.upload.merger import Merger
+from brokerd.tiers.upload.merging import Limits, choose, span_ms
+from brokerd.tiers.upload.uploader import Loop
+from remoting.settings import Live
+from remoting.tier.contents import Change, Queue, dropped, expired, merged
+from remoting.tier.segments import Form, QueueSegments, Segment
+
+SETTLED_MS: Final = 600_000
+"""Messages that are younger are not merged: an election that may lose messages would take older ones along that are merged with
+them."""
+
+_TEND_S: Final = 60.0
+_SLICE: Final = 500  # queues looked at in one turn of the loop
+
+
+class Owner(removal.Owner, Protocol):
+    """The master, as far as upkeep needs it."""
+
+    def attributes(self, topic: str) -> Mapping[str, str]:
+        """A topic's; none without one."""
+
+
+class Upkeep:
+    """One life. `merges` and `merged_bytes` count what was merged in it."""
+
+    def __init__(
+        self, objects: ObjectStore, owner: Owner, commits: Commits, loop: Loop, settings: Live[TierSettings]
+    ) -> None:
+        self.merges = self.merged_bytes = 0
+        self.removal = removal.Removal(objects, owner, commits, loop)
+        self._owner = owner
+        self._commits = commits
+        self._loop = loop
+        self._settings = settings
+        self._merger = Merger(objects, loop)
+        self._changing: set[Queue] = set()
+        self._dropping: Counter[str] = Counter()
+        self._grown: dict[Queue, None] = {}
+        self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
+
+    def begin(self) -> None:
+        """The tier is open."""
+        self._grown.update(dict.fromkeys(self._owner.contents.queues))
+        self._tend()
+
+    def _tend(self) -> None:
+        if self._stopped:
+            return
+        now_ms = self._loop.wall_ms()
+        if not self._is_looking:
+            self._is_looking = True
+            self._look_for_expired(list(self._owner.contents.queues), now_ms)
+        if not self._is_merging and self._grown:
+            self._is_merging = True
+            grown, self._grown = self._grown, {}
+            self._loop.spawn(self._merge_all(list(grown)), "merge segments of the tier")
+        self.removal.tend(now_ms)
+        self._loop.scheduler.call_later(_TEND_S, self._tend)
+
+    def stop(self) -> None:
+        """Begin nothing more. What was not removed is found by a sweep."""
+        self._stopped = True
+        self.removal.stop()
+
+    def grown(self, queue: Queue) -> None:
+        """It has another segment."""
+        self._grown[queue] = None
+
+    def drop(self, topic: str) -> None:
+        """The topic was deleted: what it has in the tier goes, and what is on its way there."""
+        if any(queue.topic == topic for queue in self._owner.contents.queues) or self._commits.is_any_on_its_way(topic):
+            self._dropping[topic] += 1
+            self._take_out(dropped(topic), partial(self._dropped, topic))
+
+    def _dropped(self, topic: str) -> None:
+        self._dropping[topic] -= 1
+        if not self._dropping[topic]:
+            del self._dropping[topic]
+
+    # ---- expiry
+
+    def _look_for_expired(self, queues: list[Queue], now_ms: int) -> None:
+        """In all of them, some in each turn of the loop."""
+        for queue in queues[-_SLICE:]:
+            segments = self._owner.contents.queues.get(queue)
+            if segments is not None and not self._is_changing(queue):
+                self._expire(queue, segments, now_ms)
+        del queues[-_SLICE:]
+        self._is_looking = bool(queues) and not self._stopped
+        if self._is_looking:
+            self._loop.scheduler.call_soon(self._look_for_expired, queues, now_ms)
+
+    def _expire(self, queue: Queue, segments: QueueSegments, now_ms: int) -> None:
+        reserved_ms = self._reserved_ms(queue)
+        offset = expired_to(segments, now_ms - reserved_ms) if reserved_ms else None
+        if offset is not None:
+            self._changing.add(queue)
+            self._take_out(expired(queue, offset), partial(self._changing.discard, queue))
+
+    def _reserved_ms(self, queue: Queue) -> int:
+        return policy.reserved_time_ms(self._owner.attributes(queue.topic), self._settings.value.reserved_time_ms)
+
+    # ---- merging, one queue at a time
+
+    async def _merge_all(self, queues: list[Queue]) -> None:
+        try:
+            while queues and not self._stopped:
+                await self._merge_next(queues[-1])
+                queues.pop()
+                await self._loop.pause(0)
+            self._report(None)
+        except ObjectStoreError as error:
+            self._grown.update(dict.fromkeys(queues))  # again in a minute
+            self._report(error)
+        finally:
+            self._is_merging = False
+
+    def _report(self, error: ObjectStoreError | None) -> None:
+        if not self._stopped and (error is not None or self._is_in_trouble):
+            self._is_in_trouble = error is not None
+            self._owner.troubled(error)
+
+    async def _merge_next(self, queue: Queue) -> None:
+        """Raises ObjectStoreError."""
+        if self._is_changing(queue):
+            self._grown[queue] = None
+            return
+        settings = self._settings.value
+        is_archived = policy.is_archived(self._owner.attributes(queue.topic), settings.archive)
+        limits = Limits(
+            settings.segment_bytes, span_ms(self._reserved_ms(queue)), Form.BLOCKS if is_archived else Form.RAW
+        )
+        segments = self._owner.contents.queues.get(queue, ())
+        old = list(choose(settled(segments, self._loop.wall_ms() - SETTLED_MS), limits))
+        if not old:
+            return
+        self._changing.add(queue)
+        name = self._owner.epoch, self._owner.next_number()
+        try:
+            segment = await self._merger.merge(queue, old, limits.form, name)
+        except ObjectStoreError:
+            self._changing.discard(queue)
+            raise
+        if self._stopped or not self._still_has(queue, old):
+            self._changing.discard(queue)
+            return
+        self.merges += 1
+        self.merged_bytes += segment.message_bytes
+        self._take_out(merged(queue, segment), partial(self._merged, queue))
+
+    def _still_has(self, queue: Queue, old: Sequence[Segment]) -> bool:
+        """A topic may have been deleted, and begun again, meanwhile."""
+        segments = self._owner.contents.queues.get(queue, ())
+        now = [each for each in segments if old[0].first <= each.first < old[-1].end]
+        return queue.topic not in self._dropping and now == old
+
+    def _merged(self, queue: Queue) -> None:
+        self._changing.discard(queue)
+        self._grown[queue] = None  # there may be more to merge
+
+    def _is_changing(self, queue: Queue) -> bool:
+        return queue in self._changing or queue.topic in self._dropping
+
+    def _take_out(self, change: Change, done: Callable[[], None]) -> None:
+        """Commit a change that takes segments out; their objects go later."""
+        gone = self._owner.contents.taken_out_by(change)
+        names = [name for queue, segment in gone for name in segment.names(*queue)]
+        self.removal.hold(names)
+        self._commits.add(change, partial(self._taken_out, names, done))
+
+    def _taken_out(self, names: Sequence[str], done: Callable[[], None]) -> None:
+        self.removal.add(names)
+        done()
+
+
+def settled(segments: Iterable[Segment], before_ms: int) -> list[Segment]:
+    """Those from the first on whose messages were all stored before that time."""
+    return list(takewhile(lambda each: each.last_ms < before_ms, segments))
+
+
+def expired_to(segments: QueueSegments, before_ms: int) -> int | None:
+    """The end of those from the first on whose messages were all stored before that time; None when there are none."""
+    old = settled(segments, before_ms)
+    return old[-1].end if old else None
