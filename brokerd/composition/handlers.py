@@ -147,16 +147,17 @@ def build_processors(parts: Parts) -> Processors:
         scheduler,
         place,
     )
+    bulk = BulkProcessor(checks, store, counters, place, scheduler)
     consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
     if core.tiers.cold is not None:
-        core.tiers.cold.listeners.append(pull.wake)
+        core.tiers.cold.listeners += [pull.wake, bulk.wake]
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
     return Processors(
         pull=pull,
-        bulk=BulkProcessor(checks, store, counters, place),
+        bulk=bulk,
         offsets=OffsetProcessor(metadata, progress.consumer_offset, store, pop.starts, data_version),
         clients=ClientProcessor(
             metadata, clients, lambda: replica.is_master, live.pull, auto_create_groups=creates_groups

@@ -67,6 +67,7 @@ class Processors:
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
         self.pull.connection_closed(connection)
+        self.bulk.connection_closed(connection)
         self.pop.connection_closed(connection)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import pytest
 
@@ -92,7 +93,10 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, runner: asyncio.Runner
         case "s3":
             request.getfixturevalue("bucket")
             return Used(
-                on_server(request.getfixturevalue("s3_server"), tmp_path, f"{BUCKET}/{request.node.name}"), runner
+                on_server(
+                    request.getfixturevalue("s3_server"), tmp_path, f"{BUCKET}/{quote(request.node.name, safe='')}"
+                ),
+                runner,
             )
     turns = Turns()
     return Used(FaultyObjects(Stored(), Steps(turns), turns, random.Random(1)), turns=turns)

@@ -77,10 +77,10 @@ def test_everybody_reads_what_is_in_the_tier_only(cluster: Cluster) -> None:
     expected = sent(cluster, "Remoting")
     send_grpc(cluster, "Grpc", [body for _, _, body in expected[:100]])
     make_cold(cluster)
+    assert sorted(by_bulk(cluster, "Remoting")) == sorted(expected)
     assert by_pull(cluster, "Remoting", QUEUES) == expected
     assert sorted(by_remoting_pop(cluster, "Remoting", "poppers", len(expected))) == sorted(expected)
     assert sorted(by_grpc(cluster, "Remoting", "receivers", len(expected))) == sorted(expected)
-    assert sorted(by_bulk(cluster, "Remoting")) == sorted(expected)
     of_grpc = by_pull(cluster, "Grpc", QUEUES)
     assert sorted(body for _, _, body in of_grpc) == sorted(body for _, _, body in expected[:100])
     assert sorted(by_grpc(cluster, "Grpc", "receivers", 100)) == sorted(of_grpc)

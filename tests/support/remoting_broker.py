@@ -233,7 +233,7 @@ class RemotingBroker(PopBroker):
         consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
         self.processors = Processors(
             self.pull,
-            BulkProcessor(checks, self.log, self.counters, place),
+            BulkProcessor(checks, self.log, self.counters, place, self.turns),
             OffsetProcessor(self.metadata, offset, ranges, self.pop_service.starts, version),
             ClientProcessor(self.metadata, self.clients, lambda: self.is_master, self.pull_settings),
             TopicProcessor(self.metadata, "broker-a", version, ranges, self.counters.statistics),

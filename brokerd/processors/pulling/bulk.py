@@ -8,30 +8,108 @@ be waited for, and by the asker.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter_ns
+from typing import Final
 
 from brokerd.consuming.read_place import ReadPlace
+from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.loop.scheduler import Scheduler
 from brokerd.processors import fields
+from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.pull import answer_of
 from brokerd.sending.counters import Counters
+from brokerd.store.queues.queue_reads import GetStatus
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
+from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
+
+_FETCH_MS: Final = 10_000
+_MAX_HELD: Final = 1000
+
+
+class _Bulk:
+    """One request."""
+
+    __slots__ = ("connection", "request", "ticket")
+
+    def __init__(self, connection: RemotingConnection, request: Command) -> None:
+        self.connection = connection
+        self.request = request
+        self.ticket = 0  # among the parked requests, when it is one
+
+    @property
+    def tags_codes(self) -> None:
+        """It asks for whatever there is."""
+
+    @property
+    def client(self) -> str:
+        """Those who wait are bounded all together."""
+        return ""
 
 
 class BulkProcessor:
     """The handler of bulk reads. `place` says whether they are served here, and with which limits."""
 
-    def __init__(self, checks: PullChecks, reads: StoreReads, counters: Counters, place: ReadPlace) -> None:
+    def __init__(
+        self, checks: PullChecks, reads: StoreReads, counters: Counters, place: ReadPlace, scheduler: Scheduler
+    ) -> None:
         self._checks = checks
         self._reads = reads
         self._counters = counters
         self._place = place
+        self._scheduler = scheduler
+        self._parked = ParkedRequests()
+        self._polling: LongPolling[_Bulk] = LongPolling(
+            scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
+        )
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
-        """Answer at once: records back to back, or the code that says why there are none."""
+        """Answer: records back to back, or the code that says why there are none; what is fetched from a tier is waited for."""
+        bulk = _Bulk(connection, request)
+        if self._answer(bulk, is_last=False):
+            return
+        ext = request.ext
+        topic, queue_id = fields.text(ext, "topic"), fields.integer(ext, "queueId")
+        deadline_ms = int(self._scheduler.time() * 1000) + _FETCH_MS
+        waiter = self._polling.park(topic, "", queue_id, deadline_ms, bulk)
+        if waiter is None:
+            self._answer(bulk, is_last=True)
+        else:
+            bulk.ticket = self._parked.add(connection, waiter)
+
+    def wake(self, topic: str, queue_id: int) -> None:
+        """More of the queue can be read."""
+        self._polling.arrived(topic, queue_id)
+
+    def connection_closed(self, connection: object) -> None:
+        self._parked.cancel_all(connection)
+
+    # ---- answering
+
+    def _try_again(self, waiters: Sequence[Waiter[_Bulk]]) -> int:
+        (waiter,) = waiters
+        return self._finish(waiter.payload, is_last=False)
+
+    def _timed_out(self, waiter: Waiter[_Bulk]) -> None:
+        self._finish(waiter.payload, is_last=True)
+
+    def _finish(self, bulk: _Bulk, *, is_last: bool) -> bool:
+        try:
+            answered = self._answer(bulk, is_last=is_last)
+        except LogboomError as error:
+            bulk.connection.respond_error(bulk.request, error)
+            answered = True
+        if answered:
+            self._parked.forget(bulk.connection, bulk.ticket)
+        return answered
+
+    def _answer(self, bulk: _Bulk, *, is_last: bool) -> bool:
+        """False, and nothing answered, when the messages are on their way from the tier; the last look has to say so."""
+        connection, request = bulk.connection, bulk.request
         self._place.check_bulk()
         ext = request.ext
         group = fields.text(ext, "consumerGroup")
@@ -40,6 +118,10 @@ class BulkProcessor:
         max_count, max_bytes = self._limits(topic, queue_id, offset, ext)
         started_ns = perf_counter_ns()
         result = self._reads.read_joined(topic, queue_id, offset, max_count, max_bytes)
+        if result.status is GetStatus.BEING_FETCHED:
+            if not is_last:
+                return False
+            raise RequestError(codes.SYSTEM_BUSY, f"the messages of {topic} are being fetched from the tier; ask again")
         code, next_offset = answer_of(result, offset)
         header = {
             "nextBeginOffset": str(next_offset),
@@ -52,6 +134,7 @@ class BulkProcessor:
         else:
             self._counters.missed += 1
         connection.respond(request, code, header, result.body, result.status.name)
+        return True
 
     def _limits(self, topic: str, queue_id: int, offset: int, ext: dict[str, str]) -> tuple[int, int]:
         """The most messages and bytes: the settings' limits, or less if the request asks for less."""

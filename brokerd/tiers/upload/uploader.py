@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError, Unknown
+from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.batches import Batch, Builder, QueueReads
 from brokerd.tiers.upload.pending import Pending
@@ -177,7 +177,7 @@ class Uploader:
             segment = batch.segment(self._target.epoch, self._target.next_number())
             try:
                 await self._put_both(batch, segment)
-            except Unknown:
+            except (Unknown, AlreadyThere):  # the latter: it was carried out when it was not known, and asked for again
                 if tries == _TRIES - 1 or self._stopped:
                     raise
                 await self._loop.pause(_FIRST_PAUSE_S)
