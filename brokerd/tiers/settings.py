@@ -40,7 +40,7 @@ class TierSettings:
         1 << 30,
         "message bytes of an object that small ones of a queue are merged into, at most",
         minimum=1024,
-        maximum=1 << 36,
+        maximum=64 << 30,
         live=True,
     )
     archive: bool = setting(
