@@ -60,7 +60,7 @@ MUTANTS = (
         "acks: what is done is forgotten",
         "POP",
         "An ack that is asked again is refused when it was the last one of its batch.",
-        ((PopLedger, "_remember", lambda self, queue, pop_time_ms: False),),
+        ((PopLedger, "_remember", lambda self, queue, pop_time_ms: queue.batches.forget(pop_time_ms)),),
         scenario(test_acked_again.test_only_what_a_client_finished_was_finished),
         within=1,
     ),
