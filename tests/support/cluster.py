@@ -170,11 +170,12 @@ class Cluster:
         self.groups = tuple(groups)
         self._replicas = replicas
         replicas *= len(groups)
-        ports = free_ports(controllers + 3 * replicas)
+        ports = free_ports(controllers + 2 * replicas)
         self.controller_addresses = [f"127.0.0.1:{port}" for port in ports[:controllers]]
-        self.broker_addresses = [f"127.0.0.1:{port}" for port in ports[controllers : controllers + replicas]]
-        ha = [f"127.0.0.1:{port}" for port in ports[controllers + replicas : controllers + 2 * replicas]]
-        self.grpc_addresses = [f"127.0.0.1:{port}" for port in ports[controllers + 2 * replicas :]]
+        # a broker listens two below its port, too, if nobody else does
+        self.broker_addresses = [f"127.0.0.1:{port + 2}" for port in free_ports(replicas, in_a_row=3)]
+        ha = [f"127.0.0.1:{port}" for port in ports[controllers : controllers + replicas]]
+        self.grpc_addresses = [f"127.0.0.1:{port}" for port in ports[controllers + replicas :]]
         self.data = root
         self.secret_file = secret = make_secret(root)
         peers = ",".join(f"n{n}={address}" for n, address in enumerate(self.controller_addresses))
