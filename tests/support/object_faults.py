@@ -66,7 +66,7 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault proxy", daemon=True)
         self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[None]] = set()  # the loop itself would forget who waits for nobody else
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # the loop itself holds tasks weakly
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
@@ -88,15 +88,18 @@ class FaultProxy:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in self._serving:
+        for task, writer in self._serving.items():
             task.cancel()
-        await asyncio.gather(*self._serving)
+            writer.transport.abort()  # a task that never had its first turn does not do it
+        for outcome in await asyncio.gather(*self._serving, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
         await asyncio.sleep(0)  # transports close in the next turn
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        self._serving[task] = writer
+        task.add_done_callback(self._serving.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
