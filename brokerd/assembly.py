@@ -24,6 +24,7 @@ from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment, Tier, steady_ms, wall_ms
 from brokerd.composition.exposition import Exposition, Sources
+from brokerd.composition.ground import make_ground
 from brokerd.composition.grpc_families import client_times
 from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
@@ -157,7 +158,8 @@ class Broker:
             else None,
         )
         try:
-            store = open_store(identity, core_settings, environment, ask_first=ask_first)
+            ground = make_ground(identity, core_settings, environment)
+            store = open_store(ground, ask_first=ask_first)
         except CorruptedFile:
             self._disk.close()  # whoever can mend it opens it again
             raise
@@ -193,7 +195,7 @@ class Broker:
             store.position_holders.append(replica.held_offset)
             store.expected_holders.append(replica.expected_offset)
             environment = replace(environment, other_clocks_ms=replica.witnesses_ms)
-            core = BrokerCore(identity, core_settings, environment, self.clients, replicated_log, replica)
+            core = BrokerCore(replace(ground, environment=environment), self.clients, replicated_log, replica)
         except CorruptedFile:
             store.abandon()
             self._disk.close()

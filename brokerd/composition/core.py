@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from brokerd.composition.deleted_topics import DeletedTopics
-from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
+from brokerd.composition.environment import Clients, Environment
+from brokerd.composition.ground import Ground
 from brokerd.composition.log_access import StoreRecordLog, StoreReplicatedLog
 from brokerd.composition.residents import make_residents
 from brokerd.composition.watermarks import Watermarks
@@ -29,7 +30,7 @@ from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.derived.followers import Reader
-from brokerd.store.store import MessageStore
+from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.store.store_reads import Suspicion
 from brokerd.timers.files.source import StoreSource
 from brokerd.timers.files.timer_files import TimerFiles
@@ -54,15 +55,14 @@ class ReplicaPort(ReplicaView, Protocol):
     def add_confirm_listener(self, listener: Callable[[int], None]) -> None: ...
 
 
-def open_store(
-    identity: BrokerIdentity, settings: CoreSettings, environment: Environment, *, ask_first: bool = False
-) -> MessageStore:
+def open_store(ground: Ground, *, ask_first: bool = False) -> MessageStore:
     """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError; `ask_first`
     as in `MessageStore.load`."""
-    disk, rules = environment.disk, settings.code_rules
-    store = MessageStore(disk, settings.store, environment.wall_ms, identity.store_host, rules, environment.library)
+    settings, environment = ground.settings, ground.environment
+    disk, seams = environment.disk, StoreSeams(settings.code_rules, environment.library, ground.tier.cold)
+    store = MessageStore(disk, settings.store, environment.wall_ms, ground.identity.store_host, seams)
     if settings.timers.value.files:
-        store.followers.append(TimerFiles(disk, StoreSource(store)))
+        store.followers.append(TimerFiles(disk, StoreSource(store, ground.timers.delivered)))
     Takeover(disk).found_at_start(sealed=store.is_sealed)
     try:
         store.load(ask_first=ask_first)
@@ -77,14 +77,14 @@ class BrokerCore:
 
     def __init__(
         self,
-        identity: BrokerIdentity,
-        settings: CoreSettings,
-        environment: Environment,
+        ground: Ground,
         clients: Clients,
         log: StoreReplicatedLog,
         replica: ReplicaPort,
     ) -> None:
-        """Read the residents from the log, which `open_store` opened and the replica replicates. Raises CorruptedFile."""
+        """Read the residents from the log, which `open_store` opened on the same ground and the replica replicates. Raises
+        CorruptedFile."""
+        identity, settings, environment = ground.identity, ground.settings, ground.environment
         scheduler, wall_ms = environment.scheduler, environment.wall_ms
         self.store = store = log.store
         self.delays = settings.delays
@@ -103,7 +103,7 @@ class BrokerCore:
         takeover = Takeover(environment.disk)
         preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
         residents, self.progress, self.timed = make_residents(
-            identity, settings, environment, clients, record_log, store, preface, lambda: replica.epochs
+            ground, clients, record_log, store, preface, lambda: replica.epochs
         )
         self._residents: tuple[Resident, ...] = residents
         self.metadata, self.placements, self.pop, self.transactions, self.schedule, self.timers, self.tiers = residents
@@ -133,9 +133,8 @@ class BrokerCore:
             store.truncate_listeners.append(resident.truncated)
             resident.rebuild()
         store.expected_holders.append(self.tiers.waiting_offset)
-        store.cold = cold = self.tiers.cold
-        if cold is not None:
-            cold.listeners.append(self.pop.fetched)
+        if ground.tier.cold is not None:
+            ground.tier.cold.listeners.append(self.pop.fetched)
         store.dispatcher.listeners.append(self._dispatched)
         replica.add_role_listener(self._role_changed)
         replica.add_confirm_listener(self._confirmed)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
+from brokerd.composition.environment import Clients
+from brokerd.composition.ground import Ground
 from brokerd.composition.local_queues import StoreQueues
 from brokerd.composition.log_access import StoreRecordLog
 from brokerd.consuming.progress import ConsumerProgress
@@ -15,7 +16,6 @@ from brokerd.delay.rules import schedule
 from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
 from brokerd.metadata.service import MetadataService, Preface
-from brokerd.metadata.tables import MetadataTables
 from brokerd.placement.service import PlacementService
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.service import PopService
@@ -29,7 +29,6 @@ from brokerd.tiers.upload.uploader import no_loop
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.original import LeftNote
-from brokerd.timers.files.source import Confirmed
 from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
@@ -53,14 +52,14 @@ class Residents(NamedTuple):
 
 
 def make_tiers(
-    settings: CoreSettings,
-    environment: Environment,
+    ground: Ground,
     record_log: StoreRecordLog,
     store: MessageStore,
     metadata: MetadataService,
     epochs: Callable[[], Sequence[EpochEntry]],
 ) -> TierService:
     """Without an object store it follows what its log says of one."""
+    settings, environment = ground.settings, ground.environment
 
     def attributes(topic: str) -> Mapping[str, str] | None:
         config = metadata.topic(topic)
@@ -70,20 +69,15 @@ def make_tiers(
     around = TierSurroundings(
         StoreQueues(store),
         attributes,
-        lambda topic: metadata.tables.topics_deleted_at.get(topic, -1),
         lambda: (epochs(), store.commitlog.end_offset),
         environment.random_bits,
         tier.loop if tier is not None else no_loop(environment.scheduler, environment.wall_ms),
-        store.commitlog.first_damaged_of,
     )
-    objects = tier.objects if tier is not None else None
-    return TierService(record_log, objects, around, settings.tiers, settings.journal)
+    return TierService(record_log, ground.tier, around, settings.tiers, settings.journal)
 
 
 def make_residents(
-    identity: BrokerIdentity,
-    settings: CoreSettings,
-    environment: Environment,
+    ground: Ground,
     clients: Clients,
     record_log: StoreRecordLog,
     store: MessageStore,
@@ -92,11 +86,12 @@ def make_residents(
 ) -> tuple[Residents, ConsumerProgress, TimedMessages]:
     """All of them, over a loaded store, how far consumers are by what they know, and what takes timers from clients; nothing is
     read from the log yet."""
+    identity, settings, environment = ground.identity, ground.settings, ground.environment
     scheduler, wall_ms, delays = environment.scheduler, environment.wall_ms, settings.delays
     names = SystemNames(
         identity.cluster, identity.broker_name, development=identity.development, delay_levels=len(delays)
     )
-    tables, ledger = MetadataTables(), PopLedger()
+    tables, ledger = ground.metadata, PopLedger()
     progress = ConsumerProgress(tables, ledger, store)
     rules = Rules(tables, names, wall_ms, progress.unread_queues)
     metadata = MetadataService(record_log, rules, scheduler, settings.journal, preface)
@@ -129,6 +124,7 @@ def make_residents(
             identity.store_host,
             environment.random_bits,
             lambda: settings.retention.value.reserved_time_ms,
+            ground.timers,
             lambda: settings.timers.value.max_per_slot,
             Witnesses(environment.other_clocks_ms, lambda: store.found_timestamp_ms),
         ),
@@ -167,8 +163,6 @@ def make_residents(
         TransactionService(transaction_topics, checks, settings.transactions, to_waiting_draft),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         timers,
-        make_tiers(settings, environment, record_log, store, metadata, epochs),
+        make_tiers(ground, record_log, store, metadata, epochs),
     )
-    if files is not None:
-        files.delivered = Confirmed(lambda: store.dispatch_offset, timers.delivered)
     return residents, progress, timed

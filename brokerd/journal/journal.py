@@ -18,11 +18,11 @@ from typing import Any
 
 import orjson
 
+from brokerd.journal.reading import Reading
 from brokerd.journal.record_log import RecordLog, error_of
 from brokerd.journal.replay import (
     SNAPSHOT,
     Position,
-    Table,
     apply_units,
     encode_snapshot,
     find_snapshot,
@@ -77,17 +77,16 @@ class Journal:
     def __init__(
         self,
         records: RecordLog,
-        topic: str,
-        table: Table,
+        reading: Reading,
         settings: JournalSettings | None = None,
         before_append: Callable[[], None] = lambda: None,
         in_slices: InSlices | None = None,
     ) -> None:
-        self.topic = topic
+        self.topic = reading.topic
         self._log = records
-        self._table = table
+        self._reading = reading
+        self._table = reading.table
         self._settings = settings or JournalSettings()
-        self._position = Position(0, 0)
         self._records_since = 0
         self._bytes_since = 0
         self._snapshot_bytes = 0
@@ -100,18 +99,17 @@ class Journal:
         self._writer: SliceWriter | None = None  # of the snapshot under way
         self._settling: Timer | None = None
         self._appended = 0  # records since this journal was made
-        self._reread: Reread | None = None  # under way
         self._is_read = False
 
     @property
     def applied_offset(self) -> int:
         """The table reflects every record that ends at or below this physical offset."""
-        return self._position.applied_offset
+        return self._reading.applied_offset
 
     @property
     def is_being_read(self) -> bool:
         """Whether the table is what it was before a `rebuild` that is still under way."""
-        return self._reread is not None
+        return self._reading.is_under_way
 
     def append(self, kind: str, body: Any) -> int:
         """Append a record and apply it; return the physical offset of its end, to wait for.
@@ -169,7 +167,7 @@ class Journal:
     @property
     def begins_later(self) -> bool:
         """Whether this log was copied from a master that has removed its first files: a snapshot says what was in them."""
-        return self._position.next_unit < self._log.queue_range(self.topic, 0)[0]
+        return self._reading.position.next_unit < self._log.queue_range(self.topic, 0)[0]
 
     def follow(self) -> None:
         """Apply what was dispatched since the last call; on the master, where it is applied already, only move on.
@@ -177,30 +175,30 @@ class Journal:
         Where the log begins later, nothing is applied before its first whole snapshot was dispatched.
         """
         # a log that dispatches inside the append: the record is applied by who appends it
-        if self._appending or self._reread is not None:
+        if self._appending or self._reading.reread is not None:
             return
         low, high = self._log.queue_range(self.topic, 0)
-        before = self._position
+        before = self._reading.position
         if before.next_unit < low:
             if find_snapshot(self._log, self.topic, low, high) is not None:
                 self.rebuild()
         elif high > before.next_unit:
-            self._position = follow(self._log, self.topic, self._table, before, high)
-            if self._position.applied_offset > before.applied_offset:
+            self._reading.position = follow(self._log, self.topic, self._table, before, high)
+            if self._reading.position.applied_offset > before.applied_offset:
                 self._records_since += high - before.next_unit
 
     def catch_up(self) -> None:
         """Apply all the log holds, also what is not confirmed yet, and want a snapshot: for a broker that becomes the master with
         this very log."""
-        while self._reread is not None:
-            self._read_on(self._reread)
+        while self._reading.reread is not None:
+            self._read_on(self._reading.reread)
         self.follow()
         units = self._log.undispatched_units(self.topic)
         if self.begins_later:
-            self._position = rebuild_undispatched(self._log, self.topic, self._table, units)
+            self._reading.position = rebuild_undispatched(self._log, self.topic, self._table, units)
         else:
             applied_offset = apply_units(self._log, self._table, units, self.applied_offset)
-            self._position = Position(self._position.next_unit, applied_offset)
+            self._reading.position = Position(self._reading.position.next_unit, applied_offset)
         self.want_snapshot()
 
     def rebuild(self) -> None:
@@ -212,10 +210,10 @@ class Journal:
         self._records_since = 0
         self._bytes_since = 0
         if self._in_slices is not None and self._is_read:
-            self._reread = Reread(self._log, self.topic, *self._in_slices.renew())
-            self._read_in_turns(self._reread, self._in_slices)
+            self._reading.reread = Reread(self._log, self.topic, *self._in_slices.renew())
+            self._read_in_turns(self._reading.reread, self._in_slices)
         else:
-            self._position = rebuild(self._log, self.topic, self._table)
+            self._reading.position = rebuild(self._log, self.topic, self._table)
             self._is_read = True
 
     def truncated(self, end_offset: int) -> None:
@@ -223,7 +221,11 @@ class Journal:
         _, high = self._log.queue_range(self.topic, 0)
         if high < self._looked_to:
             self._looked_to, self._last_snapshot = 0, -1
-        if end_offset < self.applied_offset or high < self._position.next_unit or self._reread is not None:
+        if (
+            end_offset < self.applied_offset
+            or high < self._reading.position.next_unit
+            or self._reading.reread is not None
+        ):
             self.rebuild()
 
     def want_snapshot(self) -> None:
@@ -256,8 +258,8 @@ class Journal:
             if found is not None:
                 self._last_snapshot = found.first
         first = max(low, self._last_snapshot)
-        if self._reread is not None:
-            first = max(low, min(first, self._reread.held_unit))
+        if self._reading.reread is not None:
+            first = max(low, min(first, self._reading.reread.held_unit))
         return self._log.read_units(self.topic, 0, first, 1)[0][0]
 
     # ---- inside
@@ -287,7 +289,7 @@ class Journal:
 
     def _appended_to(self, end_offset: int, records: int) -> None:
         assert end_offset > self.applied_offset
-        self._position = Position(self._position.next_unit, end_offset)
+        self._reading.position = Position(self._reading.position.next_unit, end_offset)
         self._appended += records
 
     def _count(self, bodies: Sequence[bytes]) -> None:
@@ -325,7 +327,7 @@ class Journal:
     # ---- in slices
 
     def _read_in_turns(self, reread: Reread, in_slices: InSlices) -> None:
-        if self._reread is reread and not self._read_on(reread):
+        if self._reading.reread is reread and not self._read_on(reread):
             in_slices.scheduler.call_soon(self._read_in_turns, reread, in_slices)
 
     def _read_on(self, reread: Reread) -> bool:
@@ -334,12 +336,12 @@ class Journal:
             is_done = reread.step()
         except LogboomError as error:
             log.error("%s could not be read in slices, and is read at once: %s", self.topic, error)
-            self._reread = None
-            self._position = rebuild(self._log, self.topic, self._table)
+            self._reading.reread = None
+            self._reading.position = rebuild(self._log, self.topic, self._table)
             return True
         if is_done:
-            self._position = reread.position
-            self._reread = None
+            self._reading.position = reread.position
+            self._reading.reread = None
         return is_done
 
     def _begin_slices(self, in_slices: InSlices) -> None:

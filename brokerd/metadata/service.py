@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.reading import Reading
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import records
@@ -73,7 +74,9 @@ class MetadataService:
         self._rules = rules
         self._preface = preface
         self._notifying = _Notifying(self)
-        self.journal = Journal(record_log, METADATA_TOPIC, self._notifying, journal_settings, self._record_preface)
+        self.journal = Journal(
+            record_log, Reading(METADATA_TOPIC, self._notifying), journal_settings, self._record_preface
+        )
         self.commits = OffsetCommits(self.journal, self.tables, scheduler, rules.now_ms)
         self._scheduler = scheduler
 

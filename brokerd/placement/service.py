@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.reading import Reading
 from brokerd.journal.record_log import RecordLog
 from brokerd.journal.slices import InSlices
 from brokerd.loop.scheduler import Scheduler
@@ -54,8 +55,7 @@ class PlacementService:
         self._scheduler = scheduler
         self._journal = Journal(
             record_log,
-            PLACEMENTS_TOPIC,
-            self.table,
+            Reading(PLACEMENTS_TOPIC, self.table),
             journal_settings,
             in_slices=InSlices(self.table.freeze, self.table.begin_again, scheduler),
         )

@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.reading import Reading
 from brokerd.journal.slices import InSlices
 from brokerd.loop.long_polling import ANY_QUEUE
 from brokerd.loop.steady_clock import SteadyClock
@@ -72,8 +73,7 @@ class PopService:
         self.ledger = ledger
         self.journal = journal = Journal(
             record_log,
-            POP_TOPIC,
-            ledger,
+            Reading(POP_TOPIC, ledger),
             journal_settings,
             in_slices=InSlices(ledger.freeze, ledger.begin_again, scheduler),
         )

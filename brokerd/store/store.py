@@ -18,6 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.store.again import Copies, Looked, Names
@@ -42,7 +43,7 @@ from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import RecoveredLog, recover_log
 from brokerd.store.start.suspicion import SuspectEnd, SuspicionFile, set_aside
-from brokerd.store.store_reads import StoreReads, Suspicion
+from brokerd.store.store_reads import Cold, StoreReads, Suspicion
 from brokerd.store.unit import Unit
 from remoting import codes
 from remoting.disk import Bytes, Disk
@@ -61,6 +62,18 @@ _NO_ROOM = (
 )
 
 
+class StoreSeams(NamedTuple):
+    """What others hand to the store. `rules` make the codes of some topics' consume-queue entries, the same on every replica;
+    with the library, loops over records run in C; `cold` has messages that the files have no more."""
+
+    rules: CodeRules = NO_RULES
+    library: Library | None = None
+    cold: Cold | None = None
+
+
+NO_SEAMS: Final = StoreSeams()
+
+
 class MessageStore(StoreReads):
     """Appends, dispatches, reads and checkpoints as one.
 
@@ -73,11 +86,9 @@ class MessageStore(StoreReads):
         settings: StoreSettings,
         now_ms: Callable[[], int],
         store_host: bytes,
-        rules: CodeRules = NO_RULES,
-        library: Library | None = None,
+        seams: StoreSeams = NO_SEAMS,
     ) -> None:
-        """`rules` make the codes of some topics' consume-queue entries, the same on every replica. With the library, loops over
-        records run in C."""
+        rules, library = seams.rules, seams.library
         self._disk = disk
         self._settings = settings
         self._now_ms = now_ms
@@ -89,7 +100,7 @@ class MessageStore(StoreReads):
         self.is_full = False
         self._full_reason = ""
         self._failure: StorageError | None = None
-        self.cold = None
+        self.cold = seams.cold
         self.going_offset = 0
         self.retention_doubt = ""  # why files stay that would go by this machine's clock; "" = none does
         self._page_written_ms = disk.modified_ms(checkpoint_page.PATH)

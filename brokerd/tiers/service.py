@@ -21,15 +21,13 @@ from brokerd.journal.slices import InSlices
 from brokerd.metadata import tier_policy as policy
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.store.log.derive import first_damaged_of
 from brokerd.tiers.commits import Commits
+from brokerd.tiers.in_log import TierReads
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
-from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import opening_changes
-from brokerd.tiers.reading.cold_reads import ColdReads, FirstDamaged
 from brokerd.tiers.settings import TierSettings
-from brokerd.tiers.table import TierTable
+from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
 from brokerd.tiers.upload.batches import QueueReads
 from brokerd.tiers.upload.pending import Pending, Waiting
@@ -41,13 +39,10 @@ from remoting.tier.segments import QueueSegments, Segment
 
 log = logging.getLogger(__name__)
 
-TIERS_TOPIC: Final = "rmq_sys_logboom_tiers"
-
 _MANY_MESSAGES: Final = 4096  # do not wait for their time (storage.md 4.3)
 _SLICE: Final = 200  # queues looked at in one turn of the loop
 _ID_BITS: Final = 128
 _LONGEST_PAUSE_S: Final = 60.0
-_EMPTY: Final = QueueSegments()
 
 
 class LocalQueues(QueueReads, Protocol):
@@ -68,16 +63,13 @@ class LocalQueues(QueueReads, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the service works with. `attributes` are a topic's, None without one. Messages in front of where it was `deleted_at`
-    last, -1 for never, are not the topic's. `lineage` is the log's epochs, its end."""
+    """What the service works with. `attributes` are a topic's, None without one. `lineage` is the log's epochs, its end."""
 
     local: LocalQueues
     attributes: Callable[[str], Mapping[str, str] | None]
-    deleted_at: Callable[[str], int]
     lineage: Callable[[], tuple[Sequence[EpochEntry], int]]
     random_bits: Callable[[int], int]
     loop: Loop
-    first_damaged: FirstDamaged = first_damaged_of
 
 
 class TierService:
@@ -88,28 +80,24 @@ class TierService:
     def __init__(
         self,
         record_log: RecordLog,
-        objects: ObjectStore | None,
+        reads: TierReads,
         around: Surroundings,
         settings: Live[TierSettings],
         journal_settings: JournalSettings | None = None,
     ) -> None:
-        self.table = TierTable()
+        self.in_log = reads.in_log
+        self.table = reads.in_log.table
         self.pending = Pending(_MANY_MESSAGES)
         self.trouble, self.trouble_since_ms = "", -1
         self.condition = TierCondition.FOLLOWING
         self.uploaded_segments = self.uploaded_messages = 0
         self._record_log = record_log
-        self._objects = Counted(objects, around.loop.scheduler.time) if objects is not None else None
+        self.objects, self.cold = reads.objects, reads.cold  # None without a tier
         self._around = around
         self._loop = around.loop
         self._settings = settings
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
-        self._journal = Journal(record_log, TIERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
-        self.cold: ColdReads | None = None
-        if self._objects is not None:
-            limits = settings.value.cache_bytes, settings.value.fetches_in_flight
-            self.cold = ColdReads(self._objects, self.segments_of, around.loop, *limits, around.first_damaged)
-            self.table.listeners.append(self.cold.cache.forget)
+        self._journal = Journal(record_log, reads.in_log.reading, journal_settings, in_slices=in_slices)
         self._life = 0
         self._epoch = -1
         self._numbers = itertools.count(1)
@@ -121,12 +109,8 @@ class TierService:
     # ---- what is in the tier
 
     def segments_of(self, queue: Queue) -> QueueSegments:
-        """Of the topic that there is now: those of an earlier one of its name are about to be dropped."""
-        segments = self.table.contents.queues.get(queue, _EMPTY)
-        return _EMPTY if len(segments) and self._is_of_deleted(queue, segments.last) else segments
-
-    def _is_of_deleted(self, queue: Queue, segment: Segment) -> bool:
-        return segment.log_end <= self._around.deleted_at(queue.topic)
+        """See `TierInLog.segments_of`."""
+        return self.in_log.segments_of(queue)
 
     def range_of(self, topic: str, queue_id: int) -> QueueSegments:
         """What of the queue is in the tier."""
@@ -138,11 +122,6 @@ class TierService:
     def is_open(self) -> bool:
         """Whether this broker uploads."""
         return self.condition is TierCondition.OPEN
-
-    @property
-    def objects(self) -> Counted | None:
-        """The object store; None without a tier."""
-        return self._objects
 
     @property
     def settings(self) -> TierSettings:
@@ -180,7 +159,7 @@ class TierService:
     def stored(self, queue: Queue, segment: Segment) -> None:
         self.uploaded_segments += 1
         self.uploaded_messages += segment.messages
-        if self._commits is not None and not self._is_of_deleted(queue, segment):
+        if self._commits is not None and not self.in_log.is_of_deleted(queue, segment):
             self._commits.add(committed(queue, segment), partial(self._committed, queue))
         elif self._uploader is not None:
             self._uploader.finished(queue)
@@ -215,7 +194,7 @@ class TierService:
 
     def waiting_offset(self) -> int | None:
         """The first byte of the log that is to be uploaded; files are kept from there on while the disk has room."""
-        return self.pending.held_offset() if self._objects is not None else None
+        return self.pending.held_offset() if self.objects is not None else None
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         self._journal.follow()
@@ -243,11 +222,11 @@ class TierService:
     def lead(self) -> None:
         """Open the tier."""
         self._journal.maintain_when_settled()
-        if self._objects is not None:
+        if self.objects is not None:
             epochs, _ = self._around.lineage()
             self._epoch = epochs[-1].epoch
             self.condition = TierCondition.OPENING
-            self._loop.spawn(self._open(self._objects, self._life), "open the tier")
+            self._loop.spawn(self._open(self.objects, self._life), "open the tier")
         elif self.table.contents.holdings.messages:
             log.warning(
                 "this broker group has %d messages in a tier, which cannot be read: start its brokers with the same tiers.url "
@@ -276,7 +255,7 @@ class TierService:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
-        if self._objects is None:
+        if self.objects is None:
             return
         for arrival in arrivals:
             queue = Queue(arrival.topic, arrival.queue_id)
@@ -366,7 +345,7 @@ class TierService:
         """Whether that is of a topic that is gone, also when there is another one of its name."""
         if self._around.attributes(queue.topic) is None or segments.end > self._around.local.next_offset(*queue):
             return True
-        return bool(len(segments)) and self._is_of_deleted(queue, segments.last)
+        return bool(len(segments)) and self.in_log.is_of_deleted(queue, segments.last)
 
     def _new_id(self) -> str:
         return f"{self._around.random_bits(_ID_BITS):032x}"
@@ -386,7 +365,7 @@ class TierService:
 
     def _look_at_all(self) -> None:
         """The same for all queues, some in each turn of the loop."""
-        if self._objects is None:
+        if self.objects is None:
             return
         begins = not self._to_look_at
         self._to_look_at = [Queue(*queue) for queue in self._around.local.all_queues()]

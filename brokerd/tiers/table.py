@@ -16,6 +16,8 @@ from remoting.errors import CorruptedFile
 from remoting.tier.contents import COMMITTED, CUT, DROPPED, Change, Queue, TierContents
 from remoting.tier.manifest import Position
 
+TIERS_TOPIC: Final = "rmq_sys_logboom_tiers"
+
 MOST_CHANGES: Final = 1000  # of a record, and of an object of the manifest that is no checkpoint
 VERSION: Final = 1
 CHANGED: Final = "changed"

@@ -73,7 +73,7 @@ class Delivery:
         settings: TimerSettings,
     ) -> None:
         self.counters = TimerCounters()
-        self.appended: Callable[[Batch], None] = lambda batch: None  # whoever counts what waits replaces it
+        self.listeners: list[Callable[[Batch], None]] = []  # hear of batches that are appended
         self._log = record_log
         self._journal = journal
         self._table = batches.table
@@ -255,7 +255,8 @@ class Delivery:
             self._pace.pause()
             return False
         self._count(batch, now_ms)
-        self.appended(batch)
+        for listener in self.listeners:
+            listener(batch)
         self._pace.appended(end_offset, len(batch.offsets), batch.size_bytes)
         return True
 

@@ -26,12 +26,12 @@ from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
 from brokerd.timers.counting import Known, TimerCounting
-from brokerd.timers.cursor import TIMERS_TOPIC, TimerTable, drawn, recalled
+from brokerd.timers.cursor import TIMERS_TOPIC, drawn, recalled
 from brokerd.timers.delivery import LATE_BOUNDS_S, Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
-from brokerd.timers.files.source import Delivered
 from brokerd.timers.horizon import Horizon
+from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.interface import Recalled
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
@@ -67,8 +67,8 @@ class Witnesses(NamedTuple):
 
 class Surroundings(NamedTuple):
     """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
-    that nobody may guess, for how long the log keeps a file, how many timers may be due in one second (0: any number), and the
-    clock's witnesses."""
+    that nobody may guess, for how long the log keeps a file, what the log says of them, how many timers may be due in one second
+    (0: any number), and the clock's witnesses."""
 
     metadata: MetadataService
     scheduler: Scheduler
@@ -76,6 +76,7 @@ class Surroundings(NamedTuple):
     host: bytes
     random_bits: Callable[[int], int]
     retained_ms: Callable[[], int]
+    in_log: TimersInLog
     max_per_slot: Callable[[], int] = lambda: 0
     witnesses: Witnesses = Witnesses()
 
@@ -95,7 +96,7 @@ class TimerService:
         left: LeftNote | None = None,
     ) -> None:
         """`left` is what RocketMQ left of its timers. Raises CorruptedFile when that cannot be read."""
-        self.table = TimerTable()
+        self.table = surroundings.in_log.table
         self._settings = settings
         self._log = record_log
         self._far = far
@@ -104,7 +105,7 @@ class TimerService:
         self._clock = TimerClock(surroundings.wall_ms(), self._steady_ms())
         self.clock_doubt = ""  # why timers do not go by this machine's clock; "" = they do
         in_slices = InSlices(self.table.freeze, self.table.begin_again, scheduler)
-        self._journal = Journal(record_log, TIMERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
+        self._journal = Journal(record_log, surroundings.in_log.reading, journal_settings, in_slices=in_slices)
         self._batches = Batches(record_log, surroundings.metadata, self.table, lambda: self.window_ms)
         self._delivery = Delivery(
             record_log,
@@ -124,7 +125,7 @@ class TimerService:
         self._is_scanning = False
         self._is_leading = False
         self.counting = TimerCounting(record_log, self._known)
-        self._delivery.appended = self.counting.delivered
+        self._delivery.listeners.append(self.counting.delivered)
 
     # ---- interface.Timers
 
@@ -254,12 +255,6 @@ class TimerService:
     def close(self) -> None:
         self._journal.close()
         self.step_down()
-
-    def delivered(self) -> Delivered | None:
-        """How far timers are delivered by all that was appended; None while that is read again."""
-        if self._journal.is_being_read:
-            return None
-        return Delivered(self.table.done, self._journal.applied_offset)
 
     # ---- for people
 

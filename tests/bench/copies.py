@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
+from brokerd.composition.ground import make_ground
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.loop import tuning
@@ -53,15 +54,15 @@ class _Broker:
 
     def __init__(self, directory: Path) -> None:
         self.turns = turns = Turns()
-        given = (
+        ground = make_ground(
             BrokerIdentity("c", "broker-a", _HOST),
             CoreSettings(StoreSettings(index_enabled=False)),  # it follows at its own pace, as for any message
             Environment(LocalDisk(directory), turns, turns.wall_ms, random.Random(1), library=load()),
         )
-        store = open_store(*given)
+        store = open_store(ground)
         log = StoreReplicatedLog(store, lambda: None)
         replica = AloneReplica(log, store.confirm_offset)
-        self.core = BrokerCore(*given, Nobody(), log, replica)
+        self.core = BrokerCore(ground, Nobody(), log, replica)
         replica.become(Role.MASTER)
         self.core.metadata.put_topic(TopicConfig(_TOPIC, _QUEUES, _QUEUES), lambda _: None)
         turns.run(10)

@@ -14,7 +14,7 @@ from typing import Final
 from brokerd.native.library import load
 from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore
+from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.timers.codes import CODE_RULES, DUE_MS, OUT_MS, slot_of
 from remoting.disk import LocalDisk
 from remoting.names import TIMER_TOPIC
@@ -29,7 +29,7 @@ _KNUTH: Final = 2_654_435_761  # spreads the numbers evenly
 def append_timers(data: Path, topic: str, first: int, count: int, begin_ms: int, span_ms: int) -> None:
     """Append timers of this topic, numbered from `first` on, due anywhere in the span behind `begin_ms`."""
     with closing(LocalDisk(data)) as disk:
-        store = MessageStore(disk, StoreSettings(), _now_ms, _HOST, CODE_RULES, load())
+        store = MessageStore(disk, StoreSettings(), _now_ms, _HOST, StoreSeams(CODE_RULES, load()))
         store.load()
         store.set_appendable(True)
         for start in range(first, first + count, _AT_ONCE):

@@ -32,10 +32,11 @@ from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore
+from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.timers import batch
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.codes import CODE_RULES, DUE_MS, OUT_MS, slot_of
+from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.rules import DELIVER_MS
 from brokerd.timers.service import Surroundings, TimerService
@@ -102,7 +103,7 @@ def run(messages: int = MESSAGES, pairs: int = 3) -> list[Row]:
 def _store(turns: Turns) -> Iterator[MessageStore]:
     with tempfile.TemporaryDirectory(prefix="timers-") as directory:
         store = MessageStore(
-            LocalDisk(Path(directory)), StoreSettings(), turns.wall_ms, _HOST, CODE_RULES, load()
+            LocalDisk(Path(directory)), StoreSettings(), turns.wall_ms, _HOST, StoreSeams(CODE_RULES, load())
         )  # fmt: skip
         store.load()
         store.set_appendable(True)
@@ -114,7 +115,9 @@ def _service(store: MessageStore, turns: Turns) -> TimerService:
     log = StoreRecordLog(store, cast(Appends, _AtOnce()), turns.wall_ms, _HOST, Statistics())
     far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
     metadata = cast(Any, _Metadata())
-    surroundings = Surroundings(metadata, turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40)
+    surroundings = Surroundings(
+        metadata, turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40, TimersInLog()
+    )
     return TimerService(log, far, surroundings, TimerSettings())
 
 

@@ -40,8 +40,7 @@ from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import Unit
-from brokerd.tiers.service import TIERS_TOPIC
-from brokerd.tiers.table import TierTable, changed
+from brokerd.tiers.table import TIERS_TOPIC, TierTable, changed
 from brokerd.timers.codes import DUE_MS, LEG_MS, key_of, timer_code
 from brokerd.timers.cursor import FENCE, TIMERS_TOPIC, TimerTable
 from brokerd.timers.interface import Recalled

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
+from brokerd.composition.ground import make_ground
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.mending import Place, start_mended
 from brokerd.journal.journal import JournalSettings
@@ -218,7 +219,7 @@ class SimBroker(Node):
         def nonces() -> bytes:
             return random.randbytes(NONCE_BYTES)
 
-        given = (
+        ground = make_ground(
             BrokerIdentity(CLUSTER, self.group, self.store_host),
             CoreSettings(
                 self.store_settings,
@@ -237,7 +238,7 @@ class SimBroker(Node):
                 other_clocks_ms=self._other_clocks_ms,
             ),
         )
-        store = open_store(*given, ask_first=ask_first)
+        store = open_store(ground, ask_first=ask_first)
         incarnation = next_incarnation(self.disk, random.getrandbits)
         replicated = StoreReplicatedLog(store, self.request_flush)
         driver = ReplicationDriver(
@@ -252,7 +253,7 @@ class SimBroker(Node):
         self.first_clocks = self.wall_ms(), self.monotonic_ms()
         try:
             core = BrokerCore(
-                *given, Connected(self), replicated, SimReplica(driver, self.monotonic_ms, self._note_append)
+                ground, Connected(self), replicated, SimReplica(driver, self.monotonic_ms, self._note_append)
             )
         except CorruptedFile:
             store.abandon()

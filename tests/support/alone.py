@@ -8,6 +8,7 @@ from typing import Any
 
 from brokerd.composition.core import BrokerCore, open_store
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment, Tier
+from brokerd.composition.ground import make_ground
 from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.members.streams import CommandStream
 from brokerd.native.library import Library
@@ -89,7 +90,7 @@ class AloneBroker:
     ) -> None:
         self.disk = disk
         self.turns = turns
-        given = (
+        ground = make_ground(
             BrokerIdentity("c", "broker-a", host),
             CoreSettings(store, **settings),
             Environment(
@@ -102,7 +103,7 @@ class AloneBroker:
                 tier=tier,
             ),
         )
-        opened = open_store(*given)
+        opened = open_store(ground)
         log = StoreReplicatedLog(opened, lambda: None)
         self.replica = AloneReplica(log, opened.confirm_offset)
-        self.core = BrokerCore(*given, clients or Nobody(), log, self.replica)
+        self.core = BrokerCore(ground, clients or Nobody(), log, self.replica)

@@ -25,7 +25,7 @@ from brokerd.native.library import Library
 from brokerd.store.log.bad_sectors import PAGE_BYTES, is_unreadable, read_around, write_over
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
-from brokerd.store.log.derive import RecordShape, first_damaged_of, intact_record_at
+from brokerd.store.log.derive import RecordShape, intact_record_at
 from brokerd.store.log.file_turns import FileTurns
 from brokerd.store.log.layout import (
     check_file_starts,
@@ -34,7 +34,7 @@ from brokerd.store.log.layout import (
     parse_file_name,
 )
 from brokerd.store.log.native_derive import NativeDeriver
-from brokerd.store.log.record_checks import first_damaged_in_c
+from brokerd.store.log.record_checks import damage_finder
 from brokerd.store.log.segment import Segment
 from brokerd.store.settings import StoreSettings
 from remoting.disk import Bytes, Disk
@@ -76,7 +76,7 @@ class CommitLog:
         self._disk = disk
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
-        self.first_damaged_of = first_damaged_of if library is None else first_damaged_in_c(library)
+        self.first_damaged_of = damage_finder(library)
         deriver = None if library is None else NativeDeriver(library)
         self.shape = RecordShape(self._size, self._max_record_bytes, deriver=deriver)
         self._segments: dict[int, Segment] = {}

@@ -60,6 +60,11 @@ def first_bad_in_c(library: Library) -> FirstBad:
     return find
 
 
+def damage_finder(library: Library | None) -> Callable[[Bytes, Sequence[int]], int | None]:
+    """`derive.first_damaged_of`, by the library where there is one."""
+    return first_damaged_of if library is None else first_damaged_in_c(library)
+
+
 def first_damaged_in_c(library: Library) -> Callable[[Bytes, Sequence[int]], int | None]:
     """`derive.first_damaged_of` by the library."""
     call = library.function(

@@ -39,7 +39,10 @@ class Delivered(NamedTuple):
 
 
 class TimerSource(Protocol):
-    """The dispatched entries of the timer topic, and its records."""
+    """The dispatched entries of the timer topic, its records, and what the log says of them."""
+
+    def delivered(self) -> Delivered | None:
+        """How far timers are delivered by what is confirmed of the log; None while that is not known."""
 
     def log_range(self) -> tuple[int, int]:
         """Where the commitlog begins and ends."""
@@ -85,8 +88,10 @@ class Confirmed:
 class StoreSource:
     """`TimerSource` of a store."""
 
-    def __init__(self, store: StoreReads) -> None:
+    def __init__(self, store: StoreReads, present: Callable[[], Delivered | None]) -> None:
+        """`present` as for `Confirmed`."""
         self._store = store
+        self.delivered = Confirmed(lambda: store.dispatch_offset, present)
 
     def log_range(self) -> tuple[int, int]:
         return self._store.commitlog.min_offset, self._store.commitlog.end_offset

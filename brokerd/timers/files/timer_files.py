@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brokerd.store.derived.followers import FollowerWrite
@@ -26,7 +26,7 @@ from brokerd.timers.done import Done, Fence
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
-from brokerd.timers.files.source import Delivered, TimerSource
+from brokerd.timers.files.source import TimerSource
 from brokerd.timers.files.timer_log import LogWrite
 from brokerd.timers.files.timer_reads import MOST_RECORDS, Question, TimerReads
 from brokerd.timers.files.wheel import write_slots
@@ -80,7 +80,6 @@ class TimerFiles:
         """`most_records` are looked at in a call of `between`."""
         self._disk = disk
         self._source = source
-        self.delivered: Callable[[], Delivered | None] = lambda: None  # whoever reads that from the log replaces it
         self._pending = PendingTimers(disk, shape if shape is not None else Shape())
         self._reads = TimerReads(self._pending.wheel, self._pending.log, most_records)
         self._lock = threading.Lock()  # files and page change on disk under it
@@ -168,7 +167,7 @@ class TimerFiles:
 
     def _follow_cursor(self) -> bool:
         """Take note of what was delivered; False while nobody knows, or less of the log was dispatched than was before."""
-        delivered = self.delivered()
+        delivered = self._source.delivered()
         if delivered is None or delivered.known_at < self._pending.known_at:
             return False
         if delivered.done.cursor < self._pending.passed:

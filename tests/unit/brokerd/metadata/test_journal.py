@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.reading import Reading
 from brokerd.journal.replay import decode_log_record, find_snapshot
 from remoting.errors import CorruptedFile, InvalidParameter, NotMaster
 from tests.support.memory_log import MemoryRecordLog, draft
@@ -41,7 +42,7 @@ class Sums:
 def journal(log: MemoryRecordLog, every: int = 5, part_bytes: int = 1024) -> tuple[Journal, Sums]:
     table = Sums()
     settings = JournalSettings(snapshot_every_records=every, snapshot_bytes_factor=0, snapshot_part_bytes=part_bytes)
-    return Journal(log, TOPIC, table, settings), table
+    return Journal(log, Reading(TOPIC, table), settings), table
 
 
 def kinds(log: MemoryRecordLog) -> list[str]:

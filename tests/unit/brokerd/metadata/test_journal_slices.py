@@ -13,6 +13,7 @@ import pytest
 
 from brokerd.journal import reread
 from brokerd.journal.journal import Journal, JournalSettings
+from brokerd.journal.reading import Reading
 from brokerd.journal.replay import SNAPSHOT, find_snapshot
 from brokerd.journal.slices import InSlices
 from remoting.errors import InvalidParameter
@@ -66,7 +67,9 @@ class Writer:
         self.held = Held()
         self.table = Sums()
         self.frozen: list[FrozenSums] = []
-        self.journal = Journal(log, TOPIC, self.table, SETTINGS, in_slices=InSlices(self.freeze, self.renew, self.held))
+        self.journal = Journal(
+            log, Reading(TOPIC, self.table), SETTINGS, in_slices=InSlices(self.freeze, self.renew, self.held)
+        )
         self.rng = random.Random(5)
 
     def freeze(self) -> FrozenSums:

@@ -22,7 +22,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore
+from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.timers.codes import CODE_RULES
 from brokerd.transactions.records import half_draft, is_half, ordinary_draft
 from remoting import codes, frame
@@ -123,7 +123,7 @@ class Broker:
             StoreSettings(segment_size_bytes=segment_size_bytes),
             lambda: self.now,
             pack_host(*STORE_HOST),
-            CODE_RULES,
+            StoreSeams(CODE_RULES),
         )
         self.store.load()
         self.store.set_appendable(True)

@@ -10,7 +10,7 @@ from brokerd.store.draft import Draft
 from brokerd.store.log.derive import NO_RULES, CodeRules, Entry, RecordShape, derive
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore
+from brokerd.store.store import MessageStore, StoreSeams
 from remoting.disk import Disk
 from remoting.record.codec import Record, decode_record
 from remoting.record.properties import encode_properties
@@ -62,7 +62,7 @@ def make_store(
     library: Library | None = None,
 ) -> MessageStore:
     """A store that is not loaded yet."""
-    return MessageStore(disk, settings, clock or Clock(), STORE_HOST, rules, library)
+    return MessageStore(disk, settings, clock or Clock(), STORE_HOST, StoreSeams(rules, library))
 
 
 def open_store(

@@ -23,9 +23,14 @@ _SHAPE = Shape(slots=301, file_bytes=8 * 52 + 16)  # less than the times of some
 class _Source:
     """`files.source.TimerSource` of the log."""
 
-    def __init__(self, log: MemoryRecordLog) -> None:
+    def __init__(self, log: MemoryRecordLog, present: Callable[[], Delivered | None]) -> None:
         self._log = log
+        self.delivered = Confirmed(lambda: self.dispatch_offset, present)
         self.queue_range = partial(log.queue_range, TIMER_TOPIC, 0)
+
+    @property
+    def dispatch_offset(self) -> int:
+        return min((unit[0] for _, _, unit in self._log._tail), default=self._log.end_offset)
 
     def log_range(self) -> tuple[int, int]:
         return 0, self._log.end_offset
@@ -43,24 +48,16 @@ class _Source:
 class Followed:
     """The files of one broker, and what finds timers by them."""
 
-    def __init__(self, log: MemoryRecordLog, rng: random.Random) -> None:
-        self._log = log
+    def __init__(self, log: MemoryRecordLog, rng: random.Random, present: Callable[[], Delivered | None]) -> None:
         self._rng = rng
-        source = _Source(log)
+        self._source = source = _Source(log, present)
         self.files = TimerFiles(MemoryDisk(), source, _SHAPE, 4)
         self.files.load(known=False, clean=True)
         self.far = FarTimers(self.files, source.queue_range, source.units)
         log.listeners.append(lambda _: self.follow())
 
-    def know(self, delivered: Callable[[], Delivered | None]) -> None:
-        self.files.delivered = Confirmed(lambda: self._dispatch_offset, delivered)
-
-    @property
-    def _dispatch_offset(self) -> int:
-        return min((unit[0] for _, _, unit in self._log._tail), default=self._log.end_offset)
-
     def follow(self) -> None:
-        self.files.take(self._dispatch_offset, self._rng.choice((1, 4, 64)) << 9)
+        self.files.take(self._source.dispatch_offset, self._rng.choice((1, 4, 64)) << 9)
         if self._rng.random() < 0.2 and (write := self.files.begin_write(closing=True)) is not None:
             write.run()
             self.files.finish_write(write)

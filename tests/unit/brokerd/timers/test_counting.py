@@ -89,10 +89,7 @@ def test_counts_are_those_of_the_records(seed: int) -> None:
             broker.count_all(steady)
             broker.check(steady)
             began = TimerCounting(broker.log, broker.service._known)  # as after a start: slowly, while all goes on
-            broker.service._delivery.appended = lambda batch, began=began: (  # type: ignore[misc]
-                steady.delivered(batch),
-                began.delivered(batch),
-            )
+            broker.service._delivery.listeners[:] = [steady.delivered, began.delivered]
             for _ in range(20):
                 broker.rng.choice((broker.send, broker.recall_one, broker.pass_time))()
                 broker.count_some(steady)

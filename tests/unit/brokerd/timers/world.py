@@ -20,6 +20,7 @@ from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot
 from brokerd.timers.cursor import BEGIN, FENCE, TIMERS_TOPIC
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
+from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.interface import Recalled
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings, TimerService, Witnesses
@@ -76,6 +77,7 @@ class Node:
         self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
         self.most = 0  # timers in a second
         witnesses = Witnesses(others_ms, self.stored_ms)
+        in_log = TimersInLog()
         surroundings = Surroundings(
             self.topics,  # type: ignore[arg-type]
             turns,
@@ -83,15 +85,14 @@ class Node:
             HOST,
             rng.getrandbits,
             lambda: RETAINED_MS,
+            in_log,
             lambda: self.most,
             witnesses,
         )
-        self.followed = Followed(log, rng) if settings.files else None
+        self.followed = Followed(log, rng, in_log.delivered) if settings.files else None
         queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
         self.far: Far = queue if self.followed is None else self.followed.far
         self.service = TimerService(log, self.far, surroundings, settings, left=left)
-        if self.followed is not None:
-            self.followed.know(self.service.delivered)
         log.listeners.append(self.service.dispatched)
         self.service.rebuild()
 

@@ -94,9 +94,7 @@ class ListedQueue:
 
 
 def make_files(disk: Disk, queue: ListedQueue, shape: Shape = TINY, most_records: int = 3) -> TimerFiles:
-    files = TimerFiles(disk, queue, shape, most_records)
-    files.delivered = queue.delivered
-    return files
+    return TimerFiles(disk, queue, shape, most_records)
 
 
 def open_files(disk: Disk, queue: ListedQueue, *, known: bool = True, clean: bool = False) -> TimerFiles:
@@ -123,7 +121,7 @@ def write(files: TimerFiles) -> None:
 def ask(files: Far, after: Key | None = None, until_ms: int = 1 << 50, limit: int = 1000) -> list[tuple[int, int]]:
     """The answer, in as many calls as it takes; from the cursor on, if nothing else is said."""
     if after is None:
-        delivered = files.delivered() if isinstance(files, TimerFiles) else None
+        delivered = files._source.delivered() if isinstance(files, TimerFiles) else None
         after = START if delivered is None else delivered.done.cursor
     for _ in range(10_000):
         found = files.between(after, until_ms, limit)

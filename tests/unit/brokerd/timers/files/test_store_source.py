@@ -9,7 +9,7 @@ from brokerd.store.store import MessageStore
 from brokerd.timers.codes import CODE_RULES, DELETE_KEY, DUE_MS, LEG_MS, START, Key, encode_code
 from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY
-from brokerd.timers.files.source import UNKNOWN, Confirmed, Delivered, StoreSource
+from brokerd.timers.files.source import UNKNOWN, Delivered, StoreSource
 from brokerd.timers.files.timer_files import TimerFiles
 from remoting.disk import Disk
 from remoting.java_hash import java_hash
@@ -32,11 +32,10 @@ class Broker:
 
     def __init__(self, disk: Disk) -> None:
         self.store: MessageStore = make_store(disk, rules=CODE_RULES)
-        self.source = StoreSource(self.store)
+        self.present = Delivered(Done(START), 0)
+        self.source = StoreSource(self.store, lambda: self.present)
         self.files = TimerFiles(disk, self.source, TINY)
         self.store.followers.append(self.files)
-        self.present = Delivered(Done(START), 0)
-        self.files.delivered = Confirmed(lambda: self.store.dispatch_offset, lambda: self.present)
         self.store.load()
         self.store.set_appendable(True)
 

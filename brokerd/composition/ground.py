@@ -1,0 +1,36 @@
+"""What a broker's core stands on: who it is, its settings, the machine, and what its log says, which is made before the store is.
+
+The store's reads go by some of that, and its residents fill it from the log once the store is loaded; so both get it here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
+from brokerd.metadata.tables import MetadataTables
+from brokerd.store.log.record_checks import damage_finder
+from brokerd.tiers.in_log import TierInLog, TierReads, tier_reads
+from brokerd.timers.in_log import TimersInLog
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """For one store and the core over it. Who opens the store again begins with a new one."""
+
+    identity: BrokerIdentity
+    settings: CoreSettings
+    environment: Environment
+    metadata: MetadataTables
+    timers: TimersInLog
+    tier: TierReads
+
+
+def make_ground(identity: BrokerIdentity, settings: CoreSettings, environment: Environment) -> Ground:
+    """Nothing is known of the log yet."""
+    metadata = MetadataTables()
+    tier = TierReads(TierInLog(lambda topic: metadata.topics_deleted_at.get(topic, -1)))
+    if environment.tier is not None:
+        first_damaged = damage_finder(environment.library)
+        tier = tier_reads(tier.in_log, *environment.tier, settings.tiers.value, first_damaged)
+    return Ground(identity, settings, environment, metadata, TimersInLog(), tier)

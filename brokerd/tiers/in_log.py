@@ -1,0 +1,55 @@
+"""What the log says of the tier, as far as it is read, and reading there: made before the store is opened, which reads by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from brokerd.journal.reading import Reading
+from brokerd.tiers.objects.counted import Counted
+from brokerd.tiers.objects.interface import ObjectStore
+from brokerd.tiers.reading.cold_reads import ColdReads, FirstDamaged
+from brokerd.tiers.settings import TierSettings
+from brokerd.tiers.table import TIERS_TOPIC, TierTable
+from brokerd.tiers.upload.uploader import Loop
+from remoting.tier.contents import Queue
+from remoting.tier.segments import QueueSegments, Segment
+
+_EMPTY: Final = QueueSegments()
+
+
+class TierInLog:
+    """The table, and how far it is read. Empty until the service of the tier reads the log. `deleted_at` is where a topic was
+    deleted last, -1 for never: messages in front of that are not the topic's."""
+
+    def __init__(self, deleted_at: Callable[[str], int]) -> None:
+        self.table = TierTable()
+        self.reading = Reading(TIERS_TOPIC, self.table)
+        self._deleted_at = deleted_at
+
+    def segments_of(self, queue: Queue) -> QueueSegments:
+        """Of the topic that there is now: those of an earlier one of its name are about to be dropped."""
+        segments = self.table.contents.queues.get(queue, _EMPTY)
+        return _EMPTY if len(segments) and self.is_of_deleted(queue, segments.last) else segments
+
+    def is_of_deleted(self, queue: Queue, segment: Segment) -> bool:
+        return segment.log_end <= self._deleted_at(queue.topic)
+
+
+class TierReads(NamedTuple):
+    """What a broker sees of its tier. Without an object store it is only what the log says."""
+
+    in_log: TierInLog
+    objects: Counted | None = None
+    cold: ColdReads | None = None
+
+
+def tier_reads(
+    in_log: TierInLog, objects: ObjectStore, loop: Loop, settings: TierSettings, first_damaged: FirstDamaged
+) -> TierReads:
+    """Messages are read as far as the log names them; `first_damaged` as for ColdReads."""
+    counted = Counted(objects, loop.scheduler.time)
+    limits = settings.cache_bytes, settings.fetches_in_flight
+    cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_damaged)
+    in_log.table.listeners.append(cold.cache.forget)
+    return TierReads(in_log, counted, cold)
