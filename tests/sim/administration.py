@@ -103,12 +103,14 @@ class TopicOwner(Client):
 
 
 class Maker(Client):
-    """Makes something of the group's metadata, a topic or a group of consumers, until a master says that it is there."""
+    """Makes something of the group's metadata, a topic or a group of consumers, until a master says that it is there:
+    `is_made`."""
 
     def __init__(
         self, world: World, cluster: Any, name: str, make: Callable[[MetadataService, Callable[[Any], None]], None]
     ) -> None:
         super().__init__(world, cluster, name)
+        self.is_made = False
         self._make = make
 
     def step(self) -> None:
@@ -118,6 +120,8 @@ class Maker(Client):
             if answer is None or answer[0] is not None:
                 self.move()
                 self.again(20, 100)
+            else:
+                self.is_made = True
 
         def run(reply: Reply) -> None:
             self._make(broker.core.metadata, lambda error: reply((error,)))

@@ -6,8 +6,10 @@ damaged broker when the others have everything, no other broker takes the damage
 the log, and of what is derived from it, is mended in place as soon as the others are there; a start may refuse for good only when
 files are damaged that nobody else has a copy of: who the broker is, and which epochs its log has.
 
-Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy. A copy is
-put back only when both others know in which life the controller was since: who met nobody in it is not found out (W38).
+Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy. And they
+flip only in records that are confirmed to their end: a replica that has a part of one confirms these bytes, drops them when it
+starts again, and may be elected; then other records take the place of that one, which nobody was promised. A copy is put back
+only when both others know in which life the controller was since: who met nobody in it is not found out (W38).
 """
 
 from __future__ import annotations
@@ -163,12 +165,16 @@ class Decay:
                 self.flips.append(Flip(_start_of(path) + position, right, right ^ 1 << bit))
 
     def _has_copy(self, path: str, position: int) -> bool:
-        """Whether the group has confirmed the byte, and another member of the set has it durably as it is."""
+        """Whether the group has confirmed the byte's whole record, and another member of the set has the byte durably, too."""
         offset = _start_of(path) + position
         byte = self._broker.disk.files[path].platter.read(position, 1)
         confirmed = max((each.core.replica.confirm_offset for each in self._cluster.brokers if each.is_up), default=0)
         others = [each for each in self._members() if each is not self._broker]
-        return offset < confirmed and any(_durable_byte(each.disk, offset, self._broker) == byte for each in others)
+        return any(
+            _durable_byte(each.disk, offset, self._broker) == byte
+            and _ends_before(each.disk, offset, self._broker, confirmed)
+            for each in others
+        )
 
     def _members(self) -> list[SimBroker]:
         group = self._cluster.truth.group
@@ -203,7 +209,24 @@ def _is_durable(file: MemoryFile, position: int) -> bool:
 
 
 def _durable_byte(disk: FaultyDisk, offset: int, of: SimBroker) -> bytes:
-    size = of.store_settings.segment_size_bytes
-    start = file_start(offset, size)
+    held, position = _durable_file(disk, offset, of)
+    return bytes(held[position : position + 1])
+
+
+def _ends_before(disk: FaultyDisk, offset: int, of: SimBroker, limit: int) -> bool:
+    """Whether the record that the byte is in ends at the limit or before; False where that record is not on the platter."""
+    held, position = _durable_file(disk, offset, of)
+    end = 0
+    while end <= position:
+        size = int.from_bytes(held[end : end + 4])
+        if not size:
+            return False
+        end += size
+    return offset - position + end <= limit
+
+
+def _durable_file(disk: FaultyDisk, offset: int, of: SimBroker) -> tuple[bytearray, int]:
+    """What is on the platter of the file of the log that has the byte, and where in it the byte is."""
+    start = file_start(offset, of.store_settings.segment_size_bytes)
     file = disk.files.get(f"{LOG}/{file_name(start)}")
-    return b"" if file is None or offset - start >= len(file.platter.held) else file.platter.read(offset - start, 1)
+    return bytearray() if file is None else file.platter.held, offset - start

@@ -4,6 +4,9 @@ One message group of a few is poisoned: its messages are hardly ever acknowledge
 while an earlier one of its message group is neither finished nor beside it in the same answer breaks the order; so do two
 consumers that have a message group at the same time. At the end everything that was sent came, whatever was passed over before a
 switch.
+
+The order is promised to receives that begin when a master has said that the group is ordered. Who receives earlier makes a group
+without an order, as anybody does who names one that is not there; what is in flight from then is waited for like the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ _HIDDEN_MS: Final = 700
 _IDLE_POPS: Final = 3
 
 
-class _Seen:
+class Seen:
     """What both consumers know: `asked` counts the acks of an offset that were not refused, `groups` are those of the offsets."""
 
     def __init__(self) -> None:
@@ -50,7 +53,7 @@ class OrderedGroups:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self._seen = _Seen()
+        self._seen = Seen()
         self._poppers: list[GroupPopper] = []
         self._producer: GroupProducer | None = None
 
@@ -59,10 +62,11 @@ class OrderedGroups:
         group = GroupConfig(_GROUP, fifo=True, retry_max_times=1000, attributes={ORDER_SCOPE: "MESSAGE_GROUP"})
         topic = TopicConfig(_TOPIC, 1, 1, 6)
         self._producer = GroupProducer(world, cluster, "group-producer")
-        self._poppers = [GroupPopper(world, cluster, f"group-popper-{n}", self._seen) for n in range(2)]
+        maker = Maker(world, cluster, "order-maker", lambda metadata, done: metadata.put_group(group, done))
+        self._poppers = [GroupPopper(world, cluster, f"group-popper-{n}", self._seen, maker) for n in range(2)]
         cluster.clients += [
             Maker(world, cluster, "group-topic-maker", lambda metadata, done: metadata.put_topic(topic, done)),
-            Maker(world, cluster, "order-maker", lambda metadata, done: metadata.put_group(group, done)),
+            maker,
             self._producer,
             *self._poppers,
         ]
@@ -111,9 +115,10 @@ class GroupProducer(Client):
 class GroupPopper(Client):
     """Pops; leaves the poisoned group to expire as long as there are faults."""
 
-    def __init__(self, world: World, cluster: SimCluster, name: str, seen: _Seen) -> None:
+    def __init__(self, world: World, cluster: SimCluster, name: str, seen: Seen, maker: Maker) -> None:
         super().__init__(world, cluster, name)
         self._seen = seen
+        self._maker = maker
         self._is_ending = False
         self._idle = 0
 
@@ -122,7 +127,7 @@ class GroupPopper(Client):
 
     def step(self) -> None:
         broker = self.broker
-        asked_ms = self.world.now_ms
+        asked_ms, is_ordered = self.world.now_ms, self._maker.is_made
 
         def run(reply: Reply) -> None:
             request = PopRequest(
@@ -143,7 +148,7 @@ class GroupPopper(Client):
 
             broker.core.pop.pop(request, popped)
 
-        self.call(broker, run, lambda outcome: self._popped(broker, outcome), 1500)
+        self.call(broker, run, lambda outcome: self._popped(broker, outcome, is_ordered=is_ordered), 1500)
 
     def _learn(self, broker: SimBroker, last: int) -> None:
         """Which groups the messages belong to: what is given is confirmed, and so is everything before it."""
@@ -153,13 +158,15 @@ class GroupPopper(Client):
             groups += [look_at(each).record.property_map().get(SHARDING_KEY, "") for each in records]
             assert records
 
-    def _popped(self, broker: SimBroker, outcome: PopOutcome | None) -> None:
+    def _popped(self, broker: SimBroker, outcome: PopOutcome | None, *, is_ordered: bool) -> None:
         if outcome is None or outcome.status is PopStatus.REFUSED:
             self.history.count("pop in groups", "unknown" if outcome is None else "failed")
             self.move()
         elif outcome.messages:
             self._idle = 0
-            self.history.count("pop in groups", "ok")
+            self.history.count("pop in groups", "ok" if is_ordered else "too early for an order")
+            if is_ordered:
+                self._check_order(broker, outcome.messages)
             self._take(broker, outcome.messages)
         else:
             self._idle += 1
@@ -167,11 +174,10 @@ class GroupPopper(Client):
                 self.is_active = False
         self.again(5, 60)
 
-    def _take(self, broker: SimBroker, messages: Sequence[PoppedMessage]) -> None:
+    def _check_order(self, broker: SimBroker, messages: Sequence[PoppedMessage]) -> None:
+        """Nothing is before them in their message groups that is neither finished nor beside them."""
         seen, together = self._seen, {message.queue_offset for message in messages}
-        for message in messages:
-            offset = message.queue_offset
-            seen.came.add(look_at(message.record).record.body)
+        for offset in sorted(together):
             name = seen.groups[offset]
             waiting = [
                 earlier
@@ -184,8 +190,11 @@ class GroupPopper(Client):
             )
         offsets = [message.queue_offset for message in messages]
         self.world.require(offsets == sorted(offsets), f"{broker.name} gave message groups the offsets {offsets}")
+
+    def _take(self, broker: SimBroker, messages: Sequence[PoppedMessage]) -> None:
+        self._seen.came.update(look_at(message.record).record.body for message in messages)
         kept = {"a"} if not self._is_ending and self.rng.random() < 0.9 else set()
-        part = [message for message in messages if seen.groups[message.queue_offset] not in kept]
+        part = [message for message in messages if self._seen.groups[message.queue_offset] not in kept]
         if part and (self._is_ending or self.rng.random() < 0.85):
             self.after(self.rng.uniform(0, 150), lambda: self._ack(broker, part))
 

@@ -72,6 +72,11 @@ def _nobody_waits(self: object, group: int) -> bool:
     return False
 
 
+def _all_know_theirs(self: QueueLedger) -> bool:
+    """What was taken before the group had an order is not waited for."""
+    return True
+
+
 def _forget_passed_over(self: PopLedger, now_ms: int, lease_grace_ms: int, inherited_lease_ms: int) -> None:
     """A new master goes on behind what its predecessor passed over."""
     for queue in self.queues():
@@ -197,6 +202,15 @@ MUTANTS = (
         ((passing.Passing, "_is_waiting", _nobody_waits),),
         full("calm", ingredients=("message groups",)),
         within=4,
+    ),
+    Mutant(
+        "pop: what came before the order is not waited for",
+        "POP",
+        "A message is given although an earlier one of its message group was taken before the group had an order.",
+        ((QueueLedger, "keeps_groups", property(_all_know_theirs)),),
+        full("calm", ingredients=("message groups",)),
+        within=4,
+        first=1,
     ),
     Mutant(
         "pop: what was passed over is forgotten at a switch",
