@@ -33,6 +33,7 @@ from brokerd.timers.codes import (
 )
 from brokerd.timers.copies import delivered, name_of, place_of, rolled
 from brokerd.timers.cursor import Begin, TimerTable
+from brokerd.timers.done import ALL
 from brokerd.timers.far import Found
 from brokerd.timers.ordinary import OrdinaryTimers
 from brokerd.timers.rolling import leg_before
@@ -48,9 +49,10 @@ MAX_RECALLED: Final = 200_000  # that still wait for their time, of each kind
 
 @dataclass(slots=True)
 class Batch:
-    """What one append does for entries of the timer topic."""
+    """What one append does for entries of the timer topic; `after` as in the record."""
 
     to: Key
+    after: Key | None = None
     taken: int = 0  # entries behind the cursor
     entries: int = 0
     offsets: list[int] = field(default_factory=list)  # of what the drafts and copies are, in order
@@ -68,7 +70,7 @@ class Batch:
 
     def begin(self) -> Begin:
         """The record in front of it."""
-        return Begin(self.to, self.taken, self.offsets, self.names, self.aside, self.back)
+        return Begin(self.to, self.taken, self.offsets, self.names, self.aside, self.back, self.after)
 
     def set_aside(self, offset: int) -> None:
         """Its only draft cannot be stored."""
@@ -100,9 +102,11 @@ class Batches:
         """Why a timer is set aside; "" when it was by an earlier master, and was not tried again yet."""
         return self._reasons.get(offset, "")
 
-    def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int) -> Batch:
-        """Of the first of these entries behind the cursor, which are due, as many as fit; `entries` says how many."""
-        batch = Batch(self.table.cursor)
+    def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int, *, is_ahead: bool = False) -> Batch:
+        """Of the first of these entries behind the cursor, or behind the front when it `is_ahead`, which are due, as many as fit;
+        `entries` says how many."""
+        front = self.table.done.front
+        batch = Batch(front, after=front) if is_ahead else Batch(self.table.cursor)
         offsets = [offset for _, offset in found]
         units = self._units(offsets)
         ends = list(accumulate(map(itemgetter(1), units)))
@@ -133,6 +137,19 @@ class Batches:
         elif give_up:
             log.error("the timer at queue offset %d is given up: it could not be delivered for long", offset)
             batch.aside, batch.back, batch.lost = [], [offset], batch.lost + 1
+        return batch
+
+    def of_markers(self, offsets: Sequence[int]) -> Batch:
+        """What delete markers say that are left where they are."""
+        batch = Batch(self.table.cursor)
+        for offset, (physical_offset, size, code) in zip(offsets, self._units(offsets), strict=True):
+            try:
+                properties = decode_record(self._log.record_at(physical_offset, size)).property_map()
+            except LogboomError as error:
+                log.warning("the delete marker at queue offset %d has no effect yet: %s", offset, error)
+                continue
+            if PLACE not in properties:
+                self._add_name(batch, properties[DELETE_KEY], _slot(properties, code))
         return batch
 
     def of_promised(self, offsets: Sequence[int], now_ms: int) -> Batch:
@@ -224,10 +241,9 @@ class Batches:
             batch.gone.append(offset)
             return
         due_ms = due_by(properties)
-        if due_ms is not None and due_ms > due_of(
-            code
-        ):  # also when it is due by now: it comes behind what is due before
-            draft = rolled(record, place, due_ms, leg_before(due_ms, now_ms, batch.to.due_ms + 1, self._window_ms()))
+        if due_ms is not None and due_of(code) < due_ms and (due_ms > now_ms or not self._is_passed(due_ms)):
+            # also when it is due by now: it comes behind what is due before, unless others overtook it
+            draft = rolled(record, place, due_ms, self._leg_ms(batch, due_ms, now_ms))
             batch.rolled += 1
             batch.least_rolled_ms = min(batch.least_rolled_ms, due_ms)
         else:
@@ -236,6 +252,15 @@ class Batches:
         batch.offsets.append(offset)
         batch.drafts.append(draft)
         batch.size_bytes += size
+
+    def _leg_ms(self, batch: Batch, due_ms: int, now_ms: int) -> int | None:
+        """Of what is appended again. Where what is due then is done with already, it comes as soon as it can be found."""
+        least_ms = max(batch.to, self.table.done.front).due_ms + 1
+        return least_ms if self._is_passed(due_ms) else leg_before(due_ms, now_ms, least_ms, self._window_ms())
+
+    def _is_passed(self, due_ms: int) -> bool:
+        """Whether what is appended now to be due then would not be found, since that is done with."""
+        return self.table.done.has(Key(due_ms, ALL - 1))
 
     def _add_name(self, batch: Batch, name: str, slot_ms: int) -> None:
         if len(self.table.names) + len(batch.names) < MAX_RECALLED:

@@ -37,6 +37,7 @@ MAX_DUE_MS: Final = 1 << 52
 _KIND_BITS: Final = 2
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1
 _MAX_DIGITS: Final = 16
+_LAST_OFFSET: Final = 1 << 62
 # The properties that an entry is made of, in an encoded property string: a sender of timers pays for each that is decoded.
 _OWN: Final = re.compile(
     rb"(?:^|\x02)(TIMER_DUE_MS|TIMER_LEG_MS|TIMER_OUT_MS|TIMER_PLACE|TIMER_DEL_UNIQKEY|TIMER_DEQUEUE_MS)\x01([^\x02]+)"
@@ -51,6 +52,11 @@ class Key(NamedTuple):
 
 
 START: Final = Key(0, -1)  # before all timers
+
+
+def last_of(due_ms: int) -> Key:
+    """Behind all timers that are due then."""
+    return Key(due_ms, _LAST_OFFSET)
 
 
 def encode_code(due_ms: int, kind: int) -> int:

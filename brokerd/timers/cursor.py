@@ -9,18 +9,23 @@ offsets are those of the timer topic's queue:
               others with keys up to `to` were delivered before, taken back, or are set `aside`, since they cannot be read or
               stored now; those that come `back` are set aside no longer. `taken` entries were behind the cursor before. `names`
               are taken back from now on, by clients' markers
+    ahead     the same with `after: key`. Of the others, it is about those with keys behind that and up to `to` alone: the cursor
+              is late, and stays where it is
     recalled  {v, place, due}: the timer whose first record is at that offset is taken back; it would be due then
     key       {v, key}: what makes handles of recall, in hexadecimal digits
     fence     {v, to: key, before: offset}
-              The cursor goes back to `to`, since it is that early by the clocks. The timers up to where it was are done with, all
-              the same, if their offsets are below `before`: those are what the log has in front of this record
+              The cursor goes back to `to`, since it is that early by the clocks. The timers up to where it was, and what was
+              delivered ahead of it, are done with, all the same, if their offsets are below `before`: those are what the log
+              has in front of this record
     snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
-                   ["a", offset], ["k", key], ["f", before, due, offset] for each fence, the oldest first
+                   ["a", offset], ["k", key], ["f", before, due, offset] for each fence, the oldest first, and ["s", before, due,
+                   offset, due, offset] for those that do not begin with the first timer: where it ends, and where it begins
 
 A begin stands in front of what it announces. One who has a log that was cut between them finds that fewer records than announced
 follow the last begin, and knows from that alone which timers are still to be delivered.
 
-A version that knows no fences does not start with a log that has one, and says so: it would take timers for delivered that wait.
+A version that knows no fences, or nothing ahead of the cursor, does not start with a log that has one, and says so: it would take
+timers for delivered that wait.
 """
 
 from __future__ import annotations
@@ -29,7 +34,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from brokerd.timers.codes import SLOT_MS, Key
+from brokerd.timers.codes import SLOT_MS, START, Key
 from brokerd.timers.done import Done, Fence
 from remoting.errors import CorruptedFile
 
@@ -37,6 +42,7 @@ VERSION: Final = 1
 TIMERS_TOPIC: Final = "rmq_sys_logboom_timers"
 
 BEGIN: Final = "begin"
+AHEAD: Final = "ahead"
 RECALLED: Final = "recalled"
 KEY: Final = "key"
 FENCE: Final = "fence"
@@ -53,9 +59,16 @@ class Begin(NamedTuple):
     names: Sequence[tuple[str, int]] = ()
     aside: Sequence[int] = ()
     back: Sequence[int] = ()
+    after: Key | None = None
+
+    @property
+    def kind(self) -> str:
+        """Of its record."""
+        return BEGIN if self.after is None else AHEAD
 
     def body(self) -> Any:
         """As it is recorded."""
+        ahead = {} if self.after is None else {"after": list(self.after)}
         return {
             "v": VERSION,
             "to": list(self.to),
@@ -64,6 +77,7 @@ class Begin(NamedTuple):
             "names": [list(each) for each in self.names],
             "aside": list(self.aside),
             "back": list(self.back),
+            **ahead,
         }
 
 
@@ -76,6 +90,7 @@ def begin_of(body: Any) -> Begin:
         tuple((name, slot_ms) for name, slot_ms in body["names"]),
         tuple(body["aside"]),
         tuple(body["back"]),
+        Key(*body["after"]) if "after" in body else None,
     )
 
 
@@ -140,7 +155,7 @@ class TimerTable:
         return twin, lambda: vars(self).update(vars(twin))
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
-        if kind == BEGIN:
+        if kind in (BEGIN, AHEAD):
             self._begin(begin_of(body), end_offset)
         elif kind == RECALLED:
             self.places[body["place"]] = body["due"]
@@ -167,7 +182,11 @@ class TimerTable:
         if self.key is not None:
             yield ["k", self.key.hex()]
         for fence in self.done.fences:
-            yield ["f", fence.before, *fence.key]
+            yield (
+                ["f", fence.before, *fence.key]
+                if fence.after == START
+                else ["s", fence.before, *fence.key, *fence.after]
+            )
 
     def load_row(self, row: Any) -> None:
         kind, *values = row
@@ -184,16 +203,17 @@ class TimerTable:
             self.aside.add(values[0])
         elif kind == "k":
             self.key = bytes.fromhex(values[0])
-        elif kind == "f":
-            before, *key = values
-            self.done = self.done._replace(fences=(*self.done.fences, Fence(before, Key(*key))))
+        elif kind in ("f", "s"):
+            before, due_ms, offset, *after = values
+            fence = Fence(before, Key(due_ms, offset), Key(*after) if after else START)
+            self.done = self.done._replace(fences=(*self.done.fences, fence))
         else:
             raise CorruptedFile(f"a snapshot of timers has a row of kind {kind!r}: start the version that wrote it")
 
     def _begin(self, begin: Begin, end_offset: int) -> None:
         before_ms = self.cursor.due_ms
         self.last, self.last_end = begin, end_offset
-        self.done = self.done.passed(begin.to)
+        self.done = self.done.passed(begin.to, begin.after)
         self.taken += begin.taken
         self.names.update(begin.names)
         self.aside.update(begin.aside)

@@ -1,6 +1,7 @@
 """Delivering on the master: when (`delay/pace.py`), how much at once, and what becomes of what cannot be delivered now.
 
-A timer that cannot be read or stored is set aside, and tried again for an hour, while the others go on.
+A timer that cannot be read or stored is set aside, and tried again for an hour, while the others go on. While what is due is
+late, every second batch is of the newest (`overtaking.py`).
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
 from brokerd.store.again import Copies
 from brokerd.timers.batch import Batch, Batches
-from brokerd.timers.codes import due_of
+from brokerd.timers.codes import Key, due_of
 from brokerd.timers.copies import bare
-from brokerd.timers.cursor import BEGIN
 from brokerd.timers.horizon import Horizon
+from brokerd.timers.lanes import Lanes
+from brokerd.timers.overtaking import Overtaking
 from brokerd.timers.set_back import SettingBack
 from brokerd.timers.settings import TimerSettings
 from remoting import codes
@@ -68,7 +70,7 @@ class Delivery:
         record_log: RecordLog,
         journal: Journal,
         batches: Batches,
-        horizon: Horizon,
+        lanes: Lanes,
         times: Times,
         settings: TimerSettings,
     ) -> None:
@@ -78,7 +80,8 @@ class Delivery:
         self._journal = journal
         self._table = batches.table
         self._batches = batches
-        self._horizon = horizon
+        self._lanes = lanes
+        self._overtaking = Overtaking(lanes, batches, settings.batch_messages, self._append_now)
         self._set_back = SettingBack(record_log, journal, batches.table)
         self._now_ms = times.now_ms
         self._settings = settings
@@ -104,7 +107,8 @@ class Delivery:
         self._is_held = False
         self._aside_at_ms = self._one_by_one = 0
         self._aside_since_ms.clear()
-        self._horizon.begin(self._table.cursor)
+        self._lanes.begin(self._table.done)
+        self._overtaking.begin()
         self._set_back.begin()
         # what an earlier master announced goes before anything that clients send to this one
         self._pace.run_soon()
@@ -117,12 +121,12 @@ class Delivery:
         """Entries were dispatched, the last at queue offset `end - 1`."""
         if self._pace.is_running:
             self._is_held = False
-            self._horizon.arrived(end, entry_codes, self._table.done)
+            self._lanes.arrived(end, entry_codes, self._table.done)
             self._arm()
 
     def truncated(self) -> None:
         if self._pace.is_running:
-            self._horizon.begin(self._table.cursor)
+            self._lanes.begin(self._table.done)
             self._arm()
 
     def follow_clock(self) -> None:
@@ -133,12 +137,12 @@ class Delivery:
     @property
     def near(self) -> int:
         """Entries in memory."""
-        return self._horizon.count if self._pace.is_running else 0
+        return self._lanes.count if self._pace.is_running else 0
 
     @property
     def overdue_ms(self) -> int:
         """For how long the first one could have been delivered."""
-        first_ms = self._horizon.first_due_ms if self._pace.is_running else None
+        first_ms = self._lanes.oldest_due_ms if self._pace.is_running else None
         return 0 if first_ms is None else max(0, self._now_ms() - first_ms)
 
     # ---- when
@@ -155,9 +159,9 @@ class Delivery:
             return None
         waits_ms = [_LONGEST_WAIT_MS]
         now_ms = self._now_ms()
-        if not (self._pace.is_full or self._is_held) and self._horizon.first_due_ms is not None:
-            waits_ms.append(self._horizon.first_due_ms - now_ms)
-        if (wants_ms := self._horizon.wants_at_ms()) is not None:
+        if not (self._pace.is_full or self._is_held) and self._lanes.first_due_ms is not None:
+            waits_ms.append(self._lanes.first_due_ms - now_ms)
+        if (wants_ms := self._lanes.wants_at_ms()) is not None:
             waits_ms.append(wants_ms - now_ms)
         if self._table.aside:
             waits_ms.append(self._aside_at_ms - self._pace.now_ms)
@@ -168,7 +172,7 @@ class Delivery:
         now_ms = self._now_ms()
         self._follow(now_ms)
         has_more = self._pace.may_append and self._deliver_some(now_ms)
-        if self._horizon.load(now_ms, self._table.done) or has_more:
+        if self._lanes.load(now_ms, self._table.done) or has_more:
             self._pace.run_at(self._pace.now_ms - 1)
         else:
             self._arm()
@@ -177,7 +181,7 @@ class Delivery:
         """Whether the cursor was set back, since it is that early."""
         is_back = self._set_back.look(now_ms)
         if is_back:
-            self._horizon.begin(self._table.cursor)
+            self._lanes.begin(self._table.done)
         return is_back
 
     # ---- what
@@ -189,35 +193,63 @@ class Delivery:
             return True
         if self._table.aside and self._pace.now_ms >= self._aside_at_ms:
             self._deliver_aside(now_ms)
-        limit = 1 if self._one_by_one else self._settings.batch_messages
-        found = self._horizon.first(now_ms + 1, limit)
-        if not found:
+        if self._lanes.first_due_ms is None or self._lanes.first_due_ms > now_ms:
             return False
         may_pass_ms = self._may_pass_ms()
         if may_pass_ms is None:
             self._pace.pause()
             return False
+        if not self._one_by_one and self._overtaking.look(now_ms, may_pass_ms):
+            return True
+        if any(self._deliver_from(lane, now_ms, may_pass_ms) for lane in self._lanes.in_turn()):
+            return True
+        self._is_held = True
+        return False
+
+    def _deliver_from(self, lane: Horizon, now_ms: int, may_pass_ms: int) -> bool:
+        """Whether there was something to be delivered."""
+        if lane.end is not None and lane.is_drained:
+            return self._close(lane.end, may_pass_ms, now_ms)
+        is_ahead = self._lanes.left > 0 and lane is self._lanes.newest
+        if is_ahead:
+            may_pass_ms = self._may_pass_ms(self._table.done.front.due_ms) or 0
+        limit = 1 if self._one_by_one else self._settings.batch_messages
+        found = lane.first(now_ms + 1, limit)
         passed = found[: bisect_right(found, may_pass_ms, key=lambda each: due_of(each[0]))]
         if not passed:
-            self._is_held = True
             return False
-        batch = self._batches.of_due(passed, now_ms, self._settings.batch_bytes)
+        batch = self._batches.of_due(passed, now_ms, self._settings.batch_bytes, is_ahead=is_ahead)
         if not self._append(batch, now_ms):
             return True
-        self._horizon.drop(batch.entries)
-        self._one_by_one = max(0, self._one_by_one - 1)
+        lane.drop(batch.entries)
+        if self._one_by_one:
+            self._one_by_one -= 1
+        else:
+            self._lanes.had(lane)
         return True
 
-    def _may_pass_ms(self) -> int | None:
-        """Up to where the cursor may move: nothing that is appended and not dispatched is due before. None when nobody knows."""
+    def _close(self, end: Key, may_pass_ms: int, now_ms: int) -> bool:
+        """The cursor goes to the end of what was left behind first, if nothing is missing there, and over what was delivered
+        meanwhile."""
+        if may_pass_ms <= end.due_ms:
+            return False
+        if self._append(Batch(end), now_ms):
+            self._lanes.close()
+        return True
+
+    def _may_pass_ms(self, from_ms: int = 0) -> int | None:
+        """Up to where the cursor may move from `from_ms` on: nothing that is appended and not dispatched is due between. None
+        when nobody knows."""
         undispatched = self._log.undispatched_codes(TIMER_TOPIC, self._own_from)
         if undispatched is None:
             return None
         if self._others:
             end = self._log.queue_range(TIMER_TOPIC, 0)[1]
             self._others = [each for each in self._others if each[0] >= end]
-        others_ms = min((due_ms for _, due_ms in self._others), default=_NEVER_MS)
-        return min(others_ms, due_of(min(undispatched))) if undispatched else others_ms
+        others_ms = (due_ms for _, due_ms in self._others if due_ms >= from_ms)
+        if from_ms:
+            undispatched = [code for code in undispatched if due_of(code) >= from_ms]
+        return min(min(others_ms, default=_NEVER_MS), due_of(min(undispatched)) if undispatched else _NEVER_MS)
 
     def _deliver_promised(self, now_ms: int) -> None:
         """What the last begin announced, in a batch of its own that says the same."""
@@ -243,10 +275,14 @@ class Delivery:
                 break
         self._aside_since_ms = {offset: since_ms[offset] for offset in self._table.aside}
 
+    def _append_now(self, batch: Batch) -> bool:
+        return self._append(batch, self._now_ms())
+
     def _append(self, batch: Batch, now_ms: int) -> bool:
         """Whether the batch is in the log; if not, it is tried again, later or in smaller parts."""
         try:
-            end_offset = self._journal.append_leading(BEGIN, batch.begin().body(), batch.drafts)
+            begin = batch.begin()
+            end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts)
         except LogboomError as error:
             if error.code == codes.MESSAGE_ILLEGAL and batch.drafts:
                 return self._append_otherwise(batch, now_ms, error)

@@ -1,7 +1,7 @@
 """What is due soon, kept in memory: loaded from the far timers ahead of its time, and added to by what arrives.
 
 It covers the keys up to `covered`: of these, it has all entries that are not done with. What is due later waits with the far
-ones, and so does the rest of what does not fit.
+ones, and so does the rest of what does not fit. One that has an end is for what was left behind (`lanes.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from brokerd.timers.codes import START, Key, due_of, key_of
+from brokerd.timers.codes import START, Key, due_of, key_of, last_of
 from brokerd.timers.done import Done
 from brokerd.timers.far import Far, Found
 from brokerd.timers.near import Near
 
 _ASKED_AT_ONCE: Final = 4000
 _LOADED_AT_ONCE: Final = 1000
-_LAST_OFFSET: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -47,14 +46,44 @@ class Horizon:
         self._until_ms: int | None = None  # what is asked for
         self._limit = 0
         self._found: _Found | None = None
+        self._after = START
+        self.end: Key | None = None
         self.covered = START
 
-    def begin(self, cursor: Key) -> None:
-        """Nothing is known yet of what is behind the cursor."""
+    def begin(self, after: Key, end: Key | None = None) -> None:
+        """Nothing is known yet of what is behind `after`; it is about what is not behind `end`, the last key of a millisecond."""
         self._near.clear()
         self._until_ms = None
         self._found = None
-        self.covered = cursor
+        self._after = self.covered = after
+        self.end = end
+
+    def split(self, end: Key) -> Horizon:
+        """Go on behind `end`, the last key of a millisecond; what is for the part in front of it."""
+        part = Horizon(self._far, self._near_ms, self._near_max)
+        part.begin(self._after, end)
+        part._near = self._near.split(end.due_ms + 1)
+        if self.covered < end:
+            part.covered = self.covered
+            self.begin(end)
+        else:
+            part.covered = self._after = end
+        return part
+
+    def keep(self, limit: int) -> None:
+        """Let the last ones go, so that at most `limit` are left; they are loaded again."""
+        if self._near.count <= limit:
+            return
+        self._until_ms = self._found = None
+        if limit > 0:
+            self.covered = self._near.shrink(limit)
+        else:
+            self.begin(self._after, self.end)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all up to the end was here, and is done with."""
+        return not self._near.count and self._found is None and self.end is not None and self.covered >= self.end
 
     @property
     def count(self) -> int:
@@ -63,8 +92,26 @@ class Horizon:
 
     @property
     def first_due_ms(self) -> int | None:
-        """When the first of these is due."""
-        return self._near.first_due_ms
+        """When the first of these is due; when all are done with that had an end, that one."""
+        return self.end.due_ms if self.end is not None and self.is_drained else self._near.first_due_ms
+
+    def late_end_ms(self, now_ms: int, late_ms: int, most: int) -> int | None:
+        """If the first one is late by that much: up to which time entries are to be left behind, so that the rest of what is due,
+        which is of the last `late_ms`, is no more than `most`. None also where that would leave no more than `most`."""
+        first_ms = self._near.first_due_ms
+        if first_ms is None or first_ms > now_ms - late_ms:
+            return None
+        end_ms = now_ms - late_ms
+        if self.covered.due_ms >= now_ms:
+            end_ms, left = now_ms, most - self._near.count_at(now_ms)
+            while end_ms > now_ms - late_ms and left >= 0:
+                end_ms -= 1
+                left -= self._near.count_at(end_ms)
+        return end_ms if len(self.first(end_ms + 1, most + 1)) > most else None
+
+    def recalls(self, until_ms: int) -> list[int]:
+        """The queue offsets of delete markers in memory that are due before `until_ms`."""
+        return self._near.recalls(until_ms)
 
     def first(self, until_ms: int, limit: int) -> list[Found]:
         """Up to `limit` entries that are due before `until_ms`, in order; they stay."""
@@ -82,7 +129,7 @@ class Horizon:
             return  # all are due later than what is here
         for offset, code in enumerate(codes, end - len(codes)):
             if (key := key_of(code, offset)) <= covered:
-                if key > cursor and not (fences and done.has(key)):
+                if key > cursor and key > self._after and not (fences and done.has(key)):
                     add(code, offset)
             elif found is not None and key <= found.end:
                 insort(found.entries, (code, offset), found.loaded, key=_key)
@@ -91,8 +138,8 @@ class Horizon:
             self._found = self._until_ms = None
 
     def wants_at_ms(self) -> int | None:
-        """When more is to be loaded; None when there is no room now."""
-        if self._near.count * 2 > self._near_max:
+        """When more is to be loaded; None when there is no room now, or no more."""
+        if self._near.count * 2 > self._near_max or (self.end is not None and self.covered >= self.end):
             return None
         return self.covered.due_ms - self._near_ms // 2
 
@@ -107,12 +154,14 @@ class Horizon:
             return False
         if self._until_ms is None:
             self._until_ms = now_ms + self._near_ms
+            if self.end is not None:
+                self._until_ms = min(self._until_ms, self.end.due_ms + 1)
             self._limit = min(_ASKED_AT_ONCE, self._near_max - self._near.count)
         found = self._far.between(self.covered, self._until_ms, self._limit)
         if found is None:
             return True
         is_all = len(found) < self._limit
-        end = Key(self._until_ms - 1, _LAST_OFFSET) if is_all else key_of(*found[-1])
+        end = last_of(self._until_ms - 1) if is_all else key_of(*found[-1])
         self._until_ms = None
         self._found = _Found(list(found), max(end, self.covered), is_all)
         return True

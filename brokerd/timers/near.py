@@ -7,9 +7,9 @@ as it grows, and nothing is ever sorted. An entry takes 8 bytes, a millisecond s
 from __future__ import annotations
 
 from array import array
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
-from brokerd.timers.codes import Key, due_of, encode_code, kind_of
+from brokerd.timers.codes import RECALL, Key, due_of, encode_code, kind_of
 
 _KIND_BITS = 2
 _KIND_MASK = (1 << _KIND_BITS) - 1
@@ -23,6 +23,7 @@ class Near:
         self._rows: dict[int, array[int]] = {}  # by when they are due: offset << 2 | kind
         self._times: list[int] = []  # the keys of the rows, a heap
         self._taken = 0  # of the first row
+        self._recalls: list[tuple[int, int]] = []  # when delete markers are due, and their queue offsets; a heap
 
     def add(self, code: int, offset: int) -> None:
         due_ms = due_of(code)
@@ -33,8 +34,11 @@ class Near:
             row = self._rows[due_ms] = array("q")
             heappush(self._times, due_ms)
         assert not row or row[-1] >> _KIND_BITS < offset, "entries of a millisecond come in their order"
-        row.append(offset << _KIND_BITS | kind_of(code))
+        kind = kind_of(code)
+        row.append(offset << _KIND_BITS | kind)
         self.count += 1
+        if kind == RECALL:
+            heappush(self._recalls, (due_ms, offset))
 
     @property
     def first_due_ms(self) -> int | None:
@@ -58,8 +62,46 @@ class Near:
             heappush(heap, due_ms)
         return found
 
+    def count_at(self, due_ms: int) -> int:
+        """How many are due then; of the first millisecond, what was taken away counts, too."""
+        return len(self._rows.get(due_ms, ()))
+
+    def recalls(self, until_ms: int) -> list[int]:
+        """The queue offsets of the delete markers that are due before `until_ms`."""
+        return [offset for due_ms, offset in self._recalls if due_ms < until_ms]
+
+    def split(self, until_ms: int) -> Near:
+        """Take those away that are due before `until_ms`; they are returned."""
+        other = Near()
+        if not self._times or self._times[0] >= until_ms:
+            return other
+        times, recalls = self._times, self._recalls
+        other._times, self._times = [t for t in times if t < until_ms], [t for t in times if t >= until_ms]
+        other._recalls = [each for each in recalls if each[0] < until_ms]
+        self._recalls = [each for each in recalls if each[0] >= until_ms]
+        for near in (self, other):
+            heapify(near._times)
+            heapify(near._recalls)
+        other._rows = {due_ms: self._rows.pop(due_ms) for due_ms in other._times}
+        other._taken, self._taken = self._taken, 0
+        other.count = sum(map(len, other._rows.values())) - other._taken
+        self.count -= other.count
+        return other
+
     def drop(self, count: int) -> None:
         """Take the first ones away."""
+        self._drop(count)
+        while self._recalls and not self._is_there(*self._recalls[0]):
+            heappop(self._recalls)
+
+    def _is_there(self, due_ms: int, offset: int) -> bool:
+        """Whether an entry that was added is not in front of the first one."""
+        first_ms = self._times[0] if self._times else None
+        if first_ms is None or due_ms != first_ms:
+            return first_ms is not None and due_ms > first_ms
+        return offset >= self._rows[first_ms][self._taken] >> _KIND_BITS
+
+    def _drop(self, count: int) -> None:
         assert count <= self.count
         self.count -= count
         while count:
@@ -88,12 +130,15 @@ class Near:
                 self.count -= len(row)
                 del self._rows[times.pop()]
         self._times = times  # in order, so it is a heap
-        return Key(times[-1], self._rows[times[-1]][-1] >> _KIND_BITS)
+        last = Key(times[-1], self._rows[times[-1]][-1] >> _KIND_BITS)
+        self._recalls = sorted(each for each in self._recalls if each <= last)
+        return last
 
     def clear(self) -> None:
         self.count = self._taken = 0
         self._rows.clear()
         self._times.clear()
+        self._recalls.clear()
 
     def _drop_taken(self) -> None:
         if self._taken:

@@ -30,9 +30,9 @@ from brokerd.timers.cursor import TIMERS_TOPIC, drawn, recalled
 from brokerd.timers.delivery import LATE_BOUNDS_S, Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
-from brokerd.timers.horizon import Horizon
 from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.interface import Recalled
+from brokerd.timers.lanes import Lanes
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
@@ -111,7 +111,7 @@ class TimerService:
             record_log,
             self._journal,
             self._batches,
-            Horizon(far, settings.near_s * 1000, settings.near_max),
+            Lanes(far, settings.near_s * 1000, settings.near_max),
             Times(scheduler, self.now_ms),
             settings,
         )
@@ -147,11 +147,11 @@ class TimerService:
     @property
     def is_settled(self) -> bool:
         now_ms = self.now_ms()
-        return self.later_ms() <= now_ms and not is_ahead(self.table.cursor, now_ms)
+        return self.later_ms() <= now_ms and not is_ahead(self.table.done.front, now_ms)
 
     @property
     def least_due_ms(self) -> int:
-        return self.table.cursor.due_ms + 1
+        return self.table.done.front.due_ms + 1
 
     @property
     def window_ms(self) -> int:
@@ -277,7 +277,7 @@ class TimerService:
             failures=counters.failures,
             lost=counters.lost,
             doubted_ms=self._around.wall_ms() - self.now_ms() if self._is_leading else 0,
-            fences=len(self.table.done.fences),
+            fences=sum(not fence.is_open for fence in self.table.done.fences),
             uncounted=self.counting.uncounted,
             late_bounds_ms=LATE_BOUNDS_MS,
             late_counts=tuple(counters.late_s.counts),

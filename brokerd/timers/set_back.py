@@ -42,14 +42,13 @@ class SettingBack:
 
     def look(self, now_ms: int) -> bool:
         """Whether the cursor was ahead of this time by more than the bound, and is no more."""
-        cursor = self._table.cursor
-        if not is_ahead(cursor, now_ms):
+        done = self._table.done
+        if not is_ahead(done.front, now_ms):
             self._is_told = False
             return False
-        ahead_ms = cursor.due_ms - now_ms
+        ahead_ms, to = done.front.due_ms - now_ms, Key(now_ms, -1)
         before = self._log.queue_range(TIMER_TOPIC, 0)[1] + len(self._log.undispatched_units(TIMER_TOPIC))
-        fences = self._table.done.fences
-        if len(fences) >= MAX_FENCES and fences[-1].before < before:
+        if len(done.set_back(to, before).fences) > MAX_FENCES:
             self._tell(
                 "timers that are sent now wait until the clock is where it was, %d ms ahead: it was set back %d times before, "
                 "each time further, and no more of that is recorded",
@@ -58,7 +57,7 @@ class SettingBack:
             )
             return False
         try:
-            self._journal.append(*set_back(Key(now_ms, -1), before))
+            self._journal.append(*set_back(to, before))
         except LogboomError as error:
             self._tell("timers that are sent now wait %d ms longer, until the log takes records: %s", ahead_ms, error)
             return False

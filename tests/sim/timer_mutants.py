@@ -59,7 +59,7 @@ def _where_it_was(self: Batch) -> Begin:
     return _begin(self)._replace(to=START)
 
 
-def _moves_past(self: Delivery) -> int | None:
+def _moves_past(self: Delivery, from_ms: int = 0) -> int | None:
     """The cursor moves past what is appended and not dispatched."""
     return 1 << 62
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from brokerd.store.draft import Draft
-from brokerd.timers import batch, horizon, queue_far, rolling
+from brokerd.timers import batch, horizon, overtaking, queue_far, rolling
 from brokerd.timers.batch import Batches
 from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key, due_by
@@ -17,6 +17,7 @@ from brokerd.timers.delivery import Delivery
 from brokerd.timers.done import Done
 from brokerd.timers.far import Found
 from brokerd.timers.horizon import Horizon
+from brokerd.timers.lanes import Lanes
 from brokerd.timers.set_back import SettingBack
 from remoting.record.codec import Record
 from tests.unit.brokerd.timers.world import World, Wrong
@@ -30,6 +31,9 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(horizon, "_ASKED_AT_ONCE", 5)
     monkeypatch.setattr(horizon, "_LOADED_AT_ONCE", 2)
     monkeypatch.setattr(queue_far, "CHUNK", 4)
+    monkeypatch.setattr(overtaking, "LATE_MS", 5)
+    monkeypatch.setattr(overtaking, "TAIL_BATCHES", 1)
+    monkeypatch.setattr(overtaking, "_MARKERS_AT_ONCE", 1)
 
 
 def test_no_story_breaks_a_promise() -> None:
@@ -41,12 +45,14 @@ def test_no_story_breaks_a_promise() -> None:
     assert sum(world.torn for world in worlds) > 10, "batches were cut in two"
     assert sum(len(world.accepted) for world in worlds) > 30
     assert sum(len(world.fences) for world in worlds) > 3, "clocks went back behind what was delivered"
+    assert sum(len(world.ahead) for world in worlds) > 60, "the newest overtook what was late"
     assert {world.tells for world in worlds} == {None, False, True}
 
 
+_begin_lanes = Lanes.begin
 _first, _rolled, _of_due = Horizon.first, batch.rolled, Batches.of_due
 _begin, _is_recalled = Delivery.begin, Batches._is_recalled
-_set_back, _look = Done.set_back, SettingBack.look
+_passed, _set_back, _look = Done.passed, Done.set_back, SettingBack.look
 
 
 def early_by_a_tick(self: Horizon, until_ms: int, limit: int) -> list[Found]:
@@ -74,7 +80,7 @@ def recalls_are_ignored(self: Batches, made: Any, properties: dict[str, str], _p
     return _is_recalled(self, made, properties, -1, code)
 
 
-def passes_what_is_not_dispatched(_self: Delivery) -> int:
+def passes_what_is_not_dispatched(*_: Any) -> int:
     return 1 << 62
 
 
@@ -103,8 +109,8 @@ def a_fence_lacks_the_last(self: Done, to: Key, before: int) -> Done:
     return _set_back(self, to, before - 1)
 
 
-def fences_fall_with_the_next_batch(self: Done, to: Key) -> Done:
-    return Done(max(self.cursor, to))
+def fences_fall_with_the_next_batch(self: Done, to: Key, after: Key | None = None) -> Done:
+    return _passed(self, to, after)._replace(fences=())
 
 
 def the_cursor_stays(_self: SettingBack, _now_ms: int) -> bool:
@@ -118,6 +124,22 @@ def believes_whoever_is_silent(self: TimerClock, wall_ms: int, steady_ms: int, _
 def counts_what_is_dispatched(self: SettingBack, now_ms: int) -> bool:
     with patch.object(self._log, "undispatched_units", return_value=[]):
         return _look(self, now_ms)
+
+
+def forgets_what_was_left_behind(self: Lanes, done: Done) -> None:
+    _begin_lanes(self, Done(done.front))
+
+
+def forgets_what_overtook(self: Done, to: Key, after: Key | None = None) -> Done:
+    return self if after is not None and to != after else _passed(self, to, after)
+
+
+def closes_what_is_not_loaded(self: Horizon) -> bool:
+    return self.end is not None and not self.count
+
+
+def counts_what_was_left_as_done(self: Done, to: Key, after: Key | None = None) -> Done:
+    return _passed(self, to)
 
 
 MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
@@ -137,6 +159,10 @@ MUTANTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "fences fall with the next batch": (Done, "passed", fences_fall_with_the_next_batch),
     "the cursor stays ahead": (SettingBack, "look", the_cursor_stays),
     "a new master asks no witness": (TimerClock, "begin", believes_whoever_is_silent),
+    "what was left behind is forgotten at a switch": (Lanes, "begin", forgets_what_was_left_behind),
+    "what overtook is forgotten, and comes twice": (Done, "passed", forgets_what_overtook),
+    "what was left behind ends before it is loaded": (Horizon, "is_drained", property(closes_what_is_not_loaded)),
+    "what was left behind is taken for done": (Done, "passed", counts_what_was_left_as_done),
     "a fence knows only what was dispatched": (SettingBack, "look", counts_what_is_dispatched),
 }
 FIRST = {"a fence lacks the last timer": 45, "a fence knows only what was dispatched": 60}  # the seed that finds it

@@ -17,7 +17,7 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.timers import rolling
 from brokerd.timers.clock import AGREES_MS, PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
-from brokerd.timers.cursor import BEGIN, FENCE, TIMERS_TOPIC
+from brokerd.timers.cursor import AHEAD, BEGIN, FENCE, TIMERS_TOPIC
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.in_log import TimersInLog
@@ -151,6 +151,7 @@ class World:
         self.ahead_ms = 0  # of the wall clock that somebody set
         self.tells = rng.choice((None, False, True))  # whether other machines tell the right time; None: there are none
         self.fences: set[int] = set()  # where records of them begin in the log, of all logs there were
+        self.ahead: set[int] = set()  # likewise of batches that are ahead of the cursor
         self.node = self.take(log)
         self.lead()
 
@@ -301,7 +302,7 @@ class World:
 
     def is_torn(self, cut: int) -> bool:
         """Whether a batch is cut between its begin and its last message."""
-        begins = [each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] == "begin"]
+        begins = [each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] in (BEGIN, AHEAD)]
         if not begins:
             return False
         last = max(
@@ -332,6 +333,11 @@ class World:
     def markers(self) -> set[str]:
         found = (record.property_map() for record in self.records(TIMER_TOPIC))
         return {each["UNIQ_KEY"] for each in found if DELETE_KEY in each and PLACE not in each}
+
+    def own_markers(self) -> list[Record]:
+        """Of brokers, for others: of no effect, but they wait, for as long as a clock said that was ahead."""
+        properties = ((record, record.property_map()) for record in self.records(TIMER_TOPIC))
+        return [record for record, each in properties if DELETE_KEY in each and PLACE in each]
 
     def recalled(self) -> dict[str, int]:
         """By key, where in the log it was taken back."""
@@ -369,20 +375,26 @@ class World:
         self.check_order()
 
     def check_order(self) -> None:
-        """From one fence to the next, but for what was announced before one, and follows it."""
-        last_ms, is_announced = 0, False
+        """From one fence to the next, but for what was announced before one, and follows it. What is delivered ahead of the
+        cursor has an order of its own, and what is on its way when others overtook it comes when its leg ends."""
+        latest_ms, lane, is_announced = {BEGIN: 0, AHEAD: 0}, BEGIN, False
+        waits_ms: dict[bytes, int] = {}
         for record in self.all_records():
             properties = record.property_map()
             if record.topic == TIMERS_TOPIC and properties["TAGS"] == FENCE:
                 self.fences.add(record.physical_offset)
-                last_ms = 0
-            elif record.topic == TIMERS_TOPIC and properties["TAGS"] == BEGIN:
-                is_announced = not orjson.loads(record.body)["taken"]
+                latest_ms = {BEGIN: 0, AHEAD: 0}
+            elif record.topic == TIMERS_TOPIC and properties["TAGS"] in latest_ms:
+                lane, is_announced = properties["TAGS"], not orjson.loads(record.body)["taken"]
+                if lane == AHEAD:
+                    self.ahead.add(record.physical_offset)
+            elif record.topic == TIMER_TOPIC:
+                waits_ms[record.body] = int(properties.get(LEG_MS, properties[DUE_MS]))
             elif record.topic == TOPIC:
-                due_ms = int(properties[DUE_MS])
-                if due_ms < last_ms and not is_announced:
-                    raise Wrong(f"not in the order in which they are due: {last_ms} before {due_ms}")
-                last_ms = max(last_ms, due_ms if not is_announced else 0)
+                due_ms = waits_ms[record.body]
+                if due_ms < latest_ms[lane] and not is_announced:
+                    raise Wrong(f"not in the order in which they are due: {latest_ms[lane]} before {due_ms}")
+                latest_ms[lane] = max(latest_ms[lane], due_ms if not is_announced else 0)
 
     def drain(self) -> None:
         """Time passes until all is due; then all that waits was delivered or taken back."""
@@ -395,7 +407,7 @@ class World:
         self.go_on(400, 20)
         if "last" not in self.copies():
             raise Wrong("what is sent when all clocks are right waits")
-        latest_ms = max(int(record.property_map()[DUE_MS]) for record in self.timers().values())
+        latest_ms = max(int(record.property_map()[DUE_MS]) for record in (*self.timers().values(), *self.own_markers()))
         self.go_on(max(0, latest_ms - self.turns.wall_ms()) // 6000 + 2, 6000)
         self.go_on(400, 20)
         self.check()
