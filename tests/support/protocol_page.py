@@ -45,7 +45,8 @@ groups wait no more for what of `topic` lies in the broker group `brokerName`.
 **Messages for a moment.** A send with `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` or `TIMER_DELIVER_MS` (the first that is there counts;
 a delay level beats them), or with `delivery_timestamp` over gRPC, is delivered then, and one whose moment has passed at once. The
 setting `timers.max_ahead_s` bounds how far ahead that may be, and `timers.max_per_slot`, where it is set, how many may be due
-in one second: a send for a full one is answered SYSTEM_ERROR (1), as the original does, over gRPC TOO_MANY_REQUESTS. The
+in one second: a send for a full one is answered FLOW_CONTROL (215), over gRPC TOO_MANY_REQUESTS. The original answers
+SYSTEM_ERROR (1), with which its producers try again at once, for the second that is still full; with 215 they do not. The
 answer has a `recallHandle`, which RECALL_MESSAGE (370) and gRPC's `RecallMessage` take until the message is delivered; a
 handle that was altered, one of another broker group, and a second recall are refused (604, BAD_REQUEST). Messages of a batch
 may each have a moment, the batch has none. GET_TIMER_METRICS (61) counts what waits for each topic. FIND_TIMERS (12040) lists

@@ -305,16 +305,16 @@ def test_a_second_that_is_full_takes_no_more_on_either_path() -> None:
     refused = {3, 5, 6, 9}
     assert {opaque for opaque, answer in answers.items() if answer.code != 0} == refused
     for opaque in refused:
-        assert answers[opaque].code == codes.SYSTEM_ERROR
+        assert answers[opaque].code == codes.FLOW_CONTROL
         assert "3 messages" in (answers[opaque].remark or "")
         assert "timers.max_per_slot" in (answers[opaque].remark or "")
     assert broker.counters.refused[TOO_MANY_DUE] == 5, "of the first batch one message had room, and of the second none"
     assert len(broker.records()) == 5
     [answer] = answers_of(broker, encoded([send(10, ordinary)]))
-    assert answer.code == codes.SYSTEM_ERROR, "when they are dispatched, they still count"
+    assert answer.code == codes.FLOW_CONTROL, "when they are dispatched, they still count"
     broker.most = 4
     answers = {each.opaque: each for each in answers_of(broker, encoded([send(11, ordinary), send(12, ordinary)]))}
-    assert {opaque: answer.code for opaque, answer in answers.items()} == {11: 0, 12: codes.SYSTEM_ERROR}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {11: 0, 12: codes.FLOW_CONTROL}
 
 
 def test_a_limit_counts_what_is_due_far_ahead_in_its_second() -> None:
@@ -322,10 +322,10 @@ def test_a_limit_counts_what_is_due_far_ahead_in_its_second() -> None:
     far = timed("TIMER_DELAY_SEC\x01400000\x02")
     sent = [send(n, far if n % 2 else far.replace("UNIQ_KEY", "KEYS")) for n in range(1, 5)]
     answers = {each.opaque: each.code for each in answers_of(broker, encoded(sent))}
-    assert answers == {1: 0, 2: 0, 3: codes.SYSTEM_ERROR, 4: codes.SYSTEM_ERROR}
+    assert answers == {1: 0, 2: 0, 3: codes.FLOW_CONTROL, 4: codes.FLOW_CONTROL}
     broker.records()
     [answer] = answers_of(broker, encoded([send(5, far)]))
-    assert answer.code == codes.SYSTEM_ERROR
+    assert answer.code == codes.FLOW_CONTROL
 
 
 def test_with_a_limit_the_same_is_stored() -> None:
