@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2s
 from typing import Any
@@ -13,9 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from brokerd.sending.boundary import Taken
 from brokerd.sending.counters import TOO_MANY_DUE
+from brokerd.sending.kernel import Kernel
+from brokerd.sending.native_kernel import NativeKernel
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
+from brokerd.store.run import Run
 from brokerd.timers.done import Done
 from brokerd.timers.handles import decode_handle
 from brokerd.timers.slots import SlotLimit
@@ -76,9 +80,11 @@ def units_of(broker: Broker) -> dict[tuple[str, int], Any]:
     return {key: queue.read(0, 1000) for key, queue in sorted(broker.store.queues.table.items())}
 
 
-def check_same(requests: Sequence[Command], **timers: Any) -> tuple[Broker, list[Command], list[str]]:
+def check_same(
+    requests: Sequence[Command], make: Callable[[], Broker] = lambda: Broker(1 << 20), **timers: Any
+) -> tuple[Broker, list[Command], list[str]]:
     """Through the kernel, and each request by the general path; with the timers as given. The last is what the kernel left."""
-    fast, slow = Broker(1 << 20), Broker(1 << 20)
+    fast, slow = make(), make()
     slow.kernel.topics_changed(dict.fromkeys(TOPICS))
     left = left_by_kernel(fast)
     found = []
@@ -336,3 +342,52 @@ def test_with_a_limit_the_same_is_stored() -> None:
     assert [each.ext for each in answers[0]] == [each.ext for each in answers[1]]
     assert limited.records() == other.records()
     assert len(left) <= len(ODD)
+
+
+SECONDS = st.integers(1, 3).map(lambda seconds: timed(f"TIMER_DELAY_SEC\x01{seconds}\x02"))
+FAR = st.integers(1, 3).map(lambda seconds: timed(f"TIMER_DELAY_SEC\x01{300_000 + seconds}\x02"))
+limited_texts = SECONDS | FAR | st.sampled_from([timed(""), timed("TIMER_DELAY_SEC\x012\x02").replace("UNIQ", "MY")])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(limited_texts | st.lists(limited_texts, min_size=1, max_size=3), min_size=1, max_size=25),
+    st.integers(1, 4),
+)
+@example([timed("TIMER_DELAY_SEC\x012\x02")] * 3 + [[timed("TIMER_DELAY_SEC\x011\x02")] * 3] * 2, 4)
+def test_with_a_limit_the_same_is_stored_and_refused_on_either_path(choices: list[str | list[str]], most: int) -> None:
+    sent = []
+    for opaque, each in enumerate(choices):
+        if isinstance(each, str):
+            sent.append(send(opaque, each))
+        else:
+            body = encode_batch_body([(n, b"b", text.encode()) for n, text in enumerate(each)])
+            sent.append(send(opaque, timed(""), body, m="true"))
+    check_same(sent, lambda: Limited(most))
+
+
+def test_a_limit_leaves_nothing_to_the_twin_but_what_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends for later cost the same with it, also those for a second that is almost full."""
+    first_left: list[int] = []
+    take = Kernel.take
+
+    def noting(kernel: Kernel, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
+        first_left.append(run.message_count)
+        return take(kernel, run, buffer, position, peer, most)
+
+    broker = Limited(30)
+    if not isinstance(broker.kernel, NativeKernel):
+        return
+    monkeypatch.setattr(Kernel, "take", noting)
+    texts = [timed(f"TIMER_DELAY_SEC\x01{seconds}\x02") for seconds in (30, 31, 400_000, 400_001)]
+    body = encode_batch_body([(n, b"b", texts[n].encode()) for n in range(4)])
+    sends = [send(n, texts[n % 4]) for n in range(104)] + [send(200 + n, timed(""), body, m="true") for n in range(4)]
+    assert {each.code for each in answers_of(broker, encoded(sends))} == {0}
+    assert first_left == []
+    answers = answers_of(broker, encoded([send(1, texts[1]), send(2, texts[0]), send(3, texts[0]), request(4)]))
+    assert {each.opaque for each in answers if each.code} == {1, 2, 3}
+    broker.most = 31
+    first_left.clear()
+    answers = answers_of(broker, encoded([request(0), send(1, texts[1]), send(2, texts[0]), send(3, texts[0])]))
+    assert {each.opaque for each in answers if each.code} == {3}
+    assert first_left[0] == 3, "the library laid out what is before the one that has no room"
