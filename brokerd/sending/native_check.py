@@ -57,7 +57,7 @@ def send_agrees(library: Library) -> bool:
 
 
 def _slots() -> SlotLimit:
-    return SlotLimit(lambda: 1 << 20, lambda: (0, 0), lambda _first, _count: (), Done)
+    return SlotLimit(lambda: 1 << 20, lambda: (0, 0), lambda _first, _count: (), Done, tuple)
 
 
 def _counts(terms: Terms) -> list[int]:

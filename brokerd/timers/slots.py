@@ -3,7 +3,8 @@
 What is in the timer topic's queue is counted by its entries: what was there before in slices, what comes as it is dispatched. An
 entry counts in the second that it says, so one that is appended again on its way counts in the second of that. What was laid out
 and is not dispatched yet is counted by who lays it out, with the queue offset that it gets; whoever gets the same offset later
-says that it was never appended.
+says that it was never appended. Replicas count, too, so that the next master knows at once; who is not done with what was there
+before (`is_behind`) takes nothing, as there may be no room for it.
 
 A timer that is farther ahead than the window says in its entry when its first leg ends, so the second in which it is due is
 counted by whoever takes it, and kept until that second. It is known of such seconds what this broker took since it became the
@@ -16,13 +17,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from operator import not_
 from typing import Final
 
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import RECALL, SLOT_MS, encode_code, key_of, kind_of, slot_of
+from brokerd.timers.codes import RECALL, SLOT_MS, due_of, encode_code, key_of, kind_of, slot_of
 from brokerd.timers.done import Done
 from brokerd.timers.rolling import Wait
 
@@ -68,11 +69,12 @@ class SlotCounts:
 # What was laid out, and is not dispatched yet: its queue offset, its slot, whether it has a leg, and the code of its entry
 _Taken = tuple[int, int, bool, int]
 _OFFSET: Final = 0
+_SLOT_MS: Final = 1
 
 
 class SlotLimit:
-    """The counts of a master, as far as there is a limit. `queue_range` and `read_units` are of the timer topic's queue, and
-    `done()` says what of it is done with."""
+    """The counts of a broker, as far as there is a limit. `queue_range` and `read_units` are of the timer topic's queue, `done()`
+    says what of it is done with, and `undispatched()` what the log holds for it behind its end: the codes of the entries."""
 
     def __init__(
         self,
@@ -80,12 +82,14 @@ class SlotLimit:
         queue_range: Callable[[], tuple[int, int]],
         read_units: Callable[[int, int], Sequence[Unit]],
         done: Callable[[], Done],
+        undispatched: Callable[[], Sequence[int]],
     ) -> None:
         """`most()` is how many timers may be due in a slot, as it is now; 0: any number."""
         self._most = most
         self._queue_range = queue_range
         self._read_units = read_units
         self._done = done
+        self._undispatched = undispatched
         self.begin()
 
     def begin(self) -> None:
@@ -96,20 +100,28 @@ class SlotLimit:
         self._counted: int | None = None  # entries below that queue offset are; None: there was no limit
         self._seen = self._done()  # when it was looked at last
 
+    def lead(self) -> None:
+        """This broker becomes the master: what its log holds is appended, and what it laid out before is that or was cut."""
+        if self.is_set:
+            self._let_go(self._taken)
+            self._taken.clear()
+            self._take_undispatched()
+
     @property
     def is_set(self) -> bool:
         """Whether there is a limit."""
-        is_set = self._most() > 0
-        if self._counted is not None:
-            done = self._done()
-            if not is_set or done.went_back(self._seen):  # seconds that were over are ahead once more
-                self.begin()
-            self._seen = done
+        is_set, done = self._most() > 0, self._done()
+        if self._counted is not None and (not is_set or done.went_back(self._seen)):
+            self.begin()  # seconds that were over are ahead once more
+        self._seen = done
+        if is_set and self._counted is None:
+            self._counted = self._queue_range()[0]
+            self._take_undispatched()
         return is_set
 
     @property
     def is_behind(self) -> bool:
-        """Whether `step` has something to do."""
+        """Whether `step` has something to do: until then counts are too low."""
         return self._counted is not None and self._counted < self._queue_range()[1]
 
     def most(self) -> int:
@@ -117,14 +129,13 @@ class SlotLimit:
         return self._most()
 
     def take(self, offset: int, wait: Wait) -> bool:
-        """Whether there is room for a timer that is laid out now, with that queue offset: then it counts. There is a limit."""
+        """Whether there is room for a timer that is laid out now, with that queue offset: then it counts. There is a limit
+        (`is_set` was asked), and all is counted."""
         return self.take_all(offset, (wait.due_ms,), (wait.code,)) == 1
 
     def take_all(self, offset: int, due_ms: Sequence[int], codes: Sequence[int]) -> int:
         """The same of several, from that queue offset on, which are due at these times and have entries with these codes: how
         many have room, up to the first that has none."""
-        if self._counted is None:
-            self._counted = self._queue_range()[0]
         gone: list[_Taken] = []
         while self._taken and self._taken[-1][_OFFSET] >= offset:
             gone.append(self._taken.pop())
@@ -143,7 +154,7 @@ class SlotLimit:
 
     def arrived(self, end: int, codes: Sequence[int]) -> None:
         """Entries with these codes were dispatched; the last of them has the queue offset `end - 1`."""
-        if self._counted is None or not self.is_set:
+        if not self.is_set:
             return
         begin = end - len(codes)
         gone: list[_Taken] = []
@@ -159,7 +170,7 @@ class SlotLimit:
 
     def step(self) -> bool:
         """Count a portion of what was there before; whether there is more, for further turns."""
-        if self._counted is None or not self.is_set:
+        if not self.is_set or self._counted is None:
             return False
         low, end = self._queue_range()
         first = max(self._counted, low)
@@ -185,6 +196,12 @@ class SlotLimit:
             self._waiting.add(second * SLOT_MS, count)
         self._counted = first + len(codes)
 
+    def _take_undispatched(self) -> None:
+        for offset, code in enumerate(self._undispatched(), self._queue_range()[1]):
+            if kind_of(code) != RECALL:
+                self._taken.append((offset, slot_of(due_of(code)), False, code))
+                self._count_taken((self._taken[-1][_SLOT_MS],), (False,), 1)
+
     def _with_room(self, slots_ms: Sequence[int], has_leg: Sequence[bool]) -> int:
         """How many timers of these slots, from the first on, have room."""
         most = self._most()
@@ -198,7 +215,7 @@ class SlotLimit:
             before[slot_ms, leg] += 1
         return len(slots_ms)
 
-    def _let_go(self, taken: Sequence[_Taken]) -> None:
+    def _let_go(self, taken: Collection[_Taken]) -> None:
         """They were never appended, or are counted by their entries from now on."""
         self._count_taken([slot_ms for _, slot_ms, _, _ in taken], [has_leg for _, _, has_leg, _ in taken], -1)
 

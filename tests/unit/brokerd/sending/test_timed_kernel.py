@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brokerd.sending.boundary import Taken
-from brokerd.sending.counters import TOO_MANY_DUE
+from brokerd.sending.counters import TOO_MANY_DUE, TOO_MANY_WAITING
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.store.derived.dispatcher import Arrival
@@ -290,7 +290,7 @@ class Limited(Broker):
             return self.store.min_offset(TIMER_TOPIC, 0), self.store.max_offset(TIMER_TOPIC, 0)
 
         read_units = partial(self.store.read_units, TIMER_TOPIC, 0)
-        self.timers.slots = slots = SlotLimit(lambda: self.most, queue_range, read_units, Done)
+        self.timers.slots = slots = SlotLimit(lambda: self.most, queue_range, read_units, Done, tuple)
 
         def dispatched(arrivals: Sequence[Arrival]) -> None:
             for topic, _, end, codes_of in arrivals:
@@ -298,6 +298,35 @@ class Limited(Broker):
                     slots.arrived(end, codes_of)
 
         self.store.dispatcher.listeners.append(dispatched)
+
+        assert slots.is_set
+
+
+def test_nothing_that_waits_is_taken_while_it_is_not_known_what_has_room() -> None:
+    """As just after a start; the rest is."""
+    broker = Limited(3)
+    ordinary, odd = timed("TIMER_DELAY_SEC\x0130\x02"), "TIMER_DELAY_SEC\x0130\x02KEYS\x01k\x02"
+    answers_of(broker, encoded([send(n, ordinary) for n in range(2)]))
+    broker.records()
+    slots = broker.timers.slots
+    assert slots is not None
+    slots.begin()
+    assert slots.is_set
+    assert slots.is_behind
+    batch = encode_batch_body([(n, b"b", ordinary.encode()) for n in range(2)])
+    sent = [send(1, ordinary), request(2), send(3, odd), send(4, timed(""), batch, m="true")]
+    answers = {each.opaque: each for each in answers_of(broker, encoded(sent))}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {
+        1: codes.SYSTEM_BUSY,
+        2: 0,
+        3: codes.SYSTEM_BUSY,
+        4: codes.SYSTEM_BUSY,
+    }
+    assert "still being counted" in (answers[1].remark or "")
+    assert broker.counters.refused[TOO_MANY_WAITING] == 4
+    assert not slots.step()
+    answers = {each.opaque: each for each in answers_of(broker, encoded([send(5, ordinary), send(6, ordinary)]))}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {5: 0, 6: codes.FLOW_CONTROL}
 
 
 def test_a_second_that_is_full_takes_no_more_on_either_path() -> None:
