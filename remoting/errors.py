@@ -72,10 +72,10 @@ class InvalidParameter(RequestError):
 
 
 class FlowControl(RequestError):
-    """There is too much of something as it is: as the original answers it over remoting."""
+    """There is too much of something, and will be when the same is asked for again: clients do not try that by themselves."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(codes.SYSTEM_ERROR, message)
+        super().__init__(codes.FLOW_CONTROL, message)
 
 
 class NotLeader(RequestError):

@@ -195,7 +195,7 @@ def build_processors(parts: Parts) -> Processors:
         transactions=TransactionProcessor(core.transactions),
         send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
         recalls=RecallProcessor(
-            core.timed, metadata.topic, timer_progress, core.timers.counting.counts, data_version, wall_ms
+            core.timed, metadata.topic, timer_progress, core.timers.counting, data_version, wall_ms
         ),
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
     )

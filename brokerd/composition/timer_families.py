@@ -10,6 +10,7 @@ from remoting.exposition import Family
 _GAUGES: Final = {
     "waiting": "timers that wait, and delete markers among them",
     "near": "of these, what the master has in memory since it is due soon",
+    "uncounted": "entries of the timer topic that the counts by topic lack, as after a start",
     "aside": "timers that cannot be read or stored now, and are tried again",
     "fences": "times that the clock went back behind what was delivered, and did not get there again",
 }

@@ -59,6 +59,11 @@ struct unit { /* messages of one frame, size and code, one behind the other in l
     int64_t queue_offset, position, size, code, count;
 };
 
+struct moment { /* when a message waits, in the order of their queue; the caller may count them */
+    int64_t due_ms, code;
+    int64_t frame; /* how many frames the call took before its own */
+};
+
 enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
 
 struct areas { /* what stays the same from call to call; rooms in elements */
@@ -71,7 +76,8 @@ struct areas { /* what stays the same from call to call; rooms in elements */
     struct unit *units;
     int64_t *opaques;
     struct touched *touched;
-    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room;
+    struct moment *moments;
+    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, moments_room;
     int64_t max_frame_bytes;
     uint8_t store_host[HOST_BYTES];
 };
@@ -85,7 +91,7 @@ struct request { /* what a call is about */
 
 struct results { /* also how far a call has come */
     int64_t position, end_offset, frames, stop;
-    int64_t records_size, answers_size, units, messages, opaques, touched;
+    int64_t records_size, answers_size, units, messages, opaques, touched, moments;
 };
 
 /* Private */
@@ -573,6 +579,10 @@ static enum stop add_message(struct call *call, const struct send *send, const s
         call->now.end_offset + (int64_t)size > call->request->limit)
         return STOP_LEFT;
     if (call->now.records_size + (int64_t)size > call->areas->records_room) return STOP_ROOM;
+    if (message->where == TIMER) {
+        if (call->now.moments == call->areas->moments_room) return STOP_ROOM;
+        call->areas->moments[call->now.moments++] = (struct moment){message->wait.due_ms, message->code, call->results->frames};
+    }
     put_record(call, send, message, call->areas->records + call->now.records_size, size, place);
     if (!add_unit(call, place, (int64_t)size, message->code)) return STOP_ROOM;
     place->next++;

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from remoting import codes
-from remoting.errors import FlowControl, RequestError
+from remoting.errors import RequestError
 
 
 class Code(IntEnum):
@@ -81,6 +81,7 @@ class Refusal(Exception):
 _CODES: Final = {
     codes.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
     codes.POLLING_FULL: Code.TOO_MANY_REQUESTS,
+    codes.FLOW_CONTROL: Code.TOO_MANY_REQUESTS,
     codes.REQUEST_CODE_NOT_SUPPORTED: Code.NOT_IMPLEMENTED,
     codes.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
     codes.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
@@ -98,8 +99,6 @@ _CODES: Final = {
 
 def refusal_of(error: RequestError) -> Refusal:
     """What a refusal of the broker's services is to a gRPC client."""
-    if isinstance(error, FlowControl):
-        return Refusal(Code.TOO_MANY_REQUESTS, error.message)
     return Refusal(_CODES.get(error.code, Code.INTERNAL_SERVER_ERROR), error.message)
 
 

@@ -12,8 +12,11 @@ from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.store.queues.queue_offsets import TakenOffsets
 from brokerd.store.run import Run
+from brokerd.timers.codes import SLOT_MS
+from brokerd.timers.done import Done
 from brokerd.timers.handles import KEY_BYTES
 from brokerd.timers.rules import Clock
+from brokerd.timers.slots import SlotLimit
 from brokerd.timers.terms import Terms
 from remoting import codes, frame
 from remoting.record.layout import HOST_BYTES, LENGTH
@@ -23,6 +26,7 @@ _TOPIC: Final = "Orders"
 _STORE_HOST: Final = bytes(range(10, 10 + HOST_BYTES))
 _NOW_MS: Final = 1_700_000_000_000
 _TERMS: Final = Terms(Clock(_NOW_MS, _NOW_MS + 50, 100_000), 1 << 40, bytes(range(KEY_BYTES)), "broker-größe")
+_SECONDS: Final = range(_NOW_MS, _NOW_MS + 600_000, SLOT_MS)  # in which messages of these are due
 _ASKS: Final = (
     "TIMER_DELAY_SEC\x015\x02",
     "TIMER_DELAY_MS\x0120\x02",
@@ -33,8 +37,9 @@ _PEER: Final = bytes(range(40, 40 + HOST_BYTES))
 
 
 def send_agrees(library: Library) -> bool:
-    """Whether the library lays out sends of each kind, none left, as its twin does."""
-    twin, native = Kernel(_STORE_HOST, lambda: _TERMS), NativeKernel(library, _STORE_HOST, lambda: _TERMS)
+    """Whether the library lays out sends of each kind, none left, as its twin does, and they count in the same seconds."""
+    theirs_of, ours_of = (_TERMS._replace(slots=_slots()) for _ in range(2))
+    twin, native = Kernel(_STORE_HOST, lambda: theirs_of), NativeKernel(library, _STORE_HOST, lambda: ours_of)
     for kernel in (twin, native):
         kernel.topics_changed({_TOPIC: TopicConfig(_TOPIC, 4, 4, PERM_READ | PERM_WRITE)})
     sends = _sends()
@@ -46,7 +51,17 @@ def send_agrees(library: Library) -> bool:
         native.lay_out(found, data, _PEER, len(sends), ours)  # it asked by what messages wait
         if ours.position != len(data) or _results(wanted, theirs) != _results(found, ours):
             return False
+        if _counts(theirs_of) != _counts(ours_of):
+            return False
     return True
+
+
+def _slots() -> SlotLimit:
+    return SlotLimit(lambda: 1 << 20, lambda: (0, 0), lambda _first, _count: (), Done, tuple)
+
+
+def _counts(terms: Terms) -> list[int]:
+    return [terms.slots.count(slot_ms) for slot_ms in _SECONDS] if terms.slots is not None else []
 
 
 def _run(seals: bool) -> Run:

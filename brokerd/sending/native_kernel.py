@@ -4,6 +4,9 @@ One call of the library lays out as many frames as it can. It knows topics by a 
 guesses the next offset of each queue from its last call; the run knows better (`next_offsets`), so what a call took is compared
 with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one owner in both modes.
 
+Where there is a limit to how many messages wait for one second, those that a call took are counted before any of it counts; when
+one has no room, the call is made again for the frames before it.
+
 Where the library stops at a frame, the twin takes that one and some behind it: nothing costs more than in Python alone but the
 attempt. Requests that were decoded before are the twin's, too.
 """
@@ -24,6 +27,7 @@ from brokerd.sending.timed import AskTerms, no_terms
 from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
 from brokerd.store.run import Run
 from brokerd.timers.handles import KEY_BYTES
+from brokerd.timers.slots import SlotLimit
 from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms
 from remoting import frame
 from remoting.frame import Command
@@ -36,6 +40,7 @@ _ANSWERS_BYTES: Final = 1 << 18
 _SCRATCH_BYTES: Final = 1 << 16
 _UNITS: Final = 4096
 _FRAMES: Final = 1024
+_MOMENTS: Final = 4096
 
 # The structs of send.c
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
@@ -43,12 +48,20 @@ _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
 _UNIT: Final = struct.Struct("=iiqqqqq")
 _REQUEST: Final = struct.Struct(f"=8q{HOST_BYTES}s")
-_RESULTS: Final = struct.Struct("=10q")
+_MOMENT_NUMBERS: Final = (
+    3  # when a message is due, the code of its entry, and how many frames the call took before its own
+)
+_RESULTS: Final = struct.Struct("=11q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
 _TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQ")
 _STATE: Final = struct.Struct("=q")
 _UNASKED, _KNOWN, _NONE = 0, 1, 2
+
+_TIMERS: Final = (TIMER_TOPIC, 0)
+
+
+_AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "moments")
 
 
 class _Areas(ctypes.Structure):
@@ -57,11 +70,8 @@ class _Areas(ctypes.Structure):
             (name, ctypes.c_int64 if name in ("target_count", "timer_slot") else ctypes.c_void_p)
             for name in ("targets", "target_count", "slots", "timer_slot", "terms")
         ),
-        *((name, ctypes.c_void_p) for name in ("records", "answers", "scratch", "units", "opaques", "touched")),
-        *(
-            (f"{name}_room", ctypes.c_int64)
-            for name in ("records", "answers", "scratch", "units", "opaques", "touched")
-        ),
+        *((name, ctypes.c_void_p) for name in _AREAS),
+        *((f"{name}_room", ctypes.c_int64) for name in _AREAS),
         ("max_frame_bytes", ctypes.c_int64),
         ("store_host", ctypes.c_uint8 * HOST_BYTES),
     )
@@ -79,7 +89,7 @@ class _Topics:
             packed += _TARGET.pack(name.encode(), len(name), queues[name], len(self.keys))
             self.keys += [(name, queue_id) for queue_id in range(queues[name])]
         self.names.append(TIMER_TOPIC)
-        self.keys.append((TIMER_TOPIC, 0))
+        self.keys.append(_TIMERS)
         self.targets = array("b", bytes(packed) or b"\0")
         self.slots = array("q", bytes(8 * _SLOT_NUMBERS * len(self.keys)))
 
@@ -109,7 +119,9 @@ class NativeKernel:
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
         self._units_view = memoryview(self._units)
         self._opaques, self._touched = array("q", bytes(8 * _FRAMES)), array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
+        self._moments = array("q", bytes(8 * _MOMENT_NUMBERS * _MOMENTS))
         self._terms = bytearray(_TERMS_OF.size)
+        self._slots: SlotLimit | None = None  # of these terms
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
         self._request_at, self._results_at = _address(self._request), _address(self._results)
         self._areas = _Areas(
@@ -120,12 +132,14 @@ class NativeKernel:
             units=_address(self._units),
             opaques=_address(self._opaques),
             touched=_address(self._touched),
+            moments=_address(self._moments),
             records_room=_RECORDS_BYTES,
             answers_room=_ANSWERS_BYTES,
             scratch_room=_SCRATCH_BYTES,
             units_room=_UNITS,
             opaques_room=_FRAMES,
             touched_room=_FRAMES,
+            moments_room=_MOMENTS,
             max_frame_bytes=max_frame_bytes,
         )
         if len(store_host) == HOST_BYTES:
@@ -182,6 +196,7 @@ class NativeKernel:
 
         `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes.
         """
+        is_full = False
         if self._are_topics_new:
             self._topics = _Topics(self._queues)
             self._hand_over()
@@ -194,11 +209,18 @@ class NativeKernel:
                 peer,
             )
             self._send(self._areas_at, self._request_at, self._results_at, buffer)
-            (position, end_offset, frames, stop, records, answers, units, messages, opaques, touched) = _RESULTS.unpack(
-                self._results
+            (position, end_offset, frames, stop, records, answers, units, messages, opaques, touched, moments) = (
+                _RESULTS.unpack(self._results)
             )
-            if self._has_guessed(run.next_offsets, touched):
+            if not self._has_guessed(run.next_offsets, touched):
+                self._guess(run.next_offsets, touched)
+                continue
+            most = self._frames_with_room(run.next_offsets, frames, moments)
+            if most == frames:
                 break
+            is_full = True
+            self._guess(run.next_offsets, touched)
+        self._take_numbers(run.next_offsets, touched)
         if frames:
             run.records.append(bytes(self._records_view[:records]))
             self._add_entries(run, units)
@@ -208,15 +230,18 @@ class NativeKernel:
         if opaques:
             taken.answers.append(bytes(self._answers_view[:answers]))
             taken.opaques += self._opaques[:opaques]
-        if stop == _TERMS:
+        if is_full:
+            stop = _LEFT
+        elif stop == _TERMS:
             self._set_terms(self._ask_terms())
             stop = _ROOM
         return frames, stop
 
     def _set_terms(self, terms: Terms | None) -> None:
-        if terms is None or terms.slots is not None:  # the twin counts
+        if terms is None:
             _STATE.pack_into(self._terms, 0, _NONE)
         else:
+            self._slots = terms.slots
             name = terms.broker_name.encode()
             now_ms, least_due_ms, window_ms, _ = terms.clock  # it is one time alone
             _TERMS_OF.pack_into(
@@ -229,21 +254,35 @@ class NativeKernel:
             )
 
     def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
-        """Whether the call took the right numbers for so many queues; then they are taken in the run, else guesses are set."""
-        pairs, slots, keys = self._touched, self._topics.slots, self._topics.keys
-        places = range(0, count * _TOUCHED_NUMBERS, _TOUCHED_NUMBERS)
-        for at in places:
-            if next_offsets[keys[pairs[at]]] != pairs[at + 1]:
-                break
-        else:
-            for at in places:
-                slot = pairs[at]
-                next_offsets[keys[slot]] = slots[slot * _SLOT_NUMBERS]
-            return True
-        for at in places:
-            slot = pairs[at]
+        """Whether the call took the right numbers for so many queues."""
+        slots, firsts = (
+            self._touched[each : count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS] for each in range(_TOUCHED_NUMBERS)
+        )
+        keys = self._topics.keys
+        return [next_offsets[keys[slot]] for slot in slots] == firsts.tolist()
+
+    def _take_numbers(self, next_offsets: TakenOffsets, count: int) -> None:
+        """What the call took of so many queues is taken in the run."""
+        slots, keys = self._topics.slots, self._topics.keys
+        for slot in self._touched[: count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]:
+            next_offsets[keys[slot]] = slots[slot * _SLOT_NUMBERS]
+
+    def _guess(self, next_offsets: TakenOffsets, count: int) -> None:
+        """So many queues have numbers as if the call had not been."""
+        slots, keys = self._topics.slots, self._topics.keys
+        for slot in self._touched[: count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]:
             slots[slot * _SLOT_NUMBERS] = next_offsets[keys[slot]]
-        return False
+
+    def _frames_with_room(self, next_offsets: TakenOffsets, frames: int, moments: int) -> int:
+        """How many of the call's frames come before the first with a message that has no room in its second. Those that wait
+        count from now on."""
+        if self._slots is None or not moments:
+            return frames
+        due_ms, codes, frame_of = (
+            self._moments[each : moments * _MOMENT_NUMBERS : _MOMENT_NUMBERS] for each in range(_MOMENT_NUMBERS)
+        )
+        taken = self._slots.take_all(next_offsets[_TIMERS], due_ms, codes)
+        return frames if taken == moments else frame_of[taken]
 
     def _add_entries(self, run: Run, count: int) -> None:
         names, now_ms, add = self._topics.names, run.timestamp_ms, run.entries.append

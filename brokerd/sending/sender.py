@@ -17,7 +17,7 @@ from brokerd.delay.levels import Delays
 from brokerd.delay.rules import check_times, schedule
 from brokerd.metadata.configs import TopicConfig
 from brokerd.sending.acknowledging import Acknowledger
-from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, TOO_MANY_DUE, Counters, refusal_reason
+from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, TOO_MANY_DUE, TOO_MANY_WAITING, Counters, refusal_reason
 from brokerd.sending.outcomes import ROLE_CHANGED, SendOutcome
 from brokerd.sending.rules import prepare, waits_for_store
 from brokerd.store.draft import Draft
@@ -25,7 +25,7 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.transactions.records import HALF_TOPIC
 from remoting import codes
-from remoting.errors import FlowControl, LogboomError, RequestError, as_request_error
+from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.names import TIMER_TOPIC
 
 log = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ class TimedMessages(Protocol):
         """The message as it waits, when it asks for a later moment; any other draft as it is. Raises RequestError."""
 
     def check_room(self, draft: Draft, laid_out: int) -> None:
-        """Raises RequestError when too many are due at the same time as a draft that waits; `laid_out` others are appended before
-        it."""
+        """Raises RequestError when too many are due at the same time as a draft that waits, or that is not known yet; `laid_out`
+        others are appended before it."""
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:
         """What recalls a stored message; "" when nothing does."""
@@ -145,7 +145,8 @@ class MessageSender:
                 ready.append((len(outcomes), stored))
                 outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))
             except RequestError as refusal:
-                self._counters.refused[TOO_MANY_DUE if isinstance(refusal, FlowControl) else RULE] += 1
+                reason = refusal_reason(refusal)
+                self._counters.refused[reason if reason in (TOO_MANY_DUE, TOO_MANY_WAITING) else RULE] += 1
                 outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=as_request_error(refusal)))
         return outcomes, ready
 

@@ -26,6 +26,11 @@ _NO_HANDLE: Final = (
     "this is no recall handle of this broker group: pass the one that the answer to the send had, as it was"
 )
 
+_STILL_COUNTED: Final = (
+    "the timers that wait are still being counted, for the limit of each second (setting timers.max_per_slot of the broker); "
+    "send this again in a moment"
+)
+
 
 class Limits(Protocol):
     """What clients may ask for: settings, as they are now."""
@@ -71,12 +76,15 @@ class TimedMessages:
         timers, key = self._timers, self._timers.drawn_key
         if key is None or not timers.is_settled or len(self._broker_name.encode()) > MAX_BROKER_NAME_BYTES:
             return None
+        slots = timers.slot_limit()
+        if slots is not None and slots.is_behind:
+            return None
         clock = rules.Clock(timers.now_ms(), timers.least_due_ms, timers.window_ms)
-        return Terms(clock, self.max_ahead_ms, key, self._broker_name, timers.slot_limit())
+        return Terms(clock, self.max_ahead_ms, key, self._broker_name, slots)
 
     def check_room(self, draft: Draft, laid_out: int) -> None:
-        """Raises FlowControl when too many timers are due in the second of a draft that waits; `laid_out` others are appended
-        before it in this turn of the loop."""
+        """Raises FlowControl when too many timers are due in the second of a draft that waits, and RequestError with SYSTEM_BUSY
+        while that is not known; `laid_out` others are appended before it in this turn of the loop."""
         slots = self._timers.slot_limit()
         if slots is None:
             return
@@ -84,6 +92,8 @@ class TimedMessages:
         due_ms = number_of(properties, DUE_MS)
         if due_ms is None or DELETE_KEY in properties or properties[REAL_TOPIC].startswith(RETRY_PREFIX):
             return
+        if slots.is_behind:
+            raise RequestError(codes.SYSTEM_BUSY, _STILL_COUNTED)
         if not slots.take(self._next_place() + laid_out, Wait(due_ms, number_of(properties, LEG_MS))):
             raise FlowControl(rules.too_many_due(due_ms, slots.most()))
 

@@ -66,7 +66,8 @@ class TimerCounting:
     @property
     def uncounted(self) -> int:
         """Entries that it has not come to."""
-        return max(0, self._log.queue_range(TIMER_TOPIC, 0)[1] - self._applied)
+        low, high = self._log.queue_range(TIMER_TOPIC, 0)
+        return max(0, high - max(low, self._applied))
 
     def truncated(self) -> None:
         """The log was cut."""

@@ -61,7 +61,8 @@ class Timers(Protocol):
         """
 
     def slot_limit(self) -> SlotLimit | None:
-        """What counts the timers of each second and says whether there is room for one more; None without a limit."""
+        """What counts the timers of each second and says whether there is room for one more; None without a limit. Nothing is
+        taken while it `is_behind`."""
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         """Whether the timer that waited first at that queue offset still waits, and was not recalled. On the master."""

@@ -1,13 +1,15 @@
 """Far timers by the timer topic's queue itself: its entries are read where it is known that one may be due then (pure).
 
 For each 4096 entries it keeps when the first and the last of them are due, 16 bytes. What is asked for is looked up in slices, a
-few thousand entries in a turn of the loop; nothing else is kept, nothing is written. It is simple and always right, and
-what the files are held against; with millions of timers the files are faster.
+few thousand entries in a turn of the loop; nothing is written. A look finds more than was asked for, and keeps it for the
+questions that follow: else each few thousand of a million that are due together cost a look at all of them. It is simple and
+always right, and what the files are held against; with millions of timers the files are faster.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,21 +18,42 @@ from brokerd.store.unit import Unit
 from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, encode_code, key_of
 from brokerd.timers.done import Done
 from brokerd.timers.far import Found
+from brokerd.timers.near import Near
 
 CHUNK: Final = 4096
 CHUNKS_IN_A_TURN: Final = 2
+KEPT: Final = 1 << 17  # entries that are found at once: twice as many for a moment, 8 bytes each
 
 _NOTHING: Final = MAX_DUE_MS + 1
+_LAST_OFFSET: Final = 1 << 62
+_PASSED_AT_ONCE: Final = 4096
 
 
 @dataclass(slots=True)
 class _Search:
-    """What is looked for, and what is found of it below the offset `at`."""
+    """Entries behind `after`, up to `end`: all that lie below the offset `at`."""
 
-    wanted: tuple[Key, int, int]
-    at: int
-    until_ms: int
-    found: list[tuple[int, int, int]] = field(default_factory=list)  # due time, queue offset, code
+    after: Key
+    end: Key
+    most: int
+    at: int = 0
+    found: Near = field(default_factory=Near)
+
+    def add(self, entries: Sequence[Found]) -> None:
+        """More of them."""
+        for code, offset in entries:
+            self.found.add(code, offset)
+        if self.found.count > 2 * self.most:
+            self.end = self.found.shrink(self.most)
+
+    def go_on(self, after: Key) -> None:
+        """Nobody asks for what is not behind that key any more."""
+        while first := self.found.first(after.due_ms + 1, _PASSED_AT_ONCE):
+            passed = bisect_right(first, after, key=_key)
+            self.found.drop(passed)
+            if passed < len(first):
+                break
+        self.after = after
 
 
 class QueueFar:
@@ -57,14 +80,18 @@ class QueueFar:
         if self._scanned < self._queue_range()[1]:
             self.step()
             return None
-        wanted = after, until_ms, limit
+        end = Key(until_ms - 1, _LAST_OFFSET)
         search = self._search
-        if search is None or search.wanted != wanted:
-            search = self._search = _Search(wanted, 0, until_ms)
+        if search is None or after < search.after:
+            search = self._search = _Search(after, end, max(limit, KEPT))
         if not self._look(search):
             return None
-        self._search = None
-        return [(code, offset) for _, offset, code in sorted(search.found)[:limit]]
+        search.go_on(after)
+        found = search.found.first(until_ms, limit)
+        if len(found) < limit and search.end < end:
+            self._search = _Search(after, end, max(limit, KEPT))
+            return None
+        return found
 
     def held_queue_offset(self, done: Done) -> int:
         held = max(self._held, self._queue_range()[0])
@@ -144,23 +171,26 @@ class QueueFar:
 
     def _look(self, search: _Search) -> bool:
         """Go on in the chunks that can hold some of it; whether all were looked at."""
-        after, _, limit = search.wanted
         at = max(search.at, self._queue_range()[0])
         left = CHUNKS_IN_A_TURN
         while at < self._scanned and left:
             chunk = at // CHUNK
             stop = min((chunk + 1) * CHUNK, self._scanned)
-            if self._last[chunk] >= after.due_ms and self._first[chunk] < search.until_ms:
+            after, end = search.after, search.end
+            if (self._last[chunk], stop - 1) > after and self._first[chunk] <= end.due_ms:
                 left -= 1
-                least, most = encode_code(after.due_ms, 0), encode_code(search.until_ms, 0)
-                search.found += [
-                    (due_of(code), offset, code)
-                    for offset, (_, _, code) in enumerate(self._read(at, stop), at)
-                    if least <= code < most and key_of(code, offset) > after
-                ]
-                if len(search.found) > 2 * limit + CHUNK:
-                    search.found = sorted(search.found)[:limit]
-                    search.until_ms = search.found[-1][0] + 1
+                least, most = encode_code(after.due_ms, 0), encode_code(end.due_ms + 1, 0)
+                search.add(
+                    [
+                        (code, offset)
+                        for offset, (_, _, code) in enumerate(self._read(at, stop), at)
+                        if least <= code < most and after < key_of(code, offset) <= end
+                    ]
+                )
             at = stop
         search.at = at
         return at >= self._scanned
+
+
+def _key(found: Found) -> Key:
+    return key_of(*found)

@@ -120,6 +120,7 @@ class TimerService:
             partial(record_log.queue_range, TIMER_TOPIC, 0),
             partial(record_log.read_units, TIMER_TOPIC, 0),
             lambda: self.table.done,
+            lambda: [code for _, _, code in record_log.undispatched_units(TIMER_TOPIC)],
         )
         self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
@@ -219,6 +220,7 @@ class TimerService:
         self._journal.truncated(end_offset)
         self._far.truncated(self._log.queue_range(TIMER_TOPIC, 0)[1])
         self._delivery.truncated()
+        self._slots.begin()
         self.counting.truncated()
 
     def rolled(self) -> None:
@@ -227,6 +229,7 @@ class TimerService:
 
     def rebuild(self) -> None:
         self._journal.rebuild()
+        self._slots.begin()
         self._scan()
 
     def catch_up(self) -> None:
@@ -237,7 +240,7 @@ class TimerService:
         self._is_leading = True
         witnesses, wall_ms = self._around.witnesses, self._around.wall_ms()
         self._clock.begin(wall_ms, self._steady_ms(), witnesses.others_ms(), witnesses.stored_ms())
-        self._slots.begin()
+        self._slots.lead()
         self._journal.maintain_when_settled()
         if self._takeover is None:
             self._delivery.begin()
@@ -247,7 +250,6 @@ class TimerService:
     def step_down(self) -> None:
         self._is_leading = False
         self.clock_doubt = ""
-        self._slots.begin()
         if self._takeover is not None:
             self._takeover.stop()
         self._delivery.end()

@@ -3,6 +3,9 @@
 All of its timers are in the log, also those that came long ago. Its own files say which did (`files.original`), and the first
 master puts that into the log as records of ours: the cursor goes to where RocketMQ was, what it had not even put into a slot is
 announced to be delivered, and of what it appended again on its way only the later record counts.
+
+Its clock may have been behind ours. Then it was sent timers that are due before what we had delivered; in front of these stands a
+fence (`set_back.py`), and they come when they are due.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.store.put_status import PutStatus
 from brokerd.store.unit import BLANK_SIZE, Unit
 from brokerd.timers.batch import MAX_RECALLED
-from brokerd.timers.codes import MESSAGE, RECALL, Key, due_by, due_of, kind_of
-from brokerd.timers.cursor import BEGIN, Begin, TimerTable, recalled
-from brokerd.timers.done import Done, Fence
+from brokerd.timers.codes import MESSAGE, RECALL, START, Key, due_by, due_of, kind_of
+from brokerd.timers.cursor import BEGIN, Begin, TimerTable, recalled, set_back
+from brokerd.timers.done import MAX_FENCES, Done, Fence
 from brokerd.timers.files.original import LeftNote, LeftTimers
 from remoting.errors import LogboomError
 from remoting.names import TIMER_TOPIC
@@ -44,9 +47,12 @@ class Survey:
         first: int,
         is_unfinished_leg: Callable[[int, int], bool],
         fences: tuple[Fence, ...] = (),
+        cursor: Key = START,
+        own_end: int = 0,
     ) -> None:
         """`is_unfinished_leg` looks at the record of that offset and size: whether it is due later than its entry says. What is
-        within the fences we delivered before RocketMQ came."""
+        within the fences, or up to the cursor and in the log below `own_end`, we delivered before RocketMQ came; it was then
+        that the cursor moved last."""
         self._left = left
         self._fenced = Done(fences=fences)
         self._rolled = frozenset(left.rolled)
@@ -55,16 +61,24 @@ class Survey:
         self._passed = first
         self._late: list[Key] = []
         self.superseded: list[tuple[int, int]] = []  # place and due time
+        self._cursor, self._own_end = cursor, own_end
+        self.theirs: int | None = None  # the offset of the first entry that may be RocketMQ's
+        self.hides = False  # whether one of these waits before the cursor
 
     def take(self, units: Sequence[Unit]) -> None:
         """The next entries."""
         left = self._left
         for offset, (physical_offset, size, code) in enumerate(units, self.next):
             due_ms, is_rolled = due_of(code), physical_offset in self._rolled
-            if self._fenced.has(Key(due_ms, offset)):
+            if self.theirs is None and physical_offset >= self._own_end:
+                self.theirs = offset
+            key = Key(due_ms, offset)
+            is_passed = due_ms > left.read_ms and key <= self._cursor
+            if self._fenced.has(key) or (is_passed and self.theirs is None):
                 self._passed += 1
                 continue
             if due_ms > left.read_ms:
+                self.hides |= is_passed
                 if is_rolled and kind_of(code) == MESSAGE:
                     self.superseded.append((offset, due_ms))
                 continue
@@ -82,10 +96,14 @@ class Survey:
             return None
         return self._left._replace(read_ms=sorted(self._late)[MOST_LATE].due_ms - 1)
 
+    @property
+    def to(self) -> Key:
+        """Where the cursor belongs."""
+        return Key(self._left.read_ms, self.next)
+
     def begin(self, taken_before: int) -> Begin:
         """How the cursor moves, and what is announced."""
-        to = Key(self._left.read_ms, self.next)
-        return Begin(to, max(0, self._passed - taken_before), [key.offset for key in sorted(self._late)])
+        return Begin(self.to, max(0, self._passed - taken_before), [key.offset for key in sorted(self._late)])
 
 
 class TimerTakeover:
@@ -119,8 +137,8 @@ class TimerTakeover:
         self._life += 1
 
     def _survey(self, left: LeftTimers) -> Survey:
-        first, fences = self._log.queue_range(TIMER_TOPIC, 0)[0], self._table.done.fences
-        return Survey(left, first, self._is_unfinished_leg, fences)
+        first, (cursor, fences) = self._log.queue_range(TIMER_TOPIC, 0)[0], self._table.done
+        return Survey(left, first, self._is_unfinished_leg, fences, cursor, self._table.last_end)
 
     def _look_on(self, life: int, survey: Survey, then: Callable[[], None]) -> None:
         if life != self._life:
@@ -144,6 +162,7 @@ class TimerTakeover:
             log.error("of %d timers that RocketMQ appended again some come twice", len(survey.superseded))
         rows = [recalled(*each) for each in survey.superseded[:MAX_RECALLED]]
         try:
+            self._set_back(survey)
             for first in range(0, len(rows), _RECORDS):
                 self._journal.append_all(rows[first : first + _RECORDS])
             begin = survey.begin(self._table.taken)
@@ -158,6 +177,15 @@ class TimerTakeover:
         )
         self._journal.when_acknowledged(end_offset, self._finished)
         then()
+
+    def _set_back(self, survey: Survey) -> None:
+        """Have what waits before the cursor found. Raises LogboomError."""
+        if not survey.hides or survey.theirs is None or self._table.cursor <= survey.to:
+            return
+        if len(self._table.done.fences) >= MAX_FENCES:
+            log.error("timers that RocketMQ was sent for a time before %d are lost", self._table.cursor.due_ms)
+            return
+        self._journal.append(*set_back(survey.to, survey.theirs))
 
     def _finished(self, status: PutStatus) -> None:
         if status is PutStatus.PUT_OK:

@@ -5,7 +5,8 @@ messages.
 
 In this process, on a store on disk, without sockets and without waiting for the disk: what a broker computes, from the entries of
 the due timers, or from frames that were received, to the consume queues. Timers are delivered as they are, and with each message
-decoded, as those are that are not ordinary.
+decoded, as those are that are not ordinary. Messages are sent for one second, and for any of an hour, without a limit of each
+second and with one that they do not reach.
 """
 
 from __future__ import annotations
@@ -58,6 +59,12 @@ _AHEAD_MS: Final = 30_000
 _LATER_MS: Final = 3_600_000  # of what is sent for later
 _READ_AT_ONCE: Final = 32  # frames that one read event has
 _STORED_AT_ONCE: Final = 1000
+_RATIOS: Final = (
+    ("as they are", "sent"),
+    ("sent for later", "sent"),
+    ("sent for later with a limit", "sent for later"),
+    ("sent for any second with a limit", "sent for any second"),
+)
 
 
 class _Metadata:
@@ -83,17 +90,24 @@ class _AtOnce:
 
 def run(messages: int = MESSAGES, pairs: int = 3) -> list[Row]:
     tuning.settle()
-    found: dict[str, list[float]] = {"decoded": [], "as they are": [], "sent": [], "sent for later": []}
+    measured: dict[str, Callable[[], float]] = {
+        "decoded": partial(_delivered_us, messages, decodes=True),
+        "as they are": partial(_delivered_us, messages, decodes=False),
+        "sent": partial(_sent_us, messages),
+        "sent for later": partial(_sent_us, messages, spread_ms=1),
+        "sent for later with a limit": partial(_sent_us, messages, spread_ms=1, most=messages),
+        "sent for any second": partial(_sent_us, messages, spread_ms=_LATER_MS),
+        "sent for any second with a limit": partial(_sent_us, messages, spread_ms=_LATER_MS, most=messages),
+    }
+    found: dict[str, list[float]] = {name: [] for name in measured}
     for _ in range(pairs):
-        found["decoded"].append(_delivered_us(messages, decodes=True))
-        found["as they are"].append(_delivered_us(messages, decodes=False))
-        found["sent"].append(_sent_us(messages))
-        found["sent for later"].append(_sent_us(messages, DELIVER_MS))
+        for name, measure in measured.items():
+            found[name].append(measure())
     medians = {name: statistics.median(each) for name, each in found.items()}
     rows = [Row(f"{messages:,} messages {name}: CPU time of each", f"{us:.1f} us") for name, us in medians.items()]
-    for name in ("as they are", "sent for later"):
-        ratio = statistics.median(ours / sent for ours, sent in zip(found[name], found["sent"], strict=True))
-        rows.append(Row(f"{name} / sent, neither with sockets", f"{ratio:.2f}"))
+    for name, other in _RATIOS:
+        ratio = statistics.median(ours / theirs for ours, theirs in zip(found[name], found[other], strict=True))
+        rows.append(Row(f"{name} / {other}, neither with sockets", f"{ratio:.2f}"))
     for row in rows:
         print(f"{row.name}: {row.figure}  {row.goal}", flush=True)
     return rows
@@ -111,12 +125,12 @@ def _store(turns: Turns) -> Iterator[MessageStore]:
         store.abandon()
 
 
-def _service(store: MessageStore, turns: Turns) -> TimerService:
+def _service(store: MessageStore, turns: Turns, most: int = 0) -> TimerService:
     log = StoreRecordLog(store, cast(Appends, _AtOnce()), turns.wall_ms, _HOST, Statistics())
     far = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
     metadata = cast(Any, _Metadata())
     surroundings = Surroundings(
-        metadata, turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40, TimersInLog()
+        metadata, turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40, TimersInLog(), lambda: most
     )
     return TimerService(log, far, surroundings, TimerSettings())
 
@@ -158,11 +172,12 @@ def _delivered_us(messages: int, *, decodes: bool) -> float:
         return 1e6 * took_s / messages
 
 
-def _sent_us(messages: int, ask: str = "") -> float:
-    """From frames, which ask for a moment of their own with that property, to the queues, and to what knows of timers there."""
+def _sent_us(messages: int, spread_ms: int = 0, most: int = 0) -> float:
+    """From frames, which ask to be delivered at times that are so far apart, or for nothing, to the queues, and to what knows of
+    timers there."""
     turns = Turns()
     with _store(turns) as store:
-        service = _service(store, turns)
+        service = _service(store, turns, most)
         service.rebuild()
         service.catch_up()
         service.lead()
@@ -173,9 +188,14 @@ def _sent_us(messages: int, ask: str = "") -> float:
         timed = TimedMessages(service, lambda: limits, "broker-a", partial(store.queue_offsets.next, TIMER_TOPIC, 0))
         kernel = NativeKernel(load(), _HOST, timed.terms)
         kernel.topics_changed({_TOPIC: _Metadata().topic(_TOPIC)})
-        more = {ask: str({DELIVER_MS: turns.wall_ms() + _LATER_MS}.get(ask, _LATER_MS))} if ask else {}
+        rng = random.Random(1)
+
+        def asks() -> dict[str, str]:
+            due_ms = turns.wall_ms() + _LATER_MS + rng.randrange(spread_ms or 1)
+            return {DELIVER_MS: str(due_ms)} if spread_ms else {}
+
         reads = [
-            b"".join(_frame(n, more) for n in range(first, min(messages, first + _READ_AT_ONCE)))
+            b"".join(_frame(n, asks()) for n in range(first, min(messages, first + _READ_AT_ONCE)))
             for first in range(0, messages, _READ_AT_ONCE)
         ]
         _dispatch(store)
@@ -192,7 +212,7 @@ def _sent_us(messages: int, ask: str = "") -> float:
         _dispatch(store)
         took_s = time.process_time() - began_s
         plain = sum(store.max_offset(_TOPIC, queue) for queue in range(_QUEUES))
-        assert (store.max_offset(TIMER_TOPIC, 0), plain) == ((messages, 0) if ask else (0, messages))
+        assert (store.max_offset(TIMER_TOPIC, 0), plain) == ((messages, 0) if spread_ms else (0, messages))
         return 1e6 * took_s / messages
 
 

@@ -42,18 +42,20 @@ brings what the client answers, and `$stream_closed` that nobody listens there a
 in the queues here, and whether anything from before it is `left`; without a group only the latter. OPEN_GATE (12031) lets ordered
 groups wait no more for what of `topic` lies in the broker group `brokerName`.
 
-**Messages for a moment.** A send with `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` or `TIMER_DELIVER_MS` (the first that is there counts;
-a delay level beats them), or with `delivery_timestamp` over gRPC, is delivered then, and one whose moment has passed at once. The
-setting `timers.max_ahead_s` bounds how far ahead that may be, and `timers.max_per_slot`, where it is set, how many may be due
-in one second: a send for a full one is answered SYSTEM_ERROR (1), as the original does, over gRPC TOO_MANY_REQUESTS. The
-answer has a `recallHandle`, which RECALL_MESSAGE (370) and gRPC's `RecallMessage` take until the message is delivered; a
-handle that was altered, one of another broker group, and a second recall are refused (604, BAD_REQUEST). Messages of a batch
-may each have a moment, the batch has none. GET_TIMER_METRICS (61) counts what waits for each topic. FIND_TIMERS (12040) lists
-what waits for `topic` (any without) and is due in [`fromMs`, `toMs`), `count` in an answer, in the order in which the broker
-comes to them; it looks at a bounded number of timers, and `next` of its answer is the `after` of the request that goes on,
-also when nothing was found so far. With `key` it lists all records of messages with that key or id instead. RECALL_TIMERS
-(12041) takes back what its body names (`timers`: topic, unique_key, place, due_ms, as they were listed), for whom `by` names,
-and says of each what became of it.
+**Messages for a moment.** A send with `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` or `TIMER_DELIVER_MS` (the first that is there
+counts; a delay level beats them), or with `delivery_timestamp` over gRPC, is delivered then, and one whose moment has passed
+at once. The setting `timers.max_ahead_s` bounds how far ahead that may be, and `timers.max_per_slot`, where it is set, how
+many may be due in one second: a send for a full one is answered FLOW_CONTROL (215), over gRPC TOO_MANY_REQUESTS. The original
+answers SYSTEM_ERROR (1), with which its producers try again at once, for the second that is still full; with 215 they do not.
+Just after a start of a broker with many timers it is SYSTEM_BUSY (2) instead, until what waits is counted. The answer has a
+`recallHandle`, which RECALL_MESSAGE (370) and gRPC's `RecallMessage` take until the message is delivered; a handle that was
+altered, one of another broker group, and a second recall are refused (604, BAD_REQUEST). Messages of a batch may each have a
+moment, the batch has none. GET_TIMER_METRICS (61) counts what waits for each topic; while entries are still being counted, as
+after a start, the remark says how many. FIND_TIMERS (12040) lists what waits for `topic` (any without) and is due in
+[`fromMs`, `toMs`), `count` in an answer, in the order in which the broker comes to them; it looks at a bounded number of
+timers, and `next` of its answer is the `after` of the request that goes on, also when nothing was found so far. With `key` it
+lists all records of messages with that key or id instead. RECALL_TIMERS (12041) takes back what its body names (`timers`:
+topic, unique_key, place, due_ms, as they were listed), for whom `by` names, and says of each what became of it.
 
 **gRPC** is another port: every method of `apache.rocketmq.v2.MessagingService`, on every broker, where a replica has the master
 answer what only that can. A recall of what another broker group holds is passed on to that group. What is of lite topics is

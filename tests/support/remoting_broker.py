@@ -270,7 +270,7 @@ class RemotingBroker(PopBroker):
                 timed_messages(self.timers),
                 self.metadata.topic,
                 lambda: TimerProgress(self.turns.wall_ms(), 9, 7),
-                self.timer_service.counting.counts,
+                self.timer_service.counting,
                 version,
                 self.turns.wall_ms,
             ),

@@ -12,7 +12,7 @@ from brokerd.metadata.service import DataVersion
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode
 from brokerd.timers.clients import TimedMessages
-from brokerd.timers.counts import WaitingCounts
+from brokerd.timers.counting import TimerCounting
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.frame import Command
@@ -34,12 +34,12 @@ class TimerProgress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecallProcessor:
-    """The handlers. `topic(name)` looks one up; `progress()` says where the timers stand now, `counts` how many wait."""
+    """The handlers. `topic(name)` looks one up; `progress()` says where the timers stand now, `counting` how many wait."""
 
     timed: TimedMessages
     topic: Callable[[str], TopicConfig | None]
     progress: Callable[[], TimerProgress]
-    counts: WaitingCounts
+    counting: TimerCounting
     data_version: Callable[[], DataVersion]
     wall_ms: Callable[[], int]
 
@@ -73,10 +73,11 @@ class RecallProcessor:
 
     def metrics(self, connection: RemotingConnection, request: Command) -> None:
         """Code 61: how many wait for each topic. Those of topics that are not counted one by one stand under the timer topic's
-        name."""
-        now_ms, counts = self.wall_ms(), self.counts
+        name. The body cannot say that some are not counted yet, so the remark does."""
+        now_ms, counts, uncounted = self.wall_ms(), self.counting.counts, self.counting.uncounted
         counted = {
             topic or TIMER_TOPIC: {"count": counts.of_topic(topic), "timeStamp": now_ms} for topic in counts.topics()
         }
         table = {"dataVersion": self.data_version().as_json(), "timingCount": counted}
-        connection.respond(request, body=encode(table))
+        remark = f"{uncounted} entries of {TIMER_TOPIC} are still being counted" if uncounted else None
+        connection.respond(request, body=encode(table), remark=remark)

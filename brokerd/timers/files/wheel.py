@@ -30,6 +30,7 @@ _WORDS: Final = SLOT_BYTES // 8  # 8-byte words of a slot
 _RUN_SLOTS: Final = 1 << 12  # slots that are looked at together, if there ever was one
 _RUN_BYTES: Final = _RUN_SLOTS * SLOT_BYTES
 _NOTHING: Final = bytes(_RUN_BYTES)
+_NEVER: Final = 1 << 62
 
 
 class TimerWheel:
@@ -44,6 +45,7 @@ class TimerWheel:
         self._image = memoryview(mmap.mmap(-1, self._shape.slots * SLOT_BYTES))
         self._words = self._image.cast("q")
         self._runs: set[int] = set()  # numbers of those that may have records: in all others there never was one
+        self._first, self._last = _NEVER, 0  # times of the earliest and the latest slot that ever had one (/ SLOT_MS)
         self._dirty: set[int] = set()
         self._in_flight: set[int] = set()  # of a write that is not known to be on disk
 
@@ -65,13 +67,16 @@ class TimerWheel:
         if slot.last == NO_POSITION:
             self._image[at : at + SLOT_BYTES] = bytes(SLOT_BYTES)
         else:
-            SLOT.pack_into(self._image, at, slot_ms // SLOT_MS, *slot, 0)
+            time = slot_ms // SLOT_MS
+            SLOT.pack_into(self._image, at, time, *slot, 0)
+            self._span(time, time)
         self._dirty.add(at // _PAGE_BYTES)
 
     def slots_between(self, first_ms: int, last_ms: int) -> Iterator[int]:
         """The slots (ms) of these times, both included, that have records, in order of time."""
-        first, last, slots = max(1, first_ms // SLOT_MS), last_ms // SLOT_MS, self._shape.slots
-        if last - first >= slots:
+        slots = self._shape.slots
+        first, last = max(1, self._first, first_ms // SLOT_MS), min(self._last, last_ms // SLOT_MS)
+        if last - first >= slots:  # also of other rounds, so they are sorted: what waits is of one
             times = sorted(time for _, run in self._columns(0) for time in run if first <= time <= last)
             yield from (time * SLOT_MS for time in times)
             return
@@ -124,6 +129,10 @@ class TimerWheel:
             column.byteswap()
         return column
 
+    def _span(self, first: int, last: int) -> None:
+        """There are slots of these times."""
+        self._first, self._last = min(self._first, first), max(self._last, last)
+
     # -- the file ----------------------------------------------------------------------------------------------------------
 
     def load(self, disk: Disk) -> None:
@@ -139,6 +148,8 @@ class TimerWheel:
                 if not _NOTHING.startswith(part):
                     self._image[start : start + len(part)] = part
                     self._runs.add(run)
+        for _, times in self._columns(0):
+            self._span(min(filter(None, times), default=_NEVER), max(times))
 
     def begin_write(self) -> Sequence[tuple[int, bytes]]:
         """(position, bytes) of what is to be written; what an earlier write holds, which may never run, is in it, too."""

@@ -11,6 +11,8 @@ from brokerd.timers.handles import Recallable, encode_handle
 from brokerd.timers.interface import Recalled
 from remoting import codes
 from remoting.frame import Command
+from remoting.names import TIMER_TOPIC
+from tests.support.memory_log import draft
 from tests.support.remoting_broker import RemotingBroker, remoting_master
 
 TIMER = Recallable("t", "broker-a", 1_763_600_000_123, "K1", 5)
@@ -80,3 +82,12 @@ def test_metrics_count_what_waits_for_each_topic(broker: RemotingBroker) -> None
     assert counts == {"t": 2, "u": 1, "rmq_sys_wheel_timer": 1}
     assert {each["timeStamp"] for each in table["timingCount"].values()} == {broker.turns.wall_ms()}
     assert table["dataVersion"]["stateVersion"] == 1
+
+
+def test_metrics_say_that_some_are_not_counted_yet(broker: RemotingBroker) -> None:
+    assert broker.answer(codes.GET_TIMER_METRICS).remark is None
+    broker.log.append_placed([draft(TIMER_TOPIC, b"b", 0)] * 3)
+    broker.log.dispatch()
+    assert (broker.answer(codes.GET_TIMER_METRICS).remark or "").startswith("3 entries")
+    broker.timer_service.counting.take(broker.log.end_offset, 1 << 20)
+    assert broker.answer(codes.GET_TIMER_METRICS).remark is None

@@ -30,7 +30,7 @@ def test_a_status_field_is_what_protobuf_makes(code, text) -> None:
 
 def test_who_asks_for_too_much_is_told_so_by_either_protocol() -> None:
     refusal = FlowControl("full")
-    assert (refusal.code, refusal_of(refusal).code) == (codes.SYSTEM_ERROR, Code.TOO_MANY_REQUESTS)
+    assert (refusal.code, refusal_of(refusal).code) == (codes.FLOW_CONTROL, Code.TOO_MANY_REQUESTS)
 
 
 def test_long_texts_are_cut_at_a_character() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2s
 from typing import Any
@@ -13,9 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from brokerd.sending.counters import TOO_MANY_DUE
+from brokerd.sending.boundary import Taken
+from brokerd.sending.counters import TOO_MANY_DUE, TOO_MANY_WAITING
+from brokerd.sending.kernel import Kernel
+from brokerd.sending.native_kernel import NativeKernel
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
+from brokerd.store.run import Run
 from brokerd.timers.done import Done
 from brokerd.timers.handles import decode_handle
 from brokerd.timers.slots import SlotLimit
@@ -76,9 +80,11 @@ def units_of(broker: Broker) -> dict[tuple[str, int], Any]:
     return {key: queue.read(0, 1000) for key, queue in sorted(broker.store.queues.table.items())}
 
 
-def check_same(requests: Sequence[Command], **timers: Any) -> tuple[Broker, list[Command], list[str]]:
+def check_same(
+    requests: Sequence[Command], make: Callable[[], Broker] = lambda: Broker(1 << 20), **timers: Any
+) -> tuple[Broker, list[Command], list[str]]:
     """Through the kernel, and each request by the general path; with the timers as given. The last is what the kernel left."""
-    fast, slow = Broker(1 << 20), Broker(1 << 20)
+    fast, slow = make(), make()
     slow.kernel.topics_changed(dict.fromkeys(TOPICS))
     left = left_by_kernel(fast)
     found = []
@@ -284,7 +290,7 @@ class Limited(Broker):
             return self.store.min_offset(TIMER_TOPIC, 0), self.store.max_offset(TIMER_TOPIC, 0)
 
         read_units = partial(self.store.read_units, TIMER_TOPIC, 0)
-        self.timers.slots = slots = SlotLimit(lambda: self.most, queue_range, read_units, Done)
+        self.timers.slots = slots = SlotLimit(lambda: self.most, queue_range, read_units, Done, tuple)
 
         def dispatched(arrivals: Sequence[Arrival]) -> None:
             for topic, _, end, codes_of in arrivals:
@@ -292,6 +298,35 @@ class Limited(Broker):
                     slots.arrived(end, codes_of)
 
         self.store.dispatcher.listeners.append(dispatched)
+
+        assert slots.is_set
+
+
+def test_nothing_that_waits_is_taken_while_it_is_not_known_what_has_room() -> None:
+    """As just after a start; the rest is."""
+    broker = Limited(3)
+    ordinary, odd = timed("TIMER_DELAY_SEC\x0130\x02"), "TIMER_DELAY_SEC\x0130\x02KEYS\x01k\x02"
+    answers_of(broker, encoded([send(n, ordinary) for n in range(2)]))
+    broker.records()
+    slots = broker.timers.slots
+    assert slots is not None
+    slots.begin()
+    assert slots.is_set
+    assert slots.is_behind
+    batch = encode_batch_body([(n, b"b", ordinary.encode()) for n in range(2)])
+    sent = [send(1, ordinary), request(2), send(3, odd), send(4, timed(""), batch, m="true")]
+    answers = {each.opaque: each for each in answers_of(broker, encoded(sent))}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {
+        1: codes.SYSTEM_BUSY,
+        2: 0,
+        3: codes.SYSTEM_BUSY,
+        4: codes.SYSTEM_BUSY,
+    }
+    assert "still being counted" in (answers[1].remark or "")
+    assert broker.counters.refused[TOO_MANY_WAITING] == 4
+    assert not slots.step()
+    answers = {each.opaque: each for each in answers_of(broker, encoded([send(5, ordinary), send(6, ordinary)]))}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {5: 0, 6: codes.FLOW_CONTROL}
 
 
 def test_a_second_that_is_full_takes_no_more_on_either_path() -> None:
@@ -305,16 +340,16 @@ def test_a_second_that_is_full_takes_no_more_on_either_path() -> None:
     refused = {3, 5, 6, 9}
     assert {opaque for opaque, answer in answers.items() if answer.code != 0} == refused
     for opaque in refused:
-        assert answers[opaque].code == codes.SYSTEM_ERROR
+        assert answers[opaque].code == codes.FLOW_CONTROL
         assert "3 messages" in (answers[opaque].remark or "")
         assert "timers.max_per_slot" in (answers[opaque].remark or "")
     assert broker.counters.refused[TOO_MANY_DUE] == 5, "of the first batch one message had room, and of the second none"
     assert len(broker.records()) == 5
     [answer] = answers_of(broker, encoded([send(10, ordinary)]))
-    assert answer.code == codes.SYSTEM_ERROR, "when they are dispatched, they still count"
+    assert answer.code == codes.FLOW_CONTROL, "when they are dispatched, they still count"
     broker.most = 4
     answers = {each.opaque: each for each in answers_of(broker, encoded([send(11, ordinary), send(12, ordinary)]))}
-    assert {opaque: answer.code for opaque, answer in answers.items()} == {11: 0, 12: codes.SYSTEM_ERROR}
+    assert {opaque: answer.code for opaque, answer in answers.items()} == {11: 0, 12: codes.FLOW_CONTROL}
 
 
 def test_a_limit_counts_what_is_due_far_ahead_in_its_second() -> None:
@@ -322,10 +357,10 @@ def test_a_limit_counts_what_is_due_far_ahead_in_its_second() -> None:
     far = timed("TIMER_DELAY_SEC\x01400000\x02")
     sent = [send(n, far if n % 2 else far.replace("UNIQ_KEY", "KEYS")) for n in range(1, 5)]
     answers = {each.opaque: each.code for each in answers_of(broker, encoded(sent))}
-    assert answers == {1: 0, 2: 0, 3: codes.SYSTEM_ERROR, 4: codes.SYSTEM_ERROR}
+    assert answers == {1: 0, 2: 0, 3: codes.FLOW_CONTROL, 4: codes.FLOW_CONTROL}
     broker.records()
     [answer] = answers_of(broker, encoded([send(5, far)]))
-    assert answer.code == codes.SYSTEM_ERROR
+    assert answer.code == codes.FLOW_CONTROL
 
 
 def test_with_a_limit_the_same_is_stored() -> None:
@@ -336,3 +371,52 @@ def test_with_a_limit_the_same_is_stored() -> None:
     assert [each.ext for each in answers[0]] == [each.ext for each in answers[1]]
     assert limited.records() == other.records()
     assert len(left) <= len(ODD)
+
+
+SECONDS = st.integers(1, 3).map(lambda seconds: timed(f"TIMER_DELAY_SEC\x01{seconds}\x02"))
+FAR = st.integers(1, 3).map(lambda seconds: timed(f"TIMER_DELAY_SEC\x01{300_000 + seconds}\x02"))
+limited_texts = SECONDS | FAR | st.sampled_from([timed(""), timed("TIMER_DELAY_SEC\x012\x02").replace("UNIQ", "MY")])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(limited_texts | st.lists(limited_texts, min_size=1, max_size=3), min_size=1, max_size=25),
+    st.integers(1, 4),
+)
+@example([timed("TIMER_DELAY_SEC\x012\x02")] * 3 + [[timed("TIMER_DELAY_SEC\x011\x02")] * 3] * 2, 4)
+def test_with_a_limit_the_same_is_stored_and_refused_on_either_path(choices: list[str | list[str]], most: int) -> None:
+    sent = []
+    for opaque, each in enumerate(choices):
+        if isinstance(each, str):
+            sent.append(send(opaque, each))
+        else:
+            body = encode_batch_body([(n, b"b", text.encode()) for n, text in enumerate(each)])
+            sent.append(send(opaque, timed(""), body, m="true"))
+    check_same(sent, lambda: Limited(most))
+
+
+def test_a_limit_leaves_nothing_to_the_twin_but_what_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sends for later cost the same with it, also those for a second that is almost full."""
+    first_left: list[int] = []
+    take = Kernel.take
+
+    def noting(kernel: Kernel, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
+        first_left.append(run.message_count)
+        return take(kernel, run, buffer, position, peer, most)
+
+    broker = Limited(30)
+    if not isinstance(broker.kernel, NativeKernel):
+        return
+    monkeypatch.setattr(Kernel, "take", noting)
+    texts = [timed(f"TIMER_DELAY_SEC\x01{seconds}\x02") for seconds in (30, 31, 400_000, 400_001)]
+    body = encode_batch_body([(n, b"b", texts[n].encode()) for n in range(4)])
+    sends = [send(n, texts[n % 4]) for n in range(104)] + [send(200 + n, timed(""), body, m="true") for n in range(4)]
+    assert {each.code for each in answers_of(broker, encoded(sends))} == {0}
+    assert first_left == []
+    answers = answers_of(broker, encoded([send(1, texts[1]), send(2, texts[0]), send(3, texts[0]), request(4)]))
+    assert {each.opaque for each in answers if each.code} == {1, 2, 3}
+    broker.most = 31
+    first_left.clear()
+    answers = answers_of(broker, encoded([request(0), send(1, texts[1]), send(2, texts[0]), send(3, texts[0])]))
+    assert {each.opaque for each in answers if each.code} == {3}
+    assert first_left[0] == 3, "the library laid out what is before the one that has no room"

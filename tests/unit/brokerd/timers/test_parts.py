@@ -241,6 +241,7 @@ def between(far: QueueFar, after: Key, until_ms: int, limit: int) -> list[Found]
 @pytest.mark.parametrize("seed", range(4))
 def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_far, "CHUNK", 8)
+    monkeypatch.setattr(queue_far, "KEPT", (1, 5, 1000)[seed % 3])
     rng = random.Random(seed)
     queue = Queue()
     far = QueueFar(queue.range, queue.read)
@@ -290,6 +291,34 @@ def test_a_turn_reads_a_few_thousand_entries() -> None:
         assert reads[0] <= 2 * queue_far.CHUNK
         reads[0] = 0
     assert turns >= 8
+
+
+@pytest.mark.parametrize("spread_ms", [1, 1000])
+def test_many_that_are_due_together_are_not_read_again_for_each_few(
+    spread_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_far, "CHUNK", 16)
+    monkeypatch.setattr(queue_far, "KEPT", 500)
+    rng, queue, reads = random.Random(1), Queue(), 0
+    queue.codes = [encode_code(5000 + rng.randrange(spread_ms), MESSAGE) for _ in range(2000)]
+
+    def read(start: int, count: int) -> Sequence[tuple[int, int, int]]:
+        nonlocal reads
+        found = queue.read(start, count)
+        reads += len(found)
+        return found
+
+    far = QueueFar(queue.range, read)
+    after, found = START, list[Found]()
+    while part := between(far, after, 7000, 10):
+        found += part
+        after = key_of(*part[-1])
+        if len(found) == 700:  # one that comes meanwhile is not missed
+            late = encode_code(due_of(part[-1][0]) + 1, MESSAGE)
+            queue.codes.append(late)
+            far.arrived(len(queue.codes), [late])
+    assert found == sorted(((code, offset) for offset, code in enumerate(queue.codes)), key=lambda each: key_of(*each))
+    assert reads <= len(queue.codes) * 6, "once to know of them, and once for each 500 or more"
 
 
 def test_what_the_log_has_to_keep_is_found_without_reading_the_millions_that_are_delivered() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.store.put_status import PutStatus
-from brokerd.timers import batch
+from brokerd.timers import batch, slots
 from brokerd.timers.codes import DUE_MS, LEG_MS, PLACE, ROLL_TIMES, slot_of
 from brokerd.timers.interface import Recalled
 from brokerd.timers.rolling import Wait
@@ -368,6 +368,36 @@ def test_after_a_time_in_which_nobody_knows_what_was_appended_it_goes_on_at_full
         broker.log.acknowledge()
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_new_master_takes_no_more_than_the_limit_of_a_second(monkeypatch: pytest.MonkeyPatch, is_new: bool) -> None:
+    """After a start it takes nothing until it has counted what waits; a replica has counted. What is not dispatched counts."""
+    monkeypatch.setattr(slots, "_SCANNED_AT_ONCE", 2)
+    first = Alone()
+    due_ms = first.put_in("k0", 30_000).due_ms
+    for number in range(1, 6):
+        first.put_in(f"k{number}", 30_000)
+    first.log.dispatches = False
+    first.put_in("k6", 30_000)
+    heir = Node(first.log.copy(), first.turns, random.Random(3), TimerSettings())
+    heir.most = 7
+    if not is_new:
+        assert heir.service.slot_limit() is not None
+        heir.turns.run()
+    heir.lead()
+    limit = heir.service.slot_limit()
+    assert limit is not None
+    assert limit.is_behind == is_new
+    heir.turns.run()
+    assert not limit.is_behind
+    assert limit.count(slot_of(due_ms)) == 7
+    assert not limit.take(7, Wait(due_ms, None))
+    heir.log.dispatch()
+    assert limit.count(slot_of(due_ms)) == 7
+    assert not limit.take(7, Wait(due_ms, None))
+    heir.most = 8
+    assert limit.take(7, Wait(due_ms, None))
+
+
 def test_a_limit_of_a_second_counts_what_waited_before_it_was_set() -> None:
     broker = Alone()
     service = broker.service
@@ -376,20 +406,19 @@ def test_a_limit_of_a_second_counts_what_waited_before_it_was_set() -> None:
         broker.put_in(f"k{number}", 30_000)
     assert service.slot_limit() is None
     broker.most = 5
-    slots = service.slot_limit()
-    assert slots is not None
-    assert slots.take(4, Wait(due_ms, None)), "from now on is counted"
-    assert service.slot_limit() is slots
-    broker.turns.run()
-    assert slots.count(slot_of(due_ms)) == 5
-    assert not slots.take(5, Wait(due_ms, None))
-    assert slots.take(5, Wait(due_ms + 1000, None))
+    limit = service.slot_limit()
+    assert limit is not None
+    assert limit.take(4, Wait(due_ms, None)), "so few are counted at once"
+    assert service.slot_limit() is limit
+    assert limit.count(slot_of(due_ms)) == 5
+    assert not limit.take(5, Wait(due_ms, None))
+    assert limit.take(5, Wait(due_ms + 1000, None))
     broker.put_in("one that nobody took", 30_000)
-    assert slots.count(slot_of(due_ms)) == 5, "in the place of what was never appended"
+    assert limit.count(slot_of(due_ms)) == 5, "in the place of what was never appended"
     service.step_down()
     broker.lead()
-    broker.turns.run()
-    assert slots.count(slot_of(due_ms)) == 0, "another life begins to count with its first send"
+    assert limit.count(slot_of(due_ms)) == 5
+    assert limit.count(slot_of(due_ms + 1000)) == 0, "what was laid out and not appended before is not there"
     broker.most = 0
     assert service.slot_limit() is None
 

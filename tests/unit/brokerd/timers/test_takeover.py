@@ -220,6 +220,39 @@ def test_the_first_master_delivers_what_is_left_and_nothing_else() -> None:
     assert node.service.state().waiting == 0
 
 
+def test_what_rocketmq_took_for_a_time_that_we_had_passed_is_not_lost() -> None:
+    """Its clock was behind ours: what it was sent waits for times up to which our timers were delivered."""
+    directory = Directory()
+    ours = Node(directory.log, directory.turns, random.Random(2), TimerSettings())
+    ours.lead()
+    ours.put("ours", directory.now_ms + 5000)
+    ours.put("ours, not due", directory.now_ms + 30_000)
+    directory.turns.run(6000)
+    assert delivered(ours.log) == ["ours"]
+    ours.service.step_down()
+    ours.log.listeners.clear()
+    directory.put("delivered there", -3000)
+    directory.put("late", -2000)
+    directory.put("theirs", 2000)
+    directory.put("theirs, not due", 20_000)
+    directory.note(3)
+    directory.turns.set_wall_clock(-4500)
+    node = directory.open(ours.log.copy())
+    node.lead()
+    directory.turns.run(10)
+    assert delivered(node.log) == ["ours", "late"], "it is not too early either"
+    assert node.service.state().waiting == 3
+    directory.turns.run(3000)
+    assert delivered(node.log) == ["ours", "late", "theirs"]
+    directory.turns.run(60_000)
+    assert delivered(node.log) == ["ours", "late", "theirs", "theirs, not due", "ours, not due"]
+    assert node.service.state().waiting == 0
+    again = Node(node.log.copy(), directory.turns, random.Random(2), TimerSettings(), left=LeftNote(directory.disk))
+    again.lead()
+    directory.turns.run(60_000)
+    assert delivered(again.log) == delivered(node.log)
+
+
 def test_it_is_done_once_whatever_ends_between() -> None:
     """The record is in the log, and the note still there: it is not acknowledged, or another one recorded it."""
     directory = Directory()

@@ -1,25 +1,28 @@
-"""What goes wrong with timers in Apache RocketMQ 5.3.3, by its source, and the tests which show that it does not here.
-
-Two are left out. It bounds how many are due in one slot, with a chance of refusal that is upside down; here nothing is bounded by
-slots. And deleting a topic fails half-way while its timers are switched off; here there is no such switch.
-"""
+"""What goes wrong with timers in Apache RocketMQ 5.3.3, by its source, and the tests which show that it does not here."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from brokerd.metadata.configs import TopicConfig
 from brokerd.timers.codes import DELETE_KEY, RECALL
 from brokerd.timers.files.layout import SLOT_BYTES
+from brokerd.timers.rolling import Wait
+from brokerd.timers.settings import TimerSettings
 from remoting.errors import InvalidParameter
 from remoting.names import TIMER_TOPIC
+from remoting.settings import Live
 from tests.support.disks import MemoryDisk
 from tests.support.memory_log import draft
 from tests.support.turns import Turns
+from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.timers.files.queue_model import ListedQueue, follow, open_files, write
+from tests.unit.brokerd.timers.test_broker import bodies, put, run
 from tests.unit.brokerd.timers.test_service import Alone
 from tests.unit.brokerd.timers.world import TOPIC
 
@@ -33,6 +36,10 @@ TRAPS: Final = {
     ),
     "what was due over a week before the start is skipped": (f"{_OWN}::test_after_a_month_all_that_was_due_comes",),
     "what was refused three times is dropped": ("test_service.py::test_a_full_disk_makes_it_late_and_nothing_else",),
+    "of a slot with more than its limit, few too many are refused always, and many too many almost never": (
+        f"{_OWN}::test_a_second_takes_as_many_as_its_limit_says_and_none_beyond",
+        "test_slots.py::test_what_is_refused_has_no_room_and_what_is_taken_has",
+    ),
     "counts are taken off before the message is stored, and once more when it is tried again": (
         f"{_OWN}::test_nothing_is_counted_twice_when_a_delivery_is_tried_again",
     ),
@@ -79,6 +86,10 @@ TRAPS: Final = {
     "a new master delivers three seconds again": (
         "test_service.py::test_a_batch_that_is_torn_anywhere_is_completed_by_the_next_master",
     ),
+    "a topic is deleted by halves while timers are switched off": (
+        f"{_OWN}::test_no_setting_switches_timers_off",
+        f"{_OWN}::test_a_topic_goes_as_a_whole_with_its_timers_and_does_not_go_twice",
+    ),
 }  # fmt: skip
 
 
@@ -100,6 +111,48 @@ def test_after_a_month_all_that_was_due_comes() -> None:
     heir = Alone(broker.log.copy(), turns)
     heir.turns.run(2000)
     assert heir.delivered == [f"d{day:02}" for day in range(30)]
+
+
+@pytest.mark.parametrize("most", [1, 5])
+def test_a_second_takes_as_many_as_its_limit_says_and_none_beyond(most: int) -> None:
+    """The original refuses by chance between the limit and twice of it, where the chance falls as the slot fills."""
+    broker = Alone()
+    broker.most = most
+    slots = broker.service.slot_limit()
+    assert slots is not None
+    for second in range(20):
+        wait = Wait(broker.service.now_ms() + 5000 + 1000 * second, None)
+        taken: list[bool] = []
+        while len(taken) < 3 * most:
+            taken.append(slots.take(most * second + sum(taken), wait))
+        assert taken == [True] * most + [False] * 2 * most
+
+
+def test_no_setting_switches_timers_off() -> None:
+    """One that did would have to be looked at wherever timers are asked for, as when a topic is deleted."""
+    switches = [each.name for each in fields(TimerSettings) if isinstance(each.default, bool)]
+    assert switches == ["files"]
+    for setting in fields(TimerSettings):
+        broker = Alone(**{setting.name: setting.metadata["minimum"] or 0})
+        broker.put_in("a", 100)
+        broker.turns.run(40_000)
+        assert broker.delivered == ["a"], setting.name
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_a_topic_goes_as_a_whole_with_its_timers_and_does_not_go_twice(has_files: bool) -> None:
+    broker = Broker(timers=Live(TimerSettings(files=has_files)))
+    put(broker, b"in the old one", 300)
+    broker.send(0)
+    for _ in range(2):
+        broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+        assert broker.core.metadata.topic("T") is None
+    broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", 2, 2), done))
+    put(broker, b"in the new one", 400)
+    run(broker, 1000)
+    assert bodies(broker) == [b"in the new one"]
+    state = broker.core.timers.state()
+    assert (state.waiting, state.aside, state.lost) == (0, 0, 1)
 
 
 def test_nothing_is_counted_twice_when_a_delivery_is_tried_again() -> None:
