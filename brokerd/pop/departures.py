@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from brokerd.journal.journal import Journal
 from brokerd.pop import copies, records
@@ -155,12 +155,18 @@ class Departures:
         return [decode_record(record_log.record_at(*unit[:2])) for unit in units if unit[0] >= since]
 
 
-def released_of(places: Iterable[Place]) -> list[list[object]]:
+def released_of(places: Iterable[Place]) -> list[list[Any]]:
     """What a `taken` record says of the places that it lets go of."""
-    masks: dict[Batch, int] = {}
+    entries: dict[tuple[int, int], list[Any]] = {}
     for batch, place, _ in places:
-        masks[batch] = masks.get(batch, 0) | 1 << place
-    return [batch.entry(mask)[1:] for batch, mask in masks.items()]
+        queue = batch.queue
+        key = queue.number, batch.pop_time_ms
+        entry = entries.get(key)
+        if entry is None:
+            entries[key] = [queue.topic, queue.queue_id, batch.pop_time_ms, 1 << place]
+        else:
+            entry[3] |= 1 << place
+    return list(entries.values())
 
 
 def hashes_of(places: Sequence[Place]) -> list[str] | None:

@@ -231,7 +231,7 @@ class PopLedger:
             for group, topic, queue_id, pop_time_ms, mask in body["a"]:
                 queue_of_it = self.queue(group, topic, queue_id)
                 if queue_of_it is not None:
-                    self._finish(queue_of_it, pop_time_ms, mask, acked=kind == records.ACKED)
+                    self._finish_all(queue_of_it, ((pop_time_ms, mask),), acked=kind == records.ACKED)
         elif kind == records.CHANGED:
             for entry in body["c"]:
                 self._apply_changed(*entry)
@@ -315,8 +315,7 @@ class PopLedger:
         for (topic, queue_id), entries in groupby(released or (), itemgetter(0, 1)):
             older = self.queue(group, topic, queue_id)
             if older is not None:
-                for _, _, pop_time_ms, mask in entries:
-                    self._finish(older, pop_time_ms, mask, acked=by_client)
+                self._finish_all(older, ((pop_time_ms, mask) for _, _, pop_time_ms, mask in entries), acked=by_client)
         groups = body.get("h")
         for number, (topic, queue_id, next_offset, first, shape, counts) in enumerate(body["b"]):
             queue = self._queue(group, topic, queue_id)
@@ -380,16 +379,28 @@ class PopLedger:
         self._in_flight[queue.group] = self._in_flight.get(queue.group, 0) + queue.in_flight - before
         self._timers.note(holder, taken.pop.pop_time_ms, taken.pop.due_ms)
 
-    def _finish(self, queue: QueueLedger, pop_time_ms: int, mask: int, *, acked: bool) -> None:
-        done = queue.finish_row(pop_time_ms, mask, acked=acked)
-        if done is not None:
-            messages, is_done, is_remembered, was_returned = done
-            self._in_flight[queue.group] -= messages
+    def _finish_all(self, queue: QueueLedger, entries: Iterable[tuple[int, int]], *, acked: bool) -> None:
+        """Finish messages of batches of one queue, each named by its pop time and a mask."""
+        messages = returned = returned_batches = 0
+        for pop_time_ms, mask in entries:
+            done = queue.finish_row(pop_time_ms, mask, acked=acked)
+            if done is None:
+                self._finish_other(queue, pop_time_ms, mask, acked=acked)
+                continue
+            of_row, is_done, is_remembered, was_returned = done
+            messages += of_row
             if was_returned:
-                self._returned.finished(queue, messages, is_done=is_done)
+                returned += of_row
+                returned_batches += is_done
             if is_remembered:
                 self._remember(queue, pop_time_ms)
-            return
+        if messages:
+            self._in_flight[queue.group] -= messages
+        if returned:
+            self._returned.finished(queue, returned, returned_batches)
+
+    def _finish_other(self, queue: QueueLedger, pop_time_ms: int, mask: int, *, acked: bool) -> None:
+        """The same for a batch that is not only a row; nothing happens when it is not known."""
         batch = queue.batches.get(pop_time_ms)
         if batch is not None:
             if acked:  # so the client has what came with it, too

@@ -46,7 +46,10 @@ class Picking:
                 break
             # On a broker that became the master a moment ago, what was taken may not be readable yet: that is not lost.
             high = self._reads.max_offset(topic, queue_id)
-            readable = sorted((offset, each) for each in of_queue if (offset := each.offset) < high)
+            readable = [(each.batch.offset_at(each.place), each) for each in of_queue]
+            readable.sort(key=itemgetter(0))
+            if readable[-1][0] >= high:
+                readable = [entry for entry in readable if entry[0] < high]
             offsets = [offset for offset, _ in readable]
             try:
                 records, count = read_first(self._reads, topic, queue_id, offsets, taking.bytes_left)

@@ -80,21 +80,21 @@ class Returned:
     def finish(self, batch: Batch, mask: int) -> None:
         """Messages of a batch are about to be finished or taken again; with the last of them it goes."""
         if batch.remaining & ~mask:
-            self.finished(batch.queue, (mask & batch.remaining).bit_count(), is_done=False)
+            self.finished(batch.queue, (mask & batch.remaining).bit_count(), 0)
         else:
             self.remove(batch)
 
     def remove(self, batch: Batch) -> None:
         batch.timer_ms = NEVER_MS
-        self.finished(batch.queue, batch.remaining.bit_count(), is_done=True)
+        self.finished(batch.queue, batch.remaining.bit_count(), 1)
 
-    def finished(self, queue: Queue, messages: int, *, is_done: bool) -> None:
-        """So many messages of a batch do not wait any more; `is_done`: none of it does."""
+    def finished(self, queue: Queue, messages: int, batches: int) -> None:
+        """So many messages do not wait any more; they were the last ones of so many batches that do."""
         key = queue.group, queue.topic
         waiting = self._waiting[key]
         waiting.count -= messages
         queue.returned -= messages
-        waiting.batches -= is_done
+        waiting.batches -= batches
         if not waiting.batches:
             del self._waiting[key]
 

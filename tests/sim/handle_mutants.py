@@ -15,13 +15,13 @@ from brokerd.store.put_status import PutStatus
 from tests.sim.mutants import Mutant, scenario
 from tests.unit.brokerd.pop import test_acked_again, test_guessed_handles, test_sharing
 
-_finish = PopLedger._finish
+_finish_all = PopLedger._finish_all
 _finish_offset = Claims.finish_offset
 _give_some = Giving._give_some
 
 
-def _finish_as_acked(self: PopLedger, *entry: Any, acked: bool) -> None:
-    _finish(self, *entry, acked=True)
+def _finish_as_acked(self: PopLedger, *entries: Any, acked: bool) -> None:
+    _finish_all(self, *entries, acked=True)
 
 
 def _repeats_unnoticed(self: Claims, batch: Batch, offset: int) -> bool:
@@ -68,7 +68,7 @@ MUTANTS = (
         "acks: what came back counts as acked",
         "POP",
         "A late ack is answered as if it had come in time.",
-        ((PopLedger, "_finish", _finish_as_acked),),
+        ((PopLedger, "_finish_all", _finish_as_acked),),
         scenario(test_acked_again.test_only_what_a_client_finished_was_finished),
         within=1,
     ),
