@@ -23,7 +23,7 @@ from brokerd.store.queues.queue_reads import (
     select_units,
     status_of,
 )
-from brokerd.store.unit import BLANK_SIZE, Unit
+from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting.errors import CorruptedFile
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
@@ -41,6 +41,16 @@ class Suspicion(NamedTuple):
     queue_id: int = -1
     queue_offset: int = -1
     size: int = 0
+
+
+class Run(NamedTuple):
+    """Messages of a queue, one behind the other in a buffer: their units, and entries, the same with where they will be.
+
+    Without entries there is nothing, or one unit, which is blank, or of a message that has no room in the buffer.
+    """
+
+    units: bytes
+    entries: bytes
 
 
 class ColdRead(NamedTuple):
@@ -173,23 +183,39 @@ class StoreReads:
         return GetResult(status, next_offset, min_offset, max_offset, list(records))
 
     def read_run(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int
-    ) -> tuple[list[Unit], list[bytes]]:
-        """The next messages that the files have: their units and records. At least one, when there is one; blank units come
-        alone, without records. Raises CorruptedFile when they begin with damage."""
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, into: memoryview, place: int
+    ) -> Run:
+        """The next messages that the files have, copied to a buffer: at least one, when there is one that has room. `place` is
+        where the first one will be. Raises CorruptedFile when they begin with damage."""
         queue = self.queues.table.get((topic, queue_id))
-        if queue is None or queue_offset < queue.min_offset(self.commitlog.min_offset):
-            return [], []
-        units, _, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, None)
-        blank = next((number for number, unit in enumerate(units) if unit[1] == BLANK_SIZE), len(units))
-        if not blank:
-            return units[:1], []
-        units, total = units[:blank], total if blank == len(units) else sum(size for _, size, _ in units[:blank])
+        if queue is None or not queue.min_offset(self.commitlog.min_offset) <= queue_offset < queue.max_offset:
+            return Run(b"", b"")
+        encoded = self._units(queue, queue_offset, max_count)
+        if not encoded:
+            return Run(b"", b"")
+        entries = self.commitlog.reads.copied(encoded, into, place)
+        if entries:
+            return Run(encoded[: len(entries)], entries)
+        first = UNIT.unpack_from(encoded)
+        if first[1] == BLANK_SIZE or first[1] > len(into):
+            return Run(encoded[:UNIT_BYTES], b"")
         try:
-            return units, self.commitlog.reads.records(units, encoded if blank == len(units) else b"", total)
+            records = self.commitlog.reads.records([first], b"", first[1])
         except CorruptedFile as error:
-            units, _ = self._before_damage(queue, queue_offset, units, error)
-            return units, self.commitlog.reads.records(units, b"", sum(size for _, size, _ in units))
+            self._before_damage(queue, queue_offset, [first], error)
+            raise
+        if not records:
+            return Run(b"", b"")
+        into[: first[1]] = records[0]
+        return Run(encoded[:UNIT_BYTES], UNIT.pack(place, *first[1:]))
+
+    def _units(self, queue: ConsumeQueue, queue_offset: int, max_count: int) -> bytes:
+        """Units from there on, as the queue has them. Raises DamagedUnits when they are not what was written."""
+        try:
+            return queue.read_checked(queue_offset, max_count)
+        except DamagedUnits as error:
+            self._tell_damaged_units(queue, error)
+            raise
 
     def _select(
         self,
@@ -203,8 +229,11 @@ class StoreReads:
         try:
             return select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
         except DamagedUnits as error:
-            self.tell_damage(Suspicion(-1, queue.topic, queue.queue_id, max(error.first, queue.first_offset)))
+            self._tell_damaged_units(queue, error)
             raise
+
+    def _tell_damaged_units(self, queue: ConsumeQueue, error: DamagedUnits) -> None:
+        self.tell_damage(Suspicion(-1, queue.topic, queue.queue_id, max(error.first, queue.first_offset)))
 
     def _before_damage(
         self, queue: ConsumeQueue, queue_offset: int, units: list[Unit], error: CorruptedFile

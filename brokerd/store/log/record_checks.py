@@ -79,7 +79,7 @@ def reads_agree(library: Library) -> bool:
     """Whether the library finds what Python finds: nothing in intact records, and each byte of them that changes, alone and with
     the last one."""
     find, find_damaged = first_bad_in_c(library), first_damaged_in_c(library)
-    for record in _examples():
+    for record in examples():
         units = ((0, len(record), 0),)
         for at in range(len(record)):
             once = record[:at] + bytes((record[at] ^ 1 << at % 8,)) + record[at + 1 :]
@@ -93,7 +93,7 @@ def reads_agree(library: Library) -> bool:
     return True
 
 
-def _examples() -> Iterator[bytes]:
+def examples() -> Iterator[bytes]:
     """Records with each kind of hosts, topics, and checksums; all are at the log's begin."""
     for topic, born_host, store_host, properties in (
         (b"Topic", _IPV4, _IPV4, b"a\x01b\x02"),

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import obstore
 from obstore.exceptions import NotSupportedError
+from obstore.store import MemoryStore
 
 from brokerd.tiers.objects.complaints import is_without_bucket, translated
+from brokerd.tiers.objects.durable import Durable
 from brokerd.tiers.objects.interface import Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
+from remoting.disk import Bytes
 from remoting.tier.object_stores import StorePlace, open_store
 
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
@@ -28,28 +30,30 @@ class Backend:
         self._store = store
         self._directory = directory
         self._root = root
+        self._durable = Durable(root) if root is not None else None
+        self._keeps_pieces = isinstance(store, MemoryStore)  # of what it is given, and no copy
         self._creates = True  # it can refuse to replace an object
 
-    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
+    async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         path = f"{self._directory}/{name}"
-        whole = content if isinstance(content, bytes) else b"".join(content)
+        pieces = b"".join(content) if self._keeps_pieces and not isinstance(content, bytes) else content
         try:
             await obstore.put_async(
-                self._store, path, whole, mode="create" if self._creates else "overwrite", use_multipart=False
+                self._store, path, pieces or b"", mode="create" if self._creates else "overwrite", use_multipart=False
             )
         except NotSupportedError:
             if not self._creates:
                 raise
             self._creates = False
-            await self.put(name, whole)
+            await self.put(name, content)
             return
         except FileNotFoundError as error:  # there is no such bucket
             raise Refused(str(translated(error, f"store {name}"))) from error
         except Exception as error:
             raise translated(error, f"store {name}") from error
-        if self._root is not None:
+        if self._durable is not None and self._root is not None:
             try:
-                await asyncio.to_thread(_make_durable, self._root, self._root / path)
+                await asyncio.to_thread(self._durable.make, self._root / path)
             except OSError as error:
                 raise Unknown(
                     f"it is not known whether {name} would be there after a loss of power: {error}"
@@ -77,8 +81,8 @@ class Backend:
             )
         except Exception as error:
             raise (failures[0] if failures else translated(error, f"store {name}")) from error
-        if self._root is not None:
-            await asyncio.to_thread(_make_durable, self._root, self._root / path)
+        if self._durable is not None and self._root is not None:
+            await asyncio.to_thread(self._durable.make, self._root / path)
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         path = f"{self._directory}/{name}"
@@ -159,15 +163,3 @@ async def _followed(
     except ObjectStoreError as error:
         failures.append(error)
         raise
-
-
-def _make_durable(root: Path, path: Path) -> None:
-    """The file, and the directories that may have been made for it."""
-    for each in (path, *path.parents):
-        descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if each == root:
-            return
