@@ -22,6 +22,10 @@ _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
 _STREAM_PART_BYTES: Final = 8 << 20
 _STREAM_PARTS: Final = 4  # on their way at the same time
 
+Page = list[Listed]
+# What a listing left: of which prefix and behind which name it goes on, and the objects
+_NOTHING_LISTED: Final[tuple[tuple[str, str], Page]] = ("", ""), []
+
 
 class Backend:
     """A `interface.ObjectStore`, below `directory` of the store. With a `root` it is files there, which are made durable."""
@@ -32,6 +36,7 @@ class Backend:
         self._root = root
         self._durable = Durable(root) if root is not None else None
         self._keeps_pieces = isinstance(store, MemoryStore)  # of what it is given, and no copy
+        self._listed: tuple[tuple[str, str], Page] = _NOTHING_LISTED
         self._creates = True  # it can refuse to replace an object
 
     async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
@@ -111,7 +116,10 @@ class Backend:
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         below = f"{self._directory}/"
+        (asked, rest), self._listed = self._listed, _NOTHING_LISTED
         found: list[Listed] = []
+        if rest and asked == (prefix, after):
+            return self._page(prefix, rest, limit)
         try:
             # a prefix is whole parts of a name for the library, so the rest of ours is looked for here
             parent = prefix.rpartition("/")[0]
@@ -127,7 +135,14 @@ class Backend:
                     break  # object stores list in the order of names; directories do not
         except Exception as error:
             raise translated(error, f"list {prefix}") from error
-        return sorted(found)[:limit]
+        return self._page(prefix, sorted(found), limit)
+
+    def _page(self, prefix: str, found: Sequence[Listed], limit: int) -> Page:
+        """So many of them. A directory has to be walked in whole for each listing, so the rest is kept for who goes on."""
+        page = [*found[:limit]]
+        if self._root is not None and len(found) > limit:
+            self._listed = (prefix, page[-1].name), [*found[limit:]]
+        return page
 
     async def remove(self, names: Sequence[str]) -> None:
         try:
