@@ -74,7 +74,7 @@ def make_tiers(
         lambda: (epochs(), store.commitlog.end_offset),
         environment.random_bits,
         tier.loop if tier is not None else no_loop(environment.scheduler, environment.wall_ms),
-        store.commitlog.first_damaged_of,
+        store.commitlog.first_astray,
     )
     objects = tier.objects if tier is not None else None
     return TierService(record_log, objects, around, settings.tiers, settings.journal)

@@ -27,6 +27,7 @@ from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting.errors import CorruptedFile
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
+from remoting.record.fields import physical_offset_of
 
 
 class Suspicion(NamedTuple):
@@ -55,12 +56,13 @@ class Run(NamedTuple):
 
 class ColdRead(NamedTuple):
     """What a read of the tier gave, and where to go on. `is_coming`: nothing yet, whoever listens is told; `is_missing`: nothing
-    is there for these offsets any more."""
+    is there for these offsets any more. Records in one piece count as one; the last of them has `last_bytes`."""
 
     next_offset: int
     records: Sequence[bytes]
     is_coming: bool = False
     is_missing: bool = False
+    last_bytes: int = 0
 
 
 class Cold(Protocol):
@@ -80,6 +82,11 @@ class Cold(Protocol):
         tags_codes: Collection[int] | None,
     ) -> ColdRead:
         """Messages from an offset in that range on, none at `end` or behind. Raises RequestError when they cannot be had."""
+
+    def read_joined(
+        self, topic: str, queue_id: int, queue_offset: int, end: int, max_count: int, max_bytes: int
+    ) -> ColdRead:
+        """The same messages, all of them, in one piece."""
 
 
 class StoreReads:
@@ -148,6 +155,8 @@ class StoreReads:
         min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
         if queue_offset < min_offset and self.cold is not None:
             wanted = topic, queue_id, queue_offset, min_offset, max_count, max_bytes, tags_codes
+            if tags_codes is None:
+                return self._joined_cold(self.cold, wanted[:-1], max_offset)
             return joined(self._read_cold(self.cold, wanted, max_offset))
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
@@ -173,14 +182,23 @@ class StoreReads:
         min_offset = _readable_min(cold, topic, queue_id, local_min_offset)
         if queue_offset < min_offset:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset, [])
-        next_offset, records, is_coming, is_missing = cold.read(*wanted)
-        if is_coming:
-            status = GetStatus.BEING_FETCHED
-        elif is_missing:
-            status = GetStatus.MESSAGE_WAS_REMOVING
-        else:
-            status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, next_offset, min_offset, max_offset, list(records))
+        found = cold.read(*wanted)
+        return GetResult(_status_of_cold(found), found.next_offset, min_offset, max_offset, list(found.records))
+
+    def _joined_cold(self, cold: Cold, wanted: tuple[str, int, int, int, int, int], max_offset: int) -> JoinedResult:
+        """The same in one piece; `wanted` are the arguments of its `read_joined`."""
+        topic, queue_id, queue_offset, local_min_offset, *_ = wanted
+        min_offset = _readable_min(cold, topic, queue_id, local_min_offset)
+        if queue_offset < min_offset:
+            return JoinedResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
+        found = cold.read_joined(*wanted)
+        status, next_offset = _status_of_cold(found), found.next_offset
+        if status is not GetStatus.FOUND:
+            return JoinedResult(status, next_offset, min_offset, max_offset)
+        [body] = found.records
+        last = body[len(body) - found.last_bytes :]
+        end_offset = physical_offset_of(last) + len(last)
+        return JoinedResult(status, next_offset, min_offset, max_offset, body, next_offset - queue_offset, end_offset)
 
     def read_run(
         self, topic: str, queue_id: int, queue_offset: int, max_count: int, into: memoryview, place: int
@@ -326,6 +344,14 @@ class StoreReads:
     def queue_ids(self, topic: str) -> list[int]:
         """The ids of the queues that a topic has messages in."""
         return sorted(queue_id for name, queue_id in self.queues.table if name == topic)
+
+
+def _status_of_cold(found: ColdRead) -> GetStatus:
+    if found.is_coming:
+        return GetStatus.BEING_FETCHED
+    if found.is_missing:
+        return GetStatus.MESSAGE_WAS_REMOVING
+    return GetStatus.FOUND if found.records else GetStatus.NO_MATCHED_MESSAGE
 
 
 def _readable_min(cold: Cold, topic: str, queue_id: int, local_min_offset: int) -> int:

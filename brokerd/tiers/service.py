@@ -21,13 +21,13 @@ from brokerd.journal.slices import InSlices
 from brokerd.metadata import tier_policy as policy
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.store.log.derive import first_damaged_of
+from brokerd.store.log.record_checks import FirstAstray, first_astray
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import opening_changes
-from brokerd.tiers.reading.cold_reads import ColdReads, FirstDamaged
+from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TierTable
 from brokerd.tiers.upkeep import Upkeep
@@ -77,7 +77,7 @@ class Surroundings:
     lineage: Callable[[], tuple[Sequence[EpochEntry], int]]
     random_bits: Callable[[int], int]
     loop: Loop
-    first_damaged: FirstDamaged = first_damaged_of
+    first_astray: FirstAstray = first_astray
 
 
 class TierService:
@@ -108,7 +108,7 @@ class TierService:
         self.cold: ColdReads | None = None
         if self._objects is not None:
             limits = settings.value.cache_bytes, settings.value.fetches_in_flight
-            self.cold = ColdReads(self._objects, self.segments_of, around.loop, *limits, around.first_damaged)
+            self.cold = ColdReads(self._objects, self.segments_of, around.loop, *limits, around.first_astray)
             self.table.listeners.append(self.cold.cache.forget)
         self._life = 0
         self._epoch = -1

@@ -34,7 +34,7 @@ from brokerd.store.log.layout import (
     parse_file_name,
 )
 from brokerd.store.log.native_derive import NativeDeriver
-from brokerd.store.log.record_checks import first_damaged_in_c
+from brokerd.store.log.record_checks import first_astray, first_astray_in_c, first_damaged_in_c
 from brokerd.store.log.segment import Segment
 from brokerd.store.settings import StoreSettings
 from remoting.disk import Bytes, Disk
@@ -77,6 +77,7 @@ class CommitLog:
         self._size = settings.segment_size_bytes
         self._max_record_bytes = settings.largest_record_bytes
         self.first_damaged_of = first_damaged_of if library is None else first_damaged_in_c(library)
+        self.first_astray = first_astray if library is None else first_astray_in_c(library)
         deriver = None if library is None else NativeDeriver(library)
         self.shape = RecordShape(self._size, self._max_record_bytes, deriver=deriver)
         self._segments: dict[int, Segment] = {}
