@@ -62,6 +62,7 @@ from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.log.native_derive import derive_agrees
 from brokerd.store.log.record_checks import reads_agree
+from brokerd.store.log.run_copies import copies_agree
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
 from brokerd.tiers.objects.backend import Backend, open_backend
@@ -91,7 +92,16 @@ _BACKGROUND_FLUSH_MS = 200
 
 def choose_native(settings: BrokerSettings) -> library.Choice:
     """Where the broker's loops over messages are to run. Builds the library if need be. Raises SettingsError."""
-    checks = [reads_agree, derive_agrees, codes_agree, again_agrees, send_agrees, answers_agree, block_readers_agree]
+    checks = [
+        reads_agree,
+        copies_agree,
+        derive_agrees,
+        codes_agree,
+        again_agrees,
+        send_agrees,
+        answers_agree,
+        block_readers_agree,
+    ]
     return library.choose(settings.kernel.mode, checks)
 
 

@@ -24,6 +24,7 @@ _TESTS = (
     "tests/unit/brokerd/native/test_crc.py",
     "tests/unit/brokerd/native/test_hpack.py",
     "tests/unit/brokerd/native/test_reads.py",
+    "tests/unit/brokerd/native/test_runs.py",
     "tests/unit/brokerd/native/test_timer_codes.py",
     "tests/unit/brokerd/native/test_walk.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from brokerd.composition.environment import BrokerIdentity, CoreSettings, Environment
 from brokerd.metadata.tables import MetadataTables
-from brokerd.store.log.record_checks import damage_finder
+from brokerd.store.log.record_checks import astray_finder
 from brokerd.tiers.in_log import TierInLog, TierReads, tier_reads
 from brokerd.timers.in_log import TimersInLog
 
@@ -31,6 +31,6 @@ def make_ground(identity: BrokerIdentity, settings: CoreSettings, environment: E
     metadata = MetadataTables()
     tier = TierReads(TierInLog(lambda topic: metadata.topics_deleted_at.get(topic, -1)))
     if environment.tier is not None:
-        first_damaged = damage_finder(environment.library)
-        tier = tier_reads(tier.in_log, *environment.tier, settings.tiers.value, first_damaged)
+        first_astray = astray_finder(environment.library)
+        tier = tier_reads(tier.in_log, *environment.tier, settings.tiers.value, first_astray)
     return Ground(identity, settings, environment, metadata, TimersInLog(), tier)

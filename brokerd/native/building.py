@@ -29,6 +29,7 @@ SOURCES: Final = (
     "hpack.c",
     "moments.c",
     "reads.c",
+    "runs.c",
     "send.c",
     "timer_codes.c",
     "walk.c",

@@ -78,3 +78,16 @@ EXPORT int64_t native_first_damaged(const uint8_t *content, int64_t length, cons
     }
     return count;
 }
+
+/* The number of the first of `count` records that does not lie where its entry says, has another size, or is not what was stored; `count`
+ * when all are good. `entries` has UNIT_BYTES for each, with places that count from `begin` on; the records have to fill the content. */
+EXPORT int64_t native_first_astray(const uint8_t *content, int64_t length, int64_t begin, const uint8_t *entries, int64_t count) {
+    int64_t at = 0;
+    for (int64_t n = 0; n < count; n++, entries += UNIT_BYTES) {
+        int64_t size = (int32_t)get32(entries + 8);
+        if (size < LEAST_BYTES || size > length - at || get64(entries) != (uint64_t)begin + (uint64_t)at) return n;
+        if (get32(content + at) != (uint32_t)size || !record_is_intact(content + at, size)) return n;
+        at += size;
+    }
+    return at == length ? count : count - 1;
+}

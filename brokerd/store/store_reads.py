@@ -23,10 +23,11 @@ from brokerd.store.queues.queue_reads import (
     select_units,
     status_of,
 )
-from brokerd.store.unit import BLANK_SIZE, Unit
+from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting.errors import CorruptedFile
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
+from remoting.record.fields import physical_offset_of
 
 
 class Suspicion(NamedTuple):
@@ -43,14 +44,25 @@ class Suspicion(NamedTuple):
     size: int = 0
 
 
+class Run(NamedTuple):
+    """Messages of a queue, one behind the other in a buffer: their units, and entries, the same with where they will be.
+
+    Without entries there is nothing, or one unit, which is blank, or of a message that has no room in the buffer.
+    """
+
+    units: bytes
+    entries: bytes
+
+
 class ColdRead(NamedTuple):
     """What a read of the tier gave, and where to go on. `is_coming`: nothing yet, whoever listens is told; `is_missing`: nothing
-    is there for these offsets any more."""
+    is there for these offsets any more. Records in one piece count as one; the last of them has `last_bytes`."""
 
     next_offset: int
     records: Sequence[bytes]
     is_coming: bool = False
     is_missing: bool = False
+    last_bytes: int = 0
 
 
 class Cold(Protocol):
@@ -70,6 +82,11 @@ class Cold(Protocol):
         tags_codes: Collection[int] | None,
     ) -> ColdRead:
         """Messages from an offset in that range on, none at `end` or behind. Raises RequestError when they cannot be had."""
+
+    def read_joined(
+        self, topic: str, queue_id: int, queue_offset: int, end: int, max_count: int, max_bytes: int
+    ) -> ColdRead:
+        """The same messages, all of them, in one piece."""
 
 
 class StoreReads:
@@ -138,6 +155,8 @@ class StoreReads:
         min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
         if queue_offset < min_offset and self.cold is not None:
             wanted = topic, queue_id, queue_offset, min_offset, max_count, max_bytes, tags_codes
+            if tags_codes is None:
+                return self._joined_cold(self.cold, wanted[:-1], max_offset)
             return joined(self._read_cold(self.cold, wanted, max_offset))
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
@@ -163,33 +182,58 @@ class StoreReads:
         min_offset = _readable_min(cold, topic, queue_id, local_min_offset)
         if queue_offset < min_offset:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset, [])
-        next_offset, records, is_coming, is_missing = cold.read(*wanted)
-        if is_coming:
-            status = GetStatus.BEING_FETCHED
-        elif is_missing:
-            status = GetStatus.MESSAGE_WAS_REMOVING
-        else:
-            status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
-        return GetResult(status, next_offset, min_offset, max_offset, list(records))
+        found = cold.read(*wanted)
+        return GetResult(_status_of_cold(found), found.next_offset, min_offset, max_offset, list(found.records))
+
+    def _joined_cold(self, cold: Cold, wanted: tuple[str, int, int, int, int, int], max_offset: int) -> JoinedResult:
+        """The same in one piece; `wanted` are the arguments of its `read_joined`."""
+        topic, queue_id, queue_offset, local_min_offset, *_ = wanted
+        min_offset = _readable_min(cold, topic, queue_id, local_min_offset)
+        if queue_offset < min_offset:
+            return JoinedResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
+        found = cold.read_joined(*wanted)
+        status, next_offset = _status_of_cold(found), found.next_offset
+        if status is not GetStatus.FOUND:
+            return JoinedResult(status, next_offset, min_offset, max_offset)
+        [body] = found.records
+        last = body[len(body) - found.last_bytes :]
+        end_offset = physical_offset_of(last) + len(last)
+        return JoinedResult(status, next_offset, min_offset, max_offset, body, next_offset - queue_offset, end_offset)
 
     def read_run(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int
-    ) -> tuple[list[Unit], list[bytes]]:
-        """The next messages that the files have: their units and records. At least one, when there is one; blank units come
-        alone, without records. Raises CorruptedFile when they begin with damage."""
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, into: memoryview, place: int
+    ) -> Run:
+        """The next messages that the files have, copied to a buffer: at least one, when there is one that has room. `place` is
+        where the first one will be. Raises CorruptedFile when they begin with damage."""
         queue = self.queues.table.get((topic, queue_id))
-        if queue is None or queue_offset < queue.min_offset(self.commitlog.min_offset):
-            return [], []
-        units, _, encoded, total = self._select(queue, queue_offset, max_count, max_bytes, None)
-        blank = next((number for number, unit in enumerate(units) if unit[1] == BLANK_SIZE), len(units))
-        if not blank:
-            return units[:1], []
-        units, total = units[:blank], total if blank == len(units) else sum(size for _, size, _ in units[:blank])
+        if queue is None or not queue.min_offset(self.commitlog.min_offset) <= queue_offset < queue.max_offset:
+            return Run(b"", b"")
+        encoded = self._units(queue, queue_offset, max_count)
+        if not encoded:
+            return Run(b"", b"")
+        entries = self.commitlog.reads.copied(encoded, into, place)
+        if entries:
+            return Run(encoded[: len(entries)], entries)
+        first = UNIT.unpack_from(encoded)
+        if first[1] == BLANK_SIZE or first[1] > len(into):
+            return Run(encoded[:UNIT_BYTES], b"")
         try:
-            return units, self.commitlog.reads.records(units, encoded if blank == len(units) else b"", total)
+            records = self.commitlog.reads.records([first], b"", first[1])
         except CorruptedFile as error:
-            units, _ = self._before_damage(queue, queue_offset, units, error)
-            return units, self.commitlog.reads.records(units, b"", sum(size for _, size, _ in units))
+            self._before_damage(queue, queue_offset, [first], error)
+            raise
+        if not records:
+            return Run(b"", b"")
+        into[: first[1]] = records[0]
+        return Run(encoded[:UNIT_BYTES], UNIT.pack(place, *first[1:]))
+
+    def _units(self, queue: ConsumeQueue, queue_offset: int, max_count: int) -> bytes:
+        """Units from there on, as the queue has them. Raises DamagedUnits when they are not what was written."""
+        try:
+            return queue.read_checked(queue_offset, max_count)
+        except DamagedUnits as error:
+            self._tell_damaged_units(queue, error)
+            raise
 
     def _select(
         self,
@@ -203,8 +247,11 @@ class StoreReads:
         try:
             return select_units(queue, queue_offset, max_count, max_bytes, tags_codes)
         except DamagedUnits as error:
-            self.tell_damage(Suspicion(-1, queue.topic, queue.queue_id, max(error.first, queue.first_offset)))
+            self._tell_damaged_units(queue, error)
             raise
+
+    def _tell_damaged_units(self, queue: ConsumeQueue, error: DamagedUnits) -> None:
+        self.tell_damage(Suspicion(-1, queue.topic, queue.queue_id, max(error.first, queue.first_offset)))
 
     def _before_damage(
         self, queue: ConsumeQueue, queue_offset: int, units: list[Unit], error: CorruptedFile
@@ -297,6 +344,14 @@ class StoreReads:
     def queue_ids(self, topic: str) -> list[int]:
         """The ids of the queues that a topic has messages in."""
         return sorted(queue_id for name, queue_id in self.queues.table if name == topic)
+
+
+def _status_of_cold(found: ColdRead) -> GetStatus:
+    if found.is_coming:
+        return GetStatus.BEING_FETCHED
+    if found.is_missing:
+        return GetStatus.MESSAGE_WAS_REMOVING
+    return GetStatus.FOUND if found.records else GetStatus.NO_MATCHED_MESSAGE
 
 
 def _readable_min(cold: Cold, topic: str, queue_id: int, local_min_offset: int) -> int:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from brokerd.journal.reading import Reading
+from brokerd.store.log.record_checks import FirstAstray
 from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore
-from brokerd.tiers.reading.cold_reads import ColdReads, FirstDamaged
+from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC, TierTable
 from brokerd.tiers.upload.uploader import Loop
@@ -45,11 +46,11 @@ class TierReads(NamedTuple):
 
 
 def tier_reads(
-    in_log: TierInLog, objects: ObjectStore, loop: Loop, settings: TierSettings, first_damaged: FirstDamaged
+    in_log: TierInLog, objects: ObjectStore, loop: Loop, settings: TierSettings, first_astray: FirstAstray
 ) -> TierReads:
-    """Messages are read as far as the log names them; `first_damaged` as for ColdReads."""
+    """Messages are read as far as the log names them; `first_astray` as for ColdReads."""
     counted = Counted(objects, loop.scheduler.time)
     limits = settings.cache_bytes, settings.fetches_in_flight
-    cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_damaged)
+    cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_astray)
     in_log.table.listeners.append(cold.cache.forget)
     return TierReads(in_log, counted, cold)

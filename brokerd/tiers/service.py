@@ -257,13 +257,15 @@ class TierService:
         """Messages became readable."""
         if self.objects is None:
             return
-        for arrival in arrivals:
-            queue = Queue(arrival.topic, arrival.queue_id)
+        is_news = False
+        for topic, queue_id, max_offset, _ in arrivals:
+            queue = Queue(topic, queue_id)
             if queue in self.pending:
-                self.pending.grown(queue, arrival.max_offset)
+                is_news |= self.pending.grown(queue, max_offset)
             else:
                 self._look_at(queue)
-        if self._uploader is not None:
+                is_news |= queue in self.pending
+        if is_news and self._uploader is not None:
             self._uploader.wake()
 
     def topic_changed(self, topic: str) -> None:
@@ -271,6 +273,8 @@ class TierService:
         for topic_of, queue_id in self._around.local.all_queues():
             if topic_of == topic:
                 self._look_at(Queue(topic, queue_id))
+        if self._uploader is not None:
+            self._uploader.wake()
 
     def topic_deleted(self, topic: str) -> None:
         """Its queues begin anew, if they ever do."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from brokerd.native.library import load
-from brokerd.store.log.record_checks import first_damaged_in_c
+from brokerd.store.log.record_checks import first_astray_in_c
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.reading.cold_reads import ColdReads
@@ -151,7 +151,7 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
     around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000)  # type: ignore[arg-type]
     store: Any = late
     limits = settings.cache_bytes, settings.fetches_in_flight
-    cold = ColdReads(store, queues.__getitem__, around, *limits, first_damaged_in_c(load()))
+    cold = ColdReads(store, queues.__getitem__, around, *limits, first_astray_in_c(load()))
     news: dict[Queue, asyncio.Event] = {queue: asyncio.Event() for queue in queues}
     cold.listeners.append(lambda topic, queue_id: news[Queue(topic, queue_id)].set())
     first: deque[int] = deque(maxlen=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
+import obstore
 import pytest
 
 from brokerd.tiers.objects.backend import Backend, open_backend
@@ -210,6 +211,30 @@ def test_a_long_listing_goes_on_behind_its_last_name(store: Used) -> None:
     limit = MANY - 10  # in the middle of a server's last page
     assert store.names("m/", "", limit) == expected[:limit]
     assert store.names("m/", expected[limit - 1], limit) == expected[limit:]
+
+
+def test_a_directory_is_walked_once_for_a_listing_in_pages(
+    tmp_path: Path, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Used(open_backend(TierSettings(url=f"file://{tmp_path}/tier"), DIRECTORY), runner)
+    expected = [f"m/{number}" for number in range(9)]
+    for name in expected:
+        store.put(name, b"")
+    walks = []
+    plain = obstore.list
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        walks.append(options)
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(obstore, "list", counted)
+    found = store.names("", "", 2)
+    while page := store.names("", found[-1], 2):
+        found += page
+    assert found == expected
+    assert len(walks) == 2, "and once more to see that there is nothing behind the last one"
+    store.put("m/3a", b"")
+    assert store.names("", "m/3", 2) == ["m/3a", "m/4"], "who begins elsewhere sees what is there now"
 
 
 # ---- what goes wrong says what to do

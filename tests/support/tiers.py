@@ -8,6 +8,7 @@ from typing import Any
 
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.upload.uploader import Loop
+from remoting.disk import Bytes
 from tests.support.turns import Turns
 
 
@@ -74,7 +75,7 @@ class FaultyObjects:
         self.faults = 0
         self.unlisted: set[str] = set()  # put, but not listed yet
 
-    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
+    async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         await self._request()
         if self.has_no_manifest and name.startswith("manifest/"):
             self.faults += 1

@@ -17,8 +17,9 @@ from typing import Final
 
 from brokerd.native.library import Library
 from brokerd.store.log.record_checks import first_bad, first_bad_in_c
+from brokerd.store.log.run_copies import copied, copied_in_c
 from brokerd.store.log.segment import Segment
-from brokerd.store.unit import Unit
+from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
 from remoting.checksum import crc32
 from remoting.errors import CorruptedFile, DamagedRange
 
@@ -43,6 +44,7 @@ class RecordReads:
         self._segment_bytes = segment_bytes
         self._read = read
         self._first_bad = first_bad if library is None else first_bad_in_c(library)
+        self._copied = copied if library is None else copied_in_c(library)
         self._known = array("I", bytes(4 * _KNOWN_READS)) if library is None else None
 
     def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
@@ -82,6 +84,25 @@ class RecordReads:
                     del views
             there += [(offset, size, code) for (offset, _, code), size in zip(found, sizes, strict=True)]
         return b"".join(pieces), there
+
+    def copied(self, encoded: bytes, into: memoryview, place: int) -> bytes:
+        """Copy records that the units name to the buffer, one behind the other from its begin on, as many as there is room for
+        and as are what was stored; a file's end may end it, too. Entries for them, of which the first is at `place`."""
+        offset, size, _ = UNIT.unpack_from(encoded)
+        start = offset - offset % self._segment_bytes
+        segment = self._segments.get(start)
+        if segment is None:
+            return b""
+        if segment.view is not None:
+            with segment.view.memory() as source:
+                return self._copied(source, start, encoded, into, place)
+        last, last_size, _ = UNIT.unpack_from(encoded, len(encoded) - UNIT_BYTES)
+        span = last + last_size - offset
+        if not size <= span <= min(_CLOSE * len(into), _CLOSE_BYTES):
+            encoded, span = encoded[:UNIT_BYTES], size
+        if not 0 < span <= max(len(into), _CLOSE_BYTES):
+            return b""
+        return self._copied(self._read(offset, span), offset, encoded, into, place)
 
     def _one_by_one(self, units: Sequence[Unit]) -> list[bytes]:
         records: list[bytes] = []

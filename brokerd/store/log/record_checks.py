@@ -15,7 +15,7 @@ from typing import Final
 
 from brokerd.native.library import Library
 from brokerd.store.log.derive import first_damaged_of
-from brokerd.store.unit import UNIT, Unit
+from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
 from remoting.disk import Bytes
 from remoting.record.checksum import first_damaged, reserve, seal
 from remoting.record.codec import encode_record
@@ -25,6 +25,9 @@ from remoting.record.layout import BORDER, RECORD_OVERHEAD_BYTES, Field, heads
 # Of the content, which is records one behind the other, the units that name them, and these as their queue has them, or nothing:
 # the number of the first that is bad.
 FirstBad = Callable[[bytes, Sequence[Unit], bytes], int | None]
+
+# Of the content, where its first record's place is, and entries: the number of the first that is bad.
+FirstAstray = Callable[[bytes, int, bytes], int | None]
 
 _PLACE: Final = heads(Field.SIZE, Field.PHYSICAL_OFFSET)[0]
 _IPV4, _IPV6 = pack_host("192.0.2.1", 10911), pack_host("2001:db8::1", 10911)
@@ -80,16 +83,57 @@ def first_damaged_in_c(library: Library) -> Callable[[Bytes, Sequence[int]], int
     return find
 
 
+def first_astray(content: bytes, begin: int, entries: bytes) -> int | None:
+    """The number of the first record that is not where its entry says, of that size and what was stored, in Python. Places count
+    from `begin` on, and the records have to fill the content."""
+    ends: list[int] = []
+    end = 0
+    for number, (place, size, _) in enumerate(UNIT.iter_unpack(entries)):
+        is_there = RECORD_OVERHEAD_BYTES <= size <= len(content) - end and place == begin + end
+        if not is_there or BORDER.unpack_from(content, end)[0] != size:
+            break
+        if first_damaged_of(content[end : end + size], (0,)) is not None:
+            return number
+        end += size
+        ends.append(end)
+    count = len(entries) // UNIT_BYTES
+    if len(ends) < count:
+        return len(ends)
+    return None if end == len(content) else count - 1
+
+
+def astray_finder(library: Library | None) -> FirstAstray:
+    """`first_astray`, by the library where there is one."""
+    return first_astray if library is None else first_astray_in_c(library)
+
+
+def first_astray_in_c(library: Library) -> FirstAstray:
+    """The same by the library."""
+    number = ctypes.c_int64
+    call = library.function("native_first_astray", number, ctypes.c_char_p, number, number, ctypes.c_char_p, number)
+
+    def find(content: bytes, begin: int, entries: bytes) -> int | None:
+        count = len(entries) // UNIT_BYTES
+        found: int = call(content, len(content), begin, entries, count)
+        return found if found < count else None
+
+    return find
+
+
 def reads_agree(library: Library) -> bool:
     """Whether the library finds what Python finds: nothing in intact records, and each byte of them that changes, alone and with
     the last one."""
     find, find_damaged = first_bad_in_c(library), first_damaged_in_c(library)
-    for record in _examples():
+    find_astray = first_astray_in_c(library)
+    for record in examples():
         units = ((0, len(record), 0),)
+        entry = UNIT.pack(*units[0])
         for at in range(len(record)):
             once = record[:at] + bytes((record[at] ^ 1 << at % 8,)) + record[at + 1 :]
             for changed in (once, once[:-1] + b"x"):
                 if find(changed, units, b"") != first_bad(changed, units, b""):
+                    return False
+                if find_astray(changed, 0, entry) != first_astray(changed, 0, entry):
                     return False
                 if at >= BORDER.size and find_damaged(changed, (0,)) != first_damaged_of(changed, (0,)):
                     return False  # where it is a whole record, as its size says
@@ -98,7 +142,7 @@ def reads_agree(library: Library) -> bool:
     return True
 
 
-def _examples() -> Iterator[bytes]:
+def examples() -> Iterator[bytes]:
     """Records with each kind of hosts, topics, and checksums; all are at the log's begin."""
     for topic, born_host, store_host, properties in (
         (b"Topic", _IPV4, _IPV4, b"a\x01b\x02"),

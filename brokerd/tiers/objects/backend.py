@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import obstore
 from obstore.exceptions import NotSupportedError
+from obstore.store import MemoryStore
 
 from brokerd.tiers.objects.complaints import is_without_bucket, translated
+from brokerd.tiers.objects.durable import Durable
 from brokerd.tiers.objects.interface import Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
+from remoting.disk import Bytes
 from remoting.tier.object_stores import StorePlace, open_store
 
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
 _STREAM_PART_BYTES: Final = 8 << 20
 _STREAM_PARTS: Final = 4  # on their way at the same time
+
+Page = list[Listed]
+# What a listing left: of which prefix and behind which name it goes on, and the objects
+_NOTHING_LISTED: Final[tuple[tuple[str, str], Page]] = ("", ""), []
 
 
 class Backend:
@@ -28,28 +34,31 @@ class Backend:
         self._store = store
         self._directory = directory
         self._root = root
+        self._durable = Durable(root) if root is not None else None
+        self._keeps_pieces = isinstance(store, MemoryStore)  # of what it is given, and no copy
+        self._listed: tuple[tuple[str, str], Page] = _NOTHING_LISTED
         self._creates = True  # it can refuse to replace an object
 
-    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
+    async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         path = f"{self._directory}/{name}"
-        whole = content if isinstance(content, bytes) else b"".join(content)
+        pieces = b"".join(content) if self._keeps_pieces and not isinstance(content, bytes) else content
         try:
             await obstore.put_async(
-                self._store, path, whole, mode="create" if self._creates else "overwrite", use_multipart=False
+                self._store, path, pieces or b"", mode="create" if self._creates else "overwrite", use_multipart=False
             )
         except NotSupportedError:
             if not self._creates:
                 raise
             self._creates = False
-            await self.put(name, whole)
+            await self.put(name, content)
             return
         except FileNotFoundError as error:  # there is no such bucket
             raise Refused(str(translated(error, f"store {name}"))) from error
         except Exception as error:
             raise translated(error, f"store {name}") from error
-        if self._root is not None:
+        if self._durable is not None and self._root is not None:
             try:
-                await asyncio.to_thread(_make_durable, self._root, self._root / path)
+                await asyncio.to_thread(self._durable.make, self._root / path)
             except OSError as error:
                 raise Unknown(
                     f"it is not known whether {name} would be there after a loss of power: {error}"
@@ -77,8 +86,8 @@ class Backend:
             )
         except Exception as error:
             raise (failures[0] if failures else translated(error, f"store {name}")) from error
-        if self._root is not None:
-            await asyncio.to_thread(_make_durable, self._root, self._root / path)
+        if self._durable is not None and self._root is not None:
+            await asyncio.to_thread(self._durable.make, self._root / path)
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         path = f"{self._directory}/{name}"
@@ -107,7 +116,10 @@ class Backend:
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         below = f"{self._directory}/"
+        (asked, rest), self._listed = self._listed, _NOTHING_LISTED
         found: list[Listed] = []
+        if rest and asked == (prefix, after):
+            return self._page(prefix, rest, limit)
         try:
             # a prefix is whole parts of a name for the library, so the rest of ours is looked for here
             parent = prefix.rpartition("/")[0]
@@ -123,7 +135,14 @@ class Backend:
                     break  # object stores list in the order of names; directories do not
         except Exception as error:
             raise translated(error, f"list {prefix}") from error
-        return sorted(found)[:limit]
+        return self._page(prefix, sorted(found), limit)
+
+    def _page(self, prefix: str, found: Sequence[Listed], limit: int) -> Page:
+        """So many of them. A directory has to be walked in whole for each listing, so the rest is kept for who goes on."""
+        page = [*found[:limit]]
+        if self._root is not None and len(found) > limit:
+            self._listed = (prefix, page[-1].name), [*found[limit:]]
+        return page
 
     async def remove(self, names: Sequence[str]) -> None:
         try:
@@ -159,15 +178,3 @@ async def _followed(
     except ObjectStoreError as error:
         failures.append(error)
         raise
-
-
-def _make_durable(root: Path, path: Path) -> None:
-    """The file, and the directories that may have been made for it."""
-    for each in (path, *path.parents):
-        descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if each == root:
-            return

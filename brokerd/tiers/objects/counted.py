@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStore, ObjectStoreError
+from remoting.disk import Bytes
 from remoting.exposition import Histogram
 
 BOUNDS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -39,7 +40,7 @@ class Counted:
         self._objects = objects
         self._now_s = now_s
 
-    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
+    async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         with self._request("put") as requests:
             await self._objects.put(name, content)
             requests.bytes += len(content) if isinstance(content, bytes) else sum(map(len, content))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
+from remoting.disk import Bytes
 from remoting.errors import LogboomError
 
 
@@ -43,8 +44,11 @@ class Listed(NamedTuple):
 class ObjectStore(Protocol):
     """All names are below one directory, that of a broker group. Used from one event loop."""
 
-    async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
-        """Store the object, durably; atomic: it is there as a whole or not at all. Raises AlreadyThere when it is there."""
+    async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
+        """Store the object, durably; atomic: it is there as a whole or not at all. Raises AlreadyThere when it is there.
+
+        Nobody looks at the content any more when it is there; after an error somebody may.
+        """
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
         """The same for a long object, which is never in memory as a whole; nobody else puts that name.

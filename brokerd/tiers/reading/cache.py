@@ -5,40 +5,57 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable
-from itertools import accumulate
 from operator import attrgetter
 
-from brokerd.store.unit import UNIT
+from brokerd.store.unit import UNIT, UNIT_BYTES
 from remoting.tier.contents import Queue
 
 _PIECE_BYTES = 400  # about what a piece takes besides its content
-_ENTRY_BYTES = 40  # and each message of it
 
 
 class Piece:
-    """Messages `[first, end)` of a queue."""
+    """Messages `[first, end)` of a queue, as they are stored: what a reader wants of them is found when he asks."""
 
-    __slots__ = ("codes", "content", "end", "first", "places", "queue", "read_to")
+    __slots__ = ("_begin", "_entries", "content", "end", "first", "queue", "read_to")
 
     def __init__(self, queue: Queue, first: int, entries: bytes, content: bytes) -> None:
         """`entries` of the messages, whose records are the content, one behind the other."""
-        units = list(UNIT.iter_unpack(entries))
         self.queue = queue
         self.first = first
-        self.end = first + len(units)
-        self.places = list(accumulate((size for _, size, _ in units), initial=0))
-        self.codes = [code for _, _, code in units]
+        self.end = first + len(entries) // UNIT_BYTES
         self.content = content
         self.read_to = first  # how far somebody read it
+        self._entries = entries
+        self._begin: int = UNIT.unpack_from(entries)[0]
 
     @property
     def size(self) -> int:
-        return len(self.content) + _PIECE_BYTES + _ENTRY_BYTES * len(self.codes)
+        return len(self.content) + len(self._entries) + _PIECE_BYTES
+
+    def place(self, queue_offset: int) -> int:
+        """Where the message begins in the content; the content's end behind the last one."""
+        if queue_offset == self.end:
+            return len(self.content)
+        found: int = UNIT.unpack_from(self._entries, (queue_offset - self.first) * UNIT_BYTES)[0]
+        return found - self._begin
+
+    def code(self, queue_offset: int) -> int:
+        """The message's tags code."""
+        found: int = UNIT.unpack_from(self._entries, (queue_offset - self.first) * UNIT_BYTES)[2]
+        return found
 
     def record(self, queue_offset: int) -> bytes:
         """The bytes of one message."""
-        number = queue_offset - self.first
-        return self.content[self.places[number] : self.places[number + 1]]
+        return self.content[self.place(queue_offset) : self.place(queue_offset + 1)]
+
+    def joined(self, first: int, end: int) -> bytes:
+        """Those of several, one behind the other."""
+        return self.content[self.place(first) : self.place(end)]
+
+    def fitting(self, first: int, end: int, max_bytes: int) -> int:
+        """The end of the messages from the first one on that have no more bytes, at least one."""
+        last = self.place(first) + max_bytes
+        return first + max(1, bisect_right(range(first + 1, end + 1), last, key=self.place))
 
 
 class Cache:

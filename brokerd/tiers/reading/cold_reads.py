@@ -7,11 +7,12 @@ or cannot be had; an error is kept for a moment, and given to who asks then. A f
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from brokerd.store.log.derive import first_damaged_of
+from brokerd.store.log.record_checks import FirstAstray, first_astray
 from brokerd.store.store_reads import ColdRead
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
@@ -20,7 +21,6 @@ from brokerd.tiers.reading.message_bytes import MessageBytes
 from brokerd.tiers.reading.windows import Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import RequestError
 from remoting.tier.contents import Queue
 from remoting.tier.names import ENTRY_BYTES
@@ -33,7 +33,6 @@ _ERROR_S: Final = 1.0
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
 
 Segments = Callable[[Queue], QueueSegments]
-FirstDamaged = Callable[[Bytes, Sequence[int]], int | None]
 
 
 class Wanted(NamedTuple):
@@ -46,7 +45,7 @@ class Wanted(NamedTuple):
 class ColdReads:
     """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will.
 
-    `first_damaged` checks what was fetched, as `derive.first_damaged_of` does.
+    `first_astray` checks what was fetched, as `record_checks.first_astray` does.
     """
 
     def __init__(
@@ -56,10 +55,10 @@ class ColdReads:
         loop: Loop,
         cache_bytes: int,
         in_flight: int,
-        first_damaged: FirstDamaged = first_damaged_of,
+        first_astray: FirstAstray = first_astray,
     ) -> None:
         self.listeners: list[Callable[[str, int], None]] = []
-        self._first_damaged = first_damaged
+        self._first_astray = first_astray
         self._objects = objects
         self._messages = MessageBytes(objects, loop.pause)
         self._segments = segments
@@ -86,7 +85,33 @@ class ColdReads:
         max_bytes: int,
         tags_codes: Collection[int] | None,
     ) -> ColdRead:
-        queue = Queue(topic, queue_id)
+        wanted = Wanted(Queue(topic, queue_id), queue_offset)
+        found = self._found_at(wanted, end, max_count)
+        if isinstance(found, ColdRead):
+            return found
+        last = min(end, found.end)
+        next_offset, records = _select(found, queue_offset, last, max_count, max_bytes, tags_codes)
+        self._was_read(wanted, found, next_offset, max_count, end)
+        self.messages_out += len(records)
+        return ColdRead(next_offset, records)
+
+    def read_joined(
+        self, topic: str, queue_id: int, queue_offset: int, end: int, max_count: int, max_bytes: int
+    ) -> ColdRead:
+        wanted = Wanted(Queue(topic, queue_id), queue_offset)
+        found = self._found_at(wanted, end, max_count)
+        if isinstance(found, ColdRead):
+            return found
+        last = min(end, found.end, queue_offset + max(1, max_count))
+        next_offset = found.fitting(queue_offset, last, max_bytes)
+        self._was_read(wanted, found, next_offset, max_count, end)
+        self.messages_out += next_offset - queue_offset
+        last_bytes = found.place(next_offset) - found.place(next_offset - 1)
+        return ColdRead(next_offset, [found.joined(queue_offset, next_offset)], last_bytes=last_bytes)
+
+    def _found_at(self, wanted: Wanted, end: int, max_count: int) -> Piece | ColdRead:
+        """The piece that has the message, or why there is none; then it may have been asked for."""
+        queue, queue_offset = wanted
         segment = self._segments(queue).at(queue_offset)
         if segment is None or segment.first >= end:
             return ColdRead(end, [], is_missing=True)
@@ -97,13 +122,14 @@ class ColdReads:
             self.misses += 1
             self._want(queue, queue_offset, min(end, segment.end), segment, max_count)
             return ColdRead(queue_offset, [], is_coming=True)
+        return piece
+
+    def _was_read(self, wanted: Wanted, piece: Piece, next_offset: int, max_count: int, end: int) -> None:
+        queue, queue_offset = wanted
         self.hits += 1
-        next_offset, records = _select(piece, queue_offset, min(end, piece.end), max_count, max_bytes, tags_codes)
-        self.messages_out += len(records)
         piece.read_to = max(piece.read_to, next_offset)
         self._windows.read(queue, queue_offset, next_offset, max_count, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)
-        return ColdRead(next_offset, records)
 
     # ---- fetching
 
@@ -170,26 +196,35 @@ class ColdReads:
         """Raises ObjectStoreError, also when what is there is not what was stored."""
         start = (first - segment.first) * ENTRY_BYTES
         entries = await self._objects.get(segment.entries_name(*queue), start, (end - first) * ENTRY_BYTES)
-        units = list(UNIT.iter_unpack(entries))
-        begin = units[0][0]
-        if not segment.base <= begin < segment.message_end:
+        count = _count_of(entries, segment)
+        if not count:
             raise NotThere(f"the entries of {segment.entries_name(*queue)} are not what was stored")
-        count = 0
-        for place, size, _ in units:
-            behind = place + size
-            if place < begin or behind > segment.message_end or (count and behind - begin > _MAX_FETCH_BYTES):
-                break
-            count += 1
-        last_place, last_size, _ = units[count - 1]
-        length = last_place + last_size - begin
-        content = await self._messages.read(queue, segment, begin - segment.base, length)
-        begins = [place - begin for place, _, _ in units[:count]]
-        if self._first_damaged(content, begins) is not None:
+        entries = entries[: count * ENTRY_BYTES]
+        begin = UNIT.unpack_from(entries)[0]
+        last_place, last_size, _ = UNIT.unpack_from(entries, len(entries) - ENTRY_BYTES)
+        content = await self._messages.read(queue, segment, begin - segment.base, last_place + last_size - begin)
+        if self._first_astray(content, begin, entries) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
-        return Piece(queue, first, entries[: count * ENTRY_BYTES], content)
+        return Piece(queue, first, entries, content)
 
     def _dropped(self, piece: Piece) -> None:
         self._windows.dropped(piece.queue, piece.read_to)
+
+
+def _count_of(entries: bytes, segment: Segment) -> int:
+    """How many messages from the first one on are fetched at once; 0 when the entries cannot be right."""
+    count = len(entries) // ENTRY_BYTES
+    begin = UNIT.unpack_from(entries)[0]
+
+    def length_of(number: int) -> int:
+        place, size, _ = UNIT.unpack_from(entries, number * ENTRY_BYTES)
+        length: int = place + size - begin
+        return length
+
+    if length_of(count - 1) > _MAX_FETCH_BYTES:
+        count = max(1, bisect_right(range(count), _MAX_FETCH_BYTES, key=length_of))
+    is_right = segment.base <= begin and 0 < length_of(count - 1) <= segment.message_end - begin
+    return count if is_right else 0
 
 
 def _select(
@@ -199,7 +234,7 @@ def _select(
     records: list[bytes] = []
     offset = first
     while offset < end and len(records) < max_count:
-        if tags_codes is None or piece.codes[offset - piece.first] in tags_codes:
+        if tags_codes is None or piece.code(offset) in tags_codes:
             record = piece.record(offset)
             max_bytes -= len(record)
             if max_bytes < 0 and records:

@@ -1,32 +1,32 @@
 """The next messages of a queue, made ready for the tier in portions: their bytes as they stand, and entries that point into them.
 
-The bytes are copied out of the log, so that no upload holds one of its files (storage.md 8.5, S-13). A portion is what a turn of
-the loop may read; a single message that is larger is one (S-1).
+The bytes are copied out of the log, so that no upload holds one of its files (storage.md 8.5, S-13), to memory that is used again
+when they are in the tier. A portion is what a turn of the loop may copy; a single message that is larger is one (S-1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
-from brokerd.store.unit import BLANK_SIZE, UNIT, Unit
+from brokerd.store.store_reads import Run
+from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
+from brokerd.tiers.upload.buffers import BUFFER_BYTES, Buffers
 from remoting.checksum import crc32
 from remoting.record.fields import store_timestamp_of
 from remoting.tier.contents import Queue
 from remoting.tier.segments import Segment
 
 _PORTION_MESSAGES: Final = 1024
-_PORTION_BYTES: Final = 1 << 20
 
 
 class QueueReads(Protocol):
     """The local store, as far as it is read for the tier."""
 
     def read_run(
-        self, topic: str, queue_id: int, queue_offset: int, max_count: int, max_bytes: int
-    ) -> tuple[list[Unit], list[bytes]]:
-        """The next messages, at least one if there is one: units, and records. Blank units come alone, without records.
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, into: memoryview, place: int
+    ) -> Run:
+        """The next messages, copied to a buffer, at least one if there is one that has room; `place` is where the first one will
+        be.
 
         Raises CorruptedFile when they begin with damage.
         """
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     first: int
     end: int
     base: int
-    messages: list[bytes]
+    messages: list[memoryview]
     entries: list[bytes]
     message_bytes: int
     first_ms: int
@@ -47,6 +47,7 @@ class Batch(NamedTuple):
     log_end: int
     crc: int
     entries_crc: int
+    buffers: list[bytearray]  # what the messages are in
 
     def segment(self, epoch: int, number: int) -> Segment:
         """What the batch is once it is stored under these."""
@@ -59,16 +60,21 @@ class Batch(NamedTuple):
 
 
 class Builder:
-    """Makes one batch of the queue's messages `[first, end)`, whose bytes begin at `base`; `step` until it is done."""
+    """Makes one batch of the queue's messages at these offsets, whose bytes begin at `base`; `step` until it is done."""
 
-    def __init__(self, reads: QueueReads, queue: Queue, first: int, end: int, base: int, max_bytes: int) -> None:
+    def __init__(
+        self, reads: QueueReads, buffers: Buffers, queue: Queue, offsets: range, base: int, max_bytes: int
+    ) -> None:
         self._reads = reads
+        self._free = buffers
         self._queue = queue
-        self._first = self._next = first
-        self._end = end
+        self._first = self._next = offsets.start
+        self._end = offsets.stop
         self._base = base
         self._max_bytes = max_bytes
-        self._messages: list[bytes] = []
+        self._buffers: list[bytearray] = []
+        self._used = 0  # of the last buffer
+        self._messages: list[memoryview] = []
         self._entries: list[bytes] = []
         self._bytes = 0
         self._crc = self._entries_crc = 0
@@ -76,42 +82,70 @@ class Builder:
         self._log_end = 0
 
     def step(self) -> bool:
-        """Read a portion; whether there may be more. Raises CorruptedFile when the batch would begin with damage."""
-        room = self._max_bytes - self._bytes
-        if self._next >= self._end or (room <= 0 and self._messages):
+        """Copy a portion; whether there may be more. Raises CorruptedFile when the batch would begin with damage."""
+        if self._next >= self._end or (self._bytes >= self._max_bytes and self._messages):
             return False
+        into = self._room()
         count = min(_PORTION_MESSAGES, self._end - self._next)
-        units, records = self._reads.read_run(*self._queue, self._next, count, min(_PORTION_BYTES, max(room, 1)))
-        if not units:
+        run = self._reads.read_run(*self._queue, self._next, count, into, self._base + self._bytes)
+        if run.entries:
+            self._add(run, into)
+            return True
+        if not run.units:
             return False
-        if units[0][1] == BLANK_SIZE:
-            return self._pass_blanks(len(units))
-        portion = b"".join(records)
-        if self._messages and len(portion) > room:
+        _, size, _ = UNIT.unpack(run.units)
+        return self._pass_blank() if size == BLANK_SIZE else self._make_room(size)
+
+    def _room(self) -> memoryview:
+        """What the next messages are copied to: the rest of a buffer, and no more than the batch may have."""
+        if not self._buffers:
+            self._take(self._free.take())
+        rest = memoryview(self._buffers[-1])[self._used :]
+        return rest[: max(self._max_bytes - self._bytes, 1)]
+
+    def _take(self, buffer: bytearray) -> None:
+        self._buffers.append(buffer)
+        self._used = 0
+
+    def _make_room(self, size: int) -> bool:
+        """The next message, which is so long, has no room in the buffer; whether it has any."""
+        if self._messages and self._bytes + size > self._max_bytes:
             return False
-        self._add(units, portion, store_timestamp_of(records[0]), store_timestamp_of(records[-1]))
+        if not self._messages:  # it may be longer than a batch
+            self._free.give_back(self._buffers)
+            self._buffers = []
+            self._max_bytes = max(self._max_bytes, size)
+        self._take(self._free.take() if size <= BUFFER_BYTES else bytearray(size))
         return True
 
-    def _add(self, units: Sequence[Unit], portion: bytes, first_ms: int, last_ms: int) -> None:
-        sizes = [size for _, size, _ in units]
-        places = accumulate(sizes[:-1], initial=self._base + self._bytes)
-        entries = b"".join(map(UNIT.pack, places, sizes, [code for _, _, code in units]))
-        self._times = (self._times[0] if self._messages else first_ms, last_ms)
+    def _add(self, run: Run, into: memoryview) -> None:
+        count = len(run.entries) // UNIT_BYTES
+        last_place, last_size, _ = UNIT.unpack_from(run.entries, len(run.entries) - UNIT_BYTES)
+        last_position, _, _ = UNIT.unpack_from(run.units, len(run.units) - UNIT_BYTES)
+        last = last_place - self._base - self._bytes
+        portion = into[: last + last_size]
+        last_ms = store_timestamp_of(portion[last:])
+        self._times = (self._times[0] if self._messages else store_timestamp_of(portion), last_ms)
         self._messages.append(portion)
-        self._entries.append(entries)
-        self._crc, self._entries_crc = crc32(portion, self._crc), crc32(entries, self._entries_crc)
+        self._entries.append(run.entries)
+        self._crc, self._entries_crc = crc32(portion, self._crc), crc32(run.entries, self._entries_crc)
+        self._used += len(portion)
         self._bytes += len(portion)
-        self._next += len(units)
-        last_position, last_size, _ = units[-1]
+        self._next += count
         self._log_end = last_position + last_size
 
-    def _pass_blanks(self, count: int) -> bool:
-        """Nothing is there for these offsets: a segment begins behind them."""
+    def _pass_blank(self) -> bool:
+        """Nothing is there for this offset: a segment begins behind it."""
         if self._messages:
             return False
-        self._next += count
+        self._next += 1
         self._first = self._next
         return True
+
+    def give_up(self) -> None:
+        """There will be no batch."""
+        self._free.give_back(self._buffers)
+        self._buffers, self._messages = [], []
 
     @property
     def passed(self) -> int:
@@ -121,7 +155,9 @@ class Builder:
     def batch(self) -> Batch | None:
         """What was read; None when that is nothing."""
         if not self._messages:
+            self.give_up()
             return None
         range_ = self._queue, self._first, self._next, self._base
         objects = self._messages, self._entries, self._bytes
-        return Batch(*range_, *objects, *self._times, self._log_end, self._crc, self._entries_crc)
+        checks = self._crc, self._entries_crc
+        return Batch(*range_, *objects, *self._times, self._log_end, *checks, self._buffers)

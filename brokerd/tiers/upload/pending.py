@@ -60,13 +60,15 @@ class Pending:
         self._waiting[queue] = waiting
         self.grown(queue, waiting.end)
 
-    def grown(self, queue: Queue, end: int) -> None:
-        """The queue, which waits, ends there now."""
-        waiting = self._waiting[queue]
-        if end > waiting.end:
-            self._waiting[queue] = waiting = waiting._replace(end=end)
-        if waiting.end - waiting.first >= self._many:
-            self._full[queue] = None
+    def grown(self, queue: Queue, end: int) -> bool:
+        """The queue, which waits, ends there now; whether it is due because of that."""
+        first, before, position, since_ms = self._waiting[queue]
+        if end > before:
+            self._waiting[queue] = Waiting(first, end, position, since_ms)
+        if max(end, before) - first < self._many or queue in self._full:
+            return False
+        self._full[queue] = None
+        return queue not in self._taken
 
     def remove(self, queue: Queue) -> None:
         """It has nothing to upload, or is not to be uploaded any more."""
@@ -95,7 +97,7 @@ class Pending:
 
     def next_due_ms(self, interval_ms: int) -> int | None:
         """When the first one is due that is not taken; None when there is none."""
-        if self._full.keys() - self._taken:
+        if not self._taken.issuperset(self._full):
             return 0
         return next(
             (each.since_ms + interval_ms for queue, each in self._waiting.items() if queue not in self._taken), None

@@ -14,6 +14,7 @@ from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.batches import Batch, Builder, QueueReads
+from brokerd.tiers.upload.buffers import Buffers
 from brokerd.tiers.upload.pending import Pending
 from remoting.errors import CorruptedFile
 from remoting.settings import Live
@@ -91,6 +92,7 @@ class Uploader:
         self._target = target
         self._loop = loop
         self._settings = settings
+        self._buffers = Buffers()
         self._running = 0
         self._buffered_bytes = 0
         self._timer: Timer | None = None
@@ -162,10 +164,12 @@ class Uploader:
         if waiting is None:
             return None
         base = self._target.base_of(queue)
-        builder = Builder(self._reads, queue, waiting.first, waiting.end, base, settings.commit_bytes)
+        offsets = range(waiting.first, waiting.end)
+        builder = Builder(self._reads, self._buffers, queue, offsets, base, settings.commit_bytes)
         while builder.step():
             await self._loop.pause(0)
             if self._stopped:
+                builder.give_up()
                 return None
         batch = builder.batch()
         if batch is None:
@@ -183,6 +187,7 @@ class Uploader:
                 await self._loop.pause(_FIRST_PAUSE_S)
             else:
                 break
+        self._buffers.give_back(batch.buffers)
         return segment
 
     async def _put_both(self, batch: Batch, segment: Segment) -> None:

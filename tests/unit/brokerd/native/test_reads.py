@@ -11,7 +11,14 @@ import pytest
 
 from brokerd.native.library import Library
 from brokerd.store.log.derive import first_damaged_of
-from brokerd.store.log.record_checks import first_bad, first_bad_in_c, first_damaged_in_c, reads_agree
+from brokerd.store.log.record_checks import (
+    first_astray,
+    first_astray_in_c,
+    first_bad,
+    first_bad_in_c,
+    first_damaged_in_c,
+    reads_agree,
+)
 from brokerd.store.unit import UNIT, Unit
 from remoting.checksum import crc32
 from remoting.record.checksum import TAIL_BYTES, reserve, seal, tail_of
@@ -101,6 +108,28 @@ def test_both_find_the_same_first_bad_record(seed: int) -> None:
             assert find(damaged, asked, b"") == found, (damaged.hex(), asked)
             bad += found is not None
     assert bad > 200
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_both_find_the_same_first_record_that_is_not_where_its_entry_says(seed: int) -> None:
+    rng, find = Random(seed), first_astray_in_c(native_library())
+    found_any = 0
+    for _ in range(100):
+        content, units = stored(rng, rng.choice((1, 2, 3, 8)))
+        begin = rng.choice((0, 1 << 40))
+        places = [begin + sum(size for _, size, _ in units[:number]) for number in range(len(units))]
+        entries = [(place, size, code) for place, (_, size, code) in zip(places, units, strict=True)]
+        encoded = b"".join(UNIT.pack(*entry) for entry in entries)
+        assert find(content, begin, encoded) is first_astray(content, begin, encoded) is None
+        for longer in (content + b"x", content[:-1]):
+            assert find(longer, begin, encoded) == first_astray(longer, begin, encoded) == len(units) - 1
+        for _ in range(4):
+            damaged, asked = changed(rng, content, entries)
+            encoded_asked = b"".join(UNIT.pack(*entry) for entry in asked)
+            found = first_astray(damaged, begin, encoded_asked)
+            assert find(damaged, begin, encoded_asked) == found, (damaged.hex(), asked)
+            found_any += found is not None
+    assert found_any > 200
 
 
 @pytest.mark.parametrize("seed", range(10))

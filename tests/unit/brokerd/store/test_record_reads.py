@@ -11,6 +11,7 @@ from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.queues.queue_reads import joined
 from brokerd.store.store import MessageStore
+from brokerd.store.store_reads import Suspicion
 from brokerd.store.unit import UNIT, Unit
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile
@@ -173,3 +174,49 @@ def test_in_one_piece_or_one_by_one_it_is_the_same_read(seed: int) -> None:
         asked = (rng.choice(("TopicA", "TopicA", "TopicA", "No")), rng.randrange(4), rng.randrange(-1, 60))
         limits = (rng.choice((1, 3, 5, 32)), rng.choice((1, 500, 3000, 1 << 18)))
         assert store.read_joined(*asked, *limits, tags) == joined(store.read_messages(*asked, *limits, tags))
+
+
+def copied_run(store: MessageStore, first: int, into: memoryview) -> tuple[list[Unit], list[Unit], bytes]:
+    run = store.read_run("TopicA", 0, first, 100, into, 77)
+    entries = list(UNIT.iter_unpack(run.entries))
+    return list(UNIT.iter_unpack(run.units)), entries, bytes(into[: sum(size for _, size, _ in entries)])
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_a_run_is_copied_as_far_as_there_is_room_and_up_to_damage(is_mapped: bool, library: Library | None) -> None:
+    disk = FaultyDisk(Random(3))
+    store = open_store(disk, library=library)
+    for number in range(12):
+        put(store, draft(bytes(50 + number)), draft(b"x" * 30, topic="Other"))
+    if not is_mapped:
+        store.close()
+        store = open_store(disk, library=library)
+    units = store.read_units("TopicA", 0, 0, 12)
+    found: list[bytes] = []
+    while len(found) < 12:
+        into = memoryview(bytearray(sum(size for _, size, _ in units[len(found) :][:3]) + 10))
+        told, entries, content = copied_run(store, len(found), into)
+        assert told == units[len(found) : len(found) + len(entries)]
+        place = 77
+        for (_, size, code), entry in zip(told, entries, strict=True):
+            assert entry == (place, size, code)
+            found.append(content[place - 77 : place - 77 + size])
+            place += size
+    assert found == [store.commitlog.read(offset, size) for offset, size, _ in units]
+    too_short = memoryview(bytearray(units[0][1] - 1))
+    assert copied_run(store, 0, too_short) == (units[:1], [], b"")
+    assert copied_run(store, 12, too_short) == ([], [], b"")
+    suspicions: list[Suspicion] = []
+    store.damage_listeners.append(suspicions.append)
+    position, size, _ = units[4]
+    start = position - position % SEGMENT_BYTES
+    disk.flip_bit(f"commitlog/{start:020}", position - start + size // 2, 5)
+    into = memoryview(bytearray(10_000))
+    at = 0
+    while at < 4:
+        at += len(copied_run(store, at, into)[1])
+    assert at == 4
+    with pytest.raises(CorruptedFile):
+        copied_run(store, 4, into)
+    assert [(each.physical_offset, each.queue_offset) for each in suspicions] == [(position, 4)]
+    store.close()

@@ -1,0 +1,79 @@
+"""Records of one queue, copied out of a file of the log, where those of others lie between them, into memory that is used again.
+
+Whoever moves all that a queue has, as tiers do, touches each byte once, and needs no memory that the system has to find first.
+It runs in C where the broker has its library (`native/runs.c`); Python says what is right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Final
+
+from brokerd.native.library import Library
+from brokerd.native.memory import Pinned
+from brokerd.store.log.record_checks import examples, first_bad
+from brokerd.store.unit import UNIT, UNIT_BYTES
+from remoting.disk import Bytes
+
+# Of bytes of the log, where they begin in it, units, a buffer, and where its begin is in the queue: the entries of the records
+# that were copied, one behind the other, from the first on. It ends before one that has no room, is elsewhere, or is damaged.
+Copied = Callable[[Bytes, int, bytes, memoryview, int], bytes]
+
+
+def copied(source: Bytes, begin: int, units: bytes, into: memoryview, place: int) -> bytes:
+    """In Python."""
+    entries: list[bytes] = []
+    used = 0
+    for offset, size, code in UNIT.iter_unpack(units):
+        if not 0 < size <= len(into) - used or not 0 <= offset - begin <= len(source) - size:
+            break
+        record = bytes(source[offset - begin : offset - begin + size])
+        if first_bad(record, ((offset, size, code),), b"") is not None:
+            break
+        into[used : used + size] = record
+        entries.append(UNIT.pack(place + used, size, code))
+        used += size
+    return b"".join(entries)
+
+
+def copied_in_c(library: Library) -> Copied:
+    """The same by the library."""
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    call = library.function(
+        "native_copied", number, pointer, number, number, ctypes.c_char_p, number, pointer, number, number, pointer
+    )
+
+    def copy(source: Bytes, begin: int, units: bytes, into: memoryview, place: int) -> bytes:
+        if not len(source) or not len(into):
+            return b""
+        count = len(units) // UNIT_BYTES
+        entries = bytearray(len(units) or 1)
+        with Pinned(source) as data, Pinned(into) as room, Pinned(entries) as out:
+            found: int = call(data, len(source), begin, units, count, room, len(into), place, out)
+        return bytes(entries[: found * UNIT_BYTES])
+
+    return copy
+
+
+def copies_agree(library: Library) -> bool:
+    """Whether the library copies what Python copies, of records with others between them, as far as there is room and each is
+    what was stored."""
+    in_c = copied_in_c(library)
+    for record in examples():
+        size = len(record)
+        units = UNIT.pack(0, size, _CODE) + UNIT.pack(size, size, 1)
+        for source in (record, record[:-1], record[:-1] + b"x", bytes(9) + record, record * 2):
+            for room in (size - 1, size, 2 * size):
+                for begin in (0, -9):
+                    ours, theirs = bytearray(room), bytearray(room)
+                    entries = copied(source, begin, units, memoryview(ours), _PLACE)
+                    if in_c(source, begin, units, memoryview(theirs), _PLACE) != entries:
+                        return False
+                    if entries and ours[:size] != theirs[:size]:
+                        return False
+    return True
+
+
+_CODE: Final = -(1 << 40) + 7
+_PLACE: Final = (1 << 40) + 3

@@ -1,0 +1,42 @@
+"""Files of a directory made durable: their bytes, and the names of all that leads to them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_MANY: Final = 100_000  # directories that are remembered
+
+
+class Durable:
+    """Below one root. Called by several threads. A directory whose name is durable is not asked for again."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[Path, int] = {}  # by their inodes: another one may have come to the place
+
+    def make(self, path: Path) -> None:
+        """The file, which is new, and the directories that may have been made for it. Raises OSError."""
+        _sync(path)
+        _sync(path.parent)
+        made: dict[Path, int] = {}
+        for directory in path.parents:
+            if directory == self._root:
+                break
+            inode = directory.stat().st_ino
+            if self._known.get(directory) == inode:
+                break  # so are all above it
+            _sync(directory.parent)
+            made[directory] = inode
+        if len(self._known) > _MANY:
+            self._known.clear()
+        self._known.update(made)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

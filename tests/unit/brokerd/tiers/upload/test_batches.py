@@ -1,0 +1,144 @@
+"""Batches are the messages of a queue as the log has them, whatever their lengths, and need no more memory than they may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from brokerd.store.store_reads import Run
+from brokerd.store.unit import BLANK_SIZE, UNIT
+from brokerd.tiers.upload.batches import Batch, Builder
+from brokerd.tiers.upload.buffers import BUFFER_BYTES, Buffers
+from remoting.checksum import crc32
+from remoting.record.codec import encode_record
+from remoting.tier.contents import Queue
+
+QUEUE = Queue("Topic", 3)
+
+
+class Stored:
+    """A queue of records, None where a unit is blank; each is behind some bytes of others."""
+
+    def __init__(self, records: Sequence[bytes | None]) -> None:
+        self.records = records
+        self.asked = 0
+
+    def read_run(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int, into: memoryview, place: int
+    ) -> Run:
+        assert (topic, queue_id) == QUEUE
+        self.asked += 1
+        units, entries, used = b"", b"", 0
+        for number, record in enumerate(self.records[queue_offset : queue_offset + max_count], queue_offset):
+            size = BLANK_SIZE if record is None else len(record)
+            if used + size > len(into):
+                return Run(units or UNIT.pack(number * 10_000_000, size, number), entries)
+            assert record is not None
+            into[used : used + size] = record
+            units += UNIT.pack(number * 10_000_000, size, number)
+            entries += UNIT.pack(place + used, size, number)
+            used += size
+        return Run(units, entries)
+
+
+def record(number: int, body_bytes: int) -> bytes:
+    return encode_record(
+        topic=b"Topic",
+        queue_id=3,
+        queue_offset=number,
+        physical_offset=number,
+        body=bytes((number % 256,)) * body_bytes,
+        properties=b"",
+        born_timestamp_ms=1,
+        born_host=bytes(8),
+        store_timestamp_ms=1000 + number,
+        store_host=bytes(8),
+    )
+
+
+def built(stored: Stored, first: int, max_bytes: int, buffers: Buffers | None = None) -> Batch | None:
+    builder = Builder(stored, buffers or Buffers(), QUEUE, range(first, len(stored.records)), 500, max_bytes)
+    while builder.step():
+        pass
+    return builder.batch()
+
+
+def check(batch: Batch, records: Sequence[bytes]) -> None:
+    """That it is these."""
+    content = b"".join(records)
+    assert b"".join(batch.messages) == content
+    assert batch.message_bytes == len(content)
+    places = [500 + sum(map(len, records[:number])) for number in range(len(records))]
+    entries = list(UNIT.iter_unpack(b"".join(batch.entries)))
+    assert entries == [
+        (place, len(each), batch.first + number)
+        for number, (place, each) in enumerate(zip(places, records, strict=True))
+    ]
+    assert (batch.crc, batch.entries_crc) == (crc32(content), crc32(b"".join(batch.entries)))
+    assert (batch.first_ms, batch.last_ms) == (1000 + batch.first, 1000 + batch.end - 1)
+    assert batch.log_end == (batch.end - 1) * 10_000_000 + len(records[-1])
+    assert batch.end - batch.first == len(records)
+
+
+@pytest.mark.parametrize(
+    "body_bytes", [0, 1000, BUFFER_BYTES // 2, BUFFER_BYTES - 1000, BUFFER_BYTES, 3 * BUFFER_BYTES]
+)
+def test_a_batch_is_as_many_messages_as_it_may_have(body_bytes: int) -> None:
+    records = [record(number, body_bytes) for number in range(7)]
+    size = len(records[0])
+    batch = built(Stored(records), 1, 4 * size + size // 2)
+    assert batch is not None
+    check(batch, records[1:5])
+
+
+def test_messages_of_all_lengths_go_on_in_the_next_buffer() -> None:
+    records = [record(number, number * 7919 % 400_000) for number in range(40)]
+    batch = built(Stored(records), 0, 100_000_000)
+    assert batch is not None
+    check(batch, records)
+    assert sum(map(len, batch.buffers)) < 2 * batch.message_bytes + BUFFER_BYTES
+
+
+def test_a_message_that_is_longer_than_a_batch_is_one() -> None:
+    records = [record(0, 3 * BUFFER_BYTES), record(1, 10)]
+    batch = built(Stored(records), 0, 1024)
+    assert batch is not None
+    check(batch, records[:1])
+    batch = built(Stored(records), 1, 1024)
+    assert batch is not None
+    check(batch, records[1:])
+
+
+def test_a_long_message_behind_others_waits_for_the_next_batch() -> None:
+    records = [record(0, 10), record(1, 5000)]
+    batch = built(Stored(records), 0, 1024)
+    assert batch is not None
+    check(batch, records[:1])
+
+
+def test_blank_units_are_passed_before_a_batch_and_end_one() -> None:
+    records = [None, None, record(2, 10), record(3, 10), None]
+    batch = built(Stored(records), 0, 1 << 20)
+    assert batch is not None
+    assert (batch.first, batch.end) == (2, 4)
+    builder = Builder(Stored([None, None]), Buffers(), QUEUE, range(2), 0, 1 << 20)
+    while builder.step():
+        pass
+    assert builder.batch() is None
+    assert builder.passed == 2
+
+
+def test_buffers_are_used_again_when_they_were_given_back() -> None:
+    buffers = Buffers()
+    stored = Stored([record(number, 600_000) for number in range(4)])
+    batch = built(stored, 0, 100_000_000, buffers)
+    assert batch is not None
+    used = {id(each) for each in batch.buffers}
+    other = built(stored, 0, 100_000_000, buffers)
+    assert other is not None
+    assert not used & {id(each) for each in other.buffers}
+    buffers.give_back(batch.buffers)
+    again = built(stored, 0, 100_000_000, buffers)
+    assert again is not None
+    assert {id(each) for each in again.buffers} == used
