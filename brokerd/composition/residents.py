@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokerd.composition.environment import BrokerIdentity, Clients, CoreSettings, Environment
 from brokerd.composition.local_queues import StoreQueues
 from brokerd.composition.log_access import StoreRecordLog
+from brokerd.config.mounted import state_rows
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.rules import schedule
@@ -37,7 +38,10 @@ from brokerd.timers.service import TimerService, Witnesses
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.topics import TransactionTopics
+from remoting.errors import StorageError
 from remoting.names import TIMER_TOPIC
+
+_NO_END: Final = 2**63 - 1
 
 
 class Residents(NamedTuple):
@@ -53,28 +57,40 @@ class Residents(NamedTuple):
 
 
 def make_tiers(
+    broker_name: str,
     settings: CoreSettings,
     environment: Environment,
     record_log: StoreRecordLog,
     store: MessageStore,
     metadata: MetadataService,
+    progress: ConsumerProgress,
     epochs: Callable[[], Sequence[EpochEntry]],
 ) -> TierService:
-    """Without an object store it follows what its log says of one."""
+    """Without an object store it follows what its log says of one. A mount has messages of its group's log, not of its own."""
 
     def attributes(topic: str) -> Mapping[str, str] | None:
         config = metadata.topic(topic)
         return None if config is None else config.attributes
 
     tier = environment.tier
+    mounted = tier.mounted if tier is not None else None
+
+    def lineage() -> tuple[Sequence[EpochEntry], int]:
+        return (epochs(), store.commitlog.end_offset) if mounted is None else (mounted.epochs, _NO_END)
+
     around = TierSurroundings(
         StoreQueues(store),
         attributes,
         lambda topic: metadata.tables.topics_deleted_at.get(topic, -1),
-        lambda: (epochs(), store.commitlog.end_offset),
+        lineage,
         environment.random_bits,
         tier.loop if tier is not None else no_loop(environment.scheduler, environment.wall_ms),
-        store.commitlog.first_damaged_of,
+        broker_name,
+        lambda: epochs()[-1].epoch,
+        lambda: state_rows(metadata.tables, progress.all_offsets(), metadata.names),
+        lambda reason: store.fail(StorageError(reason)),
+        mounted=mounted.contents if mounted is not None else None,
+        first_damaged=store.commitlog.first_damaged_of,
     )
     objects = tier.objects if tier is not None else None
     return TierService(record_log, objects, around, settings.tiers, settings.journal)
@@ -167,7 +183,7 @@ def make_residents(
         TransactionService(transaction_topics, checks, settings.transactions, to_waiting_draft),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         timers,
-        make_tiers(settings, environment, record_log, store, metadata, epochs),
+        make_tiers(identity.broker_name, settings, environment, record_log, store, metadata, progress, epochs),
     )
     if files is not None:
         files.delivered = Confirmed(lambda: store.dispatch_offset, timers.delivered)

@@ -24,6 +24,7 @@ from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.log.derive import first_damaged_of
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
+from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse_mounted
 from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import opening_changes
@@ -38,6 +39,7 @@ from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed
 from remoting.tier.segments import QueueSegments, Segment
+from remoting.tier.states import Row
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,10 @@ class LocalQueues(QueueReads, Protocol):
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the service works with. `attributes` are a topic's, None without one. Messages in front of where it was `deleted_at`
-    last, -1 for never, are not the topic's. `lineage` is the log's epochs, its end."""
+    last, -1 for never, are not the topic's. `lineage` are the epochs of the log that the tier's messages are of, and its end;
+    `epoch` is the master's. `state_rows` are what a mount needs besides messages. `mounted` is what a group has in the tier that
+    is served in the place of its own brokers; nothing of it is uploaded, merged or removed. `usurped` is called when somebody
+    else serves the group; it ends this broker."""
 
     local: LocalQueues
     attributes: Callable[[str], Mapping[str, str] | None]
@@ -77,6 +82,11 @@ class Surroundings:
     lineage: Callable[[], tuple[Sequence[EpochEntry], int]]
     random_bits: Callable[[int], int]
     loop: Loop
+    broker_name: str
+    epoch: Callable[[], int]
+    state_rows: Callable[[], Sequence[Row]]
+    usurped: Callable[[str], None]
+    mounted: TierContents | None = None
     first_damaged: FirstDamaged = first_damaged_of
 
 
@@ -102,6 +112,7 @@ class TierService:
         self._objects = Counted(objects, around.loop.scheduler.time) if objects is not None else None
         self._around = around
         self._loop = around.loop
+        self._is_mount = around.mounted is not None
         self._settings = settings
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, TIERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
@@ -117,12 +128,16 @@ class TierService:
         self._commits: Commits | None = None
         self._to_look_at: list[Queue] = []
         self.upkeep: Upkeep | None = None  # from when the tier is being opened on
+        self.states: StateKeeper | None = None  # from when it is open on
 
     # ---- what is in the tier
 
     def segments_of(self, queue: Queue) -> QueueSegments:
         """Of the topic that there is now: those of an earlier one of its name are about to be dropped."""
-        segments = self.table.contents.queues.get(queue, _EMPTY)
+        contents, mounted = self.table.contents, self._around.mounted
+        if mounted is not None and not contents.log_id:  # the own log does not say it yet
+            contents = mounted
+        segments = contents.queues.get(queue, _EMPTY)
         return _EMPTY if len(segments) and self._is_of_deleted(queue, segments.last) else segments
 
     def _is_of_deleted(self, queue: Queue, segment: Segment) -> bool:
@@ -244,8 +259,7 @@ class TierService:
         """Open the tier."""
         self._journal.maintain_when_settled()
         if self._objects is not None:
-            epochs, _ = self._around.lineage()
-            self._epoch = epochs[-1].epoch
+            self._epoch = self._around.epoch()
             self.condition = TierCondition.OPENING
             self._loop.spawn(self._open(self._objects, self._life), "open the tier")
         elif self.table.contents.holdings.messages:
@@ -266,7 +280,9 @@ class TierService:
         self._uploader = self._commits = None
         if self.upkeep is not None:
             self.upkeep.stop()
-        self.upkeep = None
+        if self.states is not None:
+            self.states.stop()
+        self.upkeep = self.states = None
 
     def close(self) -> None:
         self._journal.close()
@@ -276,7 +292,7 @@ class TierService:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
-        if self._objects is None:
+        if self._objects is None or self._is_mount:
             return
         for arrival in arrivals:
             queue = Queue(arrival.topic, arrival.queue_id)
@@ -310,7 +326,8 @@ class TierService:
             try:
                 await self._try_open(objects, life)
             except Fenced as error:
-                self.fenced(str(error))
+                if life == self._life:
+                    self._end_for(error)
             except ObjectStoreError as error:
                 self.troubled(error)
                 await self._loop.pause(pause_s)
@@ -320,6 +337,8 @@ class TierService:
 
     async def _try_open(self, objects: ObjectStore, life: int) -> None:
         """Raises ObjectStoreError, Fenced among them."""
+        if not self._is_mount:
+            await refuse_mounted(objects, self._around.broker_name)
         manifests, position = Manifests(objects), self.table.position
         if await manifests.highest_epoch(self._epoch - 1) is not None:
             raise Fenced(
@@ -330,7 +349,8 @@ class TierService:
         if life != self._life:
             return
         try:
-            changes = opening_changes(self.table.contents, parts, self._around.lineage(), self._is_stale, self._new_id)
+            rules = self._around.lineage(), self._is_stale, self._new_id
+            changes = opening_changes(self.table.contents, parts, *rules, may_claim=self._is_mount)
         except ValueError as error:
             raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
         wanted = self.table.contents.copy()
@@ -347,6 +367,19 @@ class TierService:
             return
         self.condition = TierCondition.OPEN
         self.troubled(None)
+        self.states = StateKeeper(
+            objects,
+            (self._around.broker_name, self._epoch),
+            self._around.state_rows,
+            self._loop,
+            self._settings,
+            self.troubled,
+            self._end_for,
+            looks_for_mounts=not self._is_mount,
+        )
+        self.states.begin()
+        if self._is_mount:
+            return
         self._numbers = itertools.count(1)
         self._uploader = Uploader(self.pending, self._around.local, objects, self, self._loop, self._settings)
         self._look_at_all()
@@ -354,16 +387,27 @@ class TierService:
             self.upkeep.begin()
 
     def fenced(self, reason: str) -> None:
-        """Somebody else owns the tier: touch nothing there as long as this broker leads in this epoch."""
+        """Somebody else owns the tier: touch nothing there as long as this broker leads in this epoch. A mount has nothing
+        else to serve, and ends."""
         self.step_down()
         self.condition = TierCondition.FENCED
         self._say(reason)
+        if self._is_mount:
+            self._around.usurped(reason)
+
+    def _end_for(self, error: Fenced) -> None:
+        """Beside a mount nobody serves the group."""
+        self.fenced(str(error))
+        if isinstance(error, MountedElsewhere):
+            self._around.usurped(str(error))
 
     def _epochs(self) -> Sequence[tuple[int, int]]:
         return [(entry.epoch, entry.start_offset) for entry in self._around.lineage()[0]]
 
     def _is_stale(self, queue: Queue, segments: QueueSegments) -> bool:
         """Whether that is of a topic that is gone, also when there is another one of its name."""
+        if self._is_mount:
+            return False
         if self._around.attributes(queue.topic) is None or segments.end > self._around.local.next_offset(*queue):
             return True
         return bool(len(segments)) and self._is_of_deleted(queue, segments.last)
@@ -375,6 +419,8 @@ class TierService:
 
     def _look_at(self, queue: Queue) -> None:
         """See whether the queue has something that is not in the tier."""
+        if self._is_mount:
+            return
         attributes = self._around.attributes(queue.topic)
         low, high = self._around.local.local_range(*queue)
         first = max(low, self.segments_of(queue).end)
