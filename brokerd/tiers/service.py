@@ -410,7 +410,9 @@ class TierService:
             return False
         if self._around.attributes(queue.topic) is None or segments.end > self._around.local.next_offset(*queue):
             return True
-        return bool(len(segments)) and self._is_of_deleted(queue, segments.last)
+        if not len(segments):  # all of it expired, maybe of an earlier topic of the name: what is here goes up again
+            return self._around.deleted_at(queue.topic) >= 0
+        return self._is_of_deleted(queue, segments.last)
 
     def _new_id(self) -> str:
         return f"{self._around.random_bits(_ID_BITS):032x}"
