@@ -65,8 +65,8 @@ from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
 from brokerd.tiers.mounting.keeping import StateKeeper
-from brokerd.tiers.objects.backend import Backend, open_backend
-from brokerd.tiers.objects.interface import ObjectStoreError
+from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
+from brokerd.tiers.objects.late import open_sooner_or_later
 from brokerd.tiers.upload.uploader import Loop as TierLoop
 from brokerd.timers.native_codes import codes_agree
 from remoting import codes
@@ -98,11 +98,11 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
     return library.choose(settings.kernel.mode, checks)
 
 
-def open_objects(settings: BrokerSettings) -> Backend | None:
-    """The object store of the broker group, if its settings name one. Raises SettingsError."""
+def open_objects(settings: BrokerSettings) -> ObjectStore | None:
+    """The object store of the broker group, if its settings name one. Raises SettingsError for a url of no kind that there is."""
     if not settings.tiers.url:
         return None
-    return open_backend(settings.tiers, group_directory("", settings.cluster, settings.name))
+    return open_sooner_or_later(settings.tiers, group_directory("", settings.cluster, settings.name))
 
 
 class Broker:

@@ -127,7 +127,7 @@ async def look_for_mount(settings: BrokerSettings) -> None:
             await refuse_mounted(objects, settings.name)
     except MountedElsewhere:
         raise
-    except (ObjectStoreError, TimeoutError) as error:
+    except (ObjectStoreError, SettingsError, TimeoutError) as error:
         reason = str(error) or "the object store did not answer in time"
         log.warning("whether this broker group is mounted elsewhere cannot be told, and it starts: %s", reason)
 

@@ -179,6 +179,9 @@ class TierService:
     def contents(self) -> TierContents:
         return self.table.contents
 
+    def state_rows(self) -> Sequence[Row]:
+        return self._around.state_rows()
+
     def attributes(self, topic: str) -> Mapping[str, str]:
         return self._around.attributes(topic) or {}
 
@@ -327,7 +330,7 @@ class TierService:
                 await self._try_open(objects, life)
             except Fenced as error:
                 if life == self._life:
-                    self._end_for(error)
+                    self.end_for(error)
             except ObjectStoreError as error:
                 self.troubled(error)
                 await self._loop.pause(pause_s)
@@ -367,16 +370,8 @@ class TierService:
             return
         self.condition = TierCondition.OPEN
         self.troubled(None)
-        self.states = StateKeeper(
-            objects,
-            (self._around.broker_name, self._epoch),
-            self._around.state_rows,
-            self._loop,
-            self._settings,
-            self.troubled,
-            self._end_for,
-            looks_for_mounts=not self._is_mount,
-        )
+        broker_name = "" if self._is_mount else self._around.broker_name
+        self.states = StateKeeper(objects, self._epoch, broker_name, self, self._loop)
         self.states.begin()
         if self._is_mount:
             return
@@ -395,8 +390,8 @@ class TierService:
         if self._is_mount:
             self._around.usurped(reason)
 
-    def _end_for(self, error: Fenced) -> None:
-        """Beside a mount nobody serves the group."""
+    def end_for(self, error: Fenced) -> None:
+        """Somebody else has the tier; beside a mount nobody serves the group."""
         self.fenced(str(error))
         if isinstance(error, MountedElsewhere):
             self._around.usurped(str(error))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from brokerd.tiers.manifests import Fenced
 from brokerd.tiers.mounting.leases import latest_lease
@@ -10,7 +11,6 @@ from brokerd.tiers.mounting.states import StateWriter
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.uploader import Loop
-from remoting.settings import Live
 from remoting.tier.leases import sentence_of
 from remoting.tier.states import Row
 
@@ -26,31 +26,31 @@ async def refuse_mounted(objects: ObjectStore, broker_name: str) -> None:
         raise MountedElsewhere(sentence_of(lease, broker_name))
 
 
-class StateKeeper:
-    """One life: from when the tier is open until this broker is not the master any more. A mount has a lease of its own to look
-    at (`looks_for_mounts` false)."""
+class Owner(Protocol):
+    """The master."""
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        names: tuple[str, int],
-        rows: Callable[[], Sequence[Row]],
-        loop: Loop,
-        settings: Live[TierSettings],
-        troubled: Callable[[ObjectStoreError | None], None],
-        fenced: Callable[[Fenced], None],
-        *,
-        looks_for_mounts: bool,
-    ) -> None:
-        """`names` are the broker's and the epoch's."""
+    @property
+    def settings(self) -> TierSettings: ...
+
+    def state_rows(self) -> Sequence[Row]:
+        """What a mount needs besides messages."""
+
+    def troubled(self, error: ObjectStoreError | None) -> None:
+        """The object store does not do what it should; None: it does again."""
+
+    def end_for(self, error: Fenced) -> None:
+        """Somebody else serves the group."""
+
+
+class StateKeeper:
+    """One life: from when the tier is open until this broker is not the master any more. It looks for mounts of the group
+    `broker_name`; a mount, which has a lease of its own to look at, names none."""
+
+    def __init__(self, objects: ObjectStore, epoch: int, broker_name: str, owner: Owner, loop: Loop) -> None:
         self._objects = objects
-        self._broker_name, epoch = names
-        self._rows = rows
+        self._broker_name = broker_name
+        self._owner = owner
         self._loop = loop
-        self._settings = settings
-        self._troubled = troubled
-        self._fenced = fenced
-        self._looks_for_mounts = looks_for_mounts
         self._writer = StateWriter(objects, epoch)
         self._stopped = False
 
@@ -63,25 +63,25 @@ class StateKeeper:
 
     async def write(self) -> None:
         """What is so now. Raises ObjectStoreError."""
-        await self._writer.write(self._rows())
+        await self._writer.write(self._owner.state_rows())
 
     async def _run(self) -> None:
         has_failed = False
         while not self._stopped:
             try:
-                if self._looks_for_mounts:
+                if self._broker_name:
                     await refuse_mounted(self._objects, self._broker_name)
                 await self.write()
             except Fenced as error:
                 if not self._stopped:
-                    self._fenced(error)
+                    self._owner.end_for(error)
                 return
             except ObjectStoreError as error:
                 has_failed = True
                 if not self._stopped:
-                    self._troubled(error)
+                    self._owner.troubled(error)
             else:
                 if has_failed and not self._stopped:
-                    self._troubled(None)
+                    self._owner.troubled(None)
                 has_failed = False
-            await self._loop.pause(self._settings.value.state_interval_ms / 1000)
+            await self._loop.pause(self._owner.settings.state_interval_ms / 1000)
