@@ -80,7 +80,7 @@ pop-soak: .venv/.installed-dev ## consumers of both protocols that crash, and ma
 timer-soak: .venv/.installed-dev ## messages for any moment, a part of them recalled, and masters that are killed: make timer-soak MINUTES=30
 	$(PYTHON) -m tests.bench.timer_soak --minutes $(MINUTES) $(ARGS)
 
-tier: .venv/.installed-dev ## a tier whose object store fails while masters are killed: make tier SEED=n (ARGS="--seconds 60 --kills 3 --faults 0.1")
+tier: .venv/.installed-dev ## a tier whose object store fails while masters are killed, and a mount of what is left: make tier SEED=n (ARGS="--seconds 60 --kills 3 --faults 0.1")
 	$(PYTHON) -m tests.tier --seed $(SEED) $(ARGS)
 
 h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs Go)

@@ -11,6 +11,7 @@ import uvloop
 
 from brokerd.assembly import Broker, choose_native
 from brokerd.composition.mending import mend_directory, start_mended
+from brokerd.composition.mounting import look_for_mount, release_mount, take_mount
 from brokerd.composition.settings import BrokerSettings, parse
 from brokerd.loop import tuning
 from remoting import exit_codes
@@ -31,8 +32,19 @@ async def serve(settings: BrokerSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     native = choose_native(settings)
+    mount = None
+    if settings.mount:
+        taking = asyncio.ensure_future(take_mount(settings))
+        await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not taking.done():
+            taking.cancel()
+            return exit_codes.STOPPED
+        mount = taking.result()
+    elif settings.tiers.url:
+        await look_for_mount(settings)
     broker = await start_mended(
-        lambda ask_first: Broker(settings, native, ask_first=ask_first), lambda met: mend_directory(settings, met)
+        lambda ask_first: Broker(settings, native, ask_first=ask_first, mount=mount),
+        lambda met: mend_directory(settings, met),
     )
     tuning.settle()
     await broker.start()
@@ -51,6 +63,9 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = parse(sys.argv[1:])
+        if settings.release_mount:
+            sys.stdout.write(asyncio.run(release_mount(settings)) + "\n")
+            return exit_codes.STOPPED
         tuning.keep_freed_memory()
         tuning.allow_files(settings.grpc.max_connections)
         code: int = uvloop.run(serve(settings))

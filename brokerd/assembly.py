@@ -29,6 +29,7 @@ from brokerd.composition.grpc_families import client_times
 from brokerd.composition.handlers import Parts, build_processors, build_retry, build_sends
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.log_access import StoreReplicatedLog
+from brokerd.composition.mounting import Mount
 from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
@@ -65,7 +66,9 @@ from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.log.run_copies import copies_agree
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
-from brokerd.tiers.objects.backend import Backend, open_backend
+from brokerd.tiers.mounting.keeping import StateKeeper
+from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
+from brokerd.tiers.objects.late import open_sooner_or_later
 from brokerd.tiers.upload.uploader import Loop as TierLoop
 from brokerd.timers.native_codes import codes_agree
 from remoting import codes
@@ -88,6 +91,7 @@ from remoting.transport.tls import dialling_context, tls_server
 log = logging.getLogger(__name__)
 
 _BACKGROUND_FLUSH_MS = 200
+_LAST_STATE_S = 1.0
 
 
 def choose_native(settings: BrokerSettings) -> library.Choice:
@@ -105,19 +109,23 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
     return library.choose(settings.kernel.mode, checks)
 
 
-def open_objects(settings: BrokerSettings) -> Backend | None:
-    """The object store of the broker group, if its settings name one. Raises SettingsError."""
+def open_objects(settings: BrokerSettings) -> ObjectStore | None:
+    """The object store of the broker group, if its settings name one. Raises SettingsError for a url of no kind that there is."""
     if not settings.tiers.url:
         return None
-    return open_backend(settings.tiers, group_directory("", settings.cluster, settings.name))
+    return open_sooner_or_later(settings.tiers, group_directory("", settings.cluster, settings.name))
 
 
 class Broker:
     """One broker process. Make it on the loop, `start`, wait for `failed`, `stop`."""
 
-    def __init__(self, settings: BrokerSettings, native: library.Choice, *, ask_first: bool = False) -> None:
+    def __init__(
+        self, settings: BrokerSettings, native: library.Choice, *, ask_first: bool = False, mount: Mount | None = None
+    ) -> None:
         """Recover the store; blocks while it does. Loops over messages run as `native` says. Raises SettingsError, or
-        CorruptedFile, which leaves the directory to who can mend it; with `ask_first` also of a suspect log."""
+        CorruptedFile, which leaves the directory to who can mend it; with `ask_first` also of a suspect log. With a `mount` it
+        serves that group from its tier, alone."""
+        self._mount = mount
         loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[str] = loop.create_future()
         self._settings = settings
@@ -163,7 +171,11 @@ class Broker:
             random.Random(),
             time.process_time,
             native.library,
-            tier=Tier(objects, TierLoop(loop, self._tasks.spawn, asyncio.sleep, wall_ms))
+            tier=Tier(
+                objects,
+                TierLoop(loop, self._tasks.spawn, asyncio.sleep, wall_ms),
+                mount.group if mount is not None else None,
+            )
             if objects is not None
             else None,
         )
@@ -185,7 +197,7 @@ class Broker:
                     settings.controllers,
                     self._disk,
                     self._topics,
-                    secrets,
+                    secrets if mount is None else (),  # nobody copies a mount's log: it is not the group's
                     identity=dialler,
                     tls=tls,
                     has_room=RoomReport(store, steady_ms).has_room,
@@ -347,13 +359,15 @@ class Broker:
                 codes.GET_BROKER_RUNTIME_INFO: each(self._runtime_info.handle),
             },
         )
+        if mount is not None:
+            handlers = mount.protect(handlers)
         pass_on = PassOn(self._client, lambda: replica.master_address, self._tasks)
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
             limits=settings.flow.limits(),
             closed=self._connection_closed,
-            taker=None if self._guard.is_on else self._sends,
+            taker=None if self._guard.is_on or mount is not None else self._sends,
             connections=self._connections,
         )
         self._exporter = self._make_exporter(port, native.mode)
@@ -361,6 +375,8 @@ class Broker:
 
     async def start(self) -> None:
         """Serve. Raises SettingsError when a port is taken."""
+        if self._mount is not None:
+            self._tasks.spawn(self._mount.keep(self._fail), "keep the lease of this mount")
         self._flusher.start()
         self._housekeeper.start()
         await self._server.start()
@@ -385,6 +401,7 @@ class Broker:
         """Leave the cluster, answer who waits, and make everything durable."""
         if self._expirer is not None:
             self._expirer.cancel()
+        states = self.core.tiers.states
         self.core.close()
         await self.replica.stop()
         await self._scrubber.stop()
@@ -397,6 +414,8 @@ class Broker:
             await self._exporter.close()
         await self._proxy.close()
         await self._server.close()
+        if states is not None:
+            await _write_last(states)
         self._client.close()
         await self._cleanup.close()
         await self._housekeeper.stop()
@@ -407,6 +426,8 @@ class Broker:
             self._write_config()
             self.core.store.close()
         self._disk.close()
+        if self._mount is not None:
+            await self._mount.rest()
 
     def _write_config(self) -> None:
         try:
@@ -484,6 +505,15 @@ class Broker:
     def _fail(self, reason: object) -> None:
         if not self.failed.done():
             self.failed.set_result(str(reason))
+
+
+async def _write_last(states: StateKeeper) -> None:
+    """What consumers did since the last time is in the tier, if that answers."""
+    try:
+        async with asyncio.timeout(_LAST_STATE_S):
+            await states.write()
+    except (ObjectStoreError, TimeoutError) as error:
+        log.warning("the last consumer offsets are not in the tier: %s", error)
 
 
 def _is_numeric(host: str) -> bool:

@@ -101,7 +101,8 @@ class BrokerCore:
         )
         self._watermarks = Watermarks(record_log, scheduler, lambda: replica.confirm_offset)
         takeover = Takeover(environment.disk)
-        preface = FirstRecords(store, takeover, replica, scheduler, wall_ms)
+        mounted = environment.tier.mounted if environment.tier is not None else None
+        preface = FirstRecords(store, takeover, replica, scheduler, wall_ms, mounted)
         residents, self.progress, self.timed = make_residents(
             ground, clients, record_log, store, preface, lambda: replica.epochs
         )

@@ -17,6 +17,7 @@ from brokerd.native.library import Library
 from brokerd.pop.settings import PopSettings
 from brokerd.store.log.derive import CodeRules
 from brokerd.store.settings import RetentionSettings, StoreSettings
+from brokerd.tiers.mounting.group import MountedGroup
 from brokerd.tiers.objects.interface import ObjectStore
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.uploader import Loop
@@ -49,10 +50,12 @@ class BrokerIdentity:
 
 
 class Tier(NamedTuple):
-    """The object store in which expired messages are kept, and the loop that its requests run on."""
+    """The object store in which expired messages are kept, and the loop that its requests run on; `mounted` is the group that
+    this broker serves from it in the place of the group's own brokers."""
 
     objects: ObjectStore
     loop: Loop
+    mounted: MountedGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,11 @@ class Ground:
 def make_ground(identity: BrokerIdentity, settings: CoreSettings, environment: Environment) -> Ground:
     """Nothing is known of the log yet."""
     metadata = MetadataTables()
-    tier = TierReads(TierInLog(lambda topic: metadata.topics_deleted_at.get(topic, -1)))
-    if environment.tier is not None:
+    tier = environment.tier
+    mounted = tier.mounted.contents if tier is not None and tier.mounted is not None else None
+    in_log = TierInLog(lambda topic: metadata.topics_deleted_at.get(topic, -1), mounted)
+    reads = TierReads(in_log)
+    if tier is not None:
         first_astray = astray_finder(environment.library)
-        tier = tier_reads(tier.in_log, *environment.tier, settings.tiers.value, first_astray)
-    return Ground(identity, settings, environment, metadata, TimersInLog(), tier)
+        reads = tier_reads(in_log, tier.objects, tier.loop, settings.tiers.value, first_astray)
+    return Ground(identity, settings, environment, metadata, TimersInLog(), reads)

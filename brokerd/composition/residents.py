@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from brokerd.composition.environment import Clients
 from brokerd.composition.ground import Ground
 from brokerd.composition.local_queues import StoreQueues
 from brokerd.composition.log_access import StoreRecordLog
+from brokerd.config.mounted import state_rows
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.rules import schedule
@@ -36,7 +37,10 @@ from brokerd.timers.service import TimerService, Witnesses
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.topics import TransactionTopics
+from remoting.errors import StorageError
 from remoting.names import TIMER_TOPIC
+
+_NO_END: Final = 2**63 - 1
 
 
 class Residents(NamedTuple):
@@ -56,9 +60,10 @@ def make_tiers(
     record_log: StoreRecordLog,
     store: MessageStore,
     metadata: MetadataService,
+    progress: ConsumerProgress,
     epochs: Callable[[], Sequence[EpochEntry]],
 ) -> TierService:
-    """Without an object store it follows what its log says of one."""
+    """Without an object store it follows what its log says of one. A mount has messages of its group's log, not of its own."""
     settings, environment = ground.settings, ground.environment
 
     def attributes(topic: str) -> Mapping[str, str] | None:
@@ -66,12 +71,22 @@ def make_tiers(
         return None if config is None else config.attributes
 
     tier = environment.tier
+    mounted = tier.mounted if tier is not None else None
+
+    def lineage() -> tuple[Sequence[EpochEntry], int]:
+        return (epochs(), store.commitlog.end_offset) if mounted is None else (mounted.epochs, _NO_END)
+
     around = TierSurroundings(
         StoreQueues(store),
         attributes,
-        lambda: (epochs(), store.commitlog.end_offset),
+        lineage,
         environment.random_bits,
         tier.loop if tier is not None else no_loop(environment.scheduler, environment.wall_ms),
+        ground.identity.broker_name,
+        lambda: epochs()[-1].epoch,
+        lambda: state_rows(metadata.tables, progress.all_offsets(), metadata.names),
+        lambda reason: store.fail(StorageError(reason)),
+        is_mount=mounted is not None,
     )
     return TierService(record_log, ground.tier, around, settings.tiers, settings.journal)
 
@@ -163,6 +178,6 @@ def make_residents(
         TransactionService(transaction_topics, checks, settings.transactions, to_waiting_draft),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         timers,
-        make_tiers(ground, record_log, store, metadata, epochs),
+        make_tiers(ground, record_log, store, metadata, progress, epochs),
     )
     return residents, progress, timed

@@ -81,6 +81,8 @@ class BrokerSettings:
     controllers: tuple[str, ...]
     data: Path
     cluster_secret: Path | None
+    mount: bool = False
+    release_mount: bool = False
     store: StoreSection = group(StoreSection)
     retention: RetentionSettings = group(RetentionSettings)
     scrub: ScrubSettings = group(ScrubSettings)
@@ -123,7 +125,9 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
     parser.add_argument(
         "--controllers", default="127.0.0.1:9876", help="host:port of every controller, comma-separated"
     )
-    parser.add_argument("--data", required=True, type=Path, help="the directory that holds this replica's log")
+    parser.add_argument(
+        "--data", type=Path, help="the directory that holds this replica's log; needed by all but --release-mount"
+    )
     parser.add_argument(
         "--cluster-secret",
         "--replication-secret",
@@ -133,9 +137,21 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         help="what the components of one cluster know one another by: the same file on all, mode 0600",
     )
     parser.add_argument(
+        "--mount",
+        action="store_true",
+        help="serve the broker group of that name, which is gone, read-only from its tier (tiers.url)",
+    )
+    parser.add_argument(
+        "--release-mount",
+        action="store_true",
+        help="let the brokers of that name lead again, which were kept from it by a mount; then end",
+    )
+    parser.add_argument(
         "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"
     )
     chosen = parser.parse_args(arguments)
+    if chosen.data is None and not chosen.release_mount:
+        parser.error("--data is required: the directory that holds this replica's log")
     for option in ("cluster", "name"):
         name = getattr(chosen, option)
         if not name.replace("-", "").replace("_", "").isalnum():
@@ -158,7 +174,9 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         ha_listen=chosen.ha_listen,
         grpc_listen=chosen.grpc_listen,
         controllers=controllers,
-        data=chosen.data,
+        data=chosen.data or Path(),
+        mount=chosen.mount,
+        release_mount=chosen.release_mount,
         cluster_secret=chosen.cluster_secret,
         given=frozenset(each.partition("=")[0] for each in chosen.set),
         **groups,

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from brokerd.config import documents
 from brokerd.config.documents import Documents
+from brokerd.config.mounted import TAKEN_OVER, mount_records
 from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import records
@@ -26,6 +27,7 @@ from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import MetadataTables
 from brokerd.sending.acknowledging import ReplicaView
 from brokerd.store.store import MessageStore
+from brokerd.tiers.mounting.group import MountedGroup
 from brokerd.timers.files.original import note_left
 from remoting.disk import Disk
 from remoting.errors import LogboomError
@@ -152,7 +154,10 @@ class FirstRecords:
         replica: ReplicaView,
         scheduler: Scheduler,
         now_ms: Callable[[], int],
+        mounted: MountedGroup | None = None,
     ) -> None:
+        """`mounted` is the group whose tier this broker serves: its topics, groups and offsets come first in the log."""
+        self._mounted = mounted
         self._store = store
         self._takeover = takeover
         self._replica = replica
@@ -173,7 +178,7 @@ class FirstRecords:
 
     def overlay(self, metadata: MetadataService) -> None:
         """Show what is to be taken over."""
-        self._are_there = not (self._takeover.is_pending or self._store.lost_ends)
+        self._are_there = not (self._takeover.is_pending or self._store.lost_ends or self._mounted)
         if not self._takeover.is_pending:
             return
         found, digest = self._takeover.read()
@@ -200,6 +205,9 @@ class FirstRecords:
             journal.append(*records.queues_emptied(ends, self._now_ms()))
         if self._takeover.is_pending:
             self._take_over(metadata)
+        if self._mounted is not None and metadata.tables.taken_over != TAKEN_OVER:
+            for kind, body in mount_records(self._mounted, metadata.names, self._now_ms()):
+                journal.append(kind, body)
 
     def _take_over(self, metadata: MetadataService) -> None:
         found, digest = self._takeover.read()

@@ -13,7 +13,7 @@ from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC, TierTable
 from brokerd.tiers.upload.uploader import Loop
-from remoting.tier.contents import Queue
+from remoting.tier.contents import Queue, TierContents
 from remoting.tier.segments import QueueSegments, Segment
 
 _EMPTY: Final = QueueSegments()
@@ -21,17 +21,26 @@ _EMPTY: Final = QueueSegments()
 
 class TierInLog:
     """The table, and how far it is read. Empty until the service of the tier reads the log. `deleted_at` is where a topic was
-    deleted last, -1 for never: messages in front of that are not the topic's."""
+    deleted last, -1 for never: messages in front of that are not the topic's. `mounted` is what a group has in the tier that is
+    served in the place of its own brokers, whose log does not say it yet."""
 
-    def __init__(self, deleted_at: Callable[[str], int]) -> None:
+    def __init__(self, deleted_at: Callable[[str], int], mounted: TierContents | None = None) -> None:
         self.table = TierTable()
         self.reading = Reading(TIERS_TOPIC, self.table)
         self._deleted_at = deleted_at
+        self._mounted = mounted
 
     def segments_of(self, queue: Queue) -> QueueSegments:
         """Of the topic that there is now: those of an earlier one of its name are about to be dropped."""
-        segments = self.table.contents.queues.get(queue, _EMPTY)
+        contents = self.table.contents
+        if self._mounted is not None and not contents.log_id:
+            contents = self._mounted
+        segments = contents.queues.get(queue, _EMPTY)
         return _EMPTY if len(segments) and self.is_of_deleted(queue, segments.last) else segments
+
+    def was_deleted(self, topic: str) -> bool:
+        """Whether there was an earlier topic of the name."""
+        return self._deleted_at(topic) >= 0
 
     def is_of_deleted(self, queue: Queue, segment: Segment) -> bool:
         return segment.log_end <= self._deleted_at(queue.topic)

@@ -23,14 +23,16 @@ def opening_changes(
     lineage: tuple[Sequence[EpochEntry], int],
     is_stale: Callable[[Queue, QueueSegments], bool],
     new_id: Callable[[], str],
+    *,
+    may_claim: bool = False,
 ) -> list[Change]:
     """`parts` are what the manifest has beyond the own contents, `lineage` the own log's epochs and its end. What `is_stale`
-    belongs to no topic that there is.
+    belongs to no topic that there is. A log that is empty may claim what another one uploaded with `may_claim`: a mount.
 
     Raises Fenced when the tier is another log's, ValueError when the manifest contradicts itself.
     """
     wanted = adopt(own, parts, *lineage)
-    if parts and own.log_id != wanted.log_id and (own.log_id or wanted.queues):
+    if parts and own.log_id != wanted.log_id and (own.log_id or (wanted.queues and not may_claim)):
         raise Fenced(_OTHER_LOG)
     changes = difference(own, wanted)
     if not own.log_id:

@@ -24,6 +24,7 @@ from brokerd.store.derived.dispatcher import Arrival
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.in_log import TierReads
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
+from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse_mounted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import opening_changes
 from brokerd.tiers.settings import TierSettings
@@ -36,6 +37,7 @@ from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed
 from remoting.tier.segments import QueueSegments, Segment
+from remoting.tier.states import Row
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +65,21 @@ class LocalQueues(QueueReads, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the service works with. `attributes` are a topic's, None without one. `lineage` is the log's epochs, its end."""
+    """What the service works with. `attributes` are a topic's, None without one. `lineage` are the epochs of the log that the
+    tier's messages are of, and its end; `epoch` is the master's. `state_rows` are what a mount needs besides messages. With
+    `is_mount` a group is served from the tier in the place of its own brokers; nothing of it is uploaded, merged or removed.
+    `usurped` is called when somebody else serves the group; it ends this broker."""
 
     local: LocalQueues
     attributes: Callable[[str], Mapping[str, str] | None]
     lineage: Callable[[], tuple[Sequence[EpochEntry], int]]
     random_bits: Callable[[int], int]
     loop: Loop
+    broker_name: str
+    epoch: Callable[[], int]
+    state_rows: Callable[[], Sequence[Row]]
+    usurped: Callable[[str], None]
+    is_mount: bool = False
 
 
 class TierService:
@@ -95,6 +105,7 @@ class TierService:
         self.objects, self.cold = reads.objects, reads.cold  # None without a tier
         self._around = around
         self._loop = around.loop
+        self._is_mount = around.is_mount
         self._settings = settings
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, reads.in_log.reading, journal_settings, in_slices=in_slices)
@@ -105,6 +116,7 @@ class TierService:
         self._commits: Commits | None = None
         self._to_look_at: list[Queue] = []
         self.upkeep: Upkeep | None = None  # from when the tier is being opened on
+        self.states: StateKeeper | None = None  # from when it is open on
 
     # ---- what is in the tier
 
@@ -142,6 +154,9 @@ class TierService:
     @property
     def contents(self) -> TierContents:
         return self.table.contents
+
+    def state_rows(self) -> Sequence[Row]:
+        return self._around.state_rows()
 
     def attributes(self, topic: str) -> Mapping[str, str]:
         return self._around.attributes(topic) or {}
@@ -223,8 +238,7 @@ class TierService:
         """Open the tier."""
         self._journal.maintain_when_settled()
         if self.objects is not None:
-            epochs, _ = self._around.lineage()
-            self._epoch = epochs[-1].epoch
+            self._epoch = self._around.epoch()
             self.condition = TierCondition.OPENING
             self._loop.spawn(self._open(self.objects, self._life), "open the tier")
         elif self.table.contents.holdings.messages:
@@ -245,7 +259,9 @@ class TierService:
         self._uploader = self._commits = None
         if self.upkeep is not None:
             self.upkeep.stop()
-        self.upkeep = None
+        if self.states is not None:
+            self.states.stop()
+        self.upkeep = self.states = None
 
     def close(self) -> None:
         self._journal.close()
@@ -255,7 +271,7 @@ class TierService:
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
-        if self.objects is None:
+        if self.objects is None or self._is_mount:
             return
         is_news = False
         for topic, queue_id, max_offset, _ in arrivals:
@@ -293,7 +309,8 @@ class TierService:
             try:
                 await self._try_open(objects, life)
             except Fenced as error:
-                self.fenced(str(error))
+                if life == self._life:
+                    self.end_for(error)
             except ObjectStoreError as error:
                 self.troubled(error)
                 await self._loop.pause(pause_s)
@@ -303,6 +320,8 @@ class TierService:
 
     async def _try_open(self, objects: ObjectStore, life: int) -> None:
         """Raises ObjectStoreError, Fenced among them."""
+        if not self._is_mount:
+            await refuse_mounted(objects, self._around.broker_name)
         manifests, position = Manifests(objects), self.table.position
         if await manifests.highest_epoch(self._epoch - 1) is not None:
             raise Fenced(
@@ -313,7 +332,8 @@ class TierService:
         if life != self._life:
             return
         try:
-            changes = opening_changes(self.table.contents, parts, self._around.lineage(), self._is_stale, self._new_id)
+            rules = self._around.lineage(), self._is_stale, self._new_id
+            changes = opening_changes(self.table.contents, parts, *rules, may_claim=self._is_mount)
         except ValueError as error:
             raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
         wanted = self.table.contents.copy()
@@ -330,6 +350,11 @@ class TierService:
             return
         self.condition = TierCondition.OPEN
         self.troubled(None)
+        broker_name = "" if self._is_mount else self._around.broker_name
+        self.states = StateKeeper(objects, self._epoch, broker_name, self, self._loop)
+        self.states.begin()
+        if self._is_mount:
+            return
         self._numbers = itertools.count(1)
         self._uploader = Uploader(self.pending, self._around.local, objects, self, self._loop, self._settings)
         self._look_at_all()
@@ -337,19 +362,32 @@ class TierService:
             self.upkeep.begin()
 
     def fenced(self, reason: str) -> None:
-        """Somebody else owns the tier: touch nothing there as long as this broker leads in this epoch."""
+        """Somebody else owns the tier: touch nothing there as long as this broker leads in this epoch. A mount has nothing
+        else to serve, and ends."""
         self.step_down()
         self.condition = TierCondition.FENCED
         self._say(reason)
+        if self._is_mount:
+            self._around.usurped(reason)
+
+    def end_for(self, error: Fenced) -> None:
+        """Somebody else has the tier; beside a mount nobody serves the group."""
+        self.fenced(str(error))
+        if isinstance(error, MountedElsewhere):
+            self._around.usurped(str(error))
 
     def _epochs(self) -> Sequence[tuple[int, int]]:
         return [(entry.epoch, entry.start_offset) for entry in self._around.lineage()[0]]
 
     def _is_stale(self, queue: Queue, segments: QueueSegments) -> bool:
         """Whether that is of a topic that is gone, also when there is another one of its name."""
+        if self._is_mount:
+            return False
         if self._around.attributes(queue.topic) is None or segments.end > self._around.local.next_offset(*queue):
             return True
-        return bool(len(segments)) and self.in_log.is_of_deleted(queue, segments.last)
+        if not len(segments):  # all of it expired, maybe of an earlier topic of the name: what is here goes up again
+            return self.in_log.was_deleted(queue.topic)
+        return self.in_log.is_of_deleted(queue, segments.last)
 
     def _new_id(self) -> str:
         return f"{self._around.random_bits(_ID_BITS):032x}"
@@ -358,6 +396,8 @@ class TierService:
 
     def _look_at(self, queue: Queue) -> None:
         """See whether the queue has something that is not in the tier."""
+        if self._is_mount:
+            return
         attributes = self._around.attributes(queue.topic)
         low, high = self._around.local.local_range(*queue)
         first = max(low, self.segments_of(queue).end)

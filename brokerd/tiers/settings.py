@@ -30,6 +30,13 @@ class TierSettings:
     commit_interval_ms: int = setting(
         30_000, "a message waits at most about so long for its upload", minimum=10, maximum=86_400_000, live=True
     )
+    state_interval_ms: int = setting(
+        10_000,
+        "topics, groups and consumer offsets that changed are in the tier so long after, for who mounts it",
+        minimum=100,
+        maximum=86_400_000,
+        live=True,
+    )
     commit_bytes: int = setting(
         16 << 20, "message bytes of a queue that are uploaded without waiting longer", minimum=1024, maximum=1 << 30
     )

@@ -31,11 +31,12 @@ _PASSED_AT_ONCE: Final = 4096
 
 @dataclass(slots=True)
 class _Search:
-    """Entries behind `after`, up to `end`: all that lie below the offset `at`."""
+    """Entries behind `after`, up to `end`: all that lie below the offset `at`, of a queue that began at `low`."""
 
     after: Key
     end: Key
     most: int
+    low: int
     at: int = 0
     found: Near = field(default_factory=Near)
 
@@ -77,19 +78,20 @@ class QueueFar:
         return self._scanned
 
     def between(self, after: Key, until_ms: int, limit: int) -> Sequence[Found] | None:
-        if self._scanned < self._queue_range()[1]:
+        low, high = self._queue_range()
+        if self._scanned < high:
             self.step()
             return None
         end = Key(until_ms - 1, _LAST_OFFSET)
         search = self._search
-        if search is None or after < search.after:
-            search = self._search = _Search(after, end, max(limit, KEPT))
+        if search is None or after < search.after or search.low < low:  # what was found may be gone with its file
+            search = self._search = _Search(after, end, max(limit, KEPT), low)
         if not self._look(search):
             return None
         search.go_on(after)
         found = search.found.first(until_ms, limit)
         if len(found) < limit and search.end < end:
-            self._search = _Search(after, end, max(limit, KEPT))
+            self._search = _Search(after, end, max(limit, KEPT), low)
             return None
         return found
 

@@ -4,6 +4,7 @@
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/manifest/<epoch, 20 digits>-<number, 20 digits>
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/clock/<epoch, hex>-<number, hex>
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/lease/<token, 20 digits>
+    <prefix>/<h8(cluster)>_<cluster>/<broker group>/state/<epoch, 20 digits>-<number, 20 digits>
 
 `h8` is the first eight hex digits of an MD5, which spreads names over the partitions of an object store (storage.md 4.2). The
 base is where the object begins in its queue: bytes for messages, 20 per offset for entries. Epoch and number make the name one
@@ -33,6 +34,8 @@ class Kind(Enum):
 
 
 _CLOCK: Final = "clock/"
+LEASES: Final = "lease/"
+STATES: Final = "state/"
 INDEX_TOPIC: Final = "rmq_sys_INDEX"  # whose queue 0 has the index of the whole broker group
 
 
@@ -95,4 +98,15 @@ def manifest_name(epoch: int, number: int) -> str:
 
 def lease_name(token: int) -> str:
     """Below the group's directory."""
-    return f"lease/{token:0{_DIGITS}}"
+    return f"{LEASES}{token:0{_DIGITS}}"
+
+
+def lease_token(name: str) -> int | None:
+    """What `lease_name` made the name of; None for all else."""
+    digits = name.removeprefix(LEASES)
+    return int(digits) if len(digits) == _DIGITS and digits.isdigit() else None
+
+
+def state_name(epoch: int, number: int) -> str:
+    """Below the group's directory; in the order of names they are in the order of epoch and number."""
+    return f"{STATES}{epoch:0{_DIGITS}}-{number:0{_DIGITS}}"

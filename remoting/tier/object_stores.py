@@ -17,6 +17,7 @@ from remoting.errors import SettingsError
 
 _RETRIES: Final = 2  # of a request, by the library, after errors of servers and connections
 _LONGEST_REASON: Final = 300
+_SCHEMES: Final = ("file", "s3", "gs", "az", "memory")
 
 
 class StorePlace(NamedTuple):
@@ -46,11 +47,7 @@ def open_store(place: StorePlace) -> tuple[Any, Path | None]:
             return LocalStore(prefix=root), root
         except OSError as error:
             raise SettingsError(f"{url_name}={url}: the directory cannot be used: {error}") from error
-    if scheme not in ("s3", "gs", "az", "memory"):
-        raise SettingsError(
-            f"{url_name}={url}: write file:///directory, s3://bucket/prefix, gs://bucket/prefix, "
-            "az://container/prefix or memory:///"
-        )
+    check_url(url, url_name)
     try:
         if scheme == "memory":
             return from_url("memory:///"), None
@@ -67,6 +64,15 @@ def open_store(place: StorePlace) -> tuple[Any, Path | None]:
     except Exception as error:
         raise SettingsError(f"{url_name}={url} with its options: {reason_of(error)}") from error
     return store, None
+
+
+def check_url(url: str, name: str = "tiers.url") -> None:
+    """Raises SettingsError for what names no kind of store that there is."""
+    if url.partition("://")[0] not in _SCHEMES:
+        raise SettingsError(
+            f"{name}={url}: write file:///directory, s3://bucket/prefix, gs://bucket/prefix, "
+            "az://container/prefix or memory:///"
+        )
 
 
 def reason_of(error: Exception) -> str:

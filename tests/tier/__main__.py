@@ -5,7 +5,8 @@
 Three controllers, three brokers, and a real S3 server, which they reach through a proxy that fails in all ways (a share of the
 requests). Producers send all the time, masters are killed, and local files go as soon as they can. Then everything is read back
 cold, by offset, through the brokers and still through the failing proxy, and held against what the producers were told:
-checksums, places, order. At last the brokers are killed, their disks deleted, and everything is read by the manifest alone.
+checksums, places, order. At last all brokers are killed and their disks deleted. Everything is read by the manifest alone, then
+another broker mounts the group, and the official Python client consumes all of it there.
 
 It ends with `N acknowledged, N uploaded, N read back`; the exit code is 1 when a message is missing.
 """
@@ -23,18 +24,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from brokerd.tiers.mounting.states import read_state
 from brokerd.tiers.objects.backend import open_backend
 from brokerd.tiers.settings import TierSettings
 from remoting.errors import LogboomError, RequestError
 from remoting.record.codec import Record
 from remoting.tier.contents import Queue
 from remoting.tier.names import group_directory
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, eventually
 from tests.support.cold_reading import FILLER, SHORT_LIVES, make_cold, make_topic, send_filler
 from tests.support.object_faults import FaultProxy, evenly
 from tests.support.object_servers import S3Server, write_options
 from tests.support.workload import History, Producer, check_queue
 from tests.tier.alone import contents_by_manifest, read_segment
+from tests.tier.mounting import READERS, begin_group, consume_all, lose_disks, mount, refusal_of_a_send
 
 BUCKET: Final = "story"
 GROUP: Final = "broker-a"
@@ -74,10 +77,32 @@ def run(root: Path, seconds: float, kills: int, share: float, seed: int) -> int:
             cluster.make_whole()
             make_cold(cluster, _PATIENCE_S)
             read = {queue: _read_back(cluster, queue) for queue in QUEUES}
-        shutil.rmtree(root / "cluster")
-        direct = write_options(root / "direct", server.port)
-        uploaded = asyncio.run(_uploaded(TierSettings(url=url, options_path=str(direct))))
-    return _judge(histories, uploaded, read)
+            begin_group(cluster, QUEUES)
+            _wait_for_state(TierSettings(url=url, options_path=str(write_options(root / "seen", server.port))))
+            lose_disks(cluster)
+            direct = write_options(root / "direct", server.port)
+            uploaded = asyncio.run(_uploaded(TierSettings(url=url, options_path=str(direct))))
+            mounted, refusal = _mounted(cluster, settings, root)
+    return _judge(histories, uploaded, read, mounted, refusal)
+
+
+def _wait_for_state(settings: TierSettings) -> None:
+    """Until who mounts the group finds the readers in the tier."""
+    objects = open_backend(settings, group_directory("", "DefaultCluster", GROUP))
+
+    def is_there() -> bool:
+        rows = asyncio.run(read_state(objects))
+        return sum(row[:2] == ["o", READERS] for row in rows) == len({queue.topic for queue in QUEUES})
+
+    eventually("the readers' offsets are in the tier", is_there, _PATIENCE_S)
+
+
+def _mounted(cluster: Cluster, settings: Sequence[str], root: Path) -> tuple[set[bytes], str]:
+    """What the official client got of the mount, and what a producer was told there."""
+    topics = sorted({queue.topic for queue in QUEUES})
+    address, grpc = mount(cluster, GROUP, settings)
+    eventually("the routes of the mount", lambda: all(map(cluster.admin.queue_offsets, topics)), _PATIENCE_S)
+    return consume_all(grpc, topics, root / "home"), refusal_of_a_send(cluster, address, topics[0])
 
 
 def _send(cluster: Cluster, seconds: float, kills: int, rng: random.Random) -> Histories:
@@ -150,9 +175,14 @@ async def _uploaded(settings: TierSettings) -> dict[Queue, list[Record]]:
 
 
 def _judge(
-    histories: Histories, uploaded: Mapping[Queue, Sequence[Record]], read: Mapping[Queue, Sequence[Record]]
+    histories: Histories,
+    uploaded: Mapping[Queue, Sequence[Record]],
+    read: Mapping[Queue, Sequence[Record]],
+    mounted: set[bytes],
+    refusal: str,
 ) -> int:
-    is_right = True
+    print(f"a send to the mount: {refusal}", flush=True)
+    is_right = "read-only" in refusal
     for queue in QUEUES:
         for who, records in (("the tier", uploaded[queue]), ("the brokers", read[queue])):
             try:
@@ -162,8 +192,16 @@ def _judge(
                 print(f"{queue.topic}/{queue.queue_id} as {who} have it: {error}", flush=True)
     acknowledged = sum(len(history.acknowledged) for history in histories.values())
     counts = [sum(_kept(histories[queue], each[queue]) for queue in QUEUES) for each in (uploaded, read)]
-    print(f"{acknowledged} acknowledged, {counts[0]} uploaded, {counts[1]} read back", flush=True)
-    return 0 if is_right and acknowledged and counts == [acknowledged, acknowledged] else 1
+    print(f"{counts[1]} read back from the brokers", flush=True)
+    bodies = {record.body for records in uploaded.values() for record in records}
+    if missing := bodies - mounted:
+        print(f"{len(missing)} uploaded messages are missing at the mount, as {min(missing)[:60]!r}", flush=True)
+    if foreign := mounted - bodies:
+        print(f"{len(foreign)} messages came from the mount that nobody uploaded", flush=True)
+    acked = {body for history in histories.values() for body in history.acknowledged}
+    print(f"{acknowledged} acknowledged, {counts[0]} uploaded, {len(acked & mounted)} read back", flush=True)
+    is_whole = counts == [acknowledged, acknowledged] and not missing and not foreign
+    return 0 if is_right and acknowledged and is_whole else 1
 
 
 def _kept(history: History, records: Sequence[Record]) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd import __main__ as main
+from brokerd.composition.settings import parse
 from remoting import exit_codes
 from remoting.errors import CorruptedFile
 
@@ -17,7 +18,7 @@ async def test_a_broker_that_fails_ends_with_a_code_and_the_reason_as_its_last_w
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing:
-        def __init__(self, settings: Any, native: Any, *, ask_first: bool) -> None:
+        def __init__(self, settings: Any, native: Any, *, ask_first: bool, mount: Any) -> None:
             self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         async def start(self) -> None:
@@ -30,7 +31,7 @@ async def test_a_broker_that_fails_ends_with_a_code_and_the_reason_as_its_last_w
     monkeypatch.setattr(main, "choose_native", lambda settings: None)
     monkeypatch.setattr(main.tuning, "settle", lambda: None)
     with caplog.at_level(logging.INFO):
-        assert await main.serve(Any) == exit_codes.FAILED
+        assert await main.serve(parse(["--data", "/x"])) == exit_codes.FAILED
     assert caplog.records[-1].levelno == logging.CRITICAL
     assert caplog.messages[-1] == "stopped: replication broke: AssertionError in RoleMachine.log_settled"
 
@@ -40,7 +41,7 @@ async def test_a_start_that_is_mended_loads_the_library_once(monkeypatch: pytest
     started: list[Any] = []
 
     class Rotten:
-        def __init__(self, settings: Any, native: Any, *, ask_first: bool) -> None:
+        def __init__(self, settings: Any, native: Any, *, ask_first: bool, mount: Any) -> None:
             started.append(native)
             if len(started) < 3:
                 raise CorruptedFile("a record rotted")
@@ -58,6 +59,6 @@ async def test_a_start_that_is_mended_loads_the_library_once(monkeypatch: pytest
     monkeypatch.setattr(main, "mend_directory", mend)
     monkeypatch.setattr(main, "choose_native", lambda settings: chosen.append(settings) or "native")
     monkeypatch.setattr(main.tuning, "settle", lambda: None)
-    await main.serve(Any)
+    await main.serve(parse(["--data", "/x"]))
     assert started == ["native"] * 3
     assert len(chosen) == 1
