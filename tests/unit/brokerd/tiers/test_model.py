@@ -16,7 +16,7 @@ from tests.unit.brokerd.tiers.world import World, Wrong
 
 SEEDS = 20
 STEPS = 60
-MANY_SEEDS = 60
+MANY_SEEDS = 150
 
 
 def test_no_story_loses_a_message() -> None:
