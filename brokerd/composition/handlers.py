@@ -12,6 +12,7 @@ from brokerd.cluster.routes import Routes
 from brokerd.composition.core import BrokerCore
 from brokerd.composition.environment import steady_ms, wall_ms
 from brokerd.composition.live_settings import LiveSettings
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.key_queries import KeyQueries
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import ReadPlace
@@ -176,6 +177,7 @@ def build_processors(parts: Parts) -> Processors:
         transactions=TransactionProcessor(core.transactions),
         send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
         recalls=RecallProcessor(core.timed, metadata.topic, timer_progress, data_version, wall_ms),
+        fetch_waits=FetchWaits(scheduler),
     )
 
 

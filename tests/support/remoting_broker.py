@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from brokerd.cluster.routes import BrokerRoute
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.key_queries import Found
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
@@ -257,6 +258,7 @@ class RemotingBroker(PopBroker):
                 version,
                 self.turns.wall_ms,
             ),
+            FetchWaits(self.turns),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from brokerd.composition.environment import Tier
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.store.draft import Draft
 from brokerd.store.log.retention import RetentionDecision
-from brokerd.store.queues.queue_reads import GetStatus
+from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.settings import StoreSettings
+from brokerd.store.store_reads import ColdMiss
 from brokerd.tiers.settings import TierSettings
-from remoting.record.codec import decode_record
+from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from remoting.tier.contents import Queue
@@ -31,6 +33,7 @@ SETTINGS = TierSettings(
 )
 TOPICS = ("Orders", "%RETRY%" + "g" * 90)
 QUEUES = 2
+_T = TypeVar("_T")
 
 
 class Wrong(AssertionError):
@@ -48,8 +51,9 @@ class World:
         self.stored = Stored()
         self.epoch = 0
         self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
+        self.times: dict[tuple[str, int], dict[int, int]] = {}  # when each was stored
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
-        self.cold_reads = self.starts = self.zombies = self.removed_files = self.faults = 0
+        self.cold_reads = self.misses = self.viewed = self.starts = self.zombies = self.removed_files = self.faults = 0
         self.lives: list[FaultyObjects] = []
         self.start()
         for topic in TOPICS:
@@ -105,7 +109,7 @@ class World:
         self.turns.run()
         assert done == [None]
         for queue in [queue for queue in self.sent if queue[0] == name]:
-            del self.sent[queue]
+            del self.sent[queue], self.times[queue]
             self.gone.pop(queue, None)
         self.make_topic(name)
 
@@ -116,6 +120,7 @@ class World:
             offset = self.store.queue_offsets.next(topic, queue_id)
             self.core.record_log.append_messages([Draft(topic, queue_id, body, b"", self.turns.wall_ms(), HOST)])
             self.sent.setdefault((topic, queue_id), {})[offset] = body
+            self.times.setdefault((topic, queue_id), {})[offset] = self.turns.wall_ms()
         self.turns.run()
 
     def remove_files(self, *, needs_room: bool) -> None:
@@ -156,9 +161,12 @@ class World:
     def check(self) -> None:
         """Read each queue from its first readable message to its end."""
         for queue, bodies in self.sent.items():
-            self._check_queue(queue, bodies, self.gone.get(queue, set()))
+            there = self._check_queue(queue, bodies, self.gone.get(queue, set()))
+            self._check_times(queue, there)
 
-    def _check_queue(self, queue: tuple[str, int], bodies: dict[int, bytes], gone: set[int]) -> None:
+    def _check_queue(self, queue: tuple[str, int], bodies: dict[int, bytes], gone: set[int]) -> set[int]:
+        """The queue offsets that can be read."""
+        there: set[int] = set()
         offset, end = self.store.min_offset(*queue), self.store.max_offset(*queue)
         missing = set(range(offset)) - gone
         if missing:
@@ -174,12 +182,16 @@ class World:
             elif result.status is not GetStatus.FOUND:
                 raise Wrong(f"{queue} at {offset}: {result.status}")
             for record in map(decode_record, result.records):
+                if self.rng.random() < 0.05:
+                    self._check_place(record)
                 if record.body != bodies.get(record.queue_offset) or record.queue_offset < offset:
                     raise Wrong(f"{queue} has another message at {record.queue_offset}")
                 offset = record.queue_offset + 1
+                there.add(record.queue_offset)
             if offset < result.next_offset and result.status is GetStatus.FOUND:
                 raise Wrong(f"{queue} goes on at {result.next_offset} behind {offset}")
             offset = result.next_offset
+        return there
 
     def _read(self, queue: tuple[str, int], offset: int) -> Any:
         for _ in range(200):
@@ -188,6 +200,49 @@ class World:
                 return result
             self.turns.run(50)
         raise Wrong(f"{queue} at {offset} is fetched and never there")
+
+    def _check_times(self, queue: tuple[str, int], there: set[int]) -> None:
+        """What a slow look over everything that can be read says."""
+        times = {offset: ms for offset, ms in self.times[queue].items() if offset in there}
+        end, low = self.store.max_offset(*queue), self.store.min_offset(*queue)
+        for _ in range(3):
+            asked_ms = self.rng.choice(list(self.times[queue].values())) + self.rng.choice([-1, 0, 0, 1])
+            lower = next((offset for offset, ms in times.items() if ms >= asked_ms), end)
+            upper = max((offset for offset, ms in times.items() if ms <= asked_ms), default=low)
+            for boundary, wanted in ((Boundary.LOWER, lower), (Boundary.UPPER, upper)):
+                found = self._asked(partial(self.store.offset_by_time, *queue, asked_ms, boundary))
+                if found != wanted:
+                    raise Wrong(f"{queue} at {asked_ms} ms, {boundary}: {found}, and it is {wanted}")
+        for offset in self.rng.sample(range(end), min(end, 2)):
+            stored_ms = self._asked(partial(self.store.store_timestamp, *queue, offset))
+            if stored_ms != times.get(offset, -1):
+                raise Wrong(f"{queue} has {offset} at {stored_ms}, and it is {times.get(offset, -1)}")
+
+    def _check_place(self, record: Record) -> None:
+        """A message whose place in the log somebody knows is found, wherever it is."""
+        place = record.physical_offset
+        found = self.store.message_at(place)
+        if found is None:
+            self.viewed += 1
+            found = self._asked(partial(self.store.cold_message_at, record.topic, place))
+        if found is None or decode_record(found) != record:
+            raise Wrong(f"{record.topic}/{record.queue_id} has another message at {place} of the log")
+        inside = self._asked(partial(self.store.cold_message_at, record.topic, place + 1))
+        if inside is not None:
+            raise Wrong(f"no message begins at {place + 1}")
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        for _ in range(200):
+            try:
+                return ask()
+            except ColdMiss as miss:
+                fetched: list[bool] = []
+                miss.when_fetched(partial(fetched.append, True))
+                self.turns.run(500)
+                self.misses += 1
+                if not fetched:
+                    raise Wrong(f"nobody is told: {miss}") from None
+        raise Wrong("it is fetched and never there")
 
     def finish(self) -> None:
         """All is well again: everything is uploaded, and read."""
