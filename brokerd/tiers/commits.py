@@ -60,7 +60,10 @@ class Commits:
     def add(self, change: Change, committed: Committed) -> None:
         """Commit the change, behind all that were added before."""
         self._waiting.append((change, committed))
-        if not self._writing and not self._stopped:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting and not self._writing and not self._stopped:
             self._writing = True
             self._loop.spawn(self._run(), "commit to the tier")
 
@@ -77,6 +80,7 @@ class Commits:
                     self._wait(end_offset, [opened])
         finally:
             self._writing = False
+        self._go_on()
 
     async def _run(self) -> None:
         try:

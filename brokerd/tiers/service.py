@@ -106,6 +106,7 @@ class TierService:
         if objects is not None:
             limits = settings.value.cache_bytes, settings.value.fetches_in_flight
             self.cold = ColdReads(objects, self.segments_of, around.loop, *limits)
+            self.table.listeners.append(self.cold.cache.forget)
         self._life = 0
         self._epoch = -1
         self._numbers = itertools.count(1)
@@ -170,10 +171,10 @@ class TierService:
         return self.pending.held_offset() if self._objects is not None else None
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
-        before = self._journal.applied_offset
         self._journal.follow()
-        if self._journal.applied_offset > before and self._uploader is None:
-            self._look_at_all()
+        for queue in self.table.take_committed():
+            if queue in self.pending and self._uploader is None:
+                self._look_at(queue)
 
     def truncated(self, end_offset: int) -> None:
         self._journal.truncated(end_offset)
@@ -237,6 +238,8 @@ class TierService:
 
     def topic_deleted(self, topic: str) -> None:
         """Its queues begin anew, if they ever do."""
+        if self.cold is not None:
+            self.cold.cache.forget(topic)
         for queue in [queue for queue, _ in self.pending.items() if queue.topic == topic]:
             self.pending.remove(queue)
         if self._commits is not None and any(queue.topic == topic for queue in self.table.contents.queues):

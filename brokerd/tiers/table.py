@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from remoting.errors import CorruptedFile
-from remoting.tier.contents import Change, TierContents
+from remoting.tier.contents import COMMITTED, CUT, DROPPED, Change, Queue, TierContents
 from remoting.tier.manifest import Position
 
 VERSION: Final = 1
@@ -28,6 +28,10 @@ class TierTable:
     def __init__(self) -> None:
         self.contents = TierContents()
         self.position = NOWHERE
+        self._committed: set[Queue] = set()
+        self.listeners: list[
+            Callable[[str | None], None]
+        ] = []  # of what is not there any more: a topic, or None for anything
 
     def clear(self) -> None:
         self._become(TierTable())
@@ -49,6 +53,10 @@ class TierTable:
         try:
             for change in body["changes"]:
                 self.contents.apply(change)
+                if change[0] == COMMITTED:
+                    self._committed.add(Queue(change[1], change[2]))
+                if change[0] in (CUT, DROPPED):
+                    self._tell(change[1])
         except ValueError as error:
             raise CorruptedFile(f"{place}: {error}") from error
         self.position = Position(body["epoch"], body["number"])
@@ -66,9 +74,19 @@ class TierTable:
                 except ValueError as error:
                     raise CorruptedFile(f"a snapshot of the tier: {error}") from error
 
+    def take_committed(self) -> set[Queue]:
+        """The queues that got segments since this was asked last."""
+        committed, self._committed = self._committed, set()
+        return committed
+
     def _become(self, other: TierTable) -> None:
         """Be what another one is, which nobody uses any more."""
         self.contents, self.position = other.contents, other.position
+        self._tell(None)
+
+    def _tell(self, topic: str | None) -> None:
+        for listener in self.listeners:
+            listener(topic)
 
 
 class Frozen:

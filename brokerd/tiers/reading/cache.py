@@ -82,11 +82,12 @@ class Cache:
         while self.bytes > self.max_bytes and len(self._used) > 1:
             self._remove(next(iter(self._used)))
 
-    def forget(self, queue: Queue) -> None:
-        """What the tier has of the queue is something else now."""
-        for piece in self._by_queue.pop(queue, ()):
-            del self._used[piece]
-            self.bytes -= piece.size
+    def forget(self, topic: str | None) -> None:
+        """What the tier has of the topic, or of any, may be something else now."""
+        for queue in [queue for queue in self._by_queue if topic is None or queue.topic == topic]:
+            for piece in self._by_queue.pop(queue):
+                del self._used[piece]
+                self.bytes -= piece.size
 
     def _remove(self, piece: Piece) -> None:
         del self._used[piece]

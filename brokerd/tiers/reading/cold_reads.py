@@ -168,7 +168,8 @@ class ColdReads:
         queue, first = wanted
         try:
             piece = await self._piece(queue, first, end, segment)
-            self.cache.add(piece)
+            if self._segments(queue).at(first) == segment:
+                self.cache.add(piece)
         except ObjectStoreError as error:
             log.warning("messages of %s/%d from %d on cannot be read from the tier: %s", *queue, first, error)
             self._errors[wanted] = error

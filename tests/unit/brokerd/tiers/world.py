@@ -53,7 +53,9 @@ class World:
         self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
         self.times: dict[tuple[str, int], dict[int, int]] = {}  # when each was stored
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
-        self.cold_reads = self.misses = self.viewed = self.starts = self.zombies = self.removed_files = self.faults = 0
+        self.losses = self.cold_reads = self.misses = self.viewed = self.faults = 0
+        self.starts = self.zombies = self.removed_files = 0
+        self.has_begun = False
         self.lives: list[FaultyObjects] = []
         self.start()
         for topic in TOPICS:
@@ -97,11 +99,40 @@ class World:
             self.store.close()
         self.start()
 
+    def lose_tail(self) -> None:
+        """An election that may lose messages: the log ends earlier now, and goes on with others in a new epoch."""
+        queue = self.rng.choice(list(self.sent) or [None])
+        if not self.has_begun:
+            return
+        low, high = (0, 0) if queue is None else self.core.record_log.queue_range(*queue)
+        low = max(low, self.store.local_min_offset(*queue) if queue is not None else 0)
+        if low >= high:
+            return
+        position = self.store.read_units(*queue, self.rng.randrange(low, high), 1)[0][0]
+        if position < max(self.kept_to, self.store.commitlog.end_offset - SEGMENT_BYTES):
+            return
+        self.losses += 1
+        replica = self.broker.replica
+        replica.become(Role.REPLICA)
+        self.turns.run()
+        self.store.truncate(position)
+        replica.epochs = [entry for entry in replica.epochs if entry.start_offset < position]
+        replica.confirm_offset = position
+        self.turns.run()
+        for each, bodies in self.sent.items():
+            end = self.store.max_offset(*each)
+            for offset in [offset for offset in bodies if offset >= end]:
+                del bodies[offset]
+        self.epoch += 1
+        replica.become(Role.MASTER, self.epoch)
+        self.turns.run()
+
     def make_topic(self, name: str) -> None:
         done: list[Any] = []
         self.core.metadata.put_topic(TopicConfig(name, QUEUES, QUEUES, 6), done.append)
         self.turns.run()
         assert done == [None]
+        self.kept_to = self.store.commitlog.end_offset
 
     def delete_topic(self, name: str) -> None:
         done: list[Any] = []
@@ -133,6 +164,7 @@ class World:
         for removal in self.store.apply_retention(RetentionDecision(count, False)):
             removal()
         self.removed_files += count
+        self.kept_to = max(self.kept_to, self.store.commitlog.end_offset if count else 0)
         for queue, low in before.items():
             segments = self.core.tiers.segments_of(Queue(*queue))
             kept = {offset for each in segments for offset in range(each.first, each.end)}
@@ -265,11 +297,15 @@ class World:
             (1, lambda: self.remove_files(needs_room=True)),
             (2, lambda: self.restart(leaves_zombie=self.rng.random() < 0.5)),
             (1, lambda: self.delete_topic(self.rng.choice(TOPICS))),
+            (2, self.lose_tail),
             (2, self.check_when_well),
         ]
         weights = [weight for weight, _ in chances]
         for _ in range(steps):
             self.rng.choices(chances, weights)[0][1]()
+            if not self.has_begun and self.core.tiers.table.contents.log_id:
+                self.has_begun = True  # a log that forgets its name is another log for the tier
+                self.kept_to = max(self.kept_to, self.store.commitlog.end_offset)
         self.finish()
 
     def check_when_well(self) -> None:
