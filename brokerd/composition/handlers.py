@@ -160,7 +160,7 @@ def build_processors(parts: Parts) -> Processors:
         ),
         resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
         relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms),
-        messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler)),
+        messages=MessageProcessor(store, KeyQueries(store, core.background, scheduler, core.tiers.index)),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),
         state=StateProcessor(

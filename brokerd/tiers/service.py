@@ -21,7 +21,9 @@ from brokerd.journal.slices import InSlices
 from brokerd.metadata import tier_policy as policy
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.tiers.commits import Commits
+from brokerd.tiers.commits import Commits, Told
+from brokerd.tiers.index.searching import ColdIndex
+from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import opening_changes
@@ -32,7 +34,8 @@ from brokerd.tiers.upload.batches import QueueReads
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.settings import Live
-from remoting.tier.contents import Change, Queue, committed, dropped, expired
+from remoting.tier.contents import Change, Queue, committed, dropped, expired, unindexed
+from remoting.tier.index import Posting
 from remoting.tier.segments import QueueSegments, Segment
 
 log = logging.getLogger(__name__)
@@ -103,10 +106,12 @@ class TierService:
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, TIERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
         self.cold: ColdReads | None = None
+        self.index: ColdIndex | None = None
         if objects is not None:
             limits = settings.value.cache_bytes, settings.value.fetches_in_flight
             self.cold = ColdReads(objects, self.segments_of, around.loop, *limits)
             self.table.listeners.append(self.cold.cache.forget)
+            self.index = ColdIndex(objects, lambda: self.table.contents, self.cold, around.loop)
         self._life = 0
         self._epoch = -1
         self._numbers = itertools.count(1)
@@ -137,9 +142,9 @@ class TierService:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def stored(self, queue: Queue, segment: Segment) -> None:
+    def stored(self, queue: Queue, segment: Segment, postings: Sequence[Posting]) -> None:
         if self._commits is not None and not self._is_of_deleted(queue, segment):
-            self._commits.add(committed(queue, segment), partial(self._committed, queue))
+            self._commits.add(committed(queue, segment), partial(self._committed, queue), postings)
         elif self._uploader is not None:
             self._uploader.finished(queue)
 
@@ -281,7 +286,9 @@ class TierService:
             wanted.apply(change)
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
-        self._commits = commits = Commits(log_of, writer, self._epochs, self._loop, self.troubled, self._fence)
+        index = IndexWriter(objects, self._epoch, self.next_number, self._loop)
+        told = Told(self.troubled, self._fence, self._gone)
+        self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         commits.open(list(wanted.rows()), changes, partial(self._opened, life, objects))
 
     def _opened(self, life: int, objects: ObjectStore) -> None:
@@ -370,9 +377,18 @@ class TierService:
             offset = self._expired_to(queue, segments, now_ms)
             if offset is not None:
                 self._commit(expired(queue, offset))
+        self._expire_index()
         if self._going and self._going[0][0] <= now_ms:
             self._loop.spawn(self._remove(life, objects, now_ms), "remove objects of the tier")
         self._loop.scheduler.call_later(_TEND_S, self._tend, life, objects)
+
+    def _expire_index(self) -> None:
+        """Objects of the index go when all that they can name is gone."""
+        contents = self.table.contents
+        kept_ms = min((next(iter(each)).first_ms for each in contents.queues.values() if len(each)), default=None)
+        old = [entry for entry in contents.index.values() if kept_ms is None or entry.end_ms < kept_ms]
+        if old and self._commits is not None:
+            self._commits.add(unindexed(old), partial(self._gone, [entry.name for entry in old]))
 
     def _expired_to(self, queue: Queue, segments: QueueSegments, now_ms: int) -> int | None:
         attributes = self._around.attributes(queue.topic) or {}

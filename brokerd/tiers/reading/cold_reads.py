@@ -120,6 +120,16 @@ class ColdReads:
     def last_before(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         return self._segments(Queue(topic, queue_id)).last_before(queue_offset)
 
+    async def fetched_record(self, queue: Queue, queue_offset: int) -> bytes | None:
+        """One message, for who can wait; None when it is not there. Raises ObjectStoreError."""
+        segment = self._segments(queue).at(queue_offset)
+        if segment is None or queue_offset < segment.first:
+            return None
+        piece = self.cache.find(queue, queue_offset)
+        if piece is None:
+            piece = await self._piece(queue, queue_offset, queue_offset + 1, segment)
+        return piece.record(queue_offset)
+
     def _record(self, queue: Queue, segment: Segment, queue_offset: int) -> bytes:
         """One message of the segment. Raises ColdMiss, and RequestError when it cannot be had."""
         piece = self.cache.find(queue, queue_offset)

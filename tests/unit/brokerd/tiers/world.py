@@ -11,11 +11,13 @@ from brokerd.composition.environment import Tier
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.store.draft import Draft
+from brokerd.store.index.search import Question
 from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store_reads import ColdMiss
 from brokerd.tiers.settings import TierSettings
+from remoting.errors import LogboomError
 from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
@@ -33,6 +35,7 @@ SETTINGS = TierSettings(
 )
 TOPICS = ("Orders", "%RETRY%" + "g" * 90)
 QUEUES = 2
+KEYS = 60
 _T = TypeVar("_T")
 
 
@@ -52,8 +55,9 @@ class World:
         self.epoch = 0
         self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
         self.times: dict[tuple[str, int], dict[int, int]] = {}  # when each was stored
+        self.keys: dict[tuple[str, int, int], str] = {}
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
-        self.losses = self.cold_reads = self.misses = self.viewed = self.faults = 0
+        self.losses = self.cold_reads = self.misses = self.viewed = self.queried = self.faults = 0
         self.starts = self.zombies = self.removed_files = 0
         self.has_begun = False
         self.lives: list[FaultyObjects] = []
@@ -149,7 +153,10 @@ class World:
             topic, queue_id = self.rng.choice(TOPICS), self.rng.randrange(QUEUES)
             body = self.rng.randbytes(self.rng.choice([0, 10, 200, 200, 200, 3000, 9000]))
             offset = self.store.queue_offsets.next(topic, queue_id)
-            self.core.record_log.append_messages([Draft(topic, queue_id, body, b"", self.turns.wall_ms(), HOST)])
+            key = f"k{self.rng.randrange(KEYS)}"
+            properties = f"KEYS\x01all {key}\x02UNIQ_KEY\x01{self.starts}-{len(self.keys)}-{offset}\x02".encode()
+            self.core.record_log.append_messages([Draft(topic, queue_id, body, properties, self.turns.wall_ms(), HOST)])
+            self.keys[topic, queue_id, offset] = key
             self.sent.setdefault((topic, queue_id), {})[offset] = body
             self.times.setdefault((topic, queue_id), {})[offset] = self.turns.wall_ms()
         self.turns.run()
@@ -195,6 +202,8 @@ class World:
         for queue, bodies in self.sent.items():
             there = self._check_queue(queue, bodies, self.gone.get(queue, set()))
             self._check_times(queue, there)
+        for topic in TOPICS:
+            self._check_keys(topic)
 
     def _check_queue(self, queue: tuple[str, int], bodies: dict[int, bytes], gone: set[int]) -> set[int]:
         """The queue offsets that can be read."""
@@ -249,6 +258,46 @@ class World:
             stored_ms = self._asked(partial(self.store.store_timestamp, *queue, offset))
             if stored_ms != times.get(offset, -1):
                 raise Wrong(f"{queue} has {offset} at {stored_ms}, and it is {times.get(offset, -1)}")
+
+    def _check_keys(self, topic: str) -> None:
+        """Of what is in the tier the same is found as by looking at all of it."""
+        index = self.core.tiers.index
+        assert index is not None
+        self.turns.run(5000)  # what was sent before is uploaded then
+        uploaded = self._uploaded(topic)
+        for _ in range(3):
+            key = self.rng.choice(["all", *(f"k{self.rng.randrange(KEYS)}" for _ in range(3))])
+            some_ms = sorted(self.rng.choice([ms for ms, _ in uploaded.values()] or [0]) for _ in range(2))
+            question = Question(topic, key, self.rng.choice([1, 5, 64]), *self.rng.choice([some_ms, [0, 1 << 60]]))
+            wanted = [
+                (ms, place)
+                for place, (ms, word) in uploaded.items()
+                if key in ("all", word) and question.begin_ms <= ms <= question.end_ms
+            ]
+            known = {place for _, place in wanted if self.rng.random() < 0.1}
+            newest = sorted((each for each in wanted if each[1] not in known), reverse=True)[: question.most]
+            found: list[Any] = []
+            index.find(question, known, lambda *answer: found.extend(answer))  # noqa: B023
+            self.turns.run(30_000)
+            if self._uploaded(topic) != uploaded:
+                return
+            records, is_complete = found
+            if isinstance(records, LogboomError) or not is_complete:
+                raise Wrong(f"{question}: {found}")
+            decoded = list(map(decode_record, records))
+            places = [(each.store_timestamp_ms, (each.queue_id, each.queue_offset)) for each in decoded]
+            if places != newest[::-1]:
+                raise Wrong(f"{question}: found {places}, and it is {newest[::-1]}")
+            self.queried += len(decoded)
+
+    def _uploaded(self, topic: str) -> dict[tuple[int, int], tuple[int, str]]:
+        """When it was stored, and its key, by queue id and queue offset."""
+        return {
+            (queue_id, offset): (self.times[topic, queue_id][offset], self.keys[topic, queue_id, offset])
+            for queue_id in range(QUEUES)
+            for segment in self.core.tiers.segments_of(Queue(topic, queue_id))
+            for offset in range(segment.first, segment.end)
+        }
 
     def _check_place(self, record: Record) -> None:
         """A message whose place in the log somebody knows is found, wherever it is."""
