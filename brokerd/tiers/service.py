@@ -22,7 +22,9 @@ from brokerd.metadata import tier_policy as policy
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.log.derive import first_damaged_of
-from brokerd.tiers.commits import Commits
+from brokerd.tiers.commits import Commits, Told
+from brokerd.tiers.index.searching import ColdIndex
+from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
@@ -37,6 +39,7 @@ from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed
+from remoting.tier.index import Posting
 from remoting.tier.segments import QueueSegments, Segment
 
 log = logging.getLogger(__name__)
@@ -106,10 +109,12 @@ class TierService:
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, TIERS_TOPIC, self.table, journal_settings, in_slices=in_slices)
         self.cold: ColdReads | None = None
+        self.index: ColdIndex | None = None
         if self._objects is not None:
             limits = settings.value.cache_bytes, settings.value.fetches_in_flight
             self.cold = ColdReads(self._objects, self.segments_of, around.loop, *limits, around.first_damaged)
             self.table.listeners.append(self.cold.cache.forget)
+            self.index = ColdIndex(self._objects, lambda: self.table.contents, self.cold, around.loop)
         self._life = 0
         self._epoch = -1
         self._numbers = itertools.count(1)
@@ -177,11 +182,11 @@ class TierService:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def stored(self, queue: Queue, segment: Segment) -> None:
+    def stored(self, queue: Queue, segment: Segment, postings: Sequence[Posting]) -> None:
         self.uploaded_segments += 1
         self.uploaded_messages += segment.messages
         if self._commits is not None and not self._is_of_deleted(queue, segment):
-            self._commits.add(committed(queue, segment), partial(self._committed, queue))
+            self._commits.add(committed(queue, segment), partial(self._committed, queue), postings)
         elif self._uploader is not None:
             self._uploader.finished(queue)
 
@@ -338,7 +343,9 @@ class TierService:
             wanted.apply(change)
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
-        self._commits = commits = Commits(log_of, writer, self._epochs, self._loop, self.troubled, self.fenced)
+        index = IndexWriter(objects, self._epoch, self.next_number, self._loop)
+        told = Told(self.troubled, self.fenced, self._retired)
+        self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)
         commits.open(list(wanted.rows()), changes, partial(self._opened, life, objects))
 
@@ -401,6 +408,10 @@ class TierService:
             self._loop.scheduler.call_soon(self._look_on)
         elif self._uploader is not None:
             self._uploader.wake()
+
+    def _retired(self, names: Sequence[str]) -> None:
+        if self.upkeep is not None:
+            self.upkeep.removal.add(names)
 
     def _committed(self, queue: Queue) -> None:
         self._look_at(queue)

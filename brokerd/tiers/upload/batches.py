@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
+from brokerd.store.index.hashing import KeyHasher
+from brokerd.store.index.postings import keys_of
 from brokerd.store.unit import BLANK_SIZE, UNIT, Unit
 from remoting.checksum import crc32
-from remoting.record.fields import store_timestamp_of
+from remoting.record.fields import properties_of, store_timestamp_of
 from remoting.tier.contents import Queue
+from remoting.tier.index import Posting
 from remoting.tier.segments import Segment
 
 _PORTION_MESSAGES: Final = 1024
@@ -47,6 +50,7 @@ class Batch(NamedTuple):
     log_end: int
     crc: int
     entries_crc: int
+    postings: Sequence[Posting]  # by which its messages are found
 
     def segment(self, epoch: int, number: int) -> Segment:
         """What the batch is once it is stored under these."""
@@ -72,6 +76,8 @@ class Builder:
         self._entries: list[bytes] = []
         self._bytes = 0
         self._crc = self._entries_crc = 0
+        self._postings: list[Posting] = []
+        self._hasher = KeyHasher()
         self._times = (0, 0)
         self._log_end = 0
 
@@ -89,8 +95,18 @@ class Builder:
         portion = b"".join(records)
         if self._messages and len(portion) > room:
             return False
+        self._find_keys(records)
         self._add(units, portion, store_timestamp_of(records[0]), store_timestamp_of(records[-1]))
         return True
+
+    def _find_keys(self, records: Sequence[bytes]) -> None:
+        hashed = self._hasher.of_topic(self._queue.topic.encode())
+        for queue_offset, record in enumerate(records, self._next):
+            keys = keys_of(properties_of(record))
+            if keys:
+                timestamp_ms = store_timestamp_of(record)
+                for key in keys:
+                    self._postings.append(Posting(hashed(key), self._queue.queue_id, queue_offset, timestamp_ms))
 
     def _add(self, units: Sequence[Unit], portion: bytes, first_ms: int, last_ms: int) -> None:
         sizes = [size for _, size, _ in units]
@@ -124,4 +140,5 @@ class Builder:
             return None
         range_ = self._queue, self._first, self._next, self._base
         objects = self._messages, self._entries, self._bytes
-        return Batch(*range_, *objects, *self._times, self._log_end, self._crc, self._entries_crc)
+        checks = self._crc, self._entries_crc
+        return Batch(*range_, *objects, *self._times, self._log_end, *checks, self._postings)

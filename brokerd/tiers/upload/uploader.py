@@ -7,7 +7,7 @@ nothing is tried for a while. Nobody names what may be there under the first nam
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.loop.scheduler import Scheduler, Timer
@@ -18,6 +18,7 @@ from brokerd.tiers.upload.pending import Pending
 from remoting.errors import CorruptedFile
 from remoting.settings import Live
 from remoting.tier.contents import Queue
+from remoting.tier.index import Posting
 from remoting.tier.segments import Segment
 
 log = logging.getLogger(__name__)
@@ -63,8 +64,8 @@ class Target(Protocol):
     def next_number(self) -> int:
         """One that no object of this epoch was ever named by."""
 
-    def stored(self, queue: Queue, segment: Segment) -> None:
-        """Both objects are there; `Uploader.finished` follows."""
+    def stored(self, queue: Queue, segment: Segment, postings: Sequence[Posting]) -> None:
+        """Both objects are there, whose messages are found by these; `Uploader.finished` follows."""
 
     def passed(self, queue: Queue, queue_offset: int) -> None:
         """There is nothing to upload before that offset."""
@@ -141,7 +142,7 @@ class Uploader:
 
     async def _upload(self, queue: Queue, settings: TierSettings) -> None:
         try:
-            segment = await self._put(queue, settings)
+            stored = await self._put(queue, settings)
         except CorruptedFile as error:
             log.warning("the upload of %s/%d waits for a repair: %s", *queue, error)
             self._failed(queue)
@@ -150,13 +151,13 @@ class Uploader:
             self._failed(queue)
         else:
             if not self._stopped:
-                self._succeeded(queue, segment)
+                self._succeeded(queue, stored)
         finally:
             self._running -= 1
             self._buffered_bytes -= settings.commit_bytes
             self.wake()
 
-    async def _put(self, queue: Queue, settings: TierSettings) -> Segment | None:
+    async def _put(self, queue: Queue, settings: TierSettings) -> tuple[Segment, Sequence[Posting]] | None:
         """Store the next batch of the queue; None when there is none."""
         waiting = self._pending.of(queue)
         if waiting is None:
@@ -183,20 +184,20 @@ class Uploader:
                 await self._loop.pause(_FIRST_PAUSE_S)
             else:
                 break
-        return segment
+        return segment, batch.postings
 
     async def _put_both(self, batch: Batch, segment: Segment) -> None:
         """Messages before the entries that point to them (storage.md 4.3)."""
         await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
         await self._objects.put(segment.entries_name(*batch.queue), batch.entries)
 
-    def _succeeded(self, queue: Queue, segment: Segment | None) -> None:
+    def _succeeded(self, queue: Queue, stored: tuple[Segment, Sequence[Posting]] | None) -> None:
         self._failures = 0
         self._target.troubled(None)
-        if segment is None:
+        if stored is None:
             self._pending.give_back(queue)
         else:
-            self._target.stored(queue, segment)
+            self._target.stored(queue, *stored)
 
     def _failed(self, queue: Queue) -> None:
         """Try nothing for a while, longer each time."""
