@@ -63,6 +63,7 @@ from brokerd.store.log.native_derive import derive_agrees
 from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
+from brokerd.tiers.index.keys import keys_agree
 from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.upload.uploader import Loop as TierLoop
 from brokerd.timers.native_codes import codes_agree
@@ -90,7 +91,16 @@ _BACKGROUND_FLUSH_MS = 200
 
 def choose_native(settings: BrokerSettings) -> library.Choice:
     """Where the broker's loops over messages are to run. Builds the library if need be. Raises SettingsError."""
-    checks = [reads_agree, derive_agrees, codes_agree, again_agrees, send_agrees, answers_agree, block_readers_agree]
+    checks = [
+        reads_agree,
+        derive_agrees,
+        codes_agree,
+        again_agrees,
+        send_agrees,
+        answers_agree,
+        block_readers_agree,
+        keys_agree,
+    ]
     return library.choose(settings.kernel.mode, checks)
 
 

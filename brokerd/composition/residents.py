@@ -23,6 +23,7 @@ from brokerd.pop.surroundings import Surroundings
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
+from brokerd.tiers.index.keys import keys_for
 from brokerd.tiers.service import Surroundings as TierSurroundings
 from brokerd.tiers.service import TierService
 from brokerd.tiers.upload.uploader import no_loop
@@ -75,6 +76,7 @@ def make_tiers(
         environment.random_bits,
         tier.loop if tier is not None else no_loop(environment.scheduler, environment.wall_ms),
         store.commitlog.first_damaged_of,
+        keys_for(environment.library),
     )
     objects = tier.objects if tier is not None else None
     return TierService(record_log, objects, around, settings.tiers, settings.journal)

@@ -20,7 +20,7 @@ from brokerd.tiers.table import MOST_CHANGES, TierTable, records_of
 from brokerd.tiers.upload.uploader import Loop
 from remoting.errors import LogboomError, NotMaster
 from remoting.tier.contents import COMMITTED, MERGED, Change, Queue, indexed, unindexed
-from remoting.tier.index import IndexObject, Posting
+from remoting.tier.index import IndexObject
 from remoting.tier.segments import decode_segment
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -60,7 +60,7 @@ class Commits:
         self._loop = loop
         self._troubled, self._fenced, self._retired = told
         self._index = index
-        self._waiting: list[tuple[Change, Committed, Sequence[Posting]]] = []
+        self._waiting: list[tuple[Change, Committed, bytes]] = []
         self._on_their_way: set[tuple[Queue, int, int] | None] = set()
         self._index_changing: set[tuple[int, int]] = set()
         self._writing = False
@@ -71,9 +71,9 @@ class Commits:
         self._writing = True
         self._loop.spawn(self._open(rows, changes, opened), "write the first checkpoint of an epoch to the tier")
 
-    def add(self, change: Change, committed: Committed, postings: Sequence[Posting] = ()) -> None:
+    def add(self, change: Change, committed: Committed, items: bytes = b"") -> None:
         """Commit the change, behind all that were added before; with it the index says how its messages are found."""
-        self._waiting.append((change, committed, postings))
+        self._waiting.append((change, committed, items))
         name = _name_in(change)
         if name is not None:
             self._on_their_way.add(name)
@@ -125,7 +125,7 @@ class Commits:
 
     async def _commit(self) -> None:
         part, self._waiting = self._waiting[:MOST_CHANGES], self._waiting[MOST_CHANGES:]
-        changes, new, old = await self._indexed([posting for _, _, postings in part for posting in postings])
+        changes, new, old = await self._indexed(b"".join([items for _, _, items in part]))
         changes += [change for change, _, _ in part]
         if self._stopped or not await self.write(changes, is_checkpoint=False):
             return
@@ -138,13 +138,13 @@ class Commits:
         if self._writer.wants_checkpoint and await self.write(list(self._table.contents.rows()), is_checkpoint=True):
             await self._remove_old()
 
-    async def _indexed(self, postings: Sequence[Posting]) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
+    async def _indexed(self, items: bytes) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
         """Have them in objects of the index: what says so, these, and those that nobody needs then. Nothing, maybe, when this
         life ended."""
         pause_s = _FIRST_PAUSE_S
-        while postings and not self._stopped:
+        while items and not self._stopped:
             try:
-                new, old = await self._index.put_with(postings, self._table.contents.index.values())
+                new, old = await self._index.put_with(items, self._table.contents.index.values())
             except ObjectStoreError as error:
                 self._troubled(error)
                 await self._loop.pause(pause_s)

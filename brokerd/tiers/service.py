@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,6 +23,7 @@ from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.log.derive import first_damaged_of
 from brokerd.tiers.commits import Commits, Told
+from brokerd.tiers.index.keys import Keys, PlainKeys
 from brokerd.tiers.index.searching import ColdIndex
 from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
@@ -33,13 +34,12 @@ from brokerd.tiers.reading.cold_reads import ColdReads, FirstDamaged
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TierTable
 from brokerd.tiers.upkeep import Upkeep
-from brokerd.tiers.upload.batches import QueueReads
+from brokerd.tiers.upload.batches import QueueReads, Source
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed
-from remoting.tier.index import Posting
 from remoting.tier.segments import QueueSegments, Segment
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,7 @@ class Surroundings:
     random_bits: Callable[[int], int]
     loop: Loop
     first_damaged: FirstDamaged = first_damaged_of
+    keys: Keys = field(default_factory=PlainKeys)
 
 
 class TierService:
@@ -182,11 +183,11 @@ class TierService:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def stored(self, queue: Queue, segment: Segment, postings: Sequence[Posting]) -> None:
+    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
         self.uploaded_segments += 1
         self.uploaded_messages += segment.messages
         if self._commits is not None and not self._is_of_deleted(queue, segment):
-            self._commits.add(committed(queue, segment), partial(self._committed, queue), postings)
+            self._commits.add(committed(queue, segment), partial(self._committed, queue), index_items)
         elif self._uploader is not None:
             self._uploader.finished(queue)
 
@@ -343,7 +344,7 @@ class TierService:
             wanted.apply(change)
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
-        index = IndexWriter(objects, self._epoch, self.next_number, self._loop)
+        index = IndexWriter(objects, self._around.keys, self._epoch, self.next_number, self._loop)
         told = Told(self.troubled, self.fenced, self._retired)
         self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)
@@ -355,7 +356,8 @@ class TierService:
         self.condition = TierCondition.OPEN
         self.troubled(None)
         self._numbers = itertools.count(1)
-        self._uploader = Uploader(self.pending, self._around.local, objects, self, self._loop, self._settings)
+        source = Source(self._around.local, self._around.keys)
+        self._uploader = Uploader(self.pending, source, objects, self, self._loop, self._settings)
         self._look_at_all()
         if self.upkeep is not None:
             self.upkeep.begin()

@@ -1,4 +1,4 @@
-"""Messages of the tier by their keys (shell): a short read of each object of the index that may know some, then the messages.
+"""Messages of the tier by their keys (shell): one range of each object of the index that may know some, then the messages.
 
 The index knows hashes. Every message that it names is read and looked at, so what is of another key, was
 cut, has expired, or belongs to an earlier topic of the same name, does not come out.
@@ -20,11 +20,10 @@ from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.record.fields import store_timestamp_of
 from remoting.tier.contents import Queue, TierContents
-from remoting.tier.index import SLOT_BYTES, IndexObject, Posting, chain_of, items_of
+from remoting.tier.index import IndexObject, Posting, mixed, postings_of
 
 log = logging.getLogger(__name__)
 
-_SMALL_BYTES: Final = 64 << 10  # is read whole: one request
 _MOST_OBJECTS: Final = 1000
 _MOST_READ: Final = 1000  # messages
 _PATIENCE_S: Final = 10.0
@@ -82,25 +81,14 @@ class ColdIndex:
         return True
 
     async def _items(self, entry: IndexObject, hashed: int) -> Sequence[Posting]:
-        """Those in the slot of a hash."""
+        """Those of a hash: one request."""
+        position, length = entry.range_of(hashed)
         try:
-            return await self._items_of_slot(entry, hashed)
+            return postings_of(entry, hashed, await self._objects.get(entry.name, position, length))
         except NotThere:
             if entry.key not in self._contents().index:
                 return ()  # it went meanwhile: what it named is in another one, or has expired
             raise
-
-    async def _items_of_slot(self, entry: IndexObject, hashed: int) -> Sequence[Posting]:
-        _, at = entry.slot_of(hashed)
-        if entry.size <= _SMALL_BYTES:
-            content = await self._objects.get(entry.name, 0, entry.size)
-            position, length = chain_of(entry, hashed, content[at : at + SLOT_BYTES])
-            chain = content[position : position + length]
-        else:
-            slot = await self._objects.get(entry.name, at, SLOT_BYTES)
-            position, length = chain_of(entry, hashed, slot)
-            chain = await self._objects.get(entry.name, position, length) if length else b""
-        return [each for each in items_of(entry, chain) if each.hash == hashed] if length else ()
 
 
 class Search:
@@ -108,7 +96,7 @@ class Search:
 
     def __init__(self, question: Question, known: set[tuple[int, int]], deadline_s: float) -> None:
         self.question = question
-        self.hash = key_hash(question.topic, question.key)
+        self.hash = mixed(key_hash(question.topic, question.key))
         self._known = known
         self._deadline_s = deadline_s
         self._found: dict[tuple[int, int], _Found] = {}

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
-from brokerd.store.index.hashing import KeyHasher
-from brokerd.store.index.postings import keys_of
 from brokerd.store.unit import BLANK_SIZE, UNIT, Unit
+from brokerd.tiers.index.keys import Keys
 from remoting.checksum import crc32
-from remoting.record.fields import properties_of, store_timestamp_of
+from remoting.record.fields import store_timestamp_of
 from remoting.tier.contents import Queue
-from remoting.tier.index import Posting
 from remoting.tier.segments import Segment
 
 _PORTION_MESSAGES: Final = 1024
@@ -35,6 +33,13 @@ class QueueReads(Protocol):
         """
 
 
+class Source(NamedTuple):
+    """What batches are made of: messages, and what finds their keys."""
+
+    reads: QueueReads
+    keys: Keys
+
+
 class Batch(NamedTuple):
     """Messages `[first, end)` of a queue, made ready: two objects, in pieces, and what a segment says of them."""
 
@@ -50,7 +55,7 @@ class Batch(NamedTuple):
     log_end: int
     crc: int
     entries_crc: int
-    postings: Sequence[Posting]  # by which its messages are found
+    index_items: bytes  # by which its messages are found
 
     def segment(self, epoch: int, number: int) -> Segment:
         """What the batch is once it is stored under these."""
@@ -65,8 +70,8 @@ class Batch(NamedTuple):
 class Builder:
     """Makes one batch of the queue's messages `[first, end)`, whose bytes begin at `base`; `step` until it is done."""
 
-    def __init__(self, reads: QueueReads, queue: Queue, first: int, end: int, base: int, max_bytes: int) -> None:
-        self._reads = reads
+    def __init__(self, source: Source, queue: Queue, first: int, end: int, base: int, max_bytes: int) -> None:
+        self._reads, self._keys = source
         self._queue = queue
         self._first = self._next = first
         self._end = end
@@ -76,8 +81,7 @@ class Builder:
         self._entries: list[bytes] = []
         self._bytes = 0
         self._crc = self._entries_crc = 0
-        self._postings: list[Posting] = []
-        self._hasher = KeyHasher()
+        self._items: list[bytes] = []
         self._times = (0, 0)
         self._log_end = 0
 
@@ -95,18 +99,10 @@ class Builder:
         portion = b"".join(records)
         if self._messages and len(portion) > room:
             return False
-        self._find_keys(records)
+        queue, first = self._queue, self._next
+        self._items.append(self._keys.items_of(queue.topic.encode(), queue.queue_id, first, portion))
         self._add(units, portion, store_timestamp_of(records[0]), store_timestamp_of(records[-1]))
         return True
-
-    def _find_keys(self, records: Sequence[bytes]) -> None:
-        hashed = self._hasher.of_topic(self._queue.topic.encode())
-        for queue_offset, record in enumerate(records, self._next):
-            keys = keys_of(properties_of(record))
-            if keys:
-                timestamp_ms = store_timestamp_of(record)
-                for key in keys:
-                    self._postings.append(Posting(hashed(key), self._queue.queue_id, queue_offset, timestamp_ms))
 
     def _add(self, units: Sequence[Unit], portion: bytes, first_ms: int, last_ms: int) -> None:
         sizes = [size for _, size, _ in units]
@@ -141,4 +137,4 @@ class Builder:
         range_ = self._queue, self._first, self._next, self._base
         objects = self._messages, self._entries, self._bytes
         checks = self._crc, self._entries_crc
-        return Batch(*range_, *objects, *self._times, self._log_end, *checks, self._postings)
+        return Batch(*range_, *objects, *self._times, self._log_end, *checks, b"".join(self._items))

@@ -7,18 +7,17 @@ nothing is tried for a while. Nobody names what may be there under the first nam
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.settings import TierSettings
-from brokerd.tiers.upload.batches import Batch, Builder, QueueReads
+from brokerd.tiers.upload.batches import Batch, Builder, Source
 from brokerd.tiers.upload.pending import Pending
 from remoting.errors import CorruptedFile
 from remoting.settings import Live
 from remoting.tier.contents import Queue
-from remoting.tier.index import Posting
 from remoting.tier.segments import Segment
 
 log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class Target(Protocol):
     def next_number(self) -> int:
         """One that no object of this epoch was ever named by."""
 
-    def stored(self, queue: Queue, segment: Segment, postings: Sequence[Posting]) -> None:
+    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
         """Both objects are there, whose messages are found by these; `Uploader.finished` follows."""
 
     def passed(self, queue: Queue, queue_offset: int) -> None:
@@ -80,14 +79,14 @@ class Uploader:
     def __init__(
         self,
         pending: Pending,
-        reads: QueueReads,
+        source: Source,
         objects: ObjectStore,
         target: Target,
         loop: Loop,
         settings: Live[TierSettings],
     ) -> None:
         self._pending = pending
-        self._reads = reads
+        self._source = source
         self._objects = objects
         self._target = target
         self._loop = loop
@@ -157,13 +156,13 @@ class Uploader:
             self._buffered_bytes -= settings.commit_bytes
             self.wake()
 
-    async def _put(self, queue: Queue, settings: TierSettings) -> tuple[Segment, Sequence[Posting]] | None:
+    async def _put(self, queue: Queue, settings: TierSettings) -> tuple[Segment, bytes] | None:
         """Store the next batch of the queue; None when there is none."""
         waiting = self._pending.of(queue)
         if waiting is None:
             return None
         base = self._target.base_of(queue)
-        builder = Builder(self._reads, queue, waiting.first, waiting.end, base, settings.commit_bytes)
+        builder = Builder(self._source, queue, waiting.first, waiting.end, base, settings.commit_bytes)
         while builder.step():
             await self._loop.pause(0)
             if self._stopped:
@@ -184,14 +183,14 @@ class Uploader:
                 await self._loop.pause(_FIRST_PAUSE_S)
             else:
                 break
-        return segment, batch.postings
+        return segment, batch.index_items
 
     async def _put_both(self, batch: Batch, segment: Segment) -> None:
         """Messages before the entries that point to them (storage.md 4.3)."""
         await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
         await self._objects.put(segment.entries_name(*batch.queue), batch.entries)
 
-    def _succeeded(self, queue: Queue, stored: tuple[Segment, Sequence[Posting]] | None) -> None:
+    def _succeeded(self, queue: Queue, stored: tuple[Segment, bytes] | None) -> None:
         self._failures = 0
         self._target.troubled(None)
         if stored is None:

@@ -44,6 +44,10 @@ def never(*_args: object) -> bool:
     return False
 
 
+def nothing(*_args: object) -> None:
+    return None
+
+
 async def without_a_look(self: Removal, names: Sequence[str]) -> bool:
     await self._objects.remove(names)
     return True
@@ -77,6 +81,7 @@ MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "never swept": (removal, "DELAY_MS", 10**15),
     "an object of the index is passed over": (Search, "may_hold", that_began_in_it),
     "an object of the index is lost": (IndexWriter, "put", some_lost()),
+    "objects of the index are not swept": (removal, "parse_index_name", nothing),
     "what is on its way is swept": (upkeep.Commits, "is_on_its_way", never),
 }
 
