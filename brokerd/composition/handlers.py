@@ -99,7 +99,7 @@ def build_processors(parts: Parts) -> Processors:
         log_position = next((each.durable_position for each in core.timer_files), 0)
         return TimerProgress(core.timers.table.cursor.due_ms, log_position, queue_end)
 
-    queries = KeyQueries(store, core.background, scheduler)
+    queries = KeyQueries(store, core.background, scheduler, core.tiers.index)
     finder = TimerFinder(
         core.record_log,
         next(iter(core.timer_files), None),
