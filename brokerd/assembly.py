@@ -66,6 +66,7 @@ from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.log.run_copies import copies_agree
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
+from brokerd.tiers.index.keys import keys_agree
 from brokerd.tiers.mounting.keeping import StateKeeper
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.objects.late import open_sooner_or_later
@@ -105,6 +106,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         send_agrees,
         answers_agree,
         block_readers_agree,
+        keys_agree,
     ]
     return library.choose(settings.kernel.mode, checks)
 

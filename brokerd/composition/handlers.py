@@ -13,6 +13,7 @@ from brokerd.composition.core import BrokerCore
 from brokerd.composition.environment import steady_ms, wall_ms
 from brokerd.composition.live_settings import LiveSettings
 from brokerd.composition.tier_figures import tier_state, tiered_queues
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.key_queries import KeyQueries
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import ReadPlace
@@ -98,7 +99,7 @@ def build_processors(parts: Parts) -> Processors:
         log_position = next((each.durable_position for each in core.timer_files), 0)
         return TimerProgress(core.timers.table.cursor.due_ms, log_position, queue_end)
 
-    queries = KeyQueries(store, core.background, scheduler)
+    queries = KeyQueries(store, core.background, scheduler, core.tiers.index)
     finder = TimerFinder(
         core.record_log,
         next(iter(core.timer_files), None),
@@ -198,6 +199,7 @@ def build_processors(parts: Parts) -> Processors:
             core.timed, metadata.topic, timer_progress, core.timers.counting, data_version, wall_ms
         ),
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
+        fetch_waits=FetchWaits(scheduler),
     )
 
 

@@ -24,6 +24,7 @@ from brokerd.pop.surroundings import Surroundings
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
+from brokerd.tiers.index.keys import keys_for
 from brokerd.tiers.service import Surroundings as TierSurroundings
 from brokerd.tiers.service import TierService
 from brokerd.tiers.upload.uploader import no_loop
@@ -87,6 +88,7 @@ def make_tiers(
         lambda: state_rows(metadata.tables, progress.all_offsets(), metadata.names),
         lambda reason: store.fail(StorageError(reason)),
         is_mount=mounted is not None,
+        keys=keys_for(environment.library),
     )
     return TierService(record_log, ground.tier, around, settings.tiers, settings.journal)
 

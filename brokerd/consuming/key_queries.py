@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.loop.scheduler import Scheduler
 from brokerd.store.derived.background import Background
@@ -11,6 +12,8 @@ from brokerd.store.index.search import MOST_MESSAGES, Question, Search
 from brokerd.store.store import MessageStore
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, StorageError
+from remoting.record.codec import decode_record
+from remoting.record.fields import physical_offset_of
 
 _MOST_AT_ONCE: Final = 64
 _STEP_ITEMS: Final = 256
@@ -28,10 +31,27 @@ class Found(NamedTuple):
     gave_up: bool
 
 
-class KeyQueries:
-    """Finds messages by their keys, for remoting requests and the console; several searches take turns."""
+class ColdIndex(Protocol):
+    """The index of what is in the tier."""
 
-    def __init__(self, store: MessageStore, background: Background, scheduler: Scheduler) -> None:
+    def find(
+        self,
+        question: Question,
+        known: Collection[tuple[int, int]],
+        done: Callable[[Sequence[bytes] | LogboomError, bool], None],
+    ) -> None:
+        """Messages of the tier that answer it, oldest first, but for the known ones (queue id, queue offset); `done` is called
+        later with them and with whether everything was looked at."""
+
+
+class KeyQueries:
+    """Finds messages by their keys, for remoting requests and the console; several searches take turns. What the files have is
+    looked for first; the rest, as many as are still wanted, in the tier."""
+
+    def __init__(
+        self, store: MessageStore, background: Background, scheduler: Scheduler, cold: ColdIndex | None = None
+    ) -> None:
+        self._cold = cold
         self._store = store
         self._background = background
         self._scheduler = scheduler
@@ -39,7 +59,7 @@ class KeyQueries:
 
     @property
     def is_possible(self) -> bool:
-        return self._store.index is not None
+        return self._store.index is not None or self._cold is not None
 
     def find(self, question: Question, done: Callable[[Found | LogboomError], None]) -> None:
         """Search; `done` is called later. Raises RequestError when too many searches run."""
@@ -52,7 +72,32 @@ class KeyQueries:
 
         question = question._replace(most=min(question.most, MOST_MESSAGES))
         self._running += 1
-        _Running(self._store, self._background, self._scheduler, question, ended)
+        if self._store.index is not None:
+            in_files = ended if self._cold is None else partial(self._go_on_in_tier, self._cold, question, ended)
+            _Running(self._store, self._background, self._scheduler, question, in_files)
+        elif self._cold is not None:
+            self._go_on_in_tier(self._cold, question, ended, Found([], 0, 0, 0, False))
+
+    def _go_on_in_tier(
+        self,
+        cold: ColdIndex,
+        question: Question,
+        done: Callable[[Found | LogboomError], None],
+        found: Found | LogboomError,
+    ) -> None:
+        if isinstance(found, LogboomError) or len(found.records) >= question.most:
+            done(found)
+            return
+
+        def ended(records: Sequence[bytes] | LogboomError, is_complete: bool) -> None:
+            if isinstance(records, LogboomError):
+                done(records)
+            else:
+                whole = sorted([*records, *found.records], key=physical_offset_of)
+                done(found._replace(records=whole, gave_up=found.gave_up or not is_complete))
+
+        known = {(each.queue_id, each.queue_offset) for each in map(decode_record, found.records)}
+        cold.find(question._replace(most=question.most - len(found.records)), known, ended)
 
 
 class _Running:

@@ -48,7 +48,9 @@ class StartOffsets:
         if recent_from <= 0:
             return True  # all of the log is; the console asks this of every queue each second, and the read may open a file
         units = self._reads.read_units(topic, queue_id, 0, 1)
-        return not units or units[0][0] >= recent_from
+        if not units:  # it is not sent yet, or is in the tier alone
+            return self._reads.max_offset(topic, queue_id) == 0
+        return units[0][0] >= recent_from
 
     def first_offset(self, topic: str, queue_id: int, init_mode: InitMode) -> int:
         """The queue offset at which a new group starts; at the end it is the last message."""

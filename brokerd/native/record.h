@@ -5,8 +5,15 @@
 #include "native.h"
 
 #define RECORD_MAGIC_V1 0xDAA320A7u
+#define RECORD_MAGIC_V2 0xDAA320ABu
 #define RECORD_BODY_CRC_AT 8
 #define RECORD_HEAD_BYTES 88 /* up to the body, with IPv4 hosts */
+
+#define RECORD_LEAST_BEHIND_BODY 3
+#define RECORD_LEAST_BYTES (RECORD_HEAD_BYTES + RECORD_LEAST_BEHIND_BODY)
+#define RECORD_BORN_HOST_V6 0x10
+#define RECORD_STORE_HOST_V6 0x20
+#define RECORD_LONGER_HOST 12 /* what an IPv6 address takes more */
 
 #define CRC_MASK 0x7FFFFFFFu
 

@@ -9,21 +9,14 @@
  * compared with that end. Each column has `room` elements, as do `groups`; `buckets` is a power of two that is larger than that.
  * What is gathered has room for the entries and the groups that the walk has found.
  */
-#include "record.h"
-#include "text.h"
+#include "record_parts.h"
 
 enum {
     FILLER_BYTES = 8,
     START_BYTES = 36, /* what must be there to know that a record starts */
-    LEAST_BEHIND_BODY = 3,
-    LEAST_BYTES = RECORD_HEAD_BYTES + LEAST_BEHIND_BODY,
-    LONGER_HOST = 12, /* what an IPv6 address takes more */
-    BORN_HOST_V6 = 0x10,
-    STORE_HOST_V6 = 0x20,
     TRANSACTION_PREPARED = 0x4, /* what is this, or was rolled back, which has this bit, too, enters no queue */
     UNIT_BYTES = 20,
 };
-#define RECORD_MAGIC_V2 0xDAA320ABu
 #define MAGIC_BLANK 0xCBD43194u
 
 /* Shared with native_derive.py, whose ctypes say the same. */
@@ -65,33 +58,6 @@ struct gathered { /* the entries of a group, which are neighbours now */
 };
 
 /* Private */
-
-struct parts {
-    int64_t timestamp_ms;
-    struct text topic, properties;
-};
-
-/* The parts of a record of LEAST_BYTES or more; 0 when they do not add up to its size. */
-static int take_apart(const uint8_t *record, int64_t size, struct parts *parts) {
-    uint32_t flags = get32(record + 36);
-    int64_t born = flags & BORN_HOST_V6 ? LONGER_HOST : 0, stored = flags & STORE_HOST_V6 ? LONGER_HOST : 0;
-    int64_t body_at = RECORD_HEAD_BYTES + born + stored;
-    if (body_at > size) return 0;
-    int64_t body_length = (int32_t)get32(record + body_at - 4), body_end = body_at + body_length;
-    if (body_length < 0 || body_end + LEAST_BEHIND_BODY > size) return 0;
-    int64_t topic_at = body_end + 1, topic_length = record[body_end];
-    if (get32(record + 4) != RECORD_MAGIC_V1) {
-        topic_at = body_end + 2;
-        topic_length = (int16_t)get16(record + body_end);
-        if (topic_length < 0) return 0;
-    }
-    int64_t properties_at = topic_at + topic_length + 2;
-    if (properties_at > size || properties_at + (int16_t)get16(record + properties_at - 2) != size) return 0;
-    parts->timestamp_ms = (int64_t)get64(record + 56 + born);
-    parts->topic = (struct text){record + topic_at, (size_t)topic_length};
-    parts->properties = (struct text){record + properties_at, (size_t)(size - properties_at)};
-    return 1;
-}
 
 static int has_zero(struct text text) { return text.length > 0 && memchr(text.at, 0, text.length) != NULL; }
 
@@ -151,7 +117,7 @@ static enum stop look(const struct walk *walk, int64_t at, int64_t *size, int *i
     int64_t found = get32(walk->data + at), rest = walk->file_size - offset % walk->file_size;
     *is_record = magic == RECORD_MAGIC_V1 || magic == RECORD_MAGIC_V2;
     if (*is_record) {
-        if (found < LEAST_BYTES || found > walk->most_bytes || found + FILLER_BYTES > rest) return DAMAGED;
+        if (found < RECORD_LEAST_BYTES || found > walk->most_bytes || found + FILLER_BYTES > rest) return DAMAGED;
         if (left >= START_BYTES && get64(walk->data + at + 28) != (uint64_t)offset) return DAMAGED;
     } else if (magic != MAGIC_BLANK || found != rest) {
         return DAMAGED;
@@ -163,9 +129,9 @@ static enum stop look(const struct walk *walk, int64_t at, int64_t *size, int *i
 /* Take the whole record; 0 when it is not what was stored. */
 static int take(struct walk *walk, int64_t at, int64_t size) {
     const uint8_t *record = walk->data + at;
-    struct parts parts;
+    struct record_parts parts;
     if (walk->checks_content && !record_is_intact(record, size)) return 0;
-    if (!take_apart(record, size, &parts) || parts.topic.length == 0) return 0;
+    if (!record_parts_of(record, size, &parts) || parts.topic.length == 0) return 0;
     if (walk->checks_content && (has_zero(parts.topic) || has_zero(parts.properties))) return 0;
     walk->last_timestamp_ms = parts.timestamp_ms;
     if (get32(record + 36) & TRANSACTION_PREPARED) return 1;

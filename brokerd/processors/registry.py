@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
 from brokerd.processors.administration.messages import MessageProcessor
@@ -20,6 +22,7 @@ from brokerd.processors.clients.connections import ConnectionProcessor
 from brokerd.processors.clients.heartbeats import ClientProcessor
 from brokerd.processors.clients.locks import LockProcessor
 from brokerd.processors.clients.relay import RelayProcessor
+from brokerd.processors.cold import each_cold
 from brokerd.processors.offsets.committed import OffsetProcessor
 from brokerd.processors.offsets.consumption import ConsumptionProcessor
 from brokerd.processors.offsets.resets import ResetProcessor
@@ -40,7 +43,7 @@ from remoting.transport.server import each
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """Everything that answers requests beside the senders."""
+    """Everything that answers requests beside the senders. `fetch_waits` has those that wait for the tier."""
 
     pull: PullProcessor
     bulk: BulkProcessor
@@ -63,12 +66,14 @@ class Processors:
     send_back: SendBackProcessor
     recalls: RecallProcessor
     timers: TimerProcessor
+    fetch_waits: FetchWaits
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
         self.pull.connection_closed(connection)
         self.bulk.connection_closed(connection)
         self.pop.connection_closed(connection)
+        self.fetch_waits.connection_closed(connection)
 
 
 def handlers_of(processors: Processors) -> dict[int, Handler]:
@@ -77,18 +82,19 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
     topics, groups, pop = processors.topics, processors.groups, processors.pop
     connections, consumption = processors.connections, processors.consumption
     assignments = processors.assignments
+    cold = partial(each_cold, processors.fetch_waits)
     return {
         codes.PULL_MESSAGE: each(pull.handle),
         codes.LITE_PULL_MESSAGE: each(pull.handle),
         codes.BULK_READ: each(processors.bulk.handle),
         codes.QUERY_CONSUMER_OFFSET: each(offsets.query),
         codes.UPDATE_CONSUMER_OFFSET: each(offsets.update),
-        codes.SEARCH_OFFSET_BY_TIMESTAMP: each(offsets.search),
+        codes.SEARCH_OFFSET_BY_TIMESTAMP: cold(offsets.search),
         codes.GET_MAX_OFFSET: each(offsets.maximum),
         codes.GET_MIN_OFFSET: each(offsets.minimum),
-        codes.GET_EARLIEST_MSG_STORETIME: each(offsets.earliest),
+        codes.GET_EARLIEST_MSG_STORETIME: cold(offsets.earliest),
         codes.QUERY_MESSAGE: each(processors.messages.query),
-        codes.VIEW_MESSAGE_BY_ID: each(processors.messages.view),
+        codes.VIEW_MESSAGE_BY_ID: cold(processors.messages.view),
         codes.LOCK_BATCH_MQ: each(processors.locks.lock),
         codes.UNLOCK_BATCH_MQ: each(processors.locks.unlock),
         codes.HEART_BEAT: each(clients.heartbeat),
@@ -110,18 +116,18 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.GET_CONSUMER_CONNECTION_LIST: each(connections.consumers),
         codes.GET_PRODUCER_CONNECTION_LIST: each(connections.producers),
         codes.GET_ALL_PRODUCER_INFO: each(connections.all_producers),
-        codes.GET_CONSUME_STATS: each(consumption.group_progress),
+        codes.GET_CONSUME_STATS: cold(consumption.group_progress),
         codes.GET_BROKER_CONSUME_STATS: each(consumption.all_progress),
-        codes.QUERY_CONSUME_TIME_SPAN: each(consumption.time_span),
+        codes.QUERY_CONSUME_TIME_SPAN: cold(consumption.time_span),
         codes.QUERY_CORRECTION_OFFSET: each(consumption.correction),
         codes.QUERY_TOPIC_CONSUME_BY_WHO: each(consumption.groups_of_topic),
         codes.QUERY_TOPICS_BY_CONSUMER: each(consumption.topics_of_group),
         codes.QUERY_SUBSCRIPTION_BY_CONSUMER: each(consumption.subscription),
         codes.UPDATE_AND_GET_GROUP_FORBIDDEN: each(groups.forbid),
-        codes.INVOKE_BROKER_TO_RESET_OFFSET: each(processors.resets.reset),
+        codes.INVOKE_BROKER_TO_RESET_OFFSET: cold(processors.resets.reset),
         codes.CLONE_GROUP_OFFSET: each(processors.resets.clone),
         codes.GET_CONSUMER_RUNNING_INFO: each(processors.relay.running_info),
-        codes.CONSUME_MESSAGE_DIRECTLY: each(processors.relay.consume_directly),
+        codes.CONSUME_MESSAGE_DIRECTLY: cold(processors.relay.consume_directly),
         codes.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: each(processors.relay.consumer_status),
         codes.QUERY_ASSIGNMENT: each(assignments.query),
         codes.SET_MESSAGE_REQUEST_MODE: each(assignments.set_mode),
@@ -129,7 +135,7 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.VIEW_BROKER_STATS_DATA: each(processors.inspection.figures),
         codes.QUERY_CONSUME_QUEUE: each(processors.inspection.queue),
         codes.GET_ALL_CONSUMER_OFFSET: each(offsets.all),
-        codes.CONSUMER_SEND_MSG_BACK: each(processors.send_back.send_back),
+        codes.CONSUMER_SEND_MSG_BACK: cold(processors.send_back.send_back),
         codes.GET_ALL_DELAY_OFFSET: each(processors.send_back.delay_offsets),
         codes.RECALL_MESSAGE: each(processors.recalls.recall),
         codes.GET_TIMER_CHECK_POINT: each(processors.recalls.check_point),

@@ -31,7 +31,8 @@ _HAS_UNIT_SUBSCRIPTION: Final = 2  # of a topic's flags
 
 class SentBack(NamedTuple):
     """A consumer's request. `level` < 0 asks for a dead letter, 0 for a delay that grows with the count. `limit` is how often the
-    consumer wants to get a message again, None when it does not say; `version` that of the client."""
+    consumer wants to get a message again, None when it does not say; `version` that of the client. `topic` is the message's, if
+    the consumer says so: what is in the tier only is found by it."""
 
     group: str
     physical_offset: int
@@ -39,6 +40,7 @@ class SentBack(NamedTuple):
     limit: int | None
     version: int
     unit_mode: bool = False
+    topic: str = ""
 
 
 @dataclass(slots=True)
@@ -98,6 +100,9 @@ class RetryService:
                 f"messages come back to {group.name}",
             )
         encoded = self._reads.message_at(request.physical_offset)
+        for each in (request.topic, retry_topic.name):
+            if encoded is None and each:
+                encoded = self._reads.cold_message_at(each, request.physical_offset)
         if encoded is None:
             raise RequestError(
                 codes.SYSTEM_ERROR,

@@ -5,8 +5,8 @@ All of it goes as far as dispatch went, which is no further than the confirm off
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
@@ -24,10 +24,13 @@ from brokerd.store.queues.queue_reads import (
     status_of,
 )
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
-from remoting.errors import CorruptedFile
+from remoting import codes
+from remoting.errors import CorruptedFile, RequestError
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
 from remoting.record.fields import physical_offset_of
+
+_T = TypeVar("_T")
 
 
 class Suspicion(NamedTuple):
@@ -52,6 +55,29 @@ class Run(NamedTuple):
 
     units: bytes
     entries: bytes
+
+
+class ColdMiss(RequestError):
+    """What was asked for is on its way from the tier. Who can wait asks again when it is there; for others it is an answer."""
+
+    def __init__(self, what: str, when_fetched: Callable[[Callable[[], None]], None]) -> None:
+        """`when_fetched` has its argument called once, later, when it is there or cannot be had."""
+        super().__init__(codes.SYSTEM_BUSY, f"{what} is being fetched from the tier; try again")
+        self.when_fetched = when_fetched
+
+
+def all_of(ask: Callable[[int], _T], queue_ids: Iterable[int]) -> list[_T]:
+    """What is asked of each queue. Raises ColdMiss when some of it has to be fetched; all of that is, at the same time."""
+    found: list[_T] = []
+    miss: ColdMiss | None = None
+    for queue_id in queue_ids:
+        try:
+            found.append(ask(queue_id))
+        except ColdMiss as error:
+            miss = error.with_traceback(None)
+    if miss is not None:
+        raise miss
+    return found
 
 
 class ColdRead(NamedTuple):
@@ -87,6 +113,21 @@ class Cold(Protocol):
         self, topic: str, queue_id: int, queue_offset: int, end: int, max_count: int, max_bytes: int
     ) -> ColdRead:
         """The same messages, all of them, in one piece."""
+
+    def record(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
+        """One message; None when it is not there. Raises ColdMiss, and RequestError when it cannot be had."""
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When a message was stored, -1 when it is not there. Raises like `record`; of the first and the last one never."""
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, end: int) -> int | None:
+        """The first message before `end` that was stored at that time or later; None without one. Raises like `record`."""
+
+    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int, end: int) -> int | None:
+        """The message before `end` that began there in the log; None without one. Raises like `record`."""
+
+    def last_before(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """The last message that is there before that offset; None without one."""
 
 
 class StoreReads:
@@ -296,6 +337,19 @@ class StoreReads:
         units = self.read_units(record.topic, record.queue_id, max(0, record.queue_offset), 1)
         return encoded if units and units[0][:2] == (physical_offset, record.size) else None
 
+    def cold_message_at(self, topic: str, physical_offset: int) -> bytes | None:
+        """The same of a message of the topic that is in the tier only. Raises ColdMiss, or RequestError when it cannot be had."""
+        if self.cold is None or not 0 <= physical_offset < self.commitlog.min_offset or is_journal_topic(topic):
+            return None
+        cold = self.cold
+
+        def find(queue_id: int) -> bytes | None:
+            low = self.local_min_offset(topic, queue_id)
+            offset = cold.offset_by_position(topic, queue_id, physical_offset, low)
+            return None if offset is None else cold.record(topic, queue_id, offset)
+
+        return next((found for found in all_of(find, self.queue_ids(topic)) if found is not None), None)
+
     def read_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Unit]:
         """(physical offset, size, tags code) of the messages `[queue_offset, queue_offset + count)` that exist."""
         queue = self.queues.table.get((topic, queue_id))
@@ -319,14 +373,30 @@ class StoreReads:
         return 0 if queue is None else queue.max_offset
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER) -> int:
-        """The queue offset for a store time, always in `[min, max]`; store times do not decrease along a queue."""
+        """The queue offset for a store time, always in `[min, max]`; store times do not decrease along a queue.
+
+        Raises ColdMiss when the answer is in the tier, and RequestError when it cannot be had from there.
+        """
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return 0
-        low, stored_at = queue.min_offset(self.commitlog.min_offset), self.commitlog.store_timestamp_at
+        low = queue.min_offset(self.commitlog.min_offset)
         if boundary is Boundary.LOWER:
-            return queue.first_where(lambda unit: stored_at(unit[0]) >= timestamp_ms, low, queue.max_offset)
-        return max(low, queue.first_where(lambda unit: stored_at(unit[0]) > timestamp_ms, low, queue.max_offset) - 1)
+            return self._first_at(queue, timestamp_ms, low)
+        first = self._first_at(queue, timestamp_ms + 1, low)
+        if first <= low and self.cold is not None:
+            before = self.cold.last_before(topic, queue_id, first)
+            return first if before is None else before
+        return max(low, first - 1)
+
+    def _first_at(self, queue: ConsumeQueue, timestamp_ms: int, low: int) -> int:
+        """The first message that was stored then or later; the files have those from `low` on."""
+        stored_at = self.commitlog.store_timestamp_at
+        if self.cold is not None and not any(stored_at(unit[0]) < timestamp_ms for unit in queue.units(low, 1)):
+            found = self.cold.offset_by_time(queue.topic, queue.queue_id, timestamp_ms, low)
+            if found is not None:
+                return found
+        return queue.first_where(lambda unit: stored_at(unit[0]) >= timestamp_ms, low, queue.max_offset)
 
     def offset_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
         """The queue offset of the first message that is stored at or behind a position of the log."""
@@ -337,7 +407,13 @@ class StoreReads:
         return queue.first_where(lambda unit: unit[0] >= physical_offset, low, queue.max_offset)
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When a message was stored, -1 when it is not there."""
+        """When a message was stored, -1 when it is not there.
+
+        Raises ColdMiss when it is in the tier and not the first or the last one of a segment, and RequestError when it cannot
+        be had from there.
+        """
+        if self.cold is not None and 0 <= queue_offset < self.local_min_offset(topic, queue_id):
+            return self.cold.store_timestamp(topic, queue_id, queue_offset)
         units = self.read_units(topic, queue_id, queue_offset, 1) if queue_offset >= 0 else []
         return self.commitlog.store_timestamp_at(units[0][0]) if units else -1
 

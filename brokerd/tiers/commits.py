@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
 from brokerd.store.put_status import PutStatus
+from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.manifests import Fenced, ManifestWriter
 from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.table import MOST_CHANGES, TierTable, records_of
 from brokerd.tiers.upload.uploader import Loop
 from remoting.errors import LogboomError, NotMaster
-from remoting.tier.contents import COMMITTED, MERGED, Change, Queue
+from remoting.tier.contents import COMMITTED, MERGED, Change, Queue, indexed, unindexed
+from remoting.tier.index import IndexObject
 from remoting.tier.segments import decode_segment
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -31,6 +33,15 @@ Committed = Callable[[], None]
 Epochs = Callable[[], Sequence[tuple[int, int]]]
 
 
+class Told(NamedTuple):
+    """Who hears of trouble with the object store (None: it is over), of being fenced, and of the names of objects that nobody
+    needs any more."""
+
+    troubled: Callable[[ObjectStoreError | None], None]
+    fenced: Callable[[str], None]
+    retired: Callable[[Sequence[str]], None]
+
+
 class Commits:
     """One life of it, with a writer of the master's epoch. `committed` of a change is called when the log has acknowledged it."""
 
@@ -38,19 +49,20 @@ class Commits:
         self,
         log: tuple[RecordLog, Journal, TierTable],
         writer: ManifestWriter,
+        index: IndexWriter,
         epochs: Epochs,
         loop: Loop,
-        troubled: Callable[[ObjectStoreError | None], None],
-        fenced: Callable[[str], None],
+        told: Told,
     ) -> None:
         self._record_log, self._journal, self._table = log
         self._writer = writer
         self._epochs = epochs
         self._loop = loop
-        self._troubled = troubled
-        self._fenced = fenced
-        self._waiting: list[tuple[Change, Committed]] = []
+        self._troubled, self._fenced, self._retired = told
+        self._index = index
+        self._waiting: list[tuple[Change, Committed, bytes]] = []
         self._on_their_way: set[tuple[Queue, int, int] | None] = set()
+        self._index_changing: set[tuple[int, int]] = set()
         self._writing = False
         self._stopped = False
 
@@ -59,9 +71,9 @@ class Commits:
         self._writing = True
         self._loop.spawn(self._open(rows, changes, opened), "write the first checkpoint of an epoch to the tier")
 
-    def add(self, change: Change, committed: Committed) -> None:
-        """Commit the change, behind all that were added before."""
-        self._waiting.append((change, committed))
+    def add(self, change: Change, committed: Committed, items: bytes = b"") -> None:
+        """Commit the change, behind all that were added before; with it the index says how its messages are found."""
+        self._waiting.append((change, committed, items))
         name = _name_in(change)
         if name is not None:
             self._on_their_way.add(name)
@@ -70,6 +82,15 @@ class Commits:
     def is_on_its_way(self, queue: Queue, epoch: int, number: int) -> bool:
         """Whether a segment of that name is to be in the contents, and is not yet."""
         return (queue, epoch, number) in self._on_their_way
+
+    def is_index_on_its_way(self, epoch: int, number: int) -> bool:
+        """Whether an object of the index of that name comes into the contents, or leaves them, and nobody acknowledged it yet."""
+        return (epoch, number) in self._index_changing
+
+    @property
+    def is_any_waiting(self) -> bool:
+        """Whether something was added that is not committed yet: it may be of messages that no segment tells of."""
+        return bool(self._waiting) or self._writing
 
     def is_any_on_its_way(self, topic: str) -> bool:
         """The same of any segment of the topic."""
@@ -104,17 +125,38 @@ class Commits:
 
     async def _commit(self) -> None:
         part, self._waiting = self._waiting[:MOST_CHANGES], self._waiting[MOST_CHANGES:]
-        changes = [change for change, _ in part]
-        if not await self.write(changes, is_checkpoint=False):
+        changes, new, old = await self._indexed(b"".join([items for _, _, items in part]))
+        changes += [change for change, _, _ in part]
+        if self._stopped or not await self.write(changes, is_checkpoint=False):
             return
         end_offset = await self._record(changes)
         if end_offset is None:
             return
         for change in changes:
             self._on_their_way.discard(_name_in(change))
-        self._wait(end_offset, [committed for _, committed in part])
+        self._wait(end_offset, [*(committed for _, committed, _ in part), partial(self._index_changed, new, old)])
         if self._writer.wants_checkpoint and await self.write(list(self._table.contents.rows()), is_checkpoint=True):
             await self._remove_old()
+
+    async def _indexed(self, items: bytes) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
+        """Have them in objects of the index: what says so, these, and those that nobody needs then. Nothing, maybe, when this
+        life ended."""
+        pause_s = _FIRST_PAUSE_S
+        while items and not self._stopped:
+            try:
+                new, old = await self._index.put_with(items, self._table.contents.index.values())
+            except ObjectStoreError as error:
+                self._troubled(error)
+                await self._loop.pause(pause_s)
+                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+            else:
+                self._index_changing.update(entry.key for entry in [*new, *old])
+                return [indexed(entry) for entry in new] + ([unindexed(old)] if old else []), [*new], [*old]
+        return [], [], []
+
+    def _index_changed(self, new: Sequence[IndexObject], old: Sequence[IndexObject]) -> None:
+        self._index_changing.difference_update(entry.key for entry in [*new, *old])
+        self._retired([entry.name for entry in old])
 
     async def write(self, changes: Sequence[Change], *, is_checkpoint: bool) -> bool:
         """Have it in the manifest; False when this life ended meanwhile."""

@@ -11,7 +11,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
-from remoting.tier.contents import CUT, MERGED, Change, Queue, TierContents, committed, cut, expired
+from remoting.tier.contents import (
+    CUT,
+    MERGED,
+    Change,
+    Queue,
+    TierContents,
+    committed,
+    cut,
+    expired,
+    indexed,
+    unindexed,
+)
 from remoting.tier.manifest import ManifestPart
 from remoting.tier.segments import QueueSegments, Segment
 
@@ -49,7 +60,9 @@ def difference(own: TierContents, wanted: TierContents) -> list[Change]:
         if before is not None and after is not None and _same(before, after):
             continue
         changes += _replaced(queue, before, after)
-    return changes
+    changes += [indexed(entry) for key, entry in wanted.index.items() if own.index.get(key) != entry]
+    going = [entry for key, entry in own.index.items() if key not in wanted.index]
+    return changes + ([unindexed(going)] if going else [])
 
 
 def _cut_beyond(found: TierContents, end: int, own: TierContents, merged: Iterable[tuple[Queue, Segment]]) -> None:

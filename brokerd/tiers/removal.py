@@ -17,7 +17,7 @@ from brokerd.tiers.manifests import Manifests
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.upload.uploader import Loop
 from remoting.tier.contents import Queue, TierContents
-from remoting.tier.names import clock_name, is_clock_name, parse_object_name
+from remoting.tier.names import clock_name, is_clock_name, parse_index_name, parse_object_name
 
 DELAY_MS: Final = 300_000  # a replica may still read by what it knew
 SWEEP_MS: Final = 86_400_000
@@ -154,10 +154,12 @@ class Removal:
         return found[0].modified_ms if found else 0  # 0: it is not listed yet, and nothing is old
 
     async def _nameless(self, names: Sequence[str]) -> list[str]:
-        """Those of objects of queues that no segment has, has had a moment ago or is about to have."""
+        """Those that no segment has, and the index has not, nor had a moment ago nor is about to have."""
         going = self._held.union(each.name for each in self._going)
         parsed = [(name, found) for name in names if (found := parse_object_name(name)) is not None]
         nameless = [name for name in names if is_clock_name(name)]
+        of_index = [(name, key) for name in names if (key := parse_index_name(name)) is not None]
+        nameless += [name for name, key in of_index if name not in going and not self._is_indexed(*key)]
         for queue, of_queue in groupby(parsed, key=lambda each: Queue(each[1].topic, each[1].queue_id)):
             named = {(each.epoch, each.number) for each in self._owner.contents.queues.get(queue, ())}
             for name, each in of_queue:
@@ -166,3 +168,7 @@ class Removal:
                     nameless.append(name)
             await self._loop.pause(0)
         return nameless
+
+    def _is_indexed(self, epoch: int, number: int) -> bool:
+        """Whether that object of the index is used, or is about to be."""
+        return (epoch, number) in self._owner.contents.index or self._commits.is_index_on_its_way(epoch, number)

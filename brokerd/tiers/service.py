@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
@@ -21,8 +21,11 @@ from brokerd.journal.slices import InSlices
 from brokerd.metadata import tier_policy as policy
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.tiers.commits import Commits
+from brokerd.tiers.commits import Commits, Told
 from brokerd.tiers.in_log import TierReads
+from brokerd.tiers.index.keys import Keys, PlainKeys
+from brokerd.tiers.index.searching import ColdIndex
+from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse_mounted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
@@ -30,7 +33,7 @@ from brokerd.tiers.opening import opening_changes
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
-from brokerd.tiers.upload.batches import QueueReads
+from brokerd.tiers.upload.batches import QueueReads, Source
 from brokerd.tiers.upload.pending import Pending, Waiting
 from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.facts.words import TierCondition
@@ -80,6 +83,7 @@ class Surroundings:
     state_rows: Callable[[], Sequence[Row]]
     usurped: Callable[[str], None]
     is_mount: bool = False
+    keys: Keys = field(default_factory=PlainKeys)
 
 
 class TierService:
@@ -109,6 +113,9 @@ class TierService:
         self._settings = settings
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, reads.in_log.reading, journal_settings, in_slices=in_slices)
+        self.index: ColdIndex | None = None
+        if self.objects is not None and self.cold is not None:
+            self.index = ColdIndex(self.objects, lambda: self.table.contents, self.cold, around.loop)
         self._life = 0
         self._epoch = -1
         self._numbers = itertools.count(1)
@@ -171,11 +178,11 @@ class TierService:
     def next_number(self) -> int:
         return next(self._numbers)
 
-    def stored(self, queue: Queue, segment: Segment) -> None:
+    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
         self.uploaded_segments += 1
         self.uploaded_messages += segment.messages
         if self._commits is not None and not self.in_log.is_of_deleted(queue, segment):
-            self._commits.add(committed(queue, segment), partial(self._committed, queue))
+            self._commits.add(committed(queue, segment), partial(self._committed, queue), index_items)
         elif self._uploader is not None:
             self._uploader.finished(queue)
 
@@ -341,7 +348,9 @@ class TierService:
             wanted.apply(change)
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
-        self._commits = commits = Commits(log_of, writer, self._epochs, self._loop, self.troubled, self.fenced)
+        index = IndexWriter(objects, self._around.keys, self._epoch, self.next_number, self._loop)
+        told = Told(self.troubled, self.fenced, self._retired)
+        self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)
         commits.open(list(wanted.rows()), changes, partial(self._opened, life, objects))
 
@@ -356,7 +365,8 @@ class TierService:
         if self._is_mount:
             return
         self._numbers = itertools.count(1)
-        self._uploader = Uploader(self.pending, self._around.local, objects, self, self._loop, self._settings)
+        source = Source(self._around.local, self._around.keys)
+        self._uploader = Uploader(self.pending, source, objects, self, self._loop, self._settings)
         self._look_at_all()
         if self.upkeep is not None:
             self.upkeep.begin()
@@ -424,6 +434,10 @@ class TierService:
             self._loop.scheduler.call_soon(self._look_on)
         elif self._uploader is not None:
             self._uploader.wake()
+
+    def _retired(self, names: Sequence[str]) -> None:
+        if self.upkeep is not None:
+            self.upkeep.removal.add(names)
 
     def _committed(self, queue: Queue) -> None:
         self._look_at(queue)

@@ -21,7 +21,7 @@ from brokerd.tiers.upload.merger import Merger
 from brokerd.tiers.upload.merging import Limits, choose, span_ms
 from brokerd.tiers.upload.uploader import Loop
 from remoting.settings import Live
-from remoting.tier.contents import Change, Queue, dropped, expired, merged
+from remoting.tier.contents import Change, Queue, dropped, expired, merged, unindexed
 from remoting.tier.segments import Form, QueueSegments, Segment
 
 SETTLED_MS: Final = 600_000
@@ -55,7 +55,7 @@ class Upkeep:
         self._changing: set[Queue] = set()
         self._dropping: Counter[str] = Counter()
         self._grown: dict[Queue, None] = {}
-        self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
+        self._index_going = self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
 
     def begin(self) -> None:
         """The tier is open."""
@@ -73,6 +73,7 @@ class Upkeep:
             self._is_merging = True
             grown, self._grown = self._grown, {}
             self._loop.spawn(self._merge_all(list(grown)), "merge segments of the tier")
+        self._expire_index()
         self.removal.tend(now_ms)
         self._loop.scheduler.call_later(_TEND_S, self._tend)
 
@@ -108,6 +109,22 @@ class Upkeep:
         self._is_looking = bool(queues) and not self._stopped
         if self._is_looking:
             self._loop.scheduler.call_soon(self._look_for_expired, queues, now_ms)
+
+    def _expire_index(self) -> None:
+        """Objects of the index go when the tier has nothing as old as all that they can name."""
+        contents = self._owner.contents
+        if self._index_going:
+            return
+        kept_ms = min((next(iter(each)).first_ms for each in contents.queues.values() if len(each)), default=None)
+        old = [entry for entry in contents.index.values() if kept_ms is None or entry.end_ms < kept_ms]
+        if old and not self._commits.is_any_waiting:
+            self._index_going = True
+            names = [entry.name for entry in old]
+            self.removal.hold(names)
+            self._commits.add(unindexed(old), partial(self._taken_out, names, self._index_gone))
+
+    def _index_gone(self) -> None:
+        self._index_going = False
 
     def _expire(self, queue: Queue, segments: QueueSegments, now_ms: int) -> None:
         reserved_ms = self._reserved_ms(queue)

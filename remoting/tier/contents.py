@@ -8,6 +8,8 @@ Changes, each a JSON array; a segment is as `segments.encode_segment` has it:
     ["expired", topic, queue id, offset]       segments that end there or before are not kept any more
     ["cut", topic, queue id, offset]           from there on the log had other messages after all
     ["dropped", topic]                         the topic was deleted
+    ["indexed", entry]                         an object of the index of keys, as `index.encode_entry` has it
+    ["unindexed", [[epoch, number], ...]]      objects of the index that nobody needs any more
 
 What leaves the contents is garbage from then on: its objects are removed once nobody can be told of them any more.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from remoting.tier.index import IndexObject, decode_entry, encode_entry
 from remoting.tier.segments import QueueSegments, Segment, decode_segment, encode_segment
 
 BEGUN: Final = "begun"
@@ -25,6 +28,8 @@ MERGED: Final = "merged"
 EXPIRED: Final = "expired"
 CUT: Final = "cut"
 DROPPED: Final = "dropped"
+INDEXED: Final = "indexed"
+UNINDEXED: Final = "unindexed"
 
 Change = list[Any]
 
@@ -46,12 +51,13 @@ class Holdings(NamedTuple):
 
 
 class TierContents:
-    """The segments of each queue, and what all of it comes to."""
+    """The segments of each queue, what all of it comes to, and the objects of the index by epoch and number."""
 
     def __init__(self) -> None:
         self.log_id = ""  # of the log that they are made of; "" before the first
         self.queues: dict[Queue, QueueSegments] = {}
         self.holdings = Holdings()
+        self.index: dict[tuple[int, int], IndexObject] = {}
 
     def apply(self, change: Any) -> list[tuple[Queue, Segment]]:
         """Carry it out; what it took out. Raises ValueError for what is no change, or does not fit; then nothing changed."""
@@ -95,12 +101,22 @@ class TierContents:
             case [str(kind), str(log_id)] if kind == BEGUN:
                 self.log_id = log_id
                 return []
+            case [str(kind), list(values)] if kind == INDEXED:
+                entry = decode_entry(values)
+                self.index[entry.key] = entry
+                return []
+            case [str(kind), list(keys)] if kind == UNINDEXED:
+                for key in _keys(keys):
+                    self.index.pop(key, None)
+                return []
         raise ValueError(f"{str(change)[:100]} is no change of a tier that this version knows")
 
     def rows(self) -> Iterator[Change]:
         """Changes that make the same contents out of empty ones."""
         if self.log_id:
             yield [BEGUN, self.log_id]
+        for entry in self.index.values():
+            yield indexed(entry)
         for queue, segments in self.queues.items():
             if segments.passed:
                 yield expired(queue, segments.passed)
@@ -111,6 +127,7 @@ class TierContents:
         twin = TierContents()
         twin.log_id = self.log_id
         twin.holdings = self.holdings
+        twin.index = dict(self.index)
         twin.queues = {queue: QueueSegments(list(segments), segments.passed) for queue, segments in self.queues.items()}
         return twin
 
@@ -160,6 +177,25 @@ def cut(queue: Queue, offset: int) -> Change:
 
 def dropped(topic: str) -> Change:
     return [DROPPED, topic]
+
+
+def indexed(entry: IndexObject) -> Change:
+    return [INDEXED, encode_entry(entry)]
+
+
+def unindexed(entries: Iterable[IndexObject]) -> Change:
+    return [UNINDEXED, [list(entry.key) for entry in entries]]
+
+
+def _keys(keys: list[Any]) -> list[tuple[int, int]]:
+    found = []
+    for key in keys:
+        match key:
+            case [int(epoch), int(number)]:
+                found.append((epoch, number))
+            case _:
+                raise ValueError("an object of the index is named by its epoch and its number")
+    return found
 
 
 def contents_of(changes: Iterable[Any]) -> TierContents:

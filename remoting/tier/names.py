@@ -25,6 +25,9 @@ _OBJECT: Final = re.compile(
 )
 
 
+_INDEX: Final = re.compile(r"rmq_sys_INDEX/0/INDEX/[0-9a-f]{8}\d{20}-([0-9a-f]{1,16})-([0-9a-f]{1,16})")
+
+
 class Kind(Enum):
     """What an object of a queue holds; the value is its directory."""
 
@@ -79,6 +82,12 @@ def parse_object_name(name: str) -> ObjectName | None:
     if found is None:
         return None
     return ObjectName(found[1], int(found[2]), int(found[4], 16), int(found[5], 16))
+
+
+def parse_index_name(name: str) -> tuple[int, int] | None:
+    """Epoch and number of an object of the index of keys; None for all else."""
+    found = _INDEX.fullmatch(name)
+    return None if found is None else (int(found[1], 16), int(found[2], 16))
 
 
 def clock_name(epoch: int, number: int) -> str:

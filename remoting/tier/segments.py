@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from remoting.tier.names import ENTRY_BYTES, Kind, object_name
@@ -112,6 +113,21 @@ class QueueSegments:
         if number >= 0 and queue_offset < self._segments[number].end:
             return self._segments[number]
         return self._segments[number + 1] if number + 1 < len(self._segments) else None
+
+    def since(self, timestamp_ms: int) -> Segment | None:
+        """The first one whose last message was stored at that time or later."""
+        number = bisect_left(self._segments, timestamp_ms, key=attrgetter("last_ms"))
+        return self._segments[number] if number < len(self._segments) else None
+
+    def over(self, log_offset: int) -> Segment | None:
+        """The first one that ends behind a position of the log."""
+        number = bisect_right(self._segments, log_offset, key=attrgetter("log_end"))
+        return self._segments[number] if number < len(self._segments) else None
+
+    def last_before(self, queue_offset: int) -> int | None:
+        """The last queue offset that is there before another one; None without one."""
+        number = bisect_left(self._firsts, queue_offset) - 1
+        return min(queue_offset, self._segments[number].end) - 1 if number >= 0 else None
 
     def add(self, segment: Segment) -> None:
         """Behind all others."""

@@ -86,6 +86,24 @@ def test_everybody_reads_what_is_in_the_tier_only(cluster: Cluster) -> None:
     assert sorted(by_grpc(cluster, "Grpc", "receivers", 100)) == sorted(of_grpc)
 
 
+def test_keys_ids_and_times_are_found_in_the_tier(cluster: Cluster) -> None:
+    make_topic(cluster, "Found", QUEUES)
+    admin = cluster.admin
+    for number in range(20):
+        admin.send("Found", f"body {number}".encode(), keys=f"all key{number}")
+    make_cold(cluster)
+    admin.send("Found", b"in a file", keys="all late")
+    (found,) = admin.find("Found", "key7")
+    assert found.record.body == b"body 7"
+    by_id = admin.find("Found", found.record.property_map()["UNIQ_KEY"])
+    assert [each.record.body for each in by_id] == [b"body 7"]
+    assert len(admin.find("Found", "all")) == 21, "in both"
+    assert admin.find("Found", "none") == []
+    record = found.record
+    at = admin.search_offset("Found", "broker-a", record.queue_id, record.store_timestamp_ms)
+    assert at == record.queue_offset
+
+
 def test_a_master_that_is_killed_takes_nothing_with_it(cluster: Cluster) -> None:
     make_topic(cluster, "Killed", QUEUES)
     expected = sent(cluster, "Killed")

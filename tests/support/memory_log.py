@@ -133,10 +133,16 @@ class MemoryRecordLog:
     def max_offset(self, topic: str, queue_id: int) -> int:
         return len(self._dispatched.get((topic, queue_id), ()))
 
+    cold: None = None
+
     def message_at(self, physical_offset: int) -> bytes | None:
         """The dispatched message that starts there."""
         units = (unit for units in self._dispatched.values() for unit in units)
         return next((self._records[unit[0]] for unit in units if unit[0] == physical_offset), None)
+
+    def cold_message_at(self, _topic: str, _physical_offset: int) -> bytes | None:
+        """It has no tier."""
+        return None
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         if not self.min_offset(topic, queue_id) <= queue_offset < self.max_offset(topic, queue_id):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from brokerd.cluster.routes import BrokerRoute
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.key_queries import Found
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import PullSettings, ReadPlace
@@ -281,6 +282,7 @@ class RemotingBroker(PopBroker):
                 self.log,
                 self.turns,
             ),
+            FetchWaits(self.turns),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

@@ -24,12 +24,25 @@ class MessageProcessor:
     queries: KeyQueries
 
     def view(self, connection: RemotingConnection, request: Command) -> None:
-        """Code 33."""
+        """Code 33. In the tier it is found with the name of its topic."""
         offset = fields.integer(request.ext, "offset")
+        topic = request.ext.get("topic", "")
         record = self.reads.message_at(offset)
+        if record is None and topic:
+            record = self.reads.cold_message_at(topic, offset)
         if record is None:
-            raise RequestError(codes.SYSTEM_ERROR, f"no message starts at offset {offset} of this broker's log")
+            raise RequestError(codes.SYSTEM_ERROR, self._not_there(offset, topic))
         connection.respond(request, body=record)
+
+    def _not_there(self, offset: int, topic: str) -> str:
+        if self.reads.cold is None or offset >= self.reads.commitlog.min_offset:
+            return f"no message starts at offset {offset} of this broker's log"
+        if topic:
+            return f"no message of {topic} starts at offset {offset}, neither in this broker's log nor in its tier"
+        return (
+            f"this broker's log begins behind offset {offset}; what was before is in the tier: ask with the message's topic, or "
+            "by its key"
+        )
 
     def query(self, connection: RemotingConnection, request: Command) -> None:
         """Code 12. Replicas answer too, from what they have."""

@@ -68,6 +68,8 @@ class RelayProcessor:
                 "msgId must be the offset id of a message (its address and place), as QUERY_MESSAGE and pulls give it"
             ) from error
         record = self.reads.message_at(physical_offset) if physical_offset >= 0 else None
+        if record is None and ext.get("topic"):
+            record = self.reads.cold_message_at(ext["topic"], physical_offset)
         if record is None:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"no message starts at offset {physical_offset} of this broker's log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from brokerd.consuming.progress import ConsumerProgress
@@ -13,7 +14,7 @@ from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.clients.connections import subscription_json
 from brokerd.statistics.figures import Statistics
-from brokerd.store.store_reads import StoreReads
+from brokerd.store.store_reads import StoreReads, all_of
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -99,7 +100,7 @@ class ConsumptionProcessor:
         config = self.consumption.metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
-        spans = [self._time_span(group, topic, queue_id) for queue_id in range(config.write_queue_nums)]
+        spans = all_of(partial(self._time_span, group, topic), range(config.write_queue_nums))
         connection.respond(request, body=encode({"consumeTimeSpanSet": spans}))
 
     def correction(self, connection: RemotingConnection, request: Command) -> None:
@@ -179,7 +180,8 @@ class ConsumptionProcessor:
             count = config.write_queue_nums if written else config.read_queue_nums
             if len(states) + count > _MAX_ENTRIES:
                 raise InvalidParameter(f"the answer would list more than {_MAX_ENTRIES} queues; name fewer topics")
-            states += [self._queue_state(group, topic, queue_id) for queue_id in range(count)]
+            known = self._known_queue_state if written else self._queue_state
+            states += all_of(partial(known, group, topic), range(count))
         return states
 
     def _queue_state(self, group: str, topic: str, queue_id: int) -> QueueState:
@@ -189,6 +191,15 @@ class ConsumptionProcessor:
         return QueueState(
             topic, queue_id, self.consumption.ranges.max_offset(topic, queue_id), consumed, taken, last_ms
         )
+
+    def _known_queue_state(self, group: str, topic: str, queue_id: int) -> QueueState:
+        """The same for who asks for everything and does not wait: a time that has to be fetched first is not known, 0."""
+        try:
+            return self._queue_state(group, topic, queue_id)
+        except RequestError:
+            consumed = self.consumption.progress.consumer_offset(group, topic, queue_id) or 0
+            taken = max(consumed, self.consumption.progress.taken_offset(group, topic, queue_id))
+            return QueueState(topic, queue_id, self.consumption.ranges.max_offset(topic, queue_id), consumed, taken, 0)
 
     def _stats(self, group: str, states: Sequence[QueueState]) -> bytes:
         entries = [

@@ -18,6 +18,7 @@ from brokerd.processors import fields
 from brokerd.processors.answers import Done, when_done
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets.consumption import Consumption
+from brokerd.store.store_reads import all_of
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
@@ -63,7 +64,8 @@ class ResetProcessor:
             offsets = {queue_id: self._checked(topic, queue_id, offset)}
         else:
             queue_ids = range(config.read_queue_nums) if queue_id < 0 else (queue_id,)
-            offsets = {each: self._offset_at(topic, each, timestamp_ms) for each in queue_ids}
+            found = all_of(lambda each: self._offset_at(topic, each, timestamp_ms), queue_ids)
+            offsets = dict(zip(queue_ids, found, strict=True))
 
         self._reset(group, topic, offsets, when_done(connection, request, body=self._body(topic, offsets)))
 
@@ -120,8 +122,8 @@ class ResetProcessor:
     def _client_offsets(self, group: str, topic: str, timestamp_ms: int, *, force: bool) -> dict[int, int]:
         """Where consumers shall go on; not ahead of where they are unless forced."""
         config = self.consumption.metadata.topic(topic)
-        offsets = {}
-        for queue_id in range(config.write_queue_nums if config is not None else 0):
+
+        def offset_of(queue_id: int) -> int:
             present = self.consumption.progress.consumer_offset(group, topic, queue_id)
             if present is None:
                 raise RequestError(
@@ -129,8 +131,10 @@ class ResetProcessor:
                     f"consumer group {group} never committed an offset in queue {queue_id} of {topic}",
                 )
             wanted = self._offset_at(topic, queue_id, timestamp_ms)
-            offsets[queue_id] = wanted if force else min(wanted, present)
-        return offsets
+            return wanted if force else min(wanted, present)
+
+        queue_ids = range(config.write_queue_nums if config is not None else 0)
+        return dict(zip(queue_ids, all_of(offset_of, queue_ids), strict=True))
 
     def _tell(self, group: str, topic: str, timestamp_ms: int, offsets: Mapping[int, int]) -> None:
         members = self.consumption.clients.remoting_members(group)

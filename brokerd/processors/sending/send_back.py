@@ -33,6 +33,7 @@ class SendBackProcessor:
             limit_of(ext, "maxReconsumeTimes"),
             request.version,
             fields.flag(ext, "unitMode"),
+            ext.get("originTopic", ""),
         )
 
         self.retry.send_back(asked, when_done(connection, request))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.metadata.groups import ensure_group
 from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.methods.base import Services, answer_when_done, each
@@ -11,19 +13,29 @@ from brokerd.proxy.methods.groups import Groups
 from brokerd.proxy.methods.queues import consumed_queue, named_queue
 from brokerd.proxy.names import group_name
 from brokerd.proxy.protobuf import definition, milliseconds, service
-from brokerd.proxy.status import OK, Code, Refusal
+from brokerd.proxy.status import OK, Code, Refusal, refusal_of
 from brokerd.store.store_reads import StoreReads
+from remoting.errors import LogboomError, as_request_error
 
 _BEGINNING, _END, _TIMESTAMP = (definition.QueryOffsetPolicy.Value(name) for name in ("BEGINNING", "END", "TIMESTAMP"))
 
 
-def query_offset(services: Services) -> Handler:
+def query_offset(services: Services, waits: FetchWaits) -> Handler:
     """Of messages that can be read: the first one, behind the last one, or the first that was stored at a time or later."""
 
     def handle(call: Call, request: Any) -> None:
         topic, queue_id = named_queue(services, request.message_queue)
-        offset = _offset(services.reads, topic, queue_id, request)
-        call.answer(OK + service.QueryOffsetResponse(offset=offset).SerializeToString())
+
+        def ask() -> None:
+            offset = _offset(services.reads, topic, queue_id, request)
+            call.answer(OK + service.QueryOffsetResponse(offset=offset).SerializeToString())
+
+        def refuse(error: LogboomError) -> None:
+            call.answer(refusal_of(as_request_error(error)).status)
+
+        waiting = waits.attempt(call, ask, refuse)
+        if waiting is not None:
+            call.on_cancel = partial(waits.cancel, waiting)
 
     return each(service.QueryOffsetRequest, handle)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.loop.scheduler import Scheduler
 from brokerd.proxy.calls import Handler, Kind
 from brokerd.proxy.commands import Questions
@@ -113,7 +114,7 @@ def build_methods(
         "ChangeInvisibleDuration": change_invisible_duration(popper, groups),
         "ForwardMessageToDeadLetterQueue": forward_to_dead_letter(popper),
         "PullMessage": pull,
-        "QueryOffset": query_offset(services),
+        "QueryOffset": query_offset(services, FetchWaits(scheduler)),
         "UpdateOffset": update_offset(services, groups),
         "GetOffset": get_offset(services),
         "SyncLiteSubscription": sync_lite_subscription(),

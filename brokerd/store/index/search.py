@@ -16,7 +16,7 @@ from brokerd.store.index.postings import has_key
 from remoting.record.fields import properties_of, store_timestamp_of, topic_of
 
 MOST_MESSAGES: Final = 64
-_MOST_BYTES: Final = 8 << 20
+MOST_BYTES: Final = 8 << 20
 _MOST_LOOKED_AT: Final = 100_000
 _READ_COSTS: Final = 8  # a message that is read counts as so many items that are looked at
 
@@ -75,7 +75,7 @@ class Search:
             self.is_complete = True
             return True
         return (
-            len(self._found) >= self._question.most or self._bytes >= _MOST_BYTES or self._looked_at >= _MOST_LOOKED_AT
+            len(self._found) >= self._question.most or self._bytes >= MOST_BYTES or self._looked_at >= _MOST_LOOKED_AT
         )
 
     def _may_hold(self, file: IndexFile) -> bool:
@@ -107,15 +107,16 @@ class Search:
             return 1
         self._seen = offset
         record = self._read(offset)
-        if record is not None and self._answers(record):
+        if record is not None and answers(question, record):
             self._found[offset] = record
             self._bytes += len(record)
         return _READ_COSTS
 
-    def _answers(self, record: bytes) -> bool:
-        question = self._question
-        return (
-            question.begin_ms <= store_timestamp_of(record) <= question.end_ms
-            and topic_of(record) == question.topic
-            and has_key(properties_of(record), question.key)
-        )
+
+def answers(question: Question, record: bytes) -> bool:
+    """Whether it is of the topic, has the key, and was stored in that time."""
+    return (
+        question.begin_ms <= store_timestamp_of(record) <= question.end_ms
+        and topic_of(record) == question.topic
+        and has_key(properties_of(record), question.key)
+    )

@@ -13,11 +13,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.store.log.record_checks import FirstAstray, first_astray
-from brokerd.store.store_reads import ColdRead
+from brokerd.store.store_reads import ColdMiss, ColdRead
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
 from brokerd.tiers.reading.cache import Cache, Piece
 from brokerd.tiers.reading.message_bytes import MessageBytes
+from brokerd.tiers.reading.places import Places
 from brokerd.tiers.reading.windows import Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
@@ -70,6 +71,8 @@ class ColdReads:
         self._fetching: set[Wanted] = set()
         self._line: OrderedDict[Wanted, tuple[int, Segment]] = OrderedDict()  # up to which offset, and of what
         self._errors: dict[Wanted, ObjectStoreError] = {}
+        self._callbacks: dict[Wanted, list[Callable[[], None]]] = {}
+        self._places = Places(self._record)
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         segments = self._segments(Queue(topic, queue_id))
@@ -131,6 +134,57 @@ class ColdReads:
         self._windows.read(queue, queue_offset, next_offset, max_count, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)
 
+    def record(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
+        queue = Queue(topic, queue_id)
+        segment = self._segments(queue).at(queue_offset)
+        if segment is None or queue_offset < segment.first:
+            return None
+        return self._record(queue, segment, queue_offset)
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        queue = Queue(topic, queue_id)
+        segment = self._segments(queue).at(queue_offset)
+        if segment is None or queue_offset < segment.first:
+            return -1
+        return self._places.store_timestamp(queue, segment, queue_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, end: int) -> int | None:
+        queue = Queue(topic, queue_id)
+        segment = self._segments(queue).since(timestamp_ms)
+        if segment is None or segment.first >= end:
+            return None
+        found = self._places.first_since(queue, segment, timestamp_ms, end)
+        return found if found < end else None
+
+    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int, end: int) -> int | None:
+        queue = Queue(topic, queue_id)
+        segment = self._segments(queue).over(physical_offset)
+        if segment is None or segment.first >= end:
+            return None
+        return self._places.at_position(queue, segment, physical_offset)
+
+    def last_before(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        return self._segments(Queue(topic, queue_id)).last_before(queue_offset)
+
+    async def fetched_record(self, queue: Queue, queue_offset: int) -> bytes | None:
+        """One message, for who can wait; None when it is not there. Raises ObjectStoreError."""
+        segment = self._segments(queue).at(queue_offset)
+        if segment is None or queue_offset < segment.first:
+            return None
+        piece = self.cache.find(queue, queue_offset)
+        if piece is None:
+            piece = await self._piece(queue, queue_offset, queue_offset + 1, segment)
+        return piece.record(queue_offset)
+
+    def _record(self, queue: Queue, segment: Segment, queue_offset: int) -> bytes:
+        """One message of the segment. Raises ColdMiss, and RequestError when it cannot be had."""
+        piece = self.cache.find(queue, queue_offset)
+        if piece is not None:
+            return piece.record(queue_offset)
+        self._want(queue, queue_offset, segment.end, segment, 1)
+        waiting = self._callbacks.setdefault(Wanted(queue, queue_offset), [])
+        raise ColdMiss(f"message {queue_offset} of {queue.topic}", waiting.append)
+
     # ---- fetching
 
     def _want(self, queue: Queue, first: int, end: int, segment: Segment, asked: int) -> None:
@@ -181,6 +235,8 @@ class ColdReads:
             self._go_on()
             for listener in self.listeners:
                 listener(*queue)
+            for callback in self._callbacks.pop(wanted, ()):
+                self._loop.scheduler.call_soon(callback)
 
     async def _found(self, queue: Queue, first: int, end: int, segment: Segment) -> tuple[Segment, Piece]:
         """And where it was: what is not there any more may have been merged, so look again, once. Raises ObjectStoreError."""

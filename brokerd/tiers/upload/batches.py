@@ -10,6 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from brokerd.store.store_reads import Run
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
+from brokerd.tiers.index.keys import Keys
 from brokerd.tiers.upload.buffers import BUFFER_BYTES, Buffers
 from remoting.checksum import crc32
 from remoting.record.fields import store_timestamp_of
@@ -32,6 +33,13 @@ class QueueReads(Protocol):
         """
 
 
+class Source(NamedTuple):
+    """What batches are made of: messages, and what finds their keys."""
+
+    reads: QueueReads
+    keys: Keys
+
+
 class Batch(NamedTuple):
     """Messages `[first, end)` of a queue, made ready: two objects, in pieces, and what a segment says of them."""
 
@@ -48,6 +56,7 @@ class Batch(NamedTuple):
     crc: int
     entries_crc: int
     buffers: list[bytearray]  # what the messages are in
+    index_items: bytes  # by which its messages are found
 
     def segment(self, epoch: int, number: int) -> Segment:
         """What the batch is once it is stored under these."""
@@ -63,9 +72,9 @@ class Builder:
     """Makes one batch of the queue's messages at these offsets, whose bytes begin at `base`; `step` until it is done."""
 
     def __init__(
-        self, reads: QueueReads, buffers: Buffers, queue: Queue, offsets: range, base: int, max_bytes: int
+        self, source: Source, buffers: Buffers, queue: Queue, offsets: range, base: int, max_bytes: int
     ) -> None:
-        self._reads = reads
+        self._reads, self._keys = source
         self._free = buffers
         self._queue = queue
         self._first = self._next = offsets.start
@@ -78,6 +87,7 @@ class Builder:
         self._entries: list[bytes] = []
         self._bytes = 0
         self._crc = self._entries_crc = 0
+        self._items: list[bytes] = []
         self._times = (0, 0)
         self._log_end = 0
 
@@ -127,6 +137,8 @@ class Builder:
         last_ms = store_timestamp_of(portion[last:])
         self._times = (self._times[0] if self._messages else store_timestamp_of(portion), last_ms)
         self._messages.append(portion)
+        queue = self._queue
+        self._items.append(self._keys.items_of(queue.topic.encode(), queue.queue_id, self._next, portion))
         self._entries.append(run.entries)
         self._crc, self._entries_crc = crc32(portion, self._crc), crc32(run.entries, self._entries_crc)
         self._used += len(portion)
@@ -160,4 +172,4 @@ class Builder:
         range_ = self._queue, self._first, self._next, self._base
         objects = self._messages, self._entries, self._bytes
         checks = self._crc, self._entries_crc
-        return Batch(*range_, *objects, *self._times, self._log_end, *checks, self._buffers)
+        return Batch(*range_, *objects, *self._times, self._log_end, *checks, self._buffers, b"".join(self._items))

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.settings import TierSettings
-from brokerd.tiers.upload.batches import Batch, Builder, QueueReads
+from brokerd.tiers.upload.batches import Batch, Builder, Source
 from brokerd.tiers.upload.buffers import Buffers
 from brokerd.tiers.upload.pending import Pending
 from remoting.errors import CorruptedFile
@@ -64,8 +64,8 @@ class Target(Protocol):
     def next_number(self) -> int:
         """One that no object of this epoch was ever named by."""
 
-    def stored(self, queue: Queue, segment: Segment) -> None:
-        """Both objects are there; `Uploader.finished` follows."""
+    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
+        """Both objects are there, whose messages are found by these; `Uploader.finished` follows."""
 
     def passed(self, queue: Queue, queue_offset: int) -> None:
         """There is nothing to upload before that offset."""
@@ -80,14 +80,14 @@ class Uploader:
     def __init__(
         self,
         pending: Pending,
-        reads: QueueReads,
+        source: Source,
         objects: ObjectStore,
         target: Target,
         loop: Loop,
         settings: Live[TierSettings],
     ) -> None:
         self._pending = pending
-        self._reads = reads
+        self._source = source
         self._objects = objects
         self._target = target
         self._loop = loop
@@ -143,7 +143,7 @@ class Uploader:
 
     async def _upload(self, queue: Queue, settings: TierSettings) -> None:
         try:
-            segment = await self._put(queue, settings)
+            stored = await self._put(queue, settings)
         except CorruptedFile as error:
             log.warning("the upload of %s/%d waits for a repair: %s", *queue, error)
             self._failed(queue)
@@ -152,20 +152,20 @@ class Uploader:
             self._failed(queue)
         else:
             if not self._stopped:
-                self._succeeded(queue, segment)
+                self._succeeded(queue, stored)
         finally:
             self._running -= 1
             self._buffered_bytes -= settings.commit_bytes
             self.wake()
 
-    async def _put(self, queue: Queue, settings: TierSettings) -> Segment | None:
+    async def _put(self, queue: Queue, settings: TierSettings) -> tuple[Segment, bytes] | None:
         """Store the next batch of the queue; None when there is none."""
         waiting = self._pending.of(queue)
         if waiting is None:
             return None
         base = self._target.base_of(queue)
         offsets = range(waiting.first, waiting.end)
-        builder = Builder(self._reads, self._buffers, queue, offsets, base, settings.commit_bytes)
+        builder = Builder(self._source, self._buffers, queue, offsets, base, settings.commit_bytes)
         while builder.step():
             await self._loop.pause(0)
             if self._stopped:
@@ -188,20 +188,20 @@ class Uploader:
             else:
                 break
         self._buffers.give_back(batch.buffers)
-        return segment
+        return segment, batch.index_items
 
     async def _put_both(self, batch: Batch, segment: Segment) -> None:
         """Messages before the entries that point to them (storage.md 4.3)."""
         await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
         await self._objects.put(segment.entries_name(*batch.queue), batch.entries)
 
-    def _succeeded(self, queue: Queue, segment: Segment | None) -> None:
+    def _succeeded(self, queue: Queue, stored: tuple[Segment, bytes] | None) -> None:
         self._failures = 0
         self._target.troubled(None)
-        if segment is None:
+        if stored is None:
             self._pending.give_back(queue)
         else:
-            self._target.stored(queue, segment)
+            self._target.stored(queue, *stored)
 
     def _failed(self, queue: Queue) -> None:
         """Try nothing for a while, longer each time."""

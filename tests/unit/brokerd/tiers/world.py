@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from brokerd.composition.environment import Tier
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.store.draft import Draft
+from brokerd.store.index.search import Question
 from brokerd.store.log.retention import RetentionDecision
-from brokerd.store.queues.queue_reads import GetStatus
+from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.settings import StoreSettings
+from brokerd.store.store_reads import ColdMiss
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upkeep import Upkeep
-from remoting.record.codec import decode_record
+from remoting.errors import LogboomError
+from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from remoting.tier.contents import Queue
@@ -45,6 +49,8 @@ TOPICS: dict[str, dict[str, str]] = {
     SHORT: {"tier.reserve.time": str(RESERVED_MS // HOUR_MS)},
 }
 QUEUES = 2
+KEYS = 60
+_T = TypeVar("_T")
 
 
 class Wrong(AssertionError):
@@ -64,9 +70,10 @@ class World:
         self.sent_ms: dict[tuple[str, int], dict[int, int]] = {}
         self.epoch = 0
         self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
+        self.keys: dict[tuple[str, int, int], str] = {}
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
-        self.losses = self.cold_reads = self.starts = self.zombies = self.removed_files = self.faults = 0
-        self.archived = 0
+        self.losses = self.cold_reads = self.misses = self.viewed = self.queried = self.faults = 0
+        self.starts = self.zombies = self.removed_files = self.archived = 0
         self.upkeeps: dict[int, Upkeep] = {}
         self.has_begun = False
         self.lives: list[FaultyObjects] = []
@@ -165,7 +172,10 @@ class World:
             topic, queue_id = self.rng.choice(list(TOPICS)), self.rng.randrange(QUEUES)
             body = self.rng.randbytes(self.rng.choice([0, 10, 200, 200, 200, 3000, 9000]))
             offset = self.store.queue_offsets.next(topic, queue_id)
-            self.core.record_log.append_messages([Draft(topic, queue_id, body, b"", self.turns.wall_ms(), HOST)])
+            key = f"k{self.rng.randrange(KEYS)}"
+            properties = f"KEYS\x01all {key}\x02UNIQ_KEY\x01{self.starts}-{len(self.keys)}-{offset}\x02".encode()
+            self.core.record_log.append_messages([Draft(topic, queue_id, body, properties, self.turns.wall_ms(), HOST)])
+            self.keys[topic, queue_id, offset] = key
             self.sent.setdefault((topic, queue_id), {})[offset] = body
             self.sent_ms.setdefault((topic, queue_id), {})[offset] = self.turns.wall_ms()
         self.turns.run()
@@ -216,9 +226,14 @@ class World:
     def check(self) -> None:
         """Read each queue from its first readable message to its end."""
         for queue, bodies in self.sent.items():
-            self._check_queue(queue, bodies, self.gone.get(queue, set()))
+            there = self._check_queue(queue, bodies, self.gone.get(queue, set()))
+            self._check_times(queue, there)
+        for topic in TOPICS:
+            self._check_keys(topic)
 
-    def _check_queue(self, queue: tuple[str, int], bodies: dict[int, bytes], gone: set[int]) -> None:
+    def _check_queue(self, queue: tuple[str, int], bodies: dict[int, bytes], gone: set[int]) -> set[int]:
+        """The queue offsets that can be read."""
+        there: set[int] = set()
         offset, end = self.store.min_offset(*queue), self.store.max_offset(*queue)
         missing = set(range(offset)) - gone - self._expired(queue)
         if missing:
@@ -234,12 +249,16 @@ class World:
             elif result.status is not GetStatus.FOUND:
                 raise Wrong(f"{queue} at {offset}: {result.status}")
             for record in map(decode_record, result.records):
+                if self.rng.random() < 0.05:
+                    self._check_place(record)
                 if record.body != bodies.get(record.queue_offset) or record.queue_offset < offset:
                     raise Wrong(f"{queue} has another message at {record.queue_offset}")
                 offset = record.queue_offset + 1
+                there.add(record.queue_offset)
             if offset < result.next_offset and result.status is GetStatus.FOUND:
                 raise Wrong(f"{queue} goes on at {result.next_offset} behind {offset}")
             offset = result.next_offset
+        return there
 
     def _expired(self, queue: tuple[str, int]) -> set[int]:
         """Messages that need not be there any more."""
@@ -251,7 +270,7 @@ class World:
     def check_objects(self, *, after_a_day: bool) -> None:
         """What the contents name is there, and in the end nothing else is."""
         contents = self.core.tiers.table.contents
-        named: set[str] = set()
+        named = {entry.name for entry in contents.index.values()}
         for queue, segments in contents.queues.items():
             for segment in segments:
                 named.update(segment.names(*queue))
@@ -278,6 +297,89 @@ class World:
                 return result
             self.turns.run(50)
         raise Wrong(f"{queue} at {offset} is fetched and never there")
+
+    def _check_times(self, queue: tuple[str, int], there: set[int]) -> None:
+        """What a slow look over everything that can be read says."""
+        times = {offset: ms for offset, ms in self.sent_ms[queue].items() if offset in there}
+        end, low = self.store.max_offset(*queue), self.store.min_offset(*queue)
+        for _ in range(3):
+            asked_ms = self.rng.choice(list(self.sent_ms[queue].values())) + self.rng.choice([-1, 0, 0, 1])
+            lower = next((offset for offset, ms in times.items() if ms >= asked_ms), end)
+            upper = max((offset for offset, ms in times.items() if ms <= asked_ms), default=low)
+            for boundary, wanted in ((Boundary.LOWER, lower), (Boundary.UPPER, upper)):
+                found = self._asked(partial(self.store.offset_by_time, *queue, asked_ms, boundary))
+                if found != wanted:
+                    raise Wrong(f"{queue} at {asked_ms} ms, {boundary}: {found}, and it is {wanted}")
+        for offset in self.rng.sample(range(end), min(end, 2)):
+            stored_ms = self._asked(partial(self.store.store_timestamp, *queue, offset))
+            if stored_ms != times.get(offset, -1):
+                raise Wrong(f"{queue} has {offset} at {stored_ms}, and it is {times.get(offset, -1)}")
+
+    def _check_keys(self, topic: str) -> None:
+        """Of what is in the tier the same is found as by looking at all of it."""
+        index = self.core.tiers.index
+        assert index is not None
+        self.turns.run(5000)  # what was sent before is uploaded then
+        uploaded = self._uploaded(topic)
+        for _ in range(3):
+            key = self.rng.choice(["all", *(f"k{self.rng.randrange(KEYS)}" for _ in range(3))])
+            some_ms = sorted(self.rng.choice([ms for ms, _ in uploaded.values()] or [0]) for _ in range(2))
+            question = Question(topic, key, self.rng.choice([1, 5, 64]), *self.rng.choice([some_ms, [0, 1 << 60]]))
+            wanted = [
+                (ms, place)
+                for place, (ms, word) in uploaded.items()
+                if key in ("all", word) and question.begin_ms <= ms <= question.end_ms
+            ]
+            known = {place for _, place in wanted if self.rng.random() < 0.1}
+            newest = sorted((each for each in wanted if each[1] not in known), reverse=True)[: question.most]
+            found: list[Any] = []
+            index.find(question, known, lambda *answer: found.extend(answer))  # noqa: B023
+            self.turns.run(30_000)
+            if self._uploaded(topic) != uploaded:
+                return
+            records, is_complete = found
+            if isinstance(records, LogboomError) or not is_complete:
+                raise Wrong(f"{question}: {found}")
+            decoded = list(map(decode_record, records))
+            places = [(each.store_timestamp_ms, (each.queue_id, each.queue_offset)) for each in decoded]
+            if places != newest[::-1]:
+                raise Wrong(f"{question}: found {places}, and it is {newest[::-1]}")
+            self.queried += len(decoded)
+
+    def _uploaded(self, topic: str) -> dict[tuple[int, int], tuple[int, str]]:
+        """When it was stored, and its key, by queue id and queue offset."""
+        return {
+            (queue_id, offset): (self.sent_ms[topic, queue_id][offset], self.keys[topic, queue_id, offset])
+            for queue_id in range(QUEUES)
+            for segment in self.core.tiers.segments_of(Queue(topic, queue_id))
+            for offset in range(segment.first, segment.end)
+        }
+
+    def _check_place(self, record: Record) -> None:
+        """A message whose place in the log somebody knows is found, wherever it is."""
+        place = record.physical_offset
+        found = self.store.message_at(place)
+        if found is None:
+            self.viewed += 1
+            found = self._asked(partial(self.store.cold_message_at, record.topic, place))
+        if found is None or decode_record(found) != record:
+            raise Wrong(f"{record.topic}/{record.queue_id} has another message at {place} of the log")
+        inside = self._asked(partial(self.store.cold_message_at, record.topic, place + 1))
+        if inside is not None:
+            raise Wrong(f"no message begins at {place + 1}")
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        for _ in range(200):
+            try:
+                return ask()
+            except ColdMiss as miss:
+                fetched: list[bool] = []
+                miss.when_fetched(partial(fetched.append, True))
+                self.turns.run(500)
+                self.misses += 1
+                if not fetched:
+                    raise Wrong(f"nobody is told: {miss}") from None
+        raise Wrong("it is fetched and never there")
 
     def finish(self) -> None:
         """All is well again: everything is uploaded, and read."""

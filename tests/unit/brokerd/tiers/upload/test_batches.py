@@ -8,7 +8,8 @@ import pytest
 
 from brokerd.store.store_reads import Run
 from brokerd.store.unit import BLANK_SIZE, UNIT
-from brokerd.tiers.upload.batches import Batch, Builder
+from brokerd.tiers.index.keys import PlainKeys
+from brokerd.tiers.upload.batches import Batch, Builder, Source
 from brokerd.tiers.upload.buffers import BUFFER_BYTES, Buffers
 from remoting.checksum import crc32
 from remoting.record.codec import encode_record
@@ -58,7 +59,9 @@ def record(number: int, body_bytes: int) -> bytes:
 
 
 def built(stored: Stored, first: int, max_bytes: int, buffers: Buffers | None = None) -> Batch | None:
-    builder = Builder(stored, buffers or Buffers(), QUEUE, range(first, len(stored.records)), 500, max_bytes)
+    builder = Builder(
+        Source(stored, PlainKeys()), buffers or Buffers(), QUEUE, range(first, len(stored.records)), 500, max_bytes
+    )
     while builder.step():
         pass
     return builder.batch()

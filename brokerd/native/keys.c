@@ -1,0 +1,129 @@
+/* What the tier's index of keys says of records: their keys, hashed, as items; and the order in which an object has them. The twins are in
+ * brokerd/tiers/index/keys.py, which say what is right.
+ *
+ * Bounds: a record's size is compared with what is left of the records before anything of it is read; its properties travel with their
+ * end. `items` has `room` items, as has `spare`; a record with more keys than are left of that is the twin's.
+ */
+#include "record_parts.h"
+
+enum { ITEM_BYTES = 24, RADIX_BITS = 8, RADIX = 1 << RADIX_BITS, HASH_BYTES = 4 };
+
+/* Private */
+
+static uint32_t mixed(uint32_t hash) {
+    hash = (hash ^ hash >> 16) * 0x85EBCA6Bu;
+    hash = (hash ^ hash >> 13) * 0xC2B2AE35u;
+    return hash ^ hash >> 16;
+}
+
+/* The mixed hash of what goes on with the text; 0 when that is not ASCII, and the twin has to make it. */
+static int hash_on(uint32_t before, struct text text, uint32_t *hash) {
+    for (size_t n = 0; n < text.length; n++) {
+        if (text.at[n] >= 0x80) return 0;
+        before = before * 31 + text.at[n];
+    }
+    *hash = mixed(before <= 0x7FFFFFFF ? before : (0 - before) & 0x7FFFFFFF);
+    return 1;
+}
+
+struct keys {
+    struct text unique, words;
+};
+
+/* The last values that are not empty. */
+static struct keys keys_in(struct text properties) {
+    struct keys keys = {{NULL, 0}, {NULL, 0}};
+    const uint8_t *at = properties.at, *end = at + properties.length;
+    while (at < end) {
+        const uint8_t *behind = memchr(at, 2, (size_t)(end - at));
+        if (behind == NULL) behind = end;
+        if (behind - at > 9 && memcmp(at, "UNIQ_KEY\x01", 9) == 0)
+            keys.unique = (struct text){at + 9, (size_t)(behind - at - 9)};
+        else if (behind - at > 5 && memcmp(at, "KEYS\x01", 5) == 0)
+            keys.words = (struct text){at + 5, (size_t)(behind - at - 5)};
+        at = behind + 1;
+    }
+    return keys;
+}
+
+struct putting {
+    uint8_t *items;
+    int64_t count, room;
+    uint32_t prefix;
+};
+
+static int put_item(struct putting *to, struct text key, uint32_t queue_id, int64_t queue_offset, int64_t timestamp_ms) {
+    uint32_t hash;
+    if (to->count >= to->room || !hash_on(to->prefix, key, &hash)) return 0;
+    uint8_t *item = to->items + to->count++ * ITEM_BYTES;
+    put32(item, hash);
+    put32(item + 4, queue_id);
+    put64(item + 8, (uint64_t)queue_offset);
+    put64(item + 16, (uint64_t)timestamp_ms);
+    return 1;
+}
+
+static int put_keys(struct putting *to, const struct record_parts *parts, uint32_t queue_id, int64_t queue_offset) {
+    struct keys keys = keys_in(parts->properties);
+    if (keys.unique.length > 0 && !put_item(to, keys.unique, queue_id, queue_offset, parts->timestamp_ms)) return 0;
+    const uint8_t *at = keys.words.at, *end = keys.words.at == NULL ? NULL : at + keys.words.length;
+    while (at < end) {
+        const uint8_t *behind = memchr(at, ' ', (size_t)(end - at));
+        if (behind == NULL) behind = end;
+        struct text word = {at, (size_t)(behind - at)};
+        if (word.length > 0 && !put_item(to, word, queue_id, queue_offset, parts->timestamp_ms)) return 0;
+        at = behind + 1;
+    }
+    return 1;
+}
+
+/* Public */
+
+/* The items of whole records, one behind the other; how many they are. `prefix` is the hash of what comes before a key. `place` has where
+ * in the records to begin, and which queue offset that is; then where it ended: before the end where the twin does the next one. */
+EXPORT int64_t native_key_items(
+    const uint8_t *records, int64_t length, uint32_t prefix, uint32_t queue_id, uint8_t *items, int64_t room, int64_t *place) {
+    struct putting to = {items, 0, room, prefix};
+    int64_t at = place[0], queue_offset = place[1];
+    while (length - at >= RECORD_LEAST_BYTES) {
+        int64_t size = (int32_t)get32(records + at), before = to.count;
+        struct record_parts parts;
+        if (size < RECORD_LEAST_BYTES || size > length - at || !record_parts_of(records + at, size, &parts)) break;
+        if (!put_keys(&to, &parts, queue_id, queue_offset)) {
+            to.count = before;
+            break;
+        }
+        at += size;
+        queue_offset++;
+    }
+    place[0] = at;
+    place[1] = queue_offset;
+    return to.count;
+}
+
+/* Bring the items, fewer than 2^31, in the order of their hashes, those of one hash in the order in which they were; and how far from its
+ * expected place one is at most. `spare` is as large. */
+EXPORT int64_t native_sort_items(uint8_t *items, uint8_t *spare, int64_t count) {
+    uint8_t *from = items, *to = spare;
+    for (int digit = HASH_BYTES - 1; digit >= 0; digit--) {
+        int64_t begins[RADIX] = {0}, begin = 0;
+        for (int64_t n = 0; n < count; n++) begins[from[n * ITEM_BYTES + digit]]++;
+        for (int n = 0; n < RADIX; n++) {
+            int64_t here = begins[n];
+            begins[n] = begin;
+            begin += here;
+        }
+        for (int64_t n = 0; n < count; n++)
+            memcpy(to + begins[from[n * ITEM_BYTES + digit]]++ * ITEM_BYTES, from + n * ITEM_BYTES, ITEM_BYTES);
+        uint8_t *other = from;
+        from = to;
+        to = other;
+    }
+    int64_t spread = 0; /* after an even number of passes all of it is in `items` again */
+    for (int64_t n = 0; n < count; n++) {
+        int64_t off = n - (int64_t)((uint64_t)get32(items + n * ITEM_BYTES) * (uint64_t)count >> 32);
+        if (off < 0) off = -off;
+        if (off > spread) spread = off;
+    }
+    return spread;
+}
