@@ -252,3 +252,20 @@ def test_a_start_refuses_records_of_the_tables_whose_kind_it_does_not_know(topic
     broker.core.store.close()
     with pytest.raises(CorruptedFile, match="unheardOf"):
         Broker(broker.disk)
+
+
+def test_snapshots_that_fill_files_of_the_log_do_not_ask_for_each_other() -> None:
+    broker = Broker()
+    store = broker.core.store
+    for number in range(120):
+        name = f"{number:03}".ljust(110, "x")
+        broker.change(lambda done, name=name: broker.core.metadata.put_group(GroupConfig(name), done))  # type: ignore[misc]
+    broker.turns.run(10_000)
+    end, before = store.commitlog.end_offset, broker.core.record_log.snapshot_bytes
+    broker.turns.run(60_000)
+    assert store.commitlog.end_offset == end
+    while store.commitlog.end_offset < end + 16 * SETTINGS.segment_size_bytes:  # messages fill files, too
+        broker.send(0)
+    assert broker.core.record_log.snapshot_bytes > before
+    broker.core.close()
+    store.close()
