@@ -127,6 +127,10 @@ class BrokerCore:
         self._advance_scheduled = False
         self._damaged_since_s: float | None = None  # when dispatch met what it cannot pass
         self._file_number = -1
+        self._told_of_file = (
+            0,
+            0,
+        )  # when residents last heard of a new file: the log's end, and what it had of snapshots
         sources = Sources(store, self.metadata, self.pop, self.progress)
         self.config = ConfigWriter(environment.disk, sources, takeover, lambda: self._master_epoch)
         for resident in self._residents:
@@ -243,12 +247,18 @@ class BrokerCore:
             listener(arrivals)
 
     def _note_new_file(self) -> None:
-        number = self.store.commitlog.end_offset // self.store.commitlog.segment_size_bytes
-        if number != self._file_number:
-            if self._file_number >= 0:
-                for resident in self._residents:
-                    resident.rolled()
-            self._file_number = number
+        end_offset, snapshot_bytes = self.store.commitlog.end_offset, self.record_log.snapshot_bytes
+        number = end_offset // self.store.commitlog.segment_size_bytes
+        if number == self._file_number:
+            return
+        before, self._file_number = self._file_number, number
+        told_at, told_bytes = self._told_of_file
+        written = snapshot_bytes - told_bytes
+        # Snapshots that are larger than a file would ask for the next ones for ever: as much of others has to come first.
+        if before < 0 or not 0 <= end_offset - told_at < 2 * written:
+            self._told_of_file = end_offset, snapshot_bytes
+            for resident in self._residents if before >= 0 else ():
+                resident.rolled()
 
     def _placed_topics_changed(self, change: Change) -> None:
         for topic in change.topics_deleted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from brokerd.store.store import MessageStore
 
@@ -22,6 +22,9 @@ class StoreQueues:
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         return max(self._store.queue_offsets.next(topic, queue_id), self._store.max_offset(topic, queue_id))
+
+    def go_on_at(self, ends: Mapping[tuple[str, int], int]) -> None:
+        self._store.empty_queues(ends)
 
     def all_queues(self) -> Sequence[tuple[str, int]]:
         return list(self._store.queues.table)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from brokerd.journal.replay import SNAPSHOT
 from brokerd.metadata.names import is_brokers_topic
 from brokerd.sending.acknowledging import Appends
 from brokerd.statistics.figures import Statistics
@@ -41,6 +42,7 @@ class StoreRecordLog:
         self._appends = appends
         self._now_ms = now_ms
         self._born_host = born_host
+        self.snapshot_bytes = 0  # of tables, written to the log since the start
 
     @property
     def begin_offset(self) -> int:
@@ -54,7 +56,11 @@ class StoreRecordLog:
         return self.append_records(topic, [(kind, body)])
 
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
-        return self.append_messages([self._record(topic, kind, body) for kind, body in records])
+        results = self.append_placed([self._record(topic, kind, body) for kind, body in records])
+        self.snapshot_bytes += sum(
+            place.size for (kind, _), place in zip(records, results, strict=True) if kind == SNAPSHOT
+        )
+        return results[-1].end_offset
 
     def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
         results = self.append_placed([self._record(topic, kind, body), *behind])

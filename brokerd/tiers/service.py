@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -61,6 +61,9 @@ class LocalQueues(QueueReads, Protocol):
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """The number that the queue's next message gets."""
+
+    def go_on_at(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """Let queues whose messages are not in its files any more end there, also those that it knows nothing of."""
 
     def all_queues(self) -> Sequence[tuple[str, int]]:
         """Every queue that has messages, or had."""
@@ -113,6 +116,9 @@ class TierService:
         self._settings = settings
         in_slices = InSlices(self.table.freeze, self.table.begin_again, around.loop.scheduler)
         self._journal = Journal(record_log, reads.in_log.reading, journal_settings, in_slices=in_slices)
+        self.table.listeners.append(
+            lambda topic: self._go_on_behind(self.table.contents.queues) if topic is None else None
+        )
         self.index: ColdIndex | None = None
         if self.objects is not None and self.cold is not None:
             self.index = ColdIndex(self.objects, lambda: self.table.contents, self.cold, around.loop)
@@ -220,7 +226,9 @@ class TierService:
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         self._journal.follow()
-        for queue in self.table.take_committed():
+        committed = self.table.take_committed()
+        self._go_on_behind(committed)
+        for queue in committed:
             if queue in self.pending and self._uploader is None:
                 self._look_at(queue)
 
@@ -235,6 +243,7 @@ class TierService:
 
     def rebuild(self) -> None:
         self._journal.rebuild()
+        self._go_on_behind(self.table.contents.queues)
         self.pending.clear()
         self._look_at_all()
 
@@ -244,6 +253,7 @@ class TierService:
     def lead(self) -> None:
         """Open the tier."""
         self._journal.maintain_when_settled()
+        self._go_on_behind(self.table.contents.queues)
         if self.objects is not None:
             self._epoch = self._around.epoch()
             self.condition = TierCondition.OPENING
@@ -403,6 +413,19 @@ class TierService:
         return f"{self._around.random_bits(_ID_BITS):032x}"
 
     # ---- what waits
+
+    def _go_on_behind(self, queues: Iterable[Queue]) -> None:
+        """A queue goes on behind what of it is in the tier. A log that begins later may know of none of its messages: they went
+        before it was copied, or the files of the queues were lost. Without this its numbers would begin anew."""
+        ends = {
+            (queue.topic, queue.queue_id): segments.end
+            for queue in queues
+            if len(segments := self.segments_of(queue))
+            and self._around.attributes(queue.topic) is not None
+            and self._around.local.local_range(*queue)[1] < segments.end
+        }
+        if ends:
+            self._around.local.go_on_at(ends)
 
     def _look_at(self, queue: Queue) -> None:
         """See whether the queue has something that is not in the tier."""

@@ -22,6 +22,7 @@ from brokerd.replication.controllers.identity import IdentityFiles, Registration
 from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, Session, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.roles.driver import ReplicationDriver, Seams
 from brokerd.replication.roles.effects import Ask, Role
 from brokerd.replication.settings import ReplicationSettings
@@ -93,6 +94,10 @@ class SimReplica:
     @property
     def confirm_offset(self) -> int:
         return self._driver.machine.confirm_offset
+
+    @property
+    def epochs(self) -> Sequence[EpochEntry]:
+        return self._driver.machine.epochs.entries
 
     def on_appended(self, end_offset: int) -> None:
         self._appended(self._driver.machine.log.end_offset, end_offset)
@@ -219,6 +224,7 @@ class SimBroker(Node):
         def nonces() -> bytes:
             return random.randbytes(NONCE_BYTES)
 
+        tiered = self.cluster.tiered
         ground = make_ground(
             BrokerIdentity(CLUSTER, self.group, self.store_host),
             CoreSettings(
@@ -228,6 +234,7 @@ class SimBroker(Node):
                 Live(TRANSACTIONS),
                 delays=DELAYS,
                 timers=Live(timer_settings(self.world)),
+                **({} if tiered is None else {"tiers": Live(tiered.settings)}),
             ),
             Environment(
                 self.disk,
@@ -236,6 +243,7 @@ class SimBroker(Node):
                 self.rng,
                 random_bits=self._rng_of_tags.getrandbits,
                 other_clocks_ms=self._other_clocks_ms,
+                tier=None if tiered is None else tiered.tier_of(self),
             ),
         )
         store = open_store(ground, ask_first=ask_first)
@@ -261,7 +269,7 @@ class SimBroker(Node):
         self.core: BrokerCore = core
         self.driver: ReplicationDriver = driver
         self.session: Session = self._make_session(store, replicated, incarnation)
-        core.store.position_holders.append(lambda: 0)
+        core.store.position_holders.append((lambda: 0) if tiered is None else self._held_for_replicas)
         core.store.failure_listeners.append(lambda error: self.after(0, lambda: self.stop_process(str(error))))
         self.retry = retry_service(self)
         watch(self)
@@ -348,6 +356,8 @@ class SimBroker(Node):
 
     def _end(self, *, notify: bool) -> None:
         self.end_life()
+        if self.cluster.tiered is not None:
+            self.cluster.tiered.ended(self)
         for link in list(self._links.values()):
             link.end(notify)
         self._links.clear()
@@ -421,8 +431,14 @@ class SimBroker(Node):
         decision = decide_retention(
             store.file_ages(), self.disk.usage(), store.held_offset(), self.wall_ms(), store.is_full, _RETENTION
         )
+        if self.cluster.tiered is not None:
+            decision = self.cluster.tiered.decide(self, decision)
         for remove in store.apply_retention(decision):
             remove()
+
+    def _held_for_replicas(self) -> int | None:
+        mastership = self.driver.machine.mastership
+        return mastership.held_offset() if mastership is not None else None
 
     def _role_changed(self, life: int, role: Role, epoch: int) -> None:
         if life == self.life:

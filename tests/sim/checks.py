@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from brokerd.metadata.tables import MetadataTables
 from brokerd.replication.epochs.epoch_list import EpochEntry
@@ -17,6 +17,7 @@ from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.log.layout import file_name, file_start
 from brokerd.store.put_status import PutStatus
+from brokerd.store.queues.queue_reads import GetResult, GetStatus
 from brokerd.transactions.decide import Outcome
 from controllerd.replicas.records import MasterElected, Record, SyncStateSetChanged
 from controllerd.replicas.state import Group, ReplicasState
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from tests.sim.side_group import SideGroup
 
     Cluster = SimCluster | SideGroup
+
+
+_FETCH_LIMIT_MS: Final = 20_000
 
 
 class Truth:
@@ -210,12 +214,13 @@ def check_broker_alone(cluster: Cluster, broker: SimBroker) -> None:
     store = broker.core.store
     log = store.commitlog
     require(store.dispatch_offset == log.end_offset, f"{broker.name} did not dispatch its whole log")
-    expected, damaged_at, gap = units_of(read_log(broker), log.min_offset, log.shape)
+    expected, damaged_at, gap, firsts = units_of(read_log(broker), log.min_offset, log.shape)
     require(damaged_at is None, f"the log of {broker.name} is damaged at {damaged_at}")
     require(not gap, f"{broker.name}: {gap}")
     gone = {name for name in cluster.history.topics if broker.core.metadata.topic(name) is None}
     for (topic, queue_id), units in expected.items():
-        found = [unit[:2] for unit in store.read_units(topic, queue_id, 0, len(units) + 10)]
+        first = firsts.get((topic, queue_id), 0)
+        found = [unit[:2] for unit in store.read_units(topic, queue_id, first, len(units) + 10)]
         if topic in cluster.history.topics:
             # What an earlier topic of the name left in the log must not be in the queue; when the queue is empty, that is it.
             require(found in (units, []), f"{broker.name}: the queue of {topic} is not what the log says")
@@ -223,7 +228,10 @@ def check_broker_alone(cluster: Cluster, broker: SimBroker) -> None:
         else:
             require(found == units, f"{broker.name}: queue {topic}/{queue_id} is not what the log says")
     for key, queue in store.queues.table.items():
-        require(key in expected or queue.max_offset == 0, f"{broker.name}: the log knows nothing of queue {key}")
+        is_gone = log.min_offset > 0 and queue.min_offset(log.min_offset) == queue.max_offset
+        require(
+            key in expected or queue.max_offset == 0 or is_gone, f"{broker.name}: the log knows nothing of queue {key}"
+        )
     fresh = MetadataTables()
     records = broker.core.metadata.journal
     require(records.applied_offset <= log.end_offset, f"{broker.name} applied records beyond its log")
@@ -359,10 +367,13 @@ def _check_offsets(cluster: Cluster, broker: SimBroker) -> None:
         )
 
 
-def _epochs(broker: SimBroker) -> list[EpochEntry]:
-    """Those that the log has bytes of: one that begins at its end is known to who just became master, and soon to others."""
+def _epochs(broker: SimBroker, begin: int) -> list[EpochEntry]:
+    """Those that the log has bytes of behind its begin: one that begins at its end is known to who just became master, and soon
+    to others."""
     end_offset = broker.core.store.commitlog.end_offset
-    return [each for each in broker.driver.machine.epochs.entries if each.start_offset < end_offset]
+    entries = broker.driver.machine.epochs.entries
+    covered = [each for each in entries if each.start_offset <= begin][:-1]  # all of it is before the begin
+    return [each for each in entries if each.start_offset < end_offset and each not in covered]
 
 
 def _check_replicas(cluster: Cluster) -> None:
@@ -370,8 +381,9 @@ def _check_replicas(cluster: Cluster) -> None:
     require = cluster.world.require
     first, *others = cluster.brokers
     for other in others:
-        require(read_log(first) == read_log(other), f"the logs of {first.name} and {other.name} differ")
-        entries = _epochs(first), _epochs(other)
+        require(log_of(first).agrees(log_of(other)), f"the logs of {first.name} and {other.name} differ")
+        begin = max(each.core.store.commitlog.min_offset for each in (first, other))
+        entries = _epochs(first, begin), _epochs(other, begin)
         require(entries[0] == entries[1], f"the epochs of {first.name} and {other.name} differ: {entries}")
         rows = [sorted(map(repr, each.core.metadata.tables.snapshot_rows())) for each in (first, other)]
         require(rows[0] == rows[1], f"the tables of {first.name} and {other.name} differ: {rows}")
@@ -409,6 +421,30 @@ def pops_left(cluster: SimCluster) -> str:
     return ""
 
 
+class HeldLog(NamedTuple):
+    """What a broker has of its log, from `start` on; the rest of it is in the tier, where there is one."""
+
+    start: int
+    content: bytes
+
+    def agrees(self, other: HeldLog) -> bool:
+        """Whether both end alike, and are the same where both have it."""
+        start = max(self.start, other.start)
+        return self.behind(start) == other.behind(start)
+
+    def goes_on(self, before: HeldLog) -> bool:
+        """Whether this is what it was before, maybe with more at its end and less at its begin."""
+        start = max(self.start, before.start)
+        return self.behind(start).startswith(before.behind(start))
+
+    def behind(self, start: int) -> bytes:
+        return self.content[start - self.start :]
+
+
+def log_of(broker: SimBroker) -> HeldLog:
+    return HeldLog(broker.core.store.commitlog.min_offset, read_log(broker))
+
+
 def read_log(broker: SimBroker) -> bytes:
     log = broker.core.store.commitlog
     parts = []
@@ -437,8 +473,8 @@ def read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -
     store = broker.core.store
     bodies: list[bytes] = []
     while len(bodies) < store.max_offset(topic, queue_id):
-        records = store.read_messages(topic, queue_id, len(bodies), 1000, 1 << 30).records
-        cluster.world.require(bool(records), f"{topic}/{queue_id} of {broker.name} ends early")
+        records = fetch(cluster, broker, topic, queue_id, len(bodies)).records
+        cluster.world.require(bool(records), f"{topic}/{queue_id} of {broker.name} ends early, at {len(bodies)}")
         for encoded in records:
             record, is_intact = look_at(encoded)
             if not is_intact:
@@ -449,6 +485,22 @@ def read_queue(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int) -
                 )
             bodies.append(record.body)
     return bodies
+
+
+def fetch(cluster: Cluster, broker: SimBroker, topic: str, queue_id: int, offset: int) -> GetResult:
+    """Messages from there on, at once if they are in the files, and when they have come if they are in the tier."""
+    found = broker.core.store.read_messages(topic, queue_id, offset, 1000, 1 << 30)
+    if found.status is not GetStatus.BEING_FETCHED:
+        return found
+    results = [found]
+
+    def is_there() -> bool:
+        results.append(broker.core.store.read_messages(topic, queue_id, offset, 1000, 1 << 30))
+        return results[-1].status is not GetStatus.BEING_FETCHED
+
+    is_over = cluster.world.run_until(is_there, _FETCH_LIMIT_MS, every=20)
+    cluster.world.require(is_over, f"{broker.name} fetches {offset} of {topic}/{queue_id} from the tier for ever")
+    return results[-1]
 
 
 def _has_on_disk(broker: SimBroker, physical_offset: int, body: bytes) -> bool:

@@ -21,18 +21,19 @@ from controllerd.state.machine import ControllerMachine
 from remoting.errors import CorruptedFile, RequestError
 from tests.sim.administration import Administrator, TopicOwner
 from tests.sim.broker import GROUP, SimBroker
-from tests.sim.checks import Promises, Truth, check_end, open_transactions, pops_left, read_log
+from tests.sim.checks import Promises, Truth, check_end, log_of, open_transactions, pops_left
 from tests.sim.clients import QUEUES, TOPIC, Client, Producer, Puller
 from tests.sim.controller import SimController
 from tests.sim.coverage import Coverage
 from tests.sim.decay import Decay
 from tests.sim.delays import BACK_GROUP, DELAYED_TOPIC, MAX_RETRIES, Backer, DelayedProducer, delays_left
-from tests.sim.faults import Injector, choose_mood
+from tests.sim.faults import TIER_MOOD, Injector, choose_mood
 from tests.sim.history import History
 from tests.sim.ingredients import INGREDIENTS, Addition, draw_ingredients
 from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.side_group import SideGroup
+from tests.sim.tiered import SEGMENT_BYTES, TIERED, WITHOUT_CLIENTS, Tiered
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World, collector_off
 from tests.support.disks import Counters
@@ -88,6 +89,9 @@ class SimCluster:
         needs_all = mood in ("rot", "decay", "memory")  # one disk is damaged, so there must be others
         brokers = 2 if not needs_all and rng.random() < 0.15 else 3
         learners = 1 if not needs_all and rng.random() < 0.15 else 0
+        self.ingredients = self._choose_ingredients(mood)
+        if TIERED in self.ingredients:
+            self._store = replace(self._store, segment_size_bytes=SEGMENT_BYTES)
         self.scrub_round_ms = 2000 if needs_all else 10_000  # where nothing rots there is little to find
         self._restarts_at_end = rng.random() < 0.35 and mood != "memory"
         self.name = GROUP
@@ -123,10 +127,16 @@ class SimCluster:
             controller.meet({broker.address: broker for broker in self.brokers})
         self.coverage = Coverage()
         self.injector = Injector(self, mood, MAX_FAULTS, story.fault_ms)
-        drawn = frozenset() if story.mood else draw_ingredients(world.random("ingredients"), mood)
-        self.ingredients = drawn if story.ingredients is None else story.ingredients
         self.additions: list[Addition] = []
         self.additions += [make(self) for name, make in INGREDIENTS.items() if name in self.ingredients]
+        self.tiered = next((each for each in self.additions if isinstance(each, Tiered)), None)
+
+    def _choose_ingredients(self, mood: str) -> frozenset[str]:
+        if self.story.ingredients is not None:
+            return self.story.ingredients
+        if self.story.mood:
+            return frozenset({TIERED}) if mood == TIER_MOOD else frozenset()
+        return draw_ingredients(self.world.random("ingredients"), mood)
 
     # ---- the story
 
@@ -140,6 +150,9 @@ class SimCluster:
         except Exception as error:
             self.world.note("".join(traceback.format_exception(error)))
             raise Violation(f"seed {self.world.seed}: {type(error).__name__}: {error}") from error
+        finally:
+            if self.tiered is not None:
+                self.tiered.close()
 
     def _run(self) -> None:
         require, world = self.world.require, self.world
@@ -241,6 +254,7 @@ class SimCluster:
 
     def _employ(self) -> None:
         world, without = self.world, self.story.without_clients
+        without |= WITHOUT_CLIENTS if self.tiered is not None else frozenset()
         makers = {
             **{f"p{n}": lambda name, n=n: Producer(world, self, name, n, repeats=n == 1) for n in range(QUEUES)},  # type: ignore[misc]
             **{f"g{n}": lambda name, n=n: Puller(world, self, name, n) for n in range(QUEUES)},  # type: ignore[misc]
@@ -300,7 +314,7 @@ class SimCluster:
     def _restart_everything(self) -> None:
         """All lose power; what comes back is what was there."""
         self.restarted = True
-        before = {broker.name: (read_log(broker), self._tables(broker)) for broker in self.brokers}
+        before = {broker.name: (log_of(broker), self._tables(broker)) for broker in self.brokers}
         for node in self.nodes:
             if node.is_running:
                 node.crash()
@@ -310,7 +324,7 @@ class SimCluster:
         for broker in self.brokers:
             log, tables = before[broker.name]
             self.world.require(
-                read_log(broker).startswith(log), f"the log of {broker.name} changed by a loss of power of everything"
+                log_of(broker).goes_on(log), f"the log of {broker.name} changed by a loss of power of everything"
             )
             self.world.require(
                 self._tables(broker) == tables, f"the tables of {broker.name} changed by a loss of power of everything"
@@ -448,6 +462,14 @@ class SimCluster:
                 client.clean(broker_id)
 
     # ---- settling
+
+    def wait_until_settled(self, what: str) -> None:
+        """After something happened to what had settled. Raises Violation when it does not come to rest."""
+        self._settle(what)
+
+    def check_messages_again(self) -> None:
+        """Whether all that was promised still holds. Raises Violation."""
+        check_end(self)
 
     def _settle(self, what: str) -> None:
         self.world.require(

@@ -35,6 +35,7 @@ RARE = {
     "queues removed": 0.7,
 }
 
+TIER_MOOD = "tier"
 MOODS: dict[str, dict[str, float]] = {
     "mixed": {**PROCESSES, **NETWORK, **DISK, **RARE},
     "processes": {**PROCESSES, **RARE, "heal": 1, "lost replies": 2, "split": 1},
@@ -56,6 +57,16 @@ MOODS: dict[str, dict[str, float]] = {
     },
     "memory": {"power of one": 9, "freeze": 1, "all controllers": 1, "lost replies": 1, "reset": 1},
     "clocks": {"clock at a start": 4, "clock jump": 2, "kill": 2, "crash": 1, "split": 1, "heal": 1},
+    # The object store has faults of its own: see `tiered`.
+    TIER_MOOD: {
+        **PROCESSES,
+        "split": 2,
+        "one way": 1,
+        "heal": 3,
+        "full disk": 1,
+        "replacement": 2,
+        "queues removed": 1,
+    },
     "calm": {},
 }
 MOOD_SHARES = {
@@ -307,6 +318,8 @@ class Injector:
 
     def _split(self, rng: Random) -> str:
         nodes: list[Node] = [*self._cluster.nodes, *self._cluster.clients]
+        if self._cluster.tiered is not None:
+            nodes.append(self._cluster.tiered.node)
         side = {node.name for node in nodes if rng.random() < 0.5}
         for a in nodes:
             for b in nodes:

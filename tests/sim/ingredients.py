@@ -17,6 +17,7 @@ from tests.sim.originals import Originals
 from tests.sim.resets import Resets
 from tests.sim.side_group import SecondGroup
 from tests.sim.through_replicas import ThroughReplicas
+from tests.sim.tiered import TIERED, Tiered
 from tests.sim.timer_checks import Timed
 from tests.sim.twins import Twins
 
@@ -49,6 +50,7 @@ INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "offset resets": Resets,
     "replica of the original": Originals,
     "second group": SecondGroup,
+    TIERED: Tiered,
     "timers": Timed,
 }
 _SHARES: Final = {
@@ -61,7 +63,10 @@ _SHARES: Final = {
     "replica of the original": 0.1,
     "message groups": 0.12,
     "timers": 0.15,
+    TIERED: 0.12,
 }
+# These read what only the log has: they would have to be told of the tier.
+_READ_THE_LOG: Final = frozenset({"offset resets", "replica of the original", "timers"})
 # Where one disk is damaged the others must be there, and nothing else may go wrong with them.
 _NOT_IN: Final = frozenset({"rot", "decay", "memory"})
 
@@ -69,4 +74,6 @@ _NOT_IN: Final = frozenset({"rot", "decay", "memory"})
 def draw_ingredients(rng: Random, mood: str) -> frozenset[str]:
     """Those of a story."""
     drawn = frozenset(name for name, share in _SHARES.items() if rng.random() < share)
+    if TIERED in drawn:
+        drawn -= _READ_THE_LOG
     return frozenset() if mood in _NOT_IN else drawn

@@ -30,6 +30,7 @@ class Units(NamedTuple):
     by_queue: dict[tuple[str, int], list[tuple[int, int]]]
     damaged_at: int | None
     gap: str
+    firsts: dict[tuple[str, int], int]  # of a log without its begin: the number of the first unit, where that is not 0
 
 
 @lru_cache(maxsize=2)
@@ -40,14 +41,20 @@ def units_of(log: bytes, start: int, shape: RecordShape) -> Units:
         return log[offset - start : offset - start + length]
 
     by_queue: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    firsts: dict[tuple[str, int], int] = {}
     for derived in derive_range(read, start, start + len(log), shape.checked(), 1 << 16):
         if derived.stop.name == "DAMAGED":
-            return Units(by_queue, derived.end_offset, "")
+            return Units(by_queue, derived.end_offset, "", firsts)
         for topic, queue_id, queue_offset, physical_offset, size, _, _, count in derived.entries:
-            units = by_queue.setdefault((topic, queue_id), [])
+            key = topic, queue_id
+            if start and key not in by_queue and queue_offset:
+                firsts[key] = queue_offset
+            units = by_queue.setdefault(key, [])
             if queue_offset == 0:
                 units.clear()  # the topic was deleted before
-            if queue_offset != len(units):
-                return Units(by_queue, None, f"{topic}/{queue_id} has {queue_offset} after {len(units) - 1}")
+                firsts.pop(key, None)
+            before = firsts.get(key, 0) + len(units) - 1
+            if queue_offset != before + 1:
+                return Units(by_queue, None, f"{topic}/{queue_id} has {queue_offset} after {before}", firsts)
             units += [(physical_offset + n * size, size) for n in range(count)]
-    return Units(by_queue, None, "")
+    return Units(by_queue, None, "", firsts)

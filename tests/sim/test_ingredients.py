@@ -9,7 +9,7 @@ import pytest
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.ingredients import INGREDIENTS
 
-_SEEDS = 60
+_SEEDS = 80
 # What its clients, or its copies, must have done in a story.
 _DONE = {
     "copied directories": ("second process", "refused"),
@@ -20,6 +20,7 @@ _DONE = {
     "offset resets": ("reset-pulls", "looked at"),
     "replica of the original": ("copy of the original", "bytes"),
     "second group": ("send to either group", "broker-b"),
+    "tiers": ("tier", "cold messages read"),
     "timers": ("recall", "ok"),
 }
 

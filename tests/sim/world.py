@@ -265,6 +265,10 @@ class Network:
         """Nothing passes from a to b any more."""
         self._cut.add((a, b))
 
+    def join(self, a: str, b: str) -> None:
+        """What passes from a to b arrives again; what was held on streams waits for `heal`."""
+        self._cut.discard((a, b))
+
     def slow(self, a: str, b: str, delay_ms: float) -> None:
         """What passes from a to b takes that much longer."""
         self._slow_ms[a, b] = delay_ms

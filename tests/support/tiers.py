@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Generator, Sequence
 from typing import Any
 
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
@@ -51,13 +51,49 @@ class Steps:
 
 
 class Stored:
-    """What is in an object store, whoever asks for it. `puts` are all names that were ever put; its clock is `skew_ms` ahead."""
+    """What is in an object store, whoever asks for it. `puts` are all names that were ever put; its clock is `skew_ms` ahead.
+
+    The methods are what the store does when a request reaches it, at `wall_ms`.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.times: dict[str, int] = {}
         self.puts: list[str] = []
         self.skew_ms = 0
+
+    def put(self, name: str, content: bytes | Sequence[bytes], wall_ms: int) -> None:
+        """Raises AlreadyThere."""
+        if name in self.objects:
+            raise AlreadyThere(name)
+        self.objects[name] = content if isinstance(content, bytes) else b"".join(content)
+        self.puts.append(name)
+        self.times[name] = wall_ms + self.skew_ms
+
+    def get(self, name: str, start: int, length: int) -> bytes:
+        """Raises NotThere."""
+        found = self.objects.get(name, b"")[start : start + length]
+        if len(found) != length:
+            raise NotThere(name)
+        return found
+
+    def get_all(self, name: str, most: int) -> bytes:
+        """Raises NotThere, and ObjectStoreError for an object that is longer than `most`."""
+        if name not in self.objects:
+            raise NotThere(name)
+        if len(self.objects[name]) > most:
+            raise ObjectStoreError(name)
+        return self.objects[name]
+
+    def list(self, prefix: str, after: str, limit: int, unlisted: Container[str] = ()) -> list[Listed]:
+        names = sorted(
+            name for name in self.objects if name.startswith(prefix) and name > after and name not in unlisted
+        )
+        return [Listed(name, len(self.objects[name]), self.times[name]) for name in names[:limit]]
+
+    def remove(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
 
 
 class FaultyObjects:
@@ -80,12 +116,7 @@ class FaultyObjects:
         if self.has_no_manifest and name.startswith("manifest/"):
             self.faults += 1
             raise Unknown("not done")
-        whole = content if isinstance(content, bytes) else b"".join(content)
-        if name in self.stored.objects:
-            raise AlreadyThere(name)
-        assert self.stored.objects.setdefault(name, whole) == whole
-        self.stored.puts.append(name)
-        self.stored.times[name] = self._turns.wall_ms() + self.stored.skew_ms
+        self.stored.put(name, content, self._turns.wall_ms())
         await self._answer()
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
@@ -93,32 +124,19 @@ class FaultyObjects:
 
     async def get(self, name: str, start: int, length: int) -> bytes:
         await self._request()
-        found = self.stored.objects.get(name, b"")[start : start + length]
-        if len(found) != length:
-            raise NotThere(name)
-        return found
+        return self.stored.get(name, start, length)
 
     async def get_all(self, name: str, most: int) -> bytes:
         await self._request()
-        if name not in self.stored.objects:
-            raise NotThere(name)
-        if len(self.stored.objects[name]) > most:
-            raise ObjectStoreError(name)
-        return self.stored.objects[name]
+        return self.stored.get_all(name, most)
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
         await self._request()
-        names = sorted(
-            name
-            for name in self.stored.objects
-            if name.startswith(prefix) and name > after and name not in self.unlisted
-        )
-        return [Listed(name, len(self.stored.objects[name]), self.stored.times[name]) for name in names[:limit]]
+        return self.stored.list(prefix, after, limit, self.unlisted)
 
     async def remove(self, names: Sequence[str]) -> None:
         await self._request()
-        for name in names:
-            self.stored.objects.pop(name, None)
+        self.stored.remove(names)
         await self._answer()
 
     async def close(self) -> None: ...

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.delay.deliverer import DelaySettings
+from brokerd.journal.journal import JournalSettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
@@ -252,3 +253,21 @@ def test_a_start_refuses_records_of_the_tables_whose_kind_it_does_not_know(topic
     broker.core.store.close()
     with pytest.raises(CorruptedFile, match="unheardOf"):
         Broker(broker.disk)
+
+
+def test_snapshots_that_fill_files_of_the_log_do_not_ask_for_each_other() -> None:
+    broker = Broker(journal=JournalSettings(snapshot_part_bytes=1024))
+    store = broker.core.store
+    for number in range(120):
+        name = f"{number:03}".ljust(110, "x")
+        broker.change(lambda done, name=name: broker.core.metadata.put_group(GroupConfig(name), done))  # type: ignore[misc]
+    broker.turns.run(10_000)
+    end, before = store.commitlog.end_offset, broker.core.record_log.snapshot_bytes
+    assert before > 2 * SETTINGS.segment_size_bytes
+    broker.turns.run(60_000)
+    assert store.commitlog.end_offset == end
+    while store.commitlog.end_offset < end + 16 * SETTINGS.segment_size_bytes:  # messages fill files, too
+        broker.send(0)
+    assert broker.core.record_log.snapshot_bytes > before
+    broker.core.close()
+    store.close()

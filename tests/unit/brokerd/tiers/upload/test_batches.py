@@ -125,7 +125,7 @@ def test_blank_units_are_passed_before_a_batch_and_end_one() -> None:
     batch = built(Stored(records), 0, 1 << 20)
     assert batch is not None
     assert (batch.first, batch.end) == (2, 4)
-    builder = Builder(Stored([None, None]), Buffers(), QUEUE, range(2), 0, 1 << 20)
+    builder = Builder(Source(Stored([None, None]), PlainKeys()), Buffers(), QUEUE, range(2), 0, 1 << 20)
     while builder.step():
         pass
     assert builder.batch() is None

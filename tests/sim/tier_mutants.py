@@ -1,0 +1,99 @@
+"""Broken rules of the tier, found by stories of whole clusters with an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.composition.local_queues import StoreQueues
+from brokerd.tiers.commits import Commits
+from brokerd.tiers.service import TierService
+from brokerd.tiers.upload.uploader import Uploader
+from remoting.tier.contents import Change
+from tests.sim.mutants import Mutant, full
+from tests.sim.tiered import TIERED
+
+_tier = full("tier", fault_ms=4500, ingredients=(TIERED,))
+
+
+def _nobody_waits(self: TierService) -> int | None:
+    """Local files go before they are uploaded."""
+    return None
+
+
+async def _entries_later(self: Uploader, batch: Any, segment: Any) -> None:
+    """A segment counts as uploaded when its messages are there."""
+    await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
+
+
+_local_range = StoreQueues.local_range
+
+
+def _one_less(self: StoreQueues, topic: str, queue_id: int) -> tuple[int, int]:
+    """The first message of the local files is taken for one that is not there."""
+    low, high = _local_range(self, topic, queue_id)
+    return (low + 1 if high > low else low), high
+
+
+async def _ahead_of_the_manifest(self: Commits, changes: list[Change], *, is_checkpoint: bool) -> bool:
+    """The log is told what the manifest does not say yet."""
+    if is_checkpoint:
+        return await _write(self, changes, is_checkpoint=True)
+    return True
+
+
+_write: Callable[..., Any] = Commits.write
+
+
+def _go_on_anywhere(self: TierService, queues: Any) -> None:
+    """A queue that only the tier has begins anew."""
+
+
+MUTANTS = (
+    Mutant(
+        "local files go before the upload",
+        "tier",
+        _nobody_waits.__doc__ or "",
+        ((TierService, "waiting_offset", _nobody_waits),),
+        _tier,
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "commit ahead of the upload",
+        "tier",
+        _entries_later.__doc__ or "",
+        ((Uploader, "_put_both", _entries_later),),
+        _tier,
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "boundary off by one",
+        "tier",
+        _one_less.__doc__ or "",
+        ((StoreQueues, "local_range", _one_less),),
+        _tier,
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "log ahead of the manifest",
+        "tier",
+        _ahead_of_the_manifest.__doc__ or "",
+        ((Commits, "write", _ahead_of_the_manifest),),
+        _tier,
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "a queue of the tier begins anew",
+        "tier",
+        _go_on_anywhere.__doc__ or "",
+        ((TierService, "_go_on_behind", _go_on_anywhere),),
+        _tier,
+        within=40,
+        first=20,
+        is_quick=False,
+    ),
+)
