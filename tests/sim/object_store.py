@@ -150,12 +150,12 @@ class SimObjectStore(Node):
 
     @staticmethod
     def names_of(contents: TierContents) -> set[str]:
-        return {
+        return {each.name for each in contents.index.values()}.union(
             name
             for queue, segments in contents.queues.items()
             for segment in segments
             for name in segment.names(*queue)
-        }
+        )
 
 
 class SimObjects:

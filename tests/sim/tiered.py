@@ -30,6 +30,7 @@ from remoting.checksum import crc32
 from remoting.record.codec import Record, body_is_intact, decode_records
 from remoting.tier.blocks import BlockIndex, index_bytes
 from remoting.tier.contents import Queue, TierContents
+from remoting.tier.names import LEASES, STATES
 from remoting.tier.segments import Form, Segment
 from tests.sim.object_store import SimObjects, SimObjectStore
 
@@ -44,6 +45,7 @@ SEGMENT_BYTES: Final = 16384  # of a file of the log, so that many go in a story
 WITHOUT_CLIENTS: Final = frozenset({"delayer", "backer", "transactor"})
 
 _MINUTE_MS: Final = 60_000
+_NOT_OF_MESSAGES: Final = ("manifest/", LEASES, STATES)
 _DAY_MS: Final = 26 * 60 * _MINUTE_MS
 _MOST_SKIPPED_MS: Final = (
     50 * _MINUTE_MS
@@ -316,6 +318,6 @@ class Tiered:
                 self._world.require(held == encoded, f"{place} has at {record.queue_offset} what {broker.name} has not")
 
     def _check_garbage(self) -> None:
-        there = {name for name in self.node.stored.objects if not name.startswith("manifest/")}
+        there = {name for name in self.node.stored.objects if not name.startswith(_NOT_OF_MESSAGES)}
         named = self.node.names_of(self.node.contents())
         self._world.require(there == named, f"a day later nobody names {sorted(there - named)[:3]}")

@@ -47,6 +47,7 @@ from brokerd.retry.service import RetryCounters, RetryRules, RetryService
 from brokerd.sending.counters import Counters
 from brokerd.store.index.search import Question
 from brokerd.timers.finder import TimerFinder
+from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings, TimerService
 from brokerd.timers.settings import TimerSettings
@@ -211,7 +212,13 @@ class RemotingBroker(PopBroker):
             self.log,
             QueueFar(partial(self.log.queue_range, TIMER_TOPIC, 0), partial(self.log.read_units, TIMER_TOPIC, 0)),
             Surroundings(
-                self.metadata, self.turns, self.turns.wall_ms, HOST, random.Random(1).getrandbits, lambda: 3 * DAY_MS
+                self.metadata,
+                self.turns,
+                self.turns.wall_ms,
+                HOST,
+                random.Random(1).getrandbits,
+                lambda: 3 * DAY_MS,
+                TimersInLog(),
             ),
             TimerSettings(),
         )
