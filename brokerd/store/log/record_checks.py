@@ -14,6 +14,7 @@ from itertools import starmap
 from typing import Final
 
 from brokerd.native.library import Library
+from brokerd.native.memory import Pinned
 from brokerd.store.log.derive import first_damaged_of
 from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
 from remoting.disk import Bytes
@@ -27,7 +28,7 @@ from remoting.record.layout import BORDER, RECORD_OVERHEAD_BYTES, Field, heads
 FirstBad = Callable[[bytes, Sequence[Unit], bytes], int | None]
 
 # Of the content, where its first record's place is, and entries: the number of the first that is bad.
-FirstAstray = Callable[[bytes, int, bytes], int | None]
+FirstAstray = Callable[[Bytes, int, Bytes], int | None]
 
 _PLACE: Final = heads(Field.SIZE, Field.PHYSICAL_OFFSET)[0]
 _IPV4, _IPV6 = pack_host("192.0.2.1", 10911), pack_host("2001:db8::1", 10911)
@@ -83,7 +84,7 @@ def first_damaged_in_c(library: Library) -> Callable[[Bytes, Sequence[int]], int
     return find
 
 
-def first_astray(content: bytes, begin: int, entries: bytes) -> int | None:
+def first_astray(content: Bytes, begin: int, entries: Bytes) -> int | None:
     """The number of the first record that is not where its entry says, of that size and what was stored, in Python. Places count
     from `begin` on, and the records have to fill the content."""
     ends: list[int] = []
@@ -109,12 +110,13 @@ def astray_finder(library: Library | None) -> FirstAstray:
 
 def first_astray_in_c(library: Library) -> FirstAstray:
     """The same by the library."""
-    number = ctypes.c_int64
-    call = library.function("native_first_astray", number, ctypes.c_char_p, number, number, ctypes.c_char_p, number)
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    call = library.function("native_first_astray", number, pointer, number, number, pointer, number)
 
-    def find(content: bytes, begin: int, entries: bytes) -> int | None:
+    def find(content: Bytes, begin: int, entries: Bytes) -> int | None:
         count = len(entries) // UNIT_BYTES
-        found: int = call(content, len(content), begin, entries, count)
+        with Pinned(content) as records, Pinned(entries) as units:
+            found: int = call(records, len(content), begin, units, count)
         return found if found < count else None
 
     return find

@@ -84,7 +84,7 @@ class ColdIndex:
         """Those of a hash: one request."""
         position, length = entry.range_of(hashed)
         try:
-            return postings_of(entry, hashed, await self._objects.get(entry.name, position, length))
+            return postings_of(entry, hashed, bytes(await self._objects.get(entry.name, position, length)))
         except NotThere:
             if entry.key not in self._contents().index:
                 return ()  # it went meanwhile: what it named is in another one, or has expired

@@ -46,7 +46,7 @@ class IndexWriter:
             if count + entry.items > _PORTION_ITEMS:
                 break
             try:
-                merged.append(decode_index(await self._objects.get(entry.name, 0, entry.size), entry))
+                merged.append(decode_index(bytes(await self._objects.get(entry.name, 0, entry.size)), entry))
             except (ObjectStoreError, ValueError) as error:  # nothing waits for it: it stays as it is
                 log.warning("an object of the tier's index is not merged: %s", error)
             else:

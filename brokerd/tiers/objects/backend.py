@@ -89,7 +89,7 @@ class Backend:
         if self._durable is not None and self._root is not None:
             await asyncio.to_thread(self._durable.make, self._root / path)
 
-    async def get(self, name: str, start: int, length: int) -> bytes:
+    async def get(self, name: str, start: int, length: int) -> Bytes:
         path = f"{self._directory}/{name}"
         parts = [(at, min(_PART_BYTES, start + length - at)) for at in range(start, start + length, _PART_BYTES)]
         try:
@@ -98,7 +98,7 @@ class Backend:
             )
         except Exception as error:
             raise translated(error, f"read {name}") from error
-        found = bytes(got[0]) if len(got) == 1 else b"".join(got)
+        found = memoryview(got[0]) if len(got) == 1 else b"".join(got)  # fresh memory is what costs
         if len(found) != length:
             raise NotThere(f"{name} has {len(found)} of the {length} bytes from {start} on")
         return found

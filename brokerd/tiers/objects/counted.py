@@ -55,7 +55,7 @@ class Counted:
 
             await self._objects.put_stream(name, counted())
 
-    async def get(self, name: str, start: int, length: int) -> bytes:
+    async def get(self, name: str, start: int, length: int) -> Bytes:
         with self._request("get") as requests:
             found = await self._objects.get(name, start, length)
             requests.bytes += len(found)

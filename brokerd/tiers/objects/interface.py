@@ -56,7 +56,7 @@ class ObjectStore(Protocol):
         An ObjectStoreError that the parts raise is raised here; then the object is not there.
         """
 
-    async def get(self, name: str, start: int, length: int) -> bytes:
+    async def get(self, name: str, start: int, length: int) -> Bytes:
         """Exactly that many bytes from `start` on. Raises NotThere when they are not all there."""
 
     async def get_all(self, name: str, most: int) -> bytes:

@@ -31,7 +31,7 @@ class LateBackend:
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
         await self._opened().put_stream(name, parts)
 
-    async def get(self, name: str, start: int, length: int) -> bytes:
+    async def get(self, name: str, start: int, length: int) -> Bytes:
         return await self._opened().get(name, start, length)
 
     async def get_all(self, name: str, most: int) -> bytes:

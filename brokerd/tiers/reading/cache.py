@@ -8,6 +8,7 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from brokerd.store.unit import UNIT, UNIT_BYTES
+from remoting.disk import Bytes
 from remoting.tier.contents import Queue
 
 _PIECE_BYTES = 400  # about what a piece takes besides its content
@@ -18,7 +19,7 @@ class Piece:
 
     __slots__ = ("_begin", "_entries", "content", "end", "first", "queue", "read_to")
 
-    def __init__(self, queue: Queue, first: int, entries: bytes, content: bytes) -> None:
+    def __init__(self, queue: Queue, first: int, entries: Bytes, content: Bytes) -> None:
         """`entries` of the messages, whose records are the content, one behind the other."""
         self.queue = queue
         self.first = first
@@ -46,11 +47,11 @@ class Piece:
 
     def record(self, queue_offset: int) -> bytes:
         """The bytes of one message."""
-        return self.content[self.place(queue_offset) : self.place(queue_offset + 1)]
+        return bytes(self.content[self.place(queue_offset) : self.place(queue_offset + 1)])
 
     def joined(self, first: int, end: int) -> bytes:
         """Those of several, one behind the other."""
-        return self.content[self.place(first) : self.place(end)]
+        return bytes(self.content[self.place(first) : self.place(end)])
 
     def fitting(self, first: int, end: int, max_bytes: int) -> int:
         """The end of the messages from the first one on that have no more bytes, at least one."""

@@ -251,7 +251,7 @@ class ColdReads:
     async def _piece(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
         """Raises ObjectStoreError, also when what is there is not what was stored."""
         start = (first - segment.first) * ENTRY_BYTES
-        entries = await self._objects.get(segment.entries_name(*queue), start, (end - first) * ENTRY_BYTES)
+        entries = bytes(await self._objects.get(segment.entries_name(*queue), start, (end - first) * ENTRY_BYTES))
         count = _count_of(entries, segment)
         if not count:
             raise NotThere(f"the entries of {segment.entries_name(*queue)} are not what was stored")

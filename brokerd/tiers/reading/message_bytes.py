@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from brokerd.tiers.objects.interface import NotThere, ObjectStore
+from remoting.disk import Bytes
 from remoting.tier.blocks import BLOCK_BYTES, BlockIndex, index_bytes
 from remoting.tier.contents import Queue
 from remoting.tier.segments import Form, Segment
@@ -23,7 +24,7 @@ class MessageBytes:
         self._indexes: OrderedDict[str, BlockIndex] = OrderedDict()
         self._bytes = 0
 
-    async def read(self, queue: Queue, segment: Segment, start: int, length: int) -> bytes:
+    async def read(self, queue: Queue, segment: Segment, start: int, length: int) -> Bytes:
         """`length` bytes, at least one, from `start` of the segment on. Raises ObjectStoreError."""
         name = segment.messages_name(*queue)
         if segment.form is Form.RAW:
@@ -34,10 +35,10 @@ class MessageBytes:
             self._forget(name)
             raise NotThere(f"{name} is not what was stored: {error}") from error
 
-    async def _unpacked(self, name: str, segment: Segment, start: int, length: int) -> bytes:
+    async def _unpacked(self, name: str, segment: Segment, start: int, length: int) -> Bytes:
         index = await self._index(name, segment)
         blocks = index.blocks_of(start, length)
-        content = await self._objects.get(name, *index.place_of(blocks))
+        content = bytes(await self._objects.get(name, *index.place_of(blocks)))
         parts: list[bytes] = []
         for number in blocks:
             if parts:
@@ -54,7 +55,7 @@ class MessageBytes:
         size = index_bytes(segment.message_bytes)
         if size > segment.stored_bytes:
             raise ValueError("it is shorter than the index of its blocks")
-        content = await self._objects.get(name, segment.stored_bytes - size, size)
+        content = bytes(await self._objects.get(name, segment.stored_bytes - size, size))
         index = BlockIndex(content, segment.message_bytes, segment.stored_bytes)
         self._forget(name)
         self._indexes[name] = index

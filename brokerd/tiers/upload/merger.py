@@ -53,7 +53,7 @@ class Merger:
             crc = 0
             for start in range(0, segment.message_bytes, _PART_BYTES):
                 length = min(_PART_BYTES, segment.message_bytes - start)
-                part = await self._messages.read(queue, segment, start, length)
+                part = bytes(await self._messages.read(queue, segment, start, length))
                 crc = crc32(part, crc)
                 yield part
             if segment.form is Form.RAW and crc != segment.crc:  # blocks have checksums of their own
@@ -65,7 +65,9 @@ class Merger:
         for segment in old:
             crc, size = 0, segment.messages * ENTRY_BYTES
             for start in range(0, size, _PART_BYTES):
-                part = await self._objects.get(segment.entries_name(*queue), start, min(_PART_BYTES, size - start))
+                part = bytes(
+                    await self._objects.get(segment.entries_name(*queue), start, min(_PART_BYTES, size - start))
+                )
                 crc = crc32(part, crc)
                 yield part
             if crc != segment.entries_crc:
