@@ -22,7 +22,8 @@ class Ended(NamedTuple):
 
 
 class OpenTransactions:
-    """`start` is the queue offset from which on half messages were looked at; everything before it was done already."""
+    """`start` is the queue offset from which on half messages were looked at; everything before it is done, or has a successor
+    behind it."""
 
     def __init__(self) -> None:
         self.restart(0)
@@ -80,6 +81,8 @@ class OpenTransactions:
         """A half message is in the log."""
         if half.queue_offset < self.next_offset:
             return
+        if half.queue_offset > self.next_offset:
+            self._begin_later(half.queue_offset)
         self.next_offset = half.queue_offset + 1
         if half.is_successor:
             first = self._predecessor(half)
@@ -102,6 +105,11 @@ class OpenTransactions:
                 self._ended[offset] = Ended(ended_as, end_offset)
         while len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
+
+    def _begin_later(self, queue_offset: int) -> None:
+        """The log has no half messages before that one: it was copied from the middle of another broker's. Of what they began,
+        only what has a successor here may be open, and no memory of it is no sign that it has ended."""
+        self.start = queue_offset
 
     def _predecessor(self, half: Half) -> int | None:
         """Close the place that the half message takes; the first queue offset of its transaction, None when that has ended."""

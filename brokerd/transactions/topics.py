@@ -81,10 +81,11 @@ class TransactionTopics:
 
     def follow(self) -> None:
         """Apply what was dispatched and is new here."""
-        _, high_half = self.log.queue_range(HALF_TOPIC, 0)
-        _, high_op = self.log.queue_range(OP_TOPIC, 0)
-        halves = self._steps(HALF_TOPIC, self._next_half, high_half, is_op=False)
-        ops = self._steps(OP_TOPIC, self._next_op, high_op, is_op=True)
+        low_half, high_half = self.log.queue_range(HALF_TOPIC, 0)
+        low_op, high_op = self.log.queue_range(OP_TOPIC, 0)
+        # A log that begins in the middle of another broker's has queues that do not begin at 0.
+        halves = self._steps(HALF_TOPIC, max(self._next_half, low_half), high_half, is_op=False)
+        ops = self._steps(OP_TOPIC, max(self._next_op, low_op), high_op, is_op=True)
         self._apply_steps(heapq.merge(halves, ops))
         self._next_half, self._next_op = max(self._next_half, high_half), max(self._next_op, high_op)
 

@@ -9,6 +9,7 @@ from brokerd.composition.local_queues import StoreQueues
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.service import TierService
 from brokerd.tiers.upload.uploader import Uploader
+from brokerd.transactions.table import OpenTransactions
 from remoting.tier.contents import Change
 from tests.sim.mutants import Mutant, full
 from tests.sim.tiered import TIERED
@@ -47,6 +48,10 @@ _write: Callable[..., Any] = Commits.write
 
 def _go_on_anywhere(self: TierService, queues: Any) -> None:
     """A queue that only the tier has begins anew."""
+
+
+def _as_if_all_were_seen(self: OpenTransactions, queue_offset: int) -> None:
+    """A replica whose log begins in the middle takes a transaction that began before it for one that has ended."""
 
 
 MUTANTS = (
@@ -94,6 +99,16 @@ MUTANTS = (
         _tier,
         within=40,
         first=20,
+        is_quick=False,
+    ),
+    Mutant(
+        "what began before the log is over",
+        "transactions",
+        _as_if_all_were_seen.__doc__ or "",
+        ((OpenTransactions, "_begin_later", _as_if_all_were_seen),),
+        _tier,
+        within=10,
+        first=31,
         is_quick=False,
     ),
 )

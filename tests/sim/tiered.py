@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 
 TIERED: Final = "tiers"
 SEGMENT_BYTES: Final = 16384  # of a file of the log, so that many go in a story
-# The first two send back, or deliver late, by the place of a message in the local files. Where logs begin at different places,
-# replicas may differ about transactions that are over: that is not the tier's.
-WITHOUT_CLIENTS: Final = frozenset({"delayer", "backer", "transactor"})
+# They send back, or deliver late, by the place of a message in the local files.
+WITHOUT_CLIENTS: Final = frozenset({"delayer", "backer"})
 
 _MINUTE_MS: Final = 60_000
 _NOT_OF_MESSAGES: Final = ("manifest/", LEASES, STATES)

@@ -50,6 +50,7 @@ class MemoryRecordLog:
         self._appended: dict[tuple[str, int], int] = {}
         self._tail: list[tuple[str, int, Unit]] = []
         self._minimum: dict[tuple[str, int], int] = {}
+        self._elsewhere: dict[tuple[str, int], int] = {}  # how many of a queue's messages this log never had
         self._waiting: list[tuple[int, Callable[[PutStatus], None]]] = []
 
     # ---- RecordLog
@@ -128,10 +129,14 @@ class MemoryRecordLog:
         return sorted(queue_id for name, queue_id in self._dispatched if name == topic)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        return self._minimum.get((topic, queue_id), 0)
+        return self._minimum.get((topic, queue_id), 0) if self.max_offset(topic, queue_id) else 0
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        return len(self._dispatched.get((topic, queue_id), ()))
+        key = (topic, queue_id)
+        end = len(self._dispatched.get(key, ()))
+        return (
+            0 if end == self._elsewhere.get(key) else end
+        )  # a queue is there from the first message that was dispatched
 
     cold: None = None
 
@@ -241,9 +246,21 @@ class MemoryRecordLog:
         """Retention: messages of a queue below the offset are gone."""
         self._minimum[topic, queue_id] = min_offset
 
+    def begin_at(self, physical_offset: int) -> None:
+        """What a replica has that was given the log from there on, and has dispatched nothing."""
+        assert not self._dispatched
+        for topic, queue_id, unit in self._tail:
+            if unit[0] < physical_offset:
+                units = self._dispatched.setdefault((topic, queue_id), [])
+                units.append(unit)
+                self._minimum[topic, queue_id] = self._elsewhere[topic, queue_id] = len(units)
+        self._tail = [each for each in self._tail if each[2][0] >= physical_offset]
+        self._records = {position: record for position, record in self._records.items() if position >= physical_offset}
+        self.begin_offset = physical_offset
+
     def delete_topic(self, topic: str) -> None:
         """Forget a topic's queues."""
-        for table in (self._dispatched, self._appended, self._minimum):
+        for table in (self._dispatched, self._appended, self._minimum, self._elsewhere):
             for key in [each for each in table if each[0] == topic]:
                 del table[key]
 

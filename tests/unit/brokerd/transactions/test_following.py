@@ -136,3 +136,22 @@ def test_retention_takes_nothing_that_is_open() -> None:
     twin = Follower(master.log.copy(), master.turns)
     assert twin.open == master.open
     assert twin.service.held_offset() == held
+
+
+def test_a_log_that_begins_later_has_what_is_open_from_the_successors() -> None:
+    later = 0
+    for seed in range(6):
+        master, _ = tell_story(seed)
+        held = master.service.held_offset()
+        assert held is not None
+        replica = Follower(master.log.copy(dispatched=0), master.turns)
+        replica.log.is_master = False
+        replica.log.begin_at(held)
+        replica.rebuild()  # an empty log, at its start
+        assert replica.open == []
+        replica.log.dispatch()
+        assert replica.open == master.open, f"seed {seed}"
+        later += min(first for first, _, _ in master.open) < master.service.table.done_before
+        replica.rebuild()
+        assert replica.open == master.open, f"seed {seed}, started again"
+    assert later == 6, "some of them began before the replica's log does"

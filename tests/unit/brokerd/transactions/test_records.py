@@ -274,6 +274,19 @@ def test_a_successor_of_what_was_not_read_is_open() -> None:
     assert table.done_before == 10
 
 
+def test_a_successor_of_what_this_log_never_had_is_open() -> None:
+    table = OpenTransactions()
+    table.apply_half(half(62, first=4, checks=1))
+    table.apply_half(half(63))
+    assert opened(table) == [(4, 62), (63, 63)]
+    table.apply_done([63])
+    table.apply_half(half(64, first=63, checks=1))
+    table.apply_half(half(65, first=4, checks=2))
+    assert opened(table) == [(4, 65)]
+    table.apply_done([4, 65])
+    assert opened(table) == []
+
+
 def test_what_was_applied_is_not_applied_again() -> None:
     table = OpenTransactions()
     table.apply_half(half(0))
