@@ -23,6 +23,7 @@ from tasks.claims import claims
 from tasks.controller_changes import CONTROLLER_CHANGES
 from tasks.export.work import EXPORTS
 from tasks.refresh import ask_for_refresh
+from tasks.retiring import RETIRING
 from tasks.timer_recalls import TIMER_CHANGES
 from webapp.lifecycle import WorkOver
 from webapp.operations import progress
@@ -31,7 +32,7 @@ from webapp.queue import RUN_OPERATION
 
 log = logging.getLogger(__name__)
 
-KINDS = {**CHANGES, **CONTROLLER_CHANGES, **TIMER_CHANGES, **EXPORTS}
+KINDS = {**CHANGES, **CONTROLLER_CHANGES, **TIMER_CHANGES, **EXPORTS, **RETIRING}
 
 
 def claim_name(operation_id: object) -> str:

@@ -18,6 +18,7 @@ from remoting import codes
 from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, QueueOffsets
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.facts.broker_state import BrokerState
 from remoting.facts.given_up import GivenUpPage
 from remoting.facts.timers import TimerPage
 from remoting.record.codec import Record
@@ -100,6 +101,13 @@ def find_timers(group: str, **wanted: Any) -> TimerPage:
     """Timers of a broker group, as `AdminClient.find_timers` finds them."""
     with cluster() as client:
         return client.find_timers(group, **wanted)
+
+
+def master_state(group: str) -> BrokerState | None:
+    """What a broker group's master says of itself; None while the group has none."""
+    with cluster() as client:
+        address = client.masters().get(group)
+        return client.broker_state(address) if address is not None else None
 
 
 def controller_members() -> dict[str, Any]:

@@ -33,6 +33,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("topics/<name:name>/send", messages.send, name="message-send"),
     path("topics/<name:name>/messages", messages.messages, name="messages"),
     path("topics/<name:name>/messages/<name:group>/<int:queue_id>/<int64:offset>", messages.message, name="message"),
+    path("broker-groups/<slug:action>", clusters.broker_group, name="broker-group"),
     path("timers/", timers.timers, name="timers"),
     path("timers/find", timers.find, name="timers-find"),
     path("timers/recall", timers.recall, name="timers-recall"),

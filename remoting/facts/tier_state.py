@@ -18,7 +18,8 @@ class TierState:
     `waiting_log_bytes`; `gone_log_bytes` of these went with their files, because the disk was full. In the tier are `segments`,
     with `messages` and `bytes`, entries included; between them `missing_messages` that never came there. `expiring_objects` are
     named by nobody any more, and are removed soon. What was uploaded and downloaded is counted since the start, with all
-    `requests` and those that failed. `reserved_time_ms` is for topics that say nothing else; 0 = for ever.
+    `requests` and those that failed. `reserved_time_ms` is for topics that say nothing else; 0 = for ever. `state_rounds`: so
+    often since this broker leads, topics, groups and consumer offsets were in the tier as they had been when the round began.
     """
 
     url: str
@@ -46,6 +47,7 @@ class TierState:
     cache_hits: int = 0
     cache_misses: int = 0
     reserved_time_ms: int = 0
+    state_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

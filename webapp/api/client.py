@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -57,17 +57,45 @@ def change(method: str, path: str, body: dict[str, Any] | None = None) -> dict[s
     """Ask for a change and wait for its end; returns the finished operation, raises CommandError otherwise."""
     operation: dict[str, Any] = call(method, path, body)
     for _ in range(WAITS):
-        if operation["state"] not in {"queued", "running"}:
+        if operation["state"] not in _UNDER_WAY:
             break
         # each look waits on the server's side for up to WAIT_S: see the header Prefer
         operation = call("GET", f"operations/{operation['id']}")
+    return _ended(operation)
+
+
+def follow(method: str, path: str, tell: Callable[[str], object]) -> dict[str, Any]:
+    """As `change`, for one that may take hours: `tell` gets how far it is, and Ctrl-C asks it to stop."""
+    operation: dict[str, Any] = call(method, path)
+    said, is_stopped = "", False
+    while operation["state"] in _UNDER_WAY:
+        text = operation["progress"].get("text", "")
+        if text and text != said:
+            tell(text)
+            said = text
+        try:
+            operation = call("GET", f"operations/{operation['id']}")
+        except KeyboardInterrupt:
+            if is_stopped:
+                raise
+            is_stopped = True
+            operation = call("POST", f"operations/{operation['id']}/cancel")
+            tell("asked to stop; once more Ctrl-C leaves it alone")
+    return _ended(operation)
+
+
+_UNDER_WAY = frozenset({"queued", "running"})
+
+
+def _ended(operation: dict[str, Any]) -> dict[str, Any]:
     if operation["state"] == "succeeded":
         return operation
-    if operation["state"] in {"queued", "running"}:
+    if operation["state"] in _UNDER_WAY:
         raise CommandError(f"Not finished yet; see operation {operation['id']} in the console.", returncode=UNKNOWN)
     error = operation.get("error") or {}
+    told = error.get("detail") or (operation.get("result") or {}).get("sentence") or operation["state"]
     nodes = "".join(f"\n  {node['node']}: {node['outcome']} {node['detail']}" for node in operation["nodes"])
-    raise CommandError(f"{error.get('detail') or operation['state']}{nodes}", returncode=REFUSED)
+    raise CommandError(f"{told}{nodes}", returncode=REFUSED)
 
 
 def pages(path: str) -> list[dict[str, Any]]:

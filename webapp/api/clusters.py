@@ -302,6 +302,10 @@ class GroupView(APIView):
     )
 
 
+class RetireView(APIView):
+    post = changing("retire", "Retire a broker group: nobody sends there, and nothing waits", "broker-group.retire")
+
+
 class ReplicasView(APIView):
     read_permission = "cluster.read"
 

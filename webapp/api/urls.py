@@ -58,6 +58,7 @@ urlpatterns = [
     path("controllers/leader", controllers.ControllerLeaderView.as_view()),
     path("groups", clusters.GroupsView.as_view()),
     path("groups/<name:cluster>/<name:group>", clusters.GroupView.as_view()),
+    path("groups/<name:cluster>/<name:group>/retire", clusters.RetireView.as_view()),
     path("groups/<name:cluster>/<name:group>/replicas", clusters.ReplicasView.as_view()),
     path("history", history.HistoryView.as_view()),
     path("elections", clusters.ElectionsView.as_view()),

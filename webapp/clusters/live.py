@@ -47,6 +47,7 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "last_run": ReportRun.objects.order_by("-created_at").first() if actor.may("reports.read") else None,
         "next_run": _next_run() if actor.may("reports.read") else None,
         "may_elect": actor.may("elections.write"),
+        "may_retire": actor.may("broker-groups.write"),
         "may_change_controllers": actor.may("controllers.write"),
     }
 

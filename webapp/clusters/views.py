@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET, require_http_methods
 
 from webapp import snapshot
-from webapp.clusters import controllers
+from webapp.accounts.permissions import actor_of
+from webapp.clusters import controllers, retiring
 from webapp.clusters.changes import eligibility
-from webapp.errors import InvalidInput, NotFound
+from webapp.errors import InvalidInput, NotFound, Problem
+from webapp.operations.registry import KINDS
+from webapp.operations.services import submit
 from webapp.pages import dialog_page, live_page, needs
 
 
@@ -60,3 +65,21 @@ def controller(request: HttpRequest, action: str) -> HttpResponse:
     values = {name: given.get(name, "") for name in (("id", "address") if action == "add" else ("id",))}
     context = {"action": action, "title": title.format(values["id"]), "verb": verb, "dangerous": dangerous}
     return dialog_page(request, "clusters/controller.html", context, f"controller.{action}", values)
+
+
+@require_http_methods(["GET", "POST"])
+@needs(retiring.PERMISSION)
+def broker_group(request: HttpRequest, action: str) -> HttpResponse:
+    """Retire, mount or give back a broker group: what would be done; confirmed, its operation shows how far it is."""
+    kind = f"broker-group.{action}"
+    if kind not in KINDS:
+        raise NotFound(f"There is no change {action} of broker groups.")
+    given = request.POST if request.method == "POST" else request.GET
+    parameters = {name: given.get(name, "") for name in retiring.TARGET}
+    context: dict[str, Any] = {"title": f"{KINDS[kind].title} {parameters['group']}", "action": action}
+    if request.method == "GET":
+        try:
+            context["plan"] = submit(actor_of(request), kind, parameters, dry_run=True).plan
+        except Problem as problem:
+            context["problem"] = problem
+    return dialog_page(request, "clusters/broker_group.html", context, kind, parameters)

@@ -7,7 +7,7 @@ from typing import Final
 from webapp.access import changes as access
 from webapp.accounts import changes as accounts
 from webapp.clusters import changes as clusters
-from webapp.clusters import controllers
+from webapp.clusters import controllers, retiring
 from webapp.groups import changes as groups
 from webapp.messages import changes as messages
 from webapp.operations.kinds import Kind
@@ -18,7 +18,19 @@ from webapp.transactions import changes as transactions
 
 _EVERY = [
     kind
-    for module in (access, accounts, clusters, controllers, groups, messages, reports, timers, topics, transactions)
+    for module in (
+        access,
+        accounts,
+        clusters,
+        controllers,
+        groups,
+        messages,
+        reports,
+        retiring,
+        timers,
+        topics,
+        transactions,
+    )
     for kind in vars(module).values()
     if isinstance(kind, Kind)
 ]

@@ -44,7 +44,8 @@ class Owner(Protocol):
 
 class StateKeeper:
     """One life: from when the tier is open until this broker is not the master any more. It looks for mounts of the group
-    `broker_name`; a mount, which has a lease of its own to look at, names none."""
+    `broker_name`; a mount, which has a lease of its own to look at, names none. `rounds`: so often what is to be kept was
+    in the tier as it had been at the round's begin."""
 
     def __init__(self, objects: ObjectStore, epoch: int, broker_name: str, owner: Owner, loop: Loop) -> None:
         self._objects = objects
@@ -53,6 +54,7 @@ class StateKeeper:
         self._loop = loop
         self._writer = StateWriter(objects, epoch)
         self._stopped = False
+        self.rounds = 0
 
     def begin(self) -> None:
         self._loop.spawn(self._run(), "keep topics, groups and consumer offsets in the tier")
@@ -64,6 +66,7 @@ class StateKeeper:
     async def write(self) -> None:
         """What is so now. Raises ObjectStoreError."""
         await self._writer.write(self._owner.state_rows())
+        self.rounds += 1
 
     async def _run(self) -> None:
         has_failed = False

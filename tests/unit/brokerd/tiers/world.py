@@ -39,6 +39,7 @@ SETTINGS = TierSettings(
     buffer_bytes=1 << 20,
     cache_bytes=1 << 20,
     segment_bytes=64 << 10,
+    state_interval_ms=86_400_000,  # a test of their own is about these; here they would draw from the faults of each story
 )
 HOUR_MS = 3_600_000
 RESERVED_MS = 2 * HOUR_MS

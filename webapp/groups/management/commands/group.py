@@ -1,11 +1,13 @@
-"""`manage.py group create|list|settings|set|delete`: consumer groups from scripts, through the REST API."""
+"""`manage.py group create|list|settings|set|delete` for consumer groups, `retire` for broker groups, from scripts, through the
+REST API.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 from urllib.parse import quote
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from remoting.group_settings import NAMES, ORDER_SCOPES
 from webapp.api import client
@@ -19,8 +21,13 @@ _BOUNDS = {
 }
 
 
+_OF_BROKERS = {
+    "retire": "let nobody send to a broker group, and wait until nothing is left there that its tier has not; Ctrl-C undoes it",
+}
+
+
 class Command(client.ConsoleCommand):
-    help = "Create, list, change and delete consumer groups (the console must be running)."
+    help = "Create, list, change and delete consumer groups; retire broker groups (the console must be running)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -39,6 +46,10 @@ class Command(client.ConsoleCommand):
         _add_settings(change)
         delete = actions.add_parser("delete", help="delete a consumer group and its offsets")
         delete.add_argument("name")
+        for action, what in _OF_BROKERS.items():
+            of_brokers = actions.add_parser(action, help=what)
+            of_brokers.add_argument("name", help="a broker group")
+            of_brokers.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
     def create(self, options: dict[str, Any]) -> None:
         body = {"name": options["name"], "fifo": options["fifo"], "retry_max_times": options["attempts"]}
@@ -64,6 +75,22 @@ class Command(client.ConsoleCommand):
     def delete(self, options: dict[str, Any]) -> None:
         client.change("DELETE", _path(options["name"]))
         self.stdout.write(f"deleted {options['name']}")
+
+    def retire(self, options: dict[str, Any]) -> None:
+        self._of_brokers("retire", options)
+
+    def _of_brokers(self, action: str, options: dict[str, Any]) -> None:
+        name = options["name"]
+        clusters = [each["cluster"] for each in client.call("GET", "groups")["items"] if each["name"] == name]
+        if not clusters:
+            raise CommandError(f"There is no broker group {name}.", returncode=client.REFUSED)
+        path = f"groups/{quote(clusters[0], safe='')}/{quote(name, safe='')}/{action}"
+        if options["dry_run"]:
+            for step in client.call("POST", f"{path}?dry_run=true")["plan"]:
+                self.stdout.write(f"{step['node']}: {step['change']}")
+            return
+        operation = client.follow("POST", path, self.stdout.write)
+        self.stdout.write(operation["result"]["sentence"])
 
 
 def _add_settings(parser: CommandParser) -> None:
