@@ -132,7 +132,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     ],
     "tasks": [
         ["changes", "claims", "heartbeat_file", "snapshot", "stopping", "tier"],
-        ["controller_changes", "heartbeat", "history", "refresh", "spark", "timer_recalls"],
+        ["controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
         ["app", "collector", "export"],
         ["operations", "reports"],
         ["due_exports", "schedule"],

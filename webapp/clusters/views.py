@@ -12,7 +12,6 @@ from webapp.accounts.permissions import actor_of
 from webapp.clusters import controllers, retiring
 from webapp.clusters.changes import eligibility
 from webapp.errors import InvalidInput, NotFound, Problem
-from webapp.operations.registry import KINDS
 from webapp.operations.services import submit
 from webapp.pages import dialog_page, live_page, needs
 
@@ -69,17 +68,15 @@ def controller(request: HttpRequest, action: str) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 @needs(retiring.PERMISSION)
-def broker_group(request: HttpRequest, action: str) -> HttpResponse:
-    """Retire, mount or give back a broker group: what would be done; confirmed, its operation shows how far it is."""
-    kind = f"broker-group.{action}"
-    if kind not in KINDS:
-        raise NotFound(f"There is no change {action} of broker groups.")
+def retire(request: HttpRequest) -> HttpResponse:
+    """Retire a broker group: what would be done; confirmed, its operation shows how far it is."""
+    kind = retiring.RETIRE.name
     given = request.POST if request.method == "POST" else request.GET
     parameters = {name: given.get(name, "") for name in retiring.TARGET}
-    context: dict[str, Any] = {"title": f"{KINDS[kind].title} {parameters['group']}", "action": action}
+    context: dict[str, Any] = {"title": f"{retiring.RETIRE.title} {parameters['group']}"}
     if request.method == "GET":
         try:
             context["plan"] = submit(actor_of(request), kind, parameters, dry_run=True).plan
         except Problem as problem:
             context["problem"] = problem
-    return dialog_page(request, "clusters/broker_group.html", context, kind, parameters)
+    return dialog_page(request, "clusters/retire.html", context, kind, parameters)
