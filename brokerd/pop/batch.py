@@ -217,6 +217,17 @@ class LooseBatch(Batch):
         self.tag, self.acked = tag, acked
 
 
+class Older(NamedTuple):
+    """A message that was taken before and is to be taken again, in a plan, which knows the topic: where it is in which batch, and
+    how often it will have been delivered. Ascending by queue and offset."""
+
+    queue_id: int
+    offset: int
+    pop_time_ms: int
+    place: int
+    deliveries: int
+
+
 class Place(NamedTuple):
     """A message that was taken before. `deliveries` is how often it will have been delivered, the next time included."""
 
@@ -227,3 +238,7 @@ class Place(NamedTuple):
     @property
     def offset(self) -> int:
         return self.batch.offset_at(self.place)
+
+    def as_older(self) -> Older:
+        batch = self.batch
+        return Older(batch.queue.queue_id, self.offset, batch.pop_time_ms, self.place, self.deliveries)

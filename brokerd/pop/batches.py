@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from brokerd.pop.batch import NEVER_MS, Batch, LooseBatch, Queue, Taken
 from brokerd.pop.blocks import (
@@ -32,7 +32,9 @@ from brokerd.pop.blocks import (
     TIMER,
     TIMERS,
     UINT32,
+    WAITING,
     Block,
+    DueRow,
     Resumed,
 )
 from brokerd.pop.leases import Leases
@@ -41,12 +43,21 @@ from brokerd.pop.records import Pop
 
 _TIGHT: Final = 32  # a block of so few rows is left as it is
 _UINT64: Final = 1 << 64
+_HELD_BY_MORE: Final = NAMED | GROUPED
+_NO_TIMES: Final = array("q")
 
 
-# Of messages that were finished: how many; whether their batch is done; and remembered, as it is if a client finished some of it;
-# whether it waited to be taken again.
-Finished = tuple[int, bool, bool, bool]
-_NOTHING: Final[Finished] = (0, False, False, False)
+class Finished(NamedTuple):
+    """Of messages that were finished in rows: how many, and how many batches are done with them; likewise of those that waited to
+    be taken again; the pop times of the batches that are done and `remembered`, as a client finished some of them. `others` are
+    entries of batches that are not only rows: they are as they were."""
+
+    messages: int
+    batches: int
+    returned: int
+    returned_batches: int
+    remembered: list[int]
+    others: list[tuple[int, int]]
 
 
 class Keeper(Protocol):
@@ -127,6 +138,28 @@ class Batches(Mapping[int, Batch]):
             return loose if loose is not None and loose.timer_ms == ticket else None
         timer_ms, remaining = TIMERS.unpack_from(found[0].rows, found[1] * ROW_BYTES)
         return PackedBatch(self, *found) if timer_ms == ticket and remaining else None
+
+    def waiting(self, tickets: Iterable[int], pop_times: Iterable[int]) -> list[DueRow | LooseBatch | None]:
+        """Those of batches that wait to be taken again with their tickets. Most are rows."""
+        waiting: list[DueRow | LooseBatch | None] = []
+        number = -1
+        rows, times = bytearray(), _NO_TIMES
+        for ticket, pop_time_ms in zip(tickets, pop_times, strict=True):
+            number += 1
+            if number >= len(times) or times[number] != pop_time_ms:
+                found = self.find(pop_time_ms)
+                if found is None:
+                    loose = self.loose.get(pop_time_ms)
+                    waiting.append(loose if loose is not None and loose.timer_ms == ticket else None)
+                    continue
+                block, number = found
+                rows, times = block.rows, block.times
+            first, timer_ms, deliveries, remaining = WAITING.unpack_from(rows, number * ROW_BYTES)
+            if timer_ms != ticket or not remaining:
+                waiting.append(None)
+            else:
+                waiting.append((pop_time_ms, first, remaining, 1 if deliveries == ONCE else deliveries))
+        return waiting
 
     def first_held(self) -> int | None:
         """The earliest pop time of what does not wait to be taken again; None without any."""
@@ -221,35 +254,60 @@ class Batches(Mapping[int, Batch]):
         else:
             self._drop(pop_time_ms)
 
-    def finish_row(self, pop_time_ms: int, mask: int, *, acked: bool) -> Finished | None:
-        """Finish messages of a batch that is nothing but a row: no lease, attempt or group has it. None = it is another one.
-        `QueueLedger.finish` and `end` do the same, with several looks at the row."""
-        found = self.find(pop_time_ms) if pop_time_ms not in self.loose else None
-        if found is None:
-            return None
-        block, at = found[0], found[1] * ROW_BYTES
-        timer_ms, client, _, remaining, before, _, flags = STATE.unpack_from(block.rows, at)
-        if client or flags & (NAMED | GROUPED):
-            return None
-        mask &= remaining
-        if not mask:
-            return _NOTHING
-        was_returned = timer_ms > NEVER_MS
-        self.changes(block)
-        UINT32.pack_into(block.rows, at + REMAINING, remaining ^ mask)
-        if acked:
-            before |= mask
-            UINT32.pack_into(block.rows, at + ACKED, before)
-        if remaining != mask:
-            return mask.bit_count(), False, False, was_returned
-        self._count -= 1
-        if before:
-            INT64.pack_into(block.rows, at + TIMER, NEVER_MS)
-            block.rows[at + FLAGS] = flags | REMEMBERED
-        else:
-            block.live -= 1
-            self._shrink(block, pop_time_ms)
-        return mask.bit_count(), True, bool(before), was_returned
+    def finish_rows(self, entries: Iterable[tuple[int, int]], *, acked: bool) -> Finished:
+        """Finish messages, each entry a pop time and a mask, of batches that are nothing but rows: no lease, attempt or group has
+        them. `QueueLedger.finish` and `end` do the same, with several looks at the row."""
+        messages = batches = returned = returned_batches = 0
+        remembered: list[int] = []
+        others: list[tuple[int, int]] = []
+        block, number = self._last_found
+        rows, times = block.rows, _NO_TIMES  # the first one is looked for
+        gone = last_ms = 0  # of the block: rows that are neither open nor remembered now, and one of them
+        for entry in entries:
+            pop_time_ms, mask = entry
+            number += 1
+            if number >= len(times) or times[number] != pop_time_ms:
+                found = self.find(pop_time_ms) if pop_time_ms not in self.loose else None
+                if found is None:
+                    others.append(entry)
+                    continue
+                if found[0] is not block or times is _NO_TIMES:
+                    self._lose(block, gone, last_ms)
+                    gone = 0
+                    block = found[0]
+                    rows, times = block.rows, block.times
+                    self.changes(block)
+                number = found[1]
+            at = number * ROW_BYTES
+            timer_ms, client, _, remaining, before, _, flags = STATE.unpack_from(rows, at)
+            if client or flags & _HELD_BY_MORE or not remaining:
+                others.append(entry)
+                continue
+            mask &= remaining
+            UINT32.pack_into(rows, at + REMAINING, remaining ^ mask)
+            if acked:
+                before |= mask
+                UINT32.pack_into(rows, at + ACKED, before)
+            count = mask.bit_count()
+            messages += count
+            was_returned = timer_ms > NEVER_MS
+            if was_returned:
+                returned += count
+            if remaining != mask:
+                continue
+            batches += 1
+            returned_batches += was_returned
+            if before:
+                INT64.pack_into(rows, at + TIMER, NEVER_MS)
+                rows[at + FLAGS] = flags | REMEMBERED
+                remembered.append(pop_time_ms)
+            else:
+                gone += 1
+                last_ms = pop_time_ms
+        self._count -= batches
+        self._last_found = block, number
+        self._lose(block, gone, last_ms)
+        return Finished(messages, batches, returned, returned_batches, remembered, others)
 
     def forget(self, pop_time_ms: int) -> None:
         """A batch that is done is remembered no more."""
@@ -341,6 +399,12 @@ class Batches(Mapping[int, Batch]):
         if block.rows[block.find(pop_time_ms) * ROW_BYTES + FLAGS] & NAMED:
             del self._names[pop_time_ms]
         self._shrink(block, pop_time_ms)
+
+    def _lose(self, block: Block, gone: int, pop_time_ms: int) -> None:
+        """So many rows of a block are neither open nor remembered any more, the one of that pop time among them."""
+        if gone:
+            block.live -= gone
+            self._shrink(block, pop_time_ms)
 
     def _shrink(self, block: Block, pop_time_ms: int) -> None:
         """The block of that row has a live one less."""

@@ -52,6 +52,7 @@ ONCE: Final = 0xFFFF_FFFF  # deliveries of what was delivered for the first time
 
 _OFFSETS: Final = Struct("<q56xI6x")  # first, remaining
 TIMERS: Final = Struct("<40xq16xI6x")  # timer, remaining
+WAITING: Final = Struct("<q32xq12xII6x")  # first, timer, deliveries, remaining
 STATE: Final = Struct("<40xq8xIIIIBB")  # timer, client, deliveries, remaining, acked, count, flags
 _TIMES: Final = Struct("<8xq16xqqqI4xI6x")  # invisible time, due, timer, lease end, client, remaining
 _LIVE: Final = Struct("<64xI5xB")  # remaining, flags

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from brokerd.journal.journal import Journal
 from brokerd.pop import copies, records
-from brokerd.pop.batch import MAX_BATCH, Batch, Place, Queue
+from brokerd.pop.batch import MAX_BATCH, Batch, Older, Place, Queue
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.order.group_order import encode_hashes
 from brokerd.pop.reading import read_offsets
@@ -112,7 +112,8 @@ class Departures:
         offsets = [place.offset for place in places]
         counts = [place.batch.deliveries(place.place) for place in places]
         taken = records.taken_batch(queue.topic, queue.queue_id, queue.next_offset, offsets, counts)
-        body = records.taken(queue.group, pop, [taken], released_of(places), hashes_of(places))
+        released = released_of([(queue.topic, [place.as_older() for place in places])])
+        body = records.taken(queue.group, pop, [taken], released, hashes_of(places))
         self._journal.append(records.TAKEN, body)
         return queue.batches[pop_time_ms]
 
@@ -155,18 +156,14 @@ class Departures:
         return [decode_record(record_log.record_at(*unit[:2])) for unit in units if unit[0] >= since]
 
 
-def released_of(places: Iterable[Place]) -> list[list[Any]]:
-    """What a `taken` record says of the places that it lets go of."""
-    entries: dict[tuple[int, int], list[Any]] = {}
-    for batch, place, _ in places:
-        queue = batch.queue
-        key = queue.number, batch.pop_time_ms
-        entry = entries.get(key)
-        if entry is None:
-            entries[key] = [queue.topic, queue.queue_id, batch.pop_time_ms, 1 << place]
-        else:
-            entry[3] |= 1 << place
-    return list(entries.values())
+def released_of(places: Iterable[tuple[str, Iterable[Older]]]) -> list[list[Any]]:
+    """What a `taken` record says of the places of stored topics that it lets go of."""
+    masks: dict[tuple[str, int, int], int] = {}
+    for topic, of_topic in places:
+        for queue_id, _, pop_time_ms, place, _ in of_topic:
+            key = topic, queue_id, pop_time_ms
+            masks[key] = masks.get(key, 0) | 1 << place
+    return [[*key, mask] for key, mask in masks.items()]
 
 
 def hashes_of(places: Sequence[Place]) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from brokerd.filters.message_filter import MessageFilter
 from brokerd.journal.journal import Journal
 from brokerd.pop import records
-from brokerd.pop.batch import MAX_BATCH, Place
+from brokerd.pop.batch import MAX_BATCH, Older
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.departures import released_of
 from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, TAG_BITS
@@ -140,7 +140,7 @@ class Giving:
             request = request._replace(max_count=sum(counts))
         now_ms = self._around.now_ms()
         taking = self._taker.plan(request, pops[0].message_filter, now_ms)
-        self._reviver.read_later(taking.unreadable)
+        self._reviver.read_later(request.group, taking.unreadable)
         if taking.is_held_back and not taking.found and not taking.dropped:
             raise RequestError(
                 codes.SYSTEM_BUSY,
@@ -158,7 +158,7 @@ class Giving:
                 request.group,
                 each.recorded,
                 each.share.batches,
-                released_of(each.share.released),
+                released_of(each.share.released()),
                 _hashes_of(each.share) if taking.keeps_groups else None,
             )
             for each in taken
@@ -183,7 +183,7 @@ class Giving:
     def _pass_over(self, group: str, taking: Taking, now_ms: int) -> None:
         """Remember what is passed over, with what is taken of the same queues: from then on it is taken from there."""
         for topic, queue_id, next_offset, offsets, groups in taking.passing:
-            noted: dict[int, Place] = {}
+            noted: dict[int, Older] = {}
             queue = self._ledger.queue(group, topic, queue_id)
             pop_time_ms = queue.last_pop_time_ms if queue is not None else 0
             for start in range(0, len(offsets), MAX_BATCH):
@@ -196,9 +196,10 @@ class Giving:
                 self._journal.append(records.TAKEN, records.taken(group, pop, [batch], hashes=hashes))
                 queue = self._ledger.queue(group, topic, queue_id)
                 assert queue is not None
-                passed_over = queue.batches[pop_time_ms]
-                self._ledger.give_back(passed_over)
-                noted.update((offset, Place(passed_over, place, 1)) for place, offset in enumerate(part))
+                self._ledger.give_back(queue.batches[pop_time_ms])
+                noted.update(
+                    (offset, Older(queue_id, offset, pop_time_ms, place, 1)) for place, offset in enumerate(part)
+                )
             for number, found in enumerate(taking.found):
                 if (found.topic, found.queue_id) == (topic, queue_id):
                     new = [noted[offset] for offset in found.offsets[len(found.again) :]]

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from brokerd.metadata.records import unknown_kind
 from brokerd.pop import records
-from brokerd.pop.batch import NEVER_MS, Batch, Taken
+from brokerd.pop.batch import NEVER_MS, Batch, Older, Taken
 from brokerd.pop.batches import Common
 from brokerd.pop.blocks import Block, Resumed
 from brokerd.pop.handles import NORMAL_REVIVE_QUEUE_ID, ORDERED_REVIVE_QUEUE_ID, ReceiptHandle, proves
@@ -36,6 +36,7 @@ from brokerd.pop.snapshots import Frozen, rows_of
 from brokerd.pop.timers import Due, DueRows, Timers
 
 REMEMBERED: Final = 16_384
+_LAST_TWO: Final = itemgetter(-2, -1)
 
 
 class PopLedger:
@@ -52,7 +53,7 @@ class PopLedger:
         self._closed: deque[tuple[QueueLedger, int]] = (
             deque()
         )  # what queues remember, in the order in which it was done
-        self._returned = Returned(self._ticketed)
+        self._returned = Returned(self._by_number.get)
         self._frozen: Frozen | None = None
 
     # ---- reading
@@ -113,6 +114,10 @@ class PopLedger:
     def returned(self, group: str, topic: str) -> Iterator[Batch]:
         """The batches whose unfinished messages wait to be taken again, longest waiting first. Nothing may change meanwhile."""
         return self._returned.batches(group, topic)
+
+    def returned_places(self, group: str, topic: str) -> Iterator[Older]:
+        """Their messages, with how often they will have been delivered. Nothing may change meanwhile."""
+        return self._returned.places(group, topic)
 
     def returned_count(self, group: str, topic: str) -> int:
         """How many messages wait to be taken again."""
@@ -228,10 +233,8 @@ class PopLedger:
         if kind == records.TAKEN:
             self._apply_taken(body)
         elif kind in (records.ACKED, records.REVIVED):
-            for group, topic, queue_id, pop_time_ms, mask in body["a"]:
-                queue_of_it = self.queue(group, topic, queue_id)
-                if queue_of_it is not None:
-                    self._finish_all(queue_of_it, ((pop_time_ms, mask),), acked=kind == records.ACKED)
+            for (group, topic, queue_id), entries in groupby(body["a"], itemgetter(0, 1, 2)):
+                self._finish_all(self.queue(group, topic, queue_id), entries, acked=kind == records.ACKED)
         elif kind == records.CHANGED:
             for entry in body["c"]:
                 self._apply_changed(*entry)
@@ -298,11 +301,6 @@ class PopLedger:
         queue = self._by_number.get(queue_number)
         return queue.batches.get(pop_time_ms) if queue is not None else None
 
-    def _ticketed(self, queue_number: int, pop_time_ms: int, ticket: int) -> Batch | None:
-        """The open batch of that name, if it waits to be taken again with that ticket."""
-        queue = self._by_number.get(queue_number)
-        return queue.batches.returned(pop_time_ms, ticket) if queue is not None else None
-
     def _holders(self) -> Iterable[Block | Batch]:
         """Whatever has open batches."""
         return chain.from_iterable(chain(queue.batches.blocks, queue.batches.loose.values()) for queue in self.queues())
@@ -313,9 +311,7 @@ class PopLedger:
         released = body.get("r")
         by_client = pop.invisible_time_ms == records.OWN_INVISIBLE_MS and pop.attempt_id.startswith(records.FORWARDED)
         for (topic, queue_id), entries in groupby(released or (), itemgetter(0, 1)):
-            older = self.queue(group, topic, queue_id)
-            if older is not None:
-                self._finish_all(older, ((pop_time_ms, mask) for _, _, pop_time_ms, mask in entries), acked=by_client)
+            self._finish_all(self.queue(group, topic, queue_id), entries, acked=by_client)
         groups = body.get("h")
         for number, (topic, queue_id, next_offset, first, shape, counts) in enumerate(body["b"]):
             queue = self._queue(group, topic, queue_id)
@@ -379,25 +375,19 @@ class PopLedger:
         self._in_flight[queue.group] = self._in_flight.get(queue.group, 0) + queue.in_flight - before
         self._timers.note(holder, taken.pop.pop_time_ms, taken.pop.due_ms)
 
-    def _finish_all(self, queue: QueueLedger, entries: Iterable[tuple[int, int]], *, acked: bool) -> None:
-        """Finish messages of batches of one queue, each named by its pop time and a mask."""
-        messages = returned = returned_batches = 0
-        for pop_time_ms, mask in entries:
-            done = queue.finish_row(pop_time_ms, mask, acked=acked)
-            if done is None:
-                self._finish_other(queue, pop_time_ms, mask, acked=acked)
-                continue
-            of_row, is_done, is_remembered, was_returned = done
-            messages += of_row
-            if was_returned:
-                returned += of_row
-                returned_batches += is_done
-            if is_remembered:
-                self._remember(queue, pop_time_ms)
-        if messages:
-            self._in_flight[queue.group] -= messages
-        if returned:
-            self._returned.finished(queue, returned, returned_batches)
+    def _finish_all(self, queue: QueueLedger | None, entries: Iterable[Sequence[Any]], *, acked: bool) -> None:
+        """Finish messages of batches of one queue; the last two of each entry are a pop time and a mask."""
+        if queue is None:
+            return
+        finished = queue.finish_rows(map(_LAST_TWO, entries), acked=acked)
+        for pop_time_ms in finished.remembered:
+            self._remember(queue, pop_time_ms)
+        for pop_time_ms, mask in finished.others:
+            self._finish_other(queue, pop_time_ms, mask, acked=acked)
+        if finished.messages:
+            self._in_flight[queue.group] -= finished.messages
+        if finished.returned:
+            self._returned.finished(queue, finished.returned, finished.returned_batches)
 
     def _finish_other(self, queue: QueueLedger, pop_time_ms: int, mask: int, *, acked: bool) -> None:
         """The same for a batch that is not only a row; nothing happens when it is not known."""

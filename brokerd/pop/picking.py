@@ -6,11 +6,12 @@ What came back and what is new in one queue are one batch of a pop: clients expe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from operator import itemgetter
 from typing import Final
 
 from brokerd.metadata.start_offsets import StartOffsets
-from brokerd.pop.batch import MAX_BATCH, Place
+from brokerd.pop.batch import MAX_BATCH, Older
 from brokerd.pop.handles import FLAG_NORMAL
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order.passing import New, Passing
@@ -34,37 +35,39 @@ class Picking:
         self._ledger = ledger
         self._starts = starts
 
-    def again(self, work: Work, topic: str, places: Sequence[Place]) -> bool:
+    def again(self, work: Work, topic: str, places: Sequence[Older]) -> bool:
         """Take messages that were delivered before, as far as the filter admits them; whether there were any."""
         taking, message_filter = work.taking, work.message_filter
-        by_queue: dict[int, list[Place]] = {}
-        for each in places:
-            by_queue.setdefault(each.batch.queue.queue_id, []).append(each)
+        by_queue: dict[int, list[Older]] = {}
+        for queue_id, of_run in groupby(places, itemgetter(0)):
+            by_queue.setdefault(queue_id, []).extend(of_run)
         before = taking.messages_left
         for queue_id, of_queue in by_queue.items():
             if taking.is_full:
                 break
             # On a broker that became the master a moment ago, what was taken may not be readable yet: that is not lost.
             high = self._reads.max_offset(topic, queue_id)
-            readable = [(each.batch.offset_at(each.place), each) for each in of_queue]
-            readable.sort(key=itemgetter(0))
-            if readable[-1][0] >= high:
-                readable = [entry for entry in readable if entry[0] < high]
-            offsets = [offset for offset, _ in readable]
+            of_queue.sort()
+            if of_queue[-1].offset >= high:
+                of_queue = [each for each in of_queue if each.offset < high]
+            offsets = [each.offset for each in of_queue]
             try:
                 records, count = read_first(self._reads, topic, queue_id, offsets, taking.bytes_left)
             except LogboomError:
-                taking.unreadable.update(each.batch for _, each in readable)
+                taking.unreadable.update((topic, queue_id, each.pop_time_ms) for each in of_queue)
                 continue
-            for offset, each in readable[:count]:
+            admitted: list[tuple[Older, bytes]] = []
+            for offset, each in zip(offsets[:count], of_queue, strict=False):
                 record = records.get(offset)
                 if record is not None and (message_filter.is_exact or message_filter.admits(properties_of(record))):
-                    work.again.setdefault((topic, queue_id), []).append((offset, each, record))
-                    taking.messages_left -= 1
-                    taking.bytes_left -= len(record)
+                    admitted.append((each, record))
                 else:
-                    taking.dropped.append(each)
+                    taking.dropped.append((topic, each))
                     taking.lost += record is None
+            if admitted:
+                work.again.setdefault((topic, queue_id), []).extend(admitted)
+                taking.messages_left -= len(admitted)
+                taking.bytes_left -= sum([len(record) for _, record in admitted])
         return taking.messages_left < before
 
     def of_queue(self, work: Work, source: Source, queue_id: int, passing: Passing | None = None) -> None:
@@ -138,11 +141,13 @@ class Picking:
         flags = {source.topic: source.retry_flag for source in sources}
         for (topic, queue_id), again in work.again.items():
             again.sort(key=itemgetter(0))
-            offsets = [offset for offset, _, _ in again]
-            places = [place for _, place, _ in again]
-            records = [record for _, _, record in again]
+            places = [place for place, _ in again]
+            records = [record for _, record in again]
+            offsets = [place.offset for place in places]
             counts = [place.deliveries for place in places]
-            next_offset = places[0].batch.queue.next_offset
+            queue = self._ledger.queue(work.request.group, topic, queue_id)
+            assert queue is not None
+            next_offset = queue.next_offset
             at = next((n for n, each in enumerate(taking.batches) if each[:2] == [topic, queue_id]), None)
             if at is not None:
                 next_offset = taking.batches.pop(at)[2]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
-from brokerd.pop.batch import Batch, Place
+from brokerd.pop.batch import Older
 from brokerd.pop.copies import counts_earlier_deliveries
 from brokerd.pop.handles import proof_of
 from brokerd.pop.order.passing import New
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     offsets: list[int]
     records: list[bytes]
     counts: Sequence[int] | None
-    again: Sequence[Place] = ()
+    again: Sequence[Older] = ()
 
 
 @dataclass(slots=True)
@@ -58,8 +58,8 @@ class Taking:
     `new_left` = how many messages the group may be given that it does not hold already; `is_held_back`: there are more of them.
     `is_gated`: there are new messages behind a gate (`order/gate.py`).
     `dropped` are places of older batches that it lets go of and gives to nobody: its filter does not admit them, or they are gone
-    from the store (`lost` of them). `passing` are the new messages of the queues where some are passed over. `unreadable` are the
-    batches whose messages the store cannot give now.
+    from the store (`lost` of them), each with its stored topic. `passing` are the new messages of the queues where some are
+    passed over. `unreadable` are the batches whose messages the store cannot give now: stored topic, queue, pop time.
     """
 
     messages_left: int
@@ -69,9 +69,9 @@ class Taking:
     keeps_groups: bool = False
     batches: list[list[Any]] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
-    dropped: list[Place] = field(default_factory=list)
+    dropped: list[tuple[str, Older]] = field(default_factory=list)
     passing: list[New] = field(default_factory=list)
-    unreadable: set[Batch] = field(default_factory=set)
+    unreadable: set[tuple[str, int, int]] = field(default_factory=set)
     lost: int = 0
     rest_count: int = 0
     more: bool = False
@@ -84,7 +84,7 @@ class Taking:
 
 
 class Work(NamedTuple):
-    """One plan while it is made. `again` is what comes again, each with its offset, by (stored topic, queue). `limits` are
+    """One plan while it is made. `again` is what comes again, by (stored topic, queue). `limits` are
     the gate's."""
 
     request: PopRequest
@@ -92,7 +92,7 @@ class Work(NamedTuple):
     chance: Chance
     now_ms: int
     taking: Taking
-    again: dict[tuple[str, int], list[tuple[int, Place, bytes]]]
+    again: dict[tuple[str, int], list[tuple[Older, bytes]]]
     limits: Mapping[int, int]
 
 

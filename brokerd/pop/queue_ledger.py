@@ -109,13 +109,12 @@ class QueueLedger(Queue):
                 del self._attempts[batch.attempt_id]
         self.batches.end(batch, is_remembered=is_remembered)
 
-    def finish_row(self, pop_time_ms: int, mask: int, *, acked: bool) -> Finished | None:
-        """Both at once for most batches, as `Batches.finish_row` says."""
-        done = self.batches.finish_row(pop_time_ms, mask, acked=acked)
-        if done is not None:
-            self.in_flight -= done[0]
-            self._ungrouped -= done[1]
-        return done
+    def finish_rows(self, entries: Iterable[tuple[int, int]], *, acked: bool) -> Finished:
+        """Both at once for most batches, as `Batches.finish_rows` says."""
+        finished = self.batches.finish_rows(entries, acked=acked)
+        self.in_flight -= finished.messages
+        self._ungrouped -= finished.batches
+        return finished
 
     def came_back(self, batch: Batch) -> None:
         """Its messages wait to be taken again."""

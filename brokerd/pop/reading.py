@@ -40,7 +40,9 @@ def read_first(
     position = 0
     while position < len(offsets) and max_bytes > 0:
         first = offsets[position]
-        count = 1
+        count = len(offsets) - position
+        if offsets[-1] - first != count - 1:
+            count = 1
         while position + count < len(offsets) and offsets[position + count] == first + count:
             count += 1
         result = reads.read_messages(topic, queue_id, first, count, max_bytes)
@@ -48,6 +50,11 @@ def read_first(
             raise RequestError(
                 codes.SYSTEM_BUSY, f"message {first} of {topic} is being fetched from the tier; try again"
             )
+        if len(result.records) == count and result.next_offset == first + count:  # all of them, as usual
+            found.update(zip(range(first, first + count), result.records, strict=True))
+            max_bytes -= sum(map(len, result.records))
+            position += count
+            continue
         for record in result.records:
             offset = queue_offset_of(record)
             if offset in wanted:

@@ -10,16 +10,20 @@ over, and dropped when it is at the front.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
-from brokerd.pop.batch import NEVER_MS, RETURNED_MS, Batch, Queue
+from brokerd.pop.batch import NEVER_MS, RETURNED_MS, Batch, LooseBatch, Older, Queue
+from brokerd.pop.blocks import DueRow
+from brokerd.pop.queue_ledger import QueueLedger
 from brokerd.pop.timers import DueRows
-
-Ticketed = Callable[[int, int, int], Batch | None]  # the open batch of a queue number, a pop time and a ticket
 
 _SLACK: Final = 1024
 _ENTRY: Final = 3  # ticket, queue number, pop time
+# So many are looked at together: more each time, as nobody says how many are wanted.
+_FIRST_LOOK: Final = 8
+_LARGEST_LOOK: Final = 256
 
 
 class _Waiting:
@@ -35,10 +39,10 @@ class _Waiting:
 
 
 class Returned:
-    """Counts messages. `ticketed` finds the batches of its entries."""
+    """Counts messages. `queue_of` finds the queue of a number, if it is still there."""
 
-    def __init__(self, ticketed: Ticketed) -> None:
-        self._ticketed = ticketed
+    def __init__(self, queue_of: Callable[[int], QueueLedger | None]) -> None:
+        self._queue_of = queue_of
         self._waiting: dict[tuple[str, str], _Waiting] = {}
         self._ticket = RETURNED_MS
 
@@ -48,11 +52,35 @@ class Returned:
             return
         entries = waiting.entries
         for at in range(waiting.head, len(entries), _ENTRY):
-            batch = self._ticketed(entries[at + 1], entries[at + 2], entries[at])
+            batch = self._ticketed(*entries[at : at + _ENTRY])
             if batch is not None:
                 yield batch
             elif at == waiting.head:
                 waiting.head = at + _ENTRY
+
+    def places(self, group: str, topic: str) -> Iterator[Older]:
+        """Their messages."""
+        waiting = self._waiting.get((group, topic))
+        if waiting is None:
+            return
+        entries = waiting.entries
+        begin, most = waiting.head, _FIRST_LOOK
+        while begin < len(entries):
+            end = begin + _ENTRY * most
+            most = min(2 * most, _LARGEST_LOOK)
+            for number, same in groupby(entries[begin + 1 : end : _ENTRY]):
+                behind = begin + _ENTRY * sum(1 for _ in same)
+                queue = self._queue_of(number)
+                found: Sequence[DueRow | LooseBatch | None] = ()
+                if queue is not None:
+                    tickets, pop_times = entries[begin:behind:_ENTRY], entries[begin + 2 : behind : _ENTRY]
+                    found = queue.batches.waiting(tickets, pop_times)
+                if begin == waiting.head:
+                    there = next((place for place, each in enumerate(found) if each is not None), None)
+                    waiting.head = behind if there is None else begin + _ENTRY * there
+                if queue is not None:
+                    yield from _places(queue.queue_id, found)
+                begin = behind
 
     def count(self, group: str, topic: str) -> int:
         waiting = self._waiting.get((group, topic))
@@ -118,6 +146,28 @@ class Returned:
         """Drop the entries that are passed over."""
         entries, kept = waiting.entries, array("q")
         for at in range(waiting.head, len(entries), _ENTRY):
-            if self._ticketed(entries[at + 1], entries[at + 2], entries[at]) is not None:
+            if self._ticketed(*entries[at : at + _ENTRY]) is not None:
                 kept.extend(entries[at : at + _ENTRY])
         waiting.entries, waiting.head = kept, 0
+
+    def _ticketed(self, ticket: int, queue_number: int, pop_time_ms: int) -> Batch | None:
+        """The batch of an entry, if it still waits with that ticket."""
+        queue = self._queue_of(queue_number)
+        return queue.batches.returned(pop_time_ms, ticket) if queue is not None else None
+
+
+def _places(queue_id: int, found: Iterable[DueRow | LooseBatch | None]) -> Iterator[Older]:
+    for each in found:
+        if each is None:
+            continue
+        if isinstance(each, LooseBatch):
+            for place in each.remaining_places():
+                yield Older(queue_id, each.offset_at(place), each.pop_time_ms, place, each.deliveries(place) + 1)
+            continue
+        pop_time_ms, first, remaining, deliveries = each
+        if remaining == 1:
+            yield Older(queue_id, first, pop_time_ms, 0, deliveries + 1)
+            continue
+        for place in range(remaining.bit_length()):
+            if remaining >> place & 1:
+                yield Older(queue_id, first + place, pop_time_ms, place, deliveries + 1)

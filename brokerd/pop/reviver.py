@@ -82,11 +82,13 @@ class Reviver:
         wait_s = max(0.0, (due_ms - self._around.now_ms()) / 1000)
         self._timer = self._around.scheduler.call_later(wait_s, self._run)
 
-    def read_later(self, batches: Iterable[Batch]) -> None:
-        """What came back cannot be read now: it is nobody's until it can."""
+    def read_later(self, group: str, batches: Iterable[tuple[str, int, int]]) -> None:
+        """What came back, named by stored topic, queue and pop time, cannot be read now: it is nobody's until it can."""
         again_ms = self._around.now_ms() + self._around.settings.revive_retry_ms
-        for batch in batches:
-            self._ledger.defer(batch, again_ms)
+        for topic, queue_id, pop_time_ms in batches:
+            queue = self._ledger.queue(group, topic, queue_id)
+            assert queue is not None
+            self._ledger.defer(queue.batches[pop_time_ms], again_ms)
         self.arm()
 
     # ---- inside

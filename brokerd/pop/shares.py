@@ -6,11 +6,11 @@ messages that follow one another in their queue, and as many of them as it asked
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from brokerd.pop.batch import Place
+from brokerd.pop.batch import Older
 from brokerd.pop.plan import Found, Taking
 from brokerd.pop.records import taken_batch
 
@@ -21,12 +21,14 @@ class Share:
 
     found: list[Found] = field(default_factory=list)
     batches: list[list[Any]] = field(default_factory=list)
-    dropped: list[Place] = field(default_factory=list)
+    dropped: list[tuple[str, Older]] = field(default_factory=list)
 
-    @property
-    def released(self) -> list[Place]:
-        """All places of older batches that its record lets go of."""
-        return [*self.dropped, *(place for found in self.found for place in found.again)]
+    def released(self) -> Iterator[tuple[str, Sequence[Older]]]:
+        """All places of older batches that its record lets go of, by stored topic."""
+        for topic, place in self.dropped:
+            yield topic, (place,)
+        for found in self.found:
+            yield found.topic, found.again
 
 
 def shares_of(taking: Taking, counts: Sequence[int]) -> list[Share]:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
 from brokerd.metadata.start_offsets import StartOffsets
-from brokerd.pop.batch import Place
 from brokerd.pop.handles import FLAG_NORMAL
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order.gate import Gate
@@ -87,11 +86,7 @@ class Taker:
         """What came back and is where it was, whichever queue that is."""
         taking, group = work.taking, work.request.group
         for topic, _, _ in sources:
-            waiting = (
-                Place(batch, place, batch.deliveries(place) + 1)
-                for batch in self._ledger.returned(group, topic)
-                for place in batch.remaining_places()
-            )
+            waiting = self._ledger.returned_places(group, topic)
             looked_at = 0
             for _ in range(SCAN_ROUNDS):
                 places = list(islice(waiting, taking.messages_left)) if not taking.is_full else []

@@ -3,10 +3,10 @@ and leases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from brokerd.pop import departures, giving
-from brokerd.pop.batch import Batch, Place, Queue
+from brokerd.pop.batch import MAX_BATCH, Batch, Older, Place, Queue
 from brokerd.pop.blocks import Block, DueRow, Fired
 from brokerd.pop.departures import Departures
 from brokerd.pop.ledger import PopLedger
@@ -27,15 +27,16 @@ _give_back = Batch.give_back
 _resume = PopLedger.resume
 _look = Reviver._look
 _fire = Block.fire
+_released_of = departures.released_of
 
 
-def _nothing_is_let_go(_places: Sequence[Place]) -> list[list[object]]:
+def _nothing_is_let_go(_places: Iterable[tuple[str, Iterable[Older]]]) -> list[list[object]]:
     return []
 
 
-def _let_go_of_all(places: Sequence[Place]) -> list[list[object]]:
+def _let_go_of_all(places: Iterable[tuple[str, Iterable[Older]]]) -> list[list[object]]:
     """With a message, its whole batch: what was not taken of it is nobody's."""
-    return [batch.entry(batch.remaining)[1:] for batch in {place.batch for place in places}]
+    return [[*entry[:3], (1 << MAX_BATCH) - 1] for entry in _released_of(places)]
 
 
 def _first_delivery(self: Batch, place: int) -> int:

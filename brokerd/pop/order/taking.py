@@ -47,7 +47,10 @@ class OrderedTaking:
                 continue
             plan = queue.ordered_plan(request.attempt_id, work.now_ms, taking.messages_left) if queue else Fresh()
             if isinstance(plan, Again):
-                if not self._picking.again(work, source.topic, plan.places) and taking.dropped:
+                if (
+                    not self._picking.again(work, source.topic, [place.as_older() for place in plan.places])
+                    and taking.dropped
+                ):
                     taking.more = True
             elif isinstance(plan, Fresh) and queue_id < source.queues:
                 self._picking.of_queue(work, source, queue_id)
@@ -57,11 +60,14 @@ class OrderedTaking:
         taking = work.taking
         places = queue.free_places(work.request.attempt_id, work.now_ms, taking.messages_left) if queue else ()
         dropped = len(taking.dropped)
-        if places and not self._picking.again(work, source.topic, places) and len(taking.dropped) > dropped:
+        older = [place.as_older() for place in places]
+        if older and not self._picking.again(work, source.topic, older) and len(taking.dropped) > dropped:
             taking.more = True
         if queue_id < source.queues and not taking.is_full:
-            again = [place for _, place, _ in work.again.get((source.topic, queue_id), ())]
-            self._picking.of_queue(work, source, queue_id, Passing(queue, [*again, *taking.dropped[dropped:]]))
+            taken = {each for each, _ in work.again.get((source.topic, queue_id), ())}
+            taken.update(each for _, each in taking.dropped[dropped:])
+            passing = Passing(queue, [place for place, each in zip(places, older, strict=True) if each in taken])
+            self._picking.of_queue(work, source, queue_id, passing)
 
     def _queue_ids(self, work: Work, source: Source) -> Sequence[int]:
         """First what was taken of queues that are not read any more; a repeated attempt looks first where its batch is."""

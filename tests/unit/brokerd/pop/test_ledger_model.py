@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -50,6 +50,10 @@ class Message:
     @property
     def is_pending(self) -> bool:
         return self.state in ("hidden", "leaving")
+
+
+def _released(places: Iterable[Place]) -> list[list[Any]]:
+    return released_of([(TOPIC, [place.as_older() for place in places])])
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -146,7 +150,7 @@ class LedgerMachine(RuleBasedStateMachine):
         batch = records.taken_batch(TOPIC, queue_id, next_offset, offsets, counts if again else None)
         pop = records.Pop(pop_time, invisible, due, attempt_id=attempt_id if ordered else "", ordered=ordered)
         hashes = [encode_hashes(offset % 4 for offset in offsets)] if mode == "groups" else None
-        self.record(records.TAKEN, records.taken(GROUP, pop, [batch], released_of(again), hashes))
+        self.record(records.TAKEN, records.taken(GROUP, pop, [batch], _released(again), hashes))
         for offset, count in zip(offsets, counts, strict=True):
             message = self.messages[queue_id][offset]
             is_repeated = ordered and attempt_id and message.attempt_id == attempt_id and message.due_ms > self.now_ms
@@ -215,12 +219,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def waiting(self, queue_id: int) -> list[Place]:
         """What an unordered pop may take again of a queue."""
-        return [
+        waiting = [
             Place(batch, place, batch.deliveries(place) + 1)
             for batch in self.ledger.returned(GROUP, TOPIC)
-            if batch.queue.queue_id == queue_id
             for place in batch.remaining_places()
         ]
+        assert list(self.ledger.returned_places(GROUP, TOPIC)) == [each.as_older() for each in waiting]
+        return [each for each in waiting if each.batch.queue.queue_id == queue_id]
 
     def check_plan(self, plan: Any, queue_id: int, attempt_id: str, limit: int) -> None:
         pending = [each for each in self.messages[queue_id] if each.is_pending]
@@ -255,7 +260,7 @@ class LedgerMachine(RuleBasedStateMachine):
             message = self.messages[queue_id][place.offset]
             assert message.returned
             message.state, message.returned = "leaving", False
-        self.record(records.TAKEN, records.taken(GROUP, pop, [batch], released_of(chosen), hashes_of(chosen)))
+        self.record(records.TAKEN, records.taken(GROUP, pop, [batch], _released(chosen), hashes_of(chosen)))
 
     @rule()
     def left(self) -> None:
