@@ -18,8 +18,11 @@ offsets are those of the timer topic's queue:
               delivered ahead of it, are done with, all the same, if their offsets are below `before`: those are what the log
               has in front of this record
     snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
-                   ["a", offset], ["k", key], ["f", before, due, offset] for each fence, the oldest first, and ["s", before, due,
-                   offset, due, offset] for those that do not begin with the first timer: where it ends, and where it begins
+                   ["a", offset, due] with the cursor's due time when it was set aside, ["k", key], ["f", before, due, offset] for
+                   each fence, the oldest first, and ["s", before, due, offset, due, offset] for those that do not begin with
+                   the first timer: where it ends, and where it begins
+
+What is taken back is remembered until it would have been due, and while something is set aside that may have been due since.
 
 A begin stands in front of what it announces. One who has a log that was cut between them finds that fewer records than announced
 follow the last begin, and knows from that alone which timers are still to be delivered.
@@ -135,7 +138,7 @@ class TimerTable:
         self.last_end = 0  # where its record ends in the log
         self.places: dict[int, int] = {}  # of timers that are taken back: when they would be due
         self.names: dict[str, int] = {}  # likewise by clients' markers: the slot
-        self.aside: set[int] = set()
+        self.aside: dict[int, int] = {}  # by queue offset: when what the cursor was at then was due
         self.key: bytes | None = None
 
     @property
@@ -146,7 +149,7 @@ class TimerTable:
     def freeze(self) -> FrozenTimers:
         """The same rows for who reads them in many turns: as of now, whatever changes."""
         twin = TimerTable()
-        vars(twin).update(vars(self), places=dict(self.places), names=dict(self.names), aside=set(self.aside))
+        vars(twin).update(vars(self), places=dict(self.places), names=dict(self.names), aside=dict(self.aside))
         return FrozenTimers(twin)
 
     def begin_again(self) -> tuple[TimerTable, Callable[[], None]]:
@@ -178,7 +181,7 @@ class TimerTable:
         for name, slot_ms in self.names.items():
             yield ["n", name, slot_ms]
         for offset in sorted(self.aside):
-            yield ["a", offset]
+            yield ["a", offset, self.aside[offset]]
         if self.key is not None:
             yield ["k", self.key.hex()]
         for fence in self.done.fences:
@@ -200,7 +203,7 @@ class TimerTable:
         elif kind == "n":
             self.names[values[0]] = values[1]
         elif kind == "a":
-            self.aside.add(values[0])
+            self.aside[values[0]] = values[1] if len(values) > 1 else 0  # an earlier version did not say
         elif kind == "k":
             self.key = bytes.fromhex(values[0])
         elif kind in ("f", "s"):
@@ -216,10 +219,12 @@ class TimerTable:
         self.done = self.done.passed(begin.to, begin.after)
         self.taken += begin.taken
         self.names.update(begin.names)
-        self.aside.update(begin.aside)
-        self.aside.difference_update(begin.back)
+        for offset in begin.aside:
+            self.aside.setdefault(offset, before_ms)
+        for offset in begin.back:
+            self.aside.pop(offset, None)
         if self.cursor.due_ms // _FORGET_EVERY_MS > before_ms // _FORGET_EVERY_MS:
-            self._forget(self.cursor.due_ms)
+            self._forget(min((self.cursor.due_ms, *self.aside.values())))
 
     def _forget(self, now_ms: int) -> None:
         """What was due by then was delivered or passed over."""

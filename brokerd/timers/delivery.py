@@ -155,7 +155,7 @@ class Delivery:
 
     def _wait_ms(self) -> int | None:
         waiting = self._log.queue_range(TIMER_TOPIC, 0)[1] > self._table.taken
-        if not (waiting or self._promised or self._table.aside):
+        if not (waiting or self._promised or self._table.aside or self._lanes.left):
             return None
         waits_ms = [_LONGEST_WAIT_MS]
         now_ms = self._now_ms()

@@ -178,7 +178,8 @@ class TimerService:
         return self._slots
 
     def is_pending(self, place: int, due_ms: int) -> bool:
-        return not self.table.done.has(Key(due_ms, place)) and place not in self.table.places
+        is_done = self.table.done.has(Key(due_ms, place)) and place not in self.table.aside
+        return not is_done and place not in self.table.places
 
     def recall(self, timer: Recalled, done: Callable[[RequestError | None], None]) -> None:
         now_ms = self.now_ms()

@@ -358,8 +358,8 @@ def test_a_table_is_the_same_from_its_rows() -> None:
         ("begin", Begin(Key(69_999, 9), 0, (8,), aside=(8,)).body()),
     ]:
         table.apply(kind, body, 4711)
-    assert (table.cursor, table.taken, table.places) == (Key(70_000, 9), 7, {11: 80_000})
-    assert (table.names, table.aside, table.key) == ({}, {8}, b"\x0a\x0b")
+    assert (table.cursor, table.taken, table.places) == (Key(70_000, 9), 7, {11: 80_000, 12: 60_000})
+    assert (table.names, table.aside, table.key) == ({"t+k": 65_000}, {8: 70_000}, b"\x0a\x0b")
     table.apply(*set_back(Key(40_000, -1), 10), 4712)
     table.apply(*set_back(Key(20_000, -1), 15), 4713)
     assert table.done == (Key(20_000, -1), (Fence(10, Key(70_000, 9)), Fence(15, Key(40_000, -1))))
@@ -367,6 +367,8 @@ def test_a_table_is_the_same_from_its_rows() -> None:
     for row in table.snapshot_rows():
         again.load_row(row)
     assert vars(again) == vars(table)
+    again.apply("begin", Begin(Key(200_000, 9), 0, (8,), back=(8,)).body(), 4714)
+    assert (again.places, again.names, again.aside) == ({}, {}, {}), "nothing is set aside that they could take back"
 
 
 def test_a_table_refuses_what_it_does_not_know() -> None:
