@@ -173,7 +173,7 @@ class SlotLimit:
         if not self.is_set or self._counted is None:
             return False
         low, end = self._queue_range()
-        first = max(self._counted, low)
+        first = self._counted = max(self._counted, low)
         if first < end:
             units = self._read_units(first, min(_SCANNED_AT_ONCE, end - first))
             self._add([code for _, _, code in units], first)

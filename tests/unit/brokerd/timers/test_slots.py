@@ -140,6 +140,16 @@ def test_what_is_refused_has_no_room_and_what_is_taken_has(seed: int, monkeypatc
     assert world.refused > 10
 
 
+def test_what_went_before_it_was_counted_is_not_waited_for() -> None:
+    world = World(0)
+    world.codes = [encode_code(NOW_MS + 1000, MESSAGE)] * 5
+    world.dispatched = 5
+    assert world.limit.is_set
+    world.first = 5
+    assert not world.limit.step()
+    assert not world.limit.is_behind
+
+
 def test_what_was_there_before_is_counted_in_slices_without_what_was_delivered() -> None:
     world = World(0)
     due_ms = NOW_MS + 1000
