@@ -11,6 +11,8 @@ Every controller keeps its own table, because brokers send to all of them; only 
 - an id belongs to one process: while the one that has it is heard, another incarnation is refused. It changes hands when the
   connection of the first closes, or it is silent too long. Of two that came at about the same time, as after a start of this
   controller, nobody knows which was there first: the id is contested;
+- what a refused process says it has counts all the same: another leader may have heard it first, and counted it as the member.
+  So the process that is heard has lost its tail, as long as it has less;
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
 - silence counts only while others are heard: when nobody is, it is this controller that is cut off, or all of them rest;
 - what this process slept through is not held against anybody;
@@ -62,9 +64,9 @@ class Heartbeat:
     """What a broker said last. `connection` grows with every accepted connection.
 
     `lost_tail`: it restarted without everything that it had acknowledged. `held` is the (epoch, offset) up to which the life
-    before this one was known to have it, while this one has less. `lost_confirmed`: how far what it lost says that the log was
-    confirmed (-1: it says nothing). `has_room`: its disk takes messages (None: it does not say), as it has said since
-    `room_since_ms`.
+    before this one, or another process with its id, was known to have it, while this one has less. `lost_confirmed`: how far
+    what it lost says that the log was confirmed (-1: it says nothing). `has_room`: its disk takes messages (None: it does not
+    say), as it has said since `room_since_ms`.
     """
 
     cluster_name: str
@@ -139,10 +141,8 @@ class HeartbeatTable:
         elif beat.connection < known.connection and not _goes_on(beat, known, now_ms):
             return False  # what an older connection still had under way, or the last words of a life that is over
         elif self._has_other(known, beat.incarnation, now_ms):
-            before = self._twins.get(beat.key)
-            is_known = before is not None and before.incarnation == beat.incarnation
-            since_ms = before.since_ms if before is not None and is_known else now_ms
-            self._twins[beat.key] = replace(beat, received_ms=now_ms, since_ms=since_ms)
+            self._note_twin(beat, now_ms)
+            self._beats[beat.key] = _with_what_twin_has(known, beat)
             return False
         was_alive = known is not None and self._in_time(known, now_ms)
         self._note_heard(beat, now_ms)
@@ -166,6 +166,13 @@ class HeartbeatTable:
         self._beats[beat.key] = taken
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
         return not was_alive or known is None or known.incarnation != beat.incarnation
+
+    def _note_twin(self, beat: Heartbeat, now_ms: int) -> None:
+        """Another process claims an id that is not free."""
+        before = self._twins.get(beat.key)
+        is_known = before is not None and before.incarnation == beat.incarnation
+        since_ms = before.since_ms if before is not None and is_known else now_ms
+        self._twins[beat.key] = replace(beat, received_ms=now_ms, since_ms=since_ms)
 
     def other_process(self, group: Group, broker_id: int, incarnation: int, now_ms: int) -> Heartbeat | None:
         """What another process than this incarnation said last that has the id and lives; None when it is free."""
@@ -334,6 +341,11 @@ def _monotone(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
     if (beat.epoch, beat.max_offset) >= (known.epoch, known.max_offset):
         return beat
     return replace(beat, epoch=known.epoch, max_offset=known.max_offset, confirm_offset=known.confirm_offset)
+
+
+def _with_what_twin_has(known: Heartbeat, twin: Heartbeat) -> Heartbeat:
+    """The id may have acknowledged what the other process has."""
+    return _compared(known, replace(known, held=max(known.held, (twin.epoch, twin.confirm_offset))))
 
 
 def _compared(beat: Heartbeat, known: Heartbeat) -> Heartbeat:

@@ -109,6 +109,11 @@ def light(
     return tell
 
 
+def as_drawn(seed: int) -> None:
+    """The story of that seed, mood and ingredients as it draws them."""
+    SimCluster(seed).run()
+
+
 def full(
     mood: str,
     *,

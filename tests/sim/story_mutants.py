@@ -27,17 +27,23 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store_reads import StoreReads
 from brokerd.transactions import records
+from controllerd.replicas import heartbeat
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
 from controllerd.replicas.state import Group
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
-from tests.sim.mutants import Mutant, full
+from tests.sim.mutants import Mutant, as_drawn, full
 
 
 def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
     """W27: a process is not told from one that runs on a copy of its directory."""
     return False
+
+
+def _who_is_refused_has_nothing(known: Heartbeat, twin: Heartbeat) -> Heartbeat:
+    """W27: what a refused process with a copy has does not count, though another leader counted it."""
+    return known
 
 
 def _whoever_has_the_id(self: HeartbeatTable, group: Group, broker_id: int) -> Heartbeat | None:
@@ -128,6 +134,15 @@ MUTANTS = (
         within=6,
         first=1,
         is_quick=False,
+    ),
+    Mutant(
+        "what a copy acknowledged",
+        "W27",
+        _says(_who_is_refused_has_nothing),
+        ((heartbeat, "_with_what_twin_has", _who_is_refused_has_nothing),),
+        as_drawn,
+        within=1,
+        first=1162,
     ),
     Mutant(
         "groups mixed up",

@@ -322,6 +322,31 @@ def test_an_id_belongs_to_the_process_that_is_heard_and_to_nobody_for_an_electio
     assert run(machine, elect(*table.observe(group, 300))).group.master_broker_id == 2
 
 
+def test_what_another_process_with_the_id_has_is_missing_in_a_log_that_has_less() -> None:
+    """Another leader, who heard the copy first, counted that one: what it has may be acknowledged, and only it has it."""
+    machine, table = group_of_three(), make_table()
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id, incarnation=broker_id, epoch=1, max_offset=50), 0)
+    group = group_of(machine)
+    table.heartbeat(beat(2, 9, incarnation=77, epoch=2, max_offset=95, confirm_offset=90), 100)
+    table.connection_closed(9, 200)
+    observed = {each.broker_id: each for each in table.observe(group, 200)}
+    assert (observed[2].is_contested, observed[2].lost_tail) == (False, True)
+    table.heartbeat(beat(2, 2, incarnation=2, epoch=1, max_offset=89), 300)
+    assert table.observe(group, 300)[1].lost_tail, "there is more"
+    table.heartbeat(beat(2, 2, incarnation=2, epoch=2, max_offset=90), 400)
+    assert not table.observe(group, 400)[1].lost_tail, "it has as much"
+
+
+def test_a_copy_that_has_no_more_takes_nothing_from_the_process_that_is_heard() -> None:
+    machine, table = group_of_three(), make_table()
+    for broker_id in (1, 2, 3):
+        table.heartbeat(beat(broker_id, broker_id, incarnation=broker_id, epoch=2, max_offset=50), 0)
+    for epoch, offset in ((2, 50), (1, 90)):
+        table.heartbeat(beat(2, 9, incarnation=77, epoch=epoch, max_offset=offset, confirm_offset=offset), 100)
+        assert not table.observe(group_of(machine), 100)[1].lost_tail
+
+
 def test_who_keeps_asking_for_an_id_that_is_not_free_is_told() -> None:
     machine, table = group_of_three(), make_table()
     table.heartbeat(beat(2, 2, incarnation=2, epoch=1, max_offset=50), 0)
