@@ -271,7 +271,8 @@ class Tiered:
             if config is None or not tier_policy.is_kept(topic, config.attributes):
                 continue
             first, local = store.min_offset(topic, queue_id), store.local_min_offset(topic, queue_id)
-            end = contents.queues[topic, queue_id].end if (topic, queue_id) in contents.queues else 0  # type: ignore[index]
+            segments = contents.queues.get(Queue(topic, queue_id))
+            end = segments.end if segments is not None else 0
             self._world.require(first == 0, f"{topic}/{queue_id} of {broker.name} begins at {first}")
             self._world.require(local <= end, f"{topic}/{queue_id} of {broker.name} has {end} to {local} nowhere")
 
