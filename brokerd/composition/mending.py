@@ -1,5 +1,8 @@
 """Before a start on a damaged log: asks the group's other brokers for what is damaged, so that a rotten record ends nobody.
 
+A start that meets a place at which the log is whole was led there by a consume queue's unit that rotted; it is tried again with
+queues that are derived anew.
+
 A start that refuses its log, suspects it, or meets a damaged record of a system topic is tried again when the log was mended.
 Nobody is waited for: who does not live, as the controllers say, or does not have the range intact, is passed over. What cannot be
 mended is the start's own matter, which then refuses the log, or tells that it is suspect.
@@ -51,10 +54,15 @@ async def start_mended(start: Callable[[bool], T], mend: Callable[[DamagedRange 
     and nothing changed. `mend` has what the start met put right, or whatever it finds, and says whether it wrote anything.
     Raises what the start does when nobody can mend the log."""
     ask_first = True
+    met: set[DamagedRange] = set()
     for _ in range(_MOST_STARTS):
         try:
             return start(ask_first)
         except CorruptedFile as error:
+            if error.damage in met:
+                raise  # it is there again after it was mended
+            if error.damage is not None:
+                met.add(error.damage)
             log.error("before the log is given up, other brokers of the group are asked for what is damaged: %s", error)
             if await mend(error.damage):
                 continue
@@ -68,7 +76,8 @@ async def mend_directory(settings: BrokerSettings, met: DamagedRange | None) -> 
     """The `mend` of a broker with these settings, which does not run and has its directory given free."""
     secrets = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
     if not secrets:
-        return False
+        with closing(LocalDisk(settings.data)) as disk:
+            return await blame_queue(disk, settings.store, met)
     with _client(settings, secrets[0]) as client, closing(LocalDisk(settings.data)) as disk:
         group = f"{settings.cluster}#{settings.name}".encode()
         asking = Asking(client, group, secrets[0], lambda: token_bytes(NONCE_BYTES))
@@ -89,6 +98,8 @@ async def mend_disk(
     disk: Disk, settings: StoreSettings, place: Place, asking: Asking, met: DamagedRange | None
 ) -> bool:
     """Mend the log on a disk with what others of the group that live have intact; whether anything was written."""
+    if await blame_queue(disk, settings, met):
+        return True
     peers = await living_peers(asking.client, place.controllers, place.broker_name, place.address)
     if not peers:
         log.warning("the log is not mended: no other broker of the group is known to live")
@@ -99,6 +110,22 @@ async def mend_disk(
     except StorageError as error:
         log.warning("the log cannot be mended: %s", error)
         return False
+
+
+async def blame_queue(disk: Disk, settings: StoreSettings, met: DamagedRange | None) -> bool:
+    """Whether what a start met is a unit's fault and not the log's; the next start derives all queues again then."""
+    if met is None:
+        return False
+    try:
+        is_rotten = await asyncio.to_thread(DamagedLog(disk, settings).blame_queue, met)
+    except StorageError as error:
+        log.warning("it cannot be told whether a consume queue or the log is damaged: %s", error)
+        return False
+    if is_rotten:
+        log.warning(
+            "the log is whole where a consume queue names %d bytes at %d: queues are made again", met.size, met.offset
+        )
+    return is_rotten
 
 
 @contextmanager

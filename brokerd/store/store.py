@@ -33,7 +33,7 @@ from brokerd.store.log.derive import NO_RULES, CodeRules
 from brokerd.store.log.layout import must_roll
 from brokerd.store.log.retention import FileAge, RetentionDecision
 from brokerd.store.native_again import again_for
-from brokerd.store.queues import queue_ends
+from brokerd.store.queues import queue_ends, rotten
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.run import AppendResult, Run
@@ -161,6 +161,7 @@ class MessageStore(StoreReads):
         for follower in self.followers:
             follower.load(known=known is not None, clean=clean)
         self.durable.begin(flushed=end, queues=start, confirm=confirm_offset, checked_from=found.checked_from)
+        rotten.unmark(self._disk)
         if clean:  # otherwise it is there, and the disk may have no room for another one
             self._disk.replace_bytes(ABORT_PATH, str(os.getpid()).encode())
         while (before := self.dispatch_offset) < confirm_offset:
@@ -238,6 +239,9 @@ class MessageStore(StoreReads):
         self.durable.close()
 
     def _recover_queues(self, start: int, latest: Mapping[QueueKey, int], *, clean: bool) -> bool:
+        if rotten.is_marked(self._disk):
+            log.error("all consume queues are made again: an earlier start met a unit that the log contradicts")
+            return False
         if not self.queues.recover(self.commitlog, start, latest, clean=clean):
             return False
         # Without a single queue somebody removed the files, to have them made again.

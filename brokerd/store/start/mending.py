@@ -1,5 +1,8 @@
 """A damaged log between two starts: what is damaged, and the bytes that belong there put in their place.
 
+A place that the log is whole at is nothing of the log's: the unit of a consume queue that named it is damaged, and the next start
+is told to derive all queues again, for which nobody else is needed.
+
 A file that is too short, or missing between two others, is damaged from where its whole records end; it becomes whole with the
 last bytes that it lacked, and not before. Nothing is cut and nothing is derived: that is the next start's. What a log has behind
 the damage that an earlier start has opened it at is left alone, since the epochs of that may be forgotten; it is copied from the
@@ -17,6 +20,7 @@ from brokerd.store.log.bad_sectors import read_around, write_over
 from brokerd.store.log.commitlog import DIRECTORY, CommitLog
 from brokerd.store.log.derive import RecordShape, derive_range
 from brokerd.store.log.layout import file_name, file_start, parse_file_name
+from brokerd.store.queues import rotten
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start.checkpoint_page import ABORT_PATH, decode_page
 from brokerd.store.start.checkpoint_page import PATH as PAGE_PATH
@@ -91,6 +95,32 @@ class DamagedLog:
             file.truncate(size)
             file.sync()
         return None
+
+    def blame_queue(self, met: DamagedRange) -> bool:
+        """Whether the log is whole where a start met damage, so that it was a unit which named that place; the next start then
+        derives all queues again. Raises StorageError."""
+        with closing(CommitLog(self._disk, self._settings, is_ours=True)) as commitlog:
+            if not self._is_whole_at(commitlog, met):
+                return False
+        rotten.mark(
+            self._disk, f"a unit named {met.size} bytes at {met.offset} of the commitlog, which are no record\n"
+        )
+        return True
+
+    def _is_whole_at(self, commitlog: CommitLog, met: DamagedRange) -> bool:
+        """Whether the place is outside of the log, inside a record that is intact, or the start of one with another size."""
+        if not commitlog.min_offset <= met.offset < commitlog.end_offset:
+            return True
+        if (record := commitlog.record_at(met.offset)) is not None:
+            return len(record) != met.size
+        end = first = file_start(met.offset, self._settings.segment_size_bytes)
+        for derived in derive_range(
+            commitlog.read, first, commitlog.end_offset, commitlog.shape.checked(), self._settings.dispatch_chunk_bytes
+        ):
+            end = derived.end_offset
+            if end > met.offset:
+                break
+        return end > met.offset
 
     def _look_at(self, commitlog: CommitLog, offset: int) -> Damage | None:
         if commitlog.record_at(offset) is not None:

@@ -322,6 +322,13 @@ async def test_a_start_that_refuses_what_nobody_can_mend_ends() -> None:
     assert starts.told == [True, None, True, None]
 
 
+async def test_damage_that_is_met_again_after_it_was_mended_ends_the_start() -> None:
+    starts = Starts(CorruptedFile("a system topic", MET), CorruptedFile("a system topic", MET), mends=(True, True))
+    with pytest.raises(CorruptedFile, match="a system topic"):
+        await start_mended(starts.start, starts.mend)
+    assert starts.told == [True, MET, True]
+
+
 class Controllers:
     """What each address answers."""
 

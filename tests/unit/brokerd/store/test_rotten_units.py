@@ -7,14 +7,17 @@ from random import Random
 
 import pytest
 
+from brokerd.store.queues import rotten
 from brokerd.store.queues.consume_queue import ConsumeQueue
 from brokerd.store.settings import StoreSettings
+from brokerd.store.start.mending import DamagedLog
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
 from brokerd.store.unit import UNIT_BYTES
-from remoting.errors import CorruptedFile
-from tests.support.disks import FaultyDisk
+from remoting.errors import CorruptedFile, DamagedRange
+from tests.support.disks import FaultyDisk, PowerLost
 from tests.unit.brokerd.store.stores import (
+    SEGMENT_BYTES,
     SETTINGS,
     Clock,
     bodies,
@@ -194,3 +197,50 @@ def test_a_queue_whose_newest_files_are_gone_is_derived_again(settings: StoreSet
     assert bodies(store) == list(payloads(COUNT, 100))
     store.set_appendable(True)
     assert put(store, draft(b"next"))[0].queue_offset == COUNT
+
+
+def met_by(store: MessageStore, unit: int) -> DamagedRange:
+    """What a start meets that follows the unit."""
+    place, size, _ = queue_of(store).unit(unit)
+    return DamagedRange(place, size)
+
+
+@pytest.mark.parametrize(("byte", "bit"), [(7, 5), (6, 0), (3, 2), (0, 6), (11, 4)])
+def test_a_unit_that_names_no_record_is_blamed_and_queues_are_derived_again(byte: int, bit: int) -> None:
+    """Behind a clean end nothing of a unit is read before somebody follows it."""
+    disk = stored(covered=False)
+    flip(disk, 20, byte, bit)
+    store = started(disk)
+    met = met_by(store, 20)
+    store.close()
+    assert DamagedLog(disk, SETTINGS).blame_queue(met)
+    again = started(disk)
+    assert bodies(again) == list(payloads(COUNT, 300))
+    assert not DamagedLog(disk, SETTINGS).blame_queue(met_by(again, 20))
+    again.close()
+    assert not rotten.is_marked(disk)
+
+
+def test_a_record_that_is_damaged_is_not_blamed_on_its_unit() -> None:
+    disk = stored()
+    store = started(disk)
+    met = met_by(store, 20)
+    store.close()
+    disk.flip_bit(f"commitlog/{met.offset // SEGMENT_BYTES * SEGMENT_BYTES:020d}", met.offset % SEGMENT_BYTES + 60, 3)
+    assert not DamagedLog(disk, SETTINGS).blame_queue(met)
+    assert not rotten.is_marked(disk)
+
+
+def test_queues_are_derived_again_until_the_page_says_so() -> None:
+    """A start that ends between the two leaves it to the next one."""
+    disk = stored(covered=False)
+    flip(disk, 20, 7, 5)
+    rotten.mark(disk, "a test")
+    store = make_store(disk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.durable, "begin", lambda **_positions: (_ for _ in ()).throw(PowerLost))
+        with pytest.raises(PowerLost):
+            store.load()
+    store.abandon()
+    assert rotten.is_marked(disk)
+    assert bodies(started(disk)) == payloads(COUNT, 300)
