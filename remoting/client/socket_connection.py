@@ -37,7 +37,7 @@ class SocketConnection:
             connected = socket.create_connection(split_address(address), timeout_ms / 1000)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = connected if identity.tls is None else _secured(connected, identity.tls, address)
-            dialled = socket_address(connected.getpeername()), address
+            dialled = socket_address(self._socket.getpeername()), address
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {error}") from error
         self._sign = identity.credentials.signer(dialled) if identity.credentials is not None else None
