@@ -73,7 +73,6 @@ from brokerd.tiers.objects.late import open_sooner_or_later
 from brokerd.tiers.upload.uploader import Loop as TierLoop
 from brokerd.timers.native_codes import codes_agree
 from remoting import codes
-from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
 from remoting.errors import CorruptedFile, StorageError
@@ -83,8 +82,9 @@ from remoting.names import SCHEDULE_TOPIC
 from remoting.record.hosts import pack_host
 from remoting.registry import BROKERS, bind
 from remoting.tier.names import group_directory
-from remoting.transport.client import Identity, RemotingClient, split_address
+from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import RemotingConnection
+from remoting.transport.identity import component_identity
 from remoting.transport.server import Place, RemotingServer, each
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
@@ -145,9 +145,9 @@ class Broker:
         secrets = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
         if not secrets:
             log.warning("no --cluster-secret: this broker can neither follow a replica of its cluster nor be followed")
-        dialler = Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
+        dialler = component_identity(secrets, dialling_context(settings.tls))
         tls = tls_server(settings.tls)
-        self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms)
+        self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms, settings.listen)
         self._tasks = TaskOwner("broker")
         self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(steady_ms, wall_ms)

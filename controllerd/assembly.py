@@ -52,15 +52,16 @@ from controllerd.settings import ControllerSettings
 from controllerd.state.machine import ControllerMachine
 from controllerd.state.raising import Raising
 from remoting.access.model import AccessState
-from remoting.access.sealing import NONCE_BYTES, inner_credentials, seal
+from remoting.access.sealing import NONCE_BYTES, seal
 from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk
 from remoting.errors import LogboomError
 from remoting.exporter import MetricsExporter
 from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
-from remoting.transport.client import Identity, RemotingClient, split_address
+from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.identity import component_identity
 from remoting.transport.server import Place, RemotingServer
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
@@ -98,8 +99,8 @@ class Controller:
         self._counters = Counters()
         self._tasks = TaskOwner("controller")
         known = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
-        identity = Identity(inner_credentials(known[0]) if known else None, dialling_context(settings.tls))
-        self._guard = Guard(settings.access, settings.access.cluster or _CLUSTER, known, _wall_ms)
+        identity = component_identity(known, dialling_context(settings.tls))
+        self._guard = Guard(settings.access, settings.access.cluster or _CLUSTER, known, _wall_ms, settings.address)
         self._sealer = Sealer(known, _seal)
         given = load_first_user(settings.first_user) if settings.first_user is not None else None
         self._first_user = FirstUser(given, disk, settings.data, lambda: secrets.token_urlsafe(18))

@@ -15,11 +15,11 @@ from controllerd.raft.incarnations import name_of
 from controllerd.raft.log_file import RaftLogFile
 from controllerd.settings import ControllerSettings
 from remoting import codes
-from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk
 from remoting.errors import LogboomError
-from remoting.transport.client import Identity, RemotingClient
+from remoting.transport.client import RemotingClient
+from remoting.transport.identity import component_identity
 from remoting.transport.tls import dialling_context
 
 log = logging.getLogger(__name__)
@@ -52,9 +52,7 @@ async def come_back(settings: ControllerSettings, disk: Disk, reason: str) -> No
         own.next_id,
     )
     secrets = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
-    client = RemotingClient(
-        identity=Identity(inner_credentials(secrets[0]) if secrets else None, dialling_context(settings.tls))
-    )
+    client = RemotingClient(identity=component_identity(secrets, dialling_context(settings.tls)))
     try:
         await _ask_until_taken(client, others, ext)
     finally:

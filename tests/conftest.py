@@ -49,7 +49,7 @@ hypothesis.settings.load_profile("logboom")
 # Fast and pure first, real processes later: so they run one after the other, and so each worker of several takes them.
 SELF_CONTAINED = ("test_tidy.py", "test_promises.py", "sim", "unit", "scenarios", "golden", "contract", "web")
 # The longest sets first: with several workers, what is left for the end is small enough to be shared.
-DAEMONS = ("browser", "reports", "chaos", "interop", "integration")
+DAEMONS = ("browser", "reports", "chaos", "interop", "security", "integration")
 _ORDER = (*SELF_CONTAINED, *DAEMONS)
 _ONE_SET_OF_DAEMONS = (
     "reports",

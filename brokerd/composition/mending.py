@@ -31,13 +31,13 @@ from brokerd.store.settings import StoreSettings
 from brokerd.store.start.log_recovery import Damage, SuspectLog
 from brokerd.store.start.mending import DamagedLog
 from remoting import codes
-from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import ConnectionLost, CorruptedFile, DamagedRange, LogboomError, RequestTimeout, StorageError
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode
-from remoting.transport.client import Identity, RemotingClient
+from remoting.transport.client import RemotingClient
+from remoting.transport.identity import component_identity
 from remoting.transport.tls import dialling_context
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ async def blame_queue(disk: Disk, settings: StoreSettings, met: DamagedRange | N
 
 @contextmanager
 def _client(settings: BrokerSettings, secret: bytes) -> Iterator[RemotingClient]:
-    identity = Identity(inner_credentials(secret), dialling_context(settings.tls))
+    identity = component_identity((secret,), dialling_context(settings.tls))
     client = RemotingClient(unreachable_ms=settings.replication.silence_limit_ms, identity=identity)
     try:
         yield client

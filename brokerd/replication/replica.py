@@ -50,8 +50,8 @@ from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 from remoting.invariants import what_broke
-from remoting.transport.client import NOBODY, Identity
 from remoting.transport.connection import Handler
+from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.tls import TlsServer
 
 log = logging.getLogger(__name__)

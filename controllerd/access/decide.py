@@ -13,8 +13,8 @@ from controllerd.access.records import EntriesPut, EntriesRemoved, Record, UserD
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
 from controllerd.records.decision import Decision, answered, refused
 from remoting import codes
+from remoting.access.component import INNER_USER
 from remoting.access.model import MAX_ENTRIES, MAX_USERS, SUPER, AccessState, User
-from remoting.access.sealing import INNER_USER
 
 UNCHANGED: Final = "unchanged"
 Decided: TypeAlias = Decision[Record]

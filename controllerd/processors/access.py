@@ -20,6 +20,7 @@ from controllerd.records.decision import Applied
 from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.access.answers import answer_query
+from remoting.access.component import INNER_USER
 from remoting.access.model import (
     ENABLE,
     NORMAL,
@@ -35,7 +36,7 @@ from remoting.access.model import (
     user_status,
     user_type,
 )
-from remoting.access.sealing import INNER_USER, MAX_PASSWORD_BYTES, CannotOpen, unseal
+from remoting.access.sealing import MAX_PASSWORD_BYTES, CannotOpen, unseal
 from remoting.access.signature import access_key
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -208,10 +209,10 @@ class AccessProcessor:
     # ---- who asks
 
     def _caller(self, request: Command) -> str | None:
-        """None = a component of the cluster, or (without authentication) anybody."""
-        if self._guard.is_on and access_key(request) != INNER_USER:
-            return access_key(request)
-        return request.ext.get(_CALLER)
+        """None = a component of the cluster, or (without authentication) anybody; "" = somebody whom a broker did not ask."""
+        if not self._guard.is_on:
+            return request.ext.get(_CALLER) or None
+        return access_key(request) if access_key(request) != INNER_USER else request.ext.get(_CALLER)
 
     def _is_super(self, request: Command) -> bool:
         caller = self._caller(request)

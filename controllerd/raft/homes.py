@@ -13,7 +13,8 @@ from typing import Final
 from controllerd.raft.quorum import NodeId
 from remoting import codes
 from remoting.errors import ConnectionLost, RequestTimeout
-from remoting.transport.client import Identity, connect
+from remoting.transport.client import connect
+from remoting.transport.identity import Identity
 
 LOOK_TIMEOUT_MS: Final = 1000
 _PART_TIMEOUT_MS: Final = LOOK_TIMEOUT_MS // 2

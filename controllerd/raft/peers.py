@@ -36,8 +36,9 @@ from controllerd.raft.standing import Standing, standing
 from remoting import codes
 from remoting.errors import ConnectionLost, InvalidParameter, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
-from remoting.transport.client import NOBODY, Identity, connect, split_address
+from remoting.transport.client import connect, split_address
 from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.server import each
 from remoting.transport.tasks import TaskOwner
 

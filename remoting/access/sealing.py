@@ -1,4 +1,4 @@
-"""Users' secrets at rest, and what is derived from the cluster's secret (pure)
+"""Users' secrets at rest (pure)
 
 A secret that clients sign with must be known in full to check a signature, so it cannot be hashed; it is encrypted instead, by
 AES-256-GCM under a key that HKDF derives from the cluster's secret file, bound to the user's name. Whoever has a controller's
@@ -8,12 +8,9 @@ log or a broker's copy without that file learns only how long a secret is, and c
 from __future__ import annotations
 
 import contextlib
-import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
-
-from remoting.access.signature import Credentials
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -21,17 +18,10 @@ if TYPE_CHECKING:
 NONCE_BYTES: Final = 12
 LEAST_SECRET_BYTES: Final = 16
 MAX_PASSWORD_BYTES: Final = 256
-INNER_USER: Final = "logboom-inner"
 
 
 class CannotOpen(ValueError):
     """No key of the cluster's secret file opens a sealed secret."""
-
-
-def inner_credentials(cluster_secret: bytes) -> Credentials:
-    """What the components of one cluster sign their requests to one another with."""
-    derived = hmac.digest(cluster_secret, b"logboom inner credential", "sha256")
-    return Credentials(INNER_USER, derived.hex().encode())
 
 
 def seal(cluster_secret: bytes, owner: str, password: str, nonce: bytes) -> str:

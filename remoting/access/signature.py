@@ -11,11 +11,11 @@ import binascii
 import hashlib
 import hmac
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 from remoting.disk import Bytes
 from remoting.frame import Command
@@ -58,6 +58,20 @@ class SigningKey:
         return outer.digest()
 
 
+class Sign(Protocol):
+    """Signs what goes out on one connection."""
+
+    def __call__(self, code: int, ext: Mapping[str, str] | None, body: Bytes, is_oneway: bool) -> dict[str, str]:
+        """The ext entries of a request, with who asks and the signature."""
+
+
+class SignsRequests(Protocol):
+    """What one dials with: a client's keys (`Credentials`) or a component's (`component.ComponentCredentials`)."""
+
+    def signer(self, targets: Sequence[str]) -> Sign:
+        """For a connection to whom the addresses name."""
+
+
 @lru_cache(maxsize=64)
 def _key(secret: bytes) -> SigningKey:
     return SigningKey(secret)
@@ -75,6 +89,10 @@ class Credentials:
         signed = {**(ext or {}), ACCESS_KEY: self.access_key}
         signed[SIGNATURE] = sign(_key(self.secret), signed, body)
         return signed
+
+    def signer(self, targets: Sequence[str]) -> Sign:
+        """RocketMQ's signature covers neither the request's code nor whom it is for."""
+        return lambda _code, ext, body, _is_oneway: self.sign(ext, body)
 
 
 @dataclass(frozen=True, slots=True)

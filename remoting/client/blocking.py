@@ -31,7 +31,7 @@ from remoting.record.codec import Record, decode_records
 from remoting.record.hosts import decode_offset_message_id
 from remoting.record.layout import SYS_TRANSACTION_PREPARED
 from remoting.record.properties import encode_properties
-from remoting.transport.client import Identity
+from remoting.transport.identity import Identity
 
 _CHANGE_TIMEOUT_MS: Final = 10_000
 _TOPICS_AT_ONCE: Final = 500

@@ -7,9 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
-from remoting.transport.client import Identity
+from remoting.transport.identity import Identity, component_identity
 from remoting.transport.tls import client_context
 
 CLUSTER_SECRET: Final = "LOGBOOM_CLUSTER_SECRET_FILE"
@@ -25,5 +24,5 @@ def identity_of_environment() -> Identity:
 
 @lru_cache(maxsize=4)
 def _identity(secret_path: str, ca_path: str, certificate_path: str, key_path: str) -> Identity:
-    credentials = inner_credentials(load_secrets(Path(secret_path))[0]) if secret_path else None
-    return Identity(credentials, client_context(ca_path, certificate_path, key_path) if ca_path else None)
+    secrets = load_secrets(Path(secret_path)) if secret_path else ()
+    return component_identity(secrets, client_context(ca_path, certificate_path, key_path) if ca_path else None)

@@ -14,7 +14,8 @@ from remoting.client.identity import identity_of_environment
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, ProtocolError, RequestError, RequestTimeout
 from remoting.frame import Command
-from remoting.transport.client import Identity, split_address
+from remoting.transport.client import split_address
+from remoting.transport.identity import Identity, socket_address
 
 _READ_BYTES = 64 * 1024
 
@@ -29,7 +30,6 @@ class SocketConnection:
         """
         self.address = address
         identity = identity or identity_of_environment()
-        self._credentials = identity.credentials
         self._opaque = 0
         self._asked = 0  # the code of the last request
         self._rest = b""
@@ -37,8 +37,10 @@ class SocketConnection:
             connected = socket.create_connection(split_address(address), timeout_ms / 1000)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = connected if identity.tls is None else _secured(connected, identity.tls, address)
+            dialled = socket_address(self._socket.getpeername()), address
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {error}") from error
+        self._sign = identity.credentials.signer(dialled) if identity.credentials is not None else None
 
     def __enter__(self) -> SocketConnection:
         return self
@@ -77,8 +79,8 @@ class SocketConnection:
         self._asked = code
         with self._closing_on_failure(timeout_ms):
             self._socket.settimeout(timeout_ms / 1000)
-            if self._credentials is not None:
-                ext = self._credentials.sign(ext, body)
+            if self._sign is not None:
+                ext = self._sign(code, ext, body, False)
             self._socket.sendall(frame.encode_request(code, self._opaque, ext, body))
 
     def answer(self, *, timeout_ms: int = 3000, accept: tuple[int, ...] = (codes.SUCCESS,)) -> Command:

@@ -1,8 +1,9 @@
 """Who asks, and whether it may: the checks in front of request handlers and gRPC methods.
 
 Off, `protect` gives back the very handlers that it was given, so nothing is added to any request. On, each request's signature is
-checked (it covers the body, so there is nothing to remember), and what users may do is remembered until a user or a permission
-changes, for a bounded number of (user, address, resource, actions).
+checked: a component's by its own scheme (`access/component.py`), all others by RocketMQ's, which covers the body, so there is
+nothing to remember. What users may do is remembered until a user or a permission changes, for a bounded number of (user, address,
+resource, actions).
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from remoting import codes
+from remoting.access.component import INNER_USER, ComponentKey, objection, read_claims
 from remoting.access.decision import Demand, Verdict, decide
 from remoting.access.demands import COMPONENT, INTRODUCED
 from remoting.access.model import AccessState
-from remoting.access.sealing import INNER_USER, CannotOpen, inner_credentials, unseal
+from remoting.access.sealing import CannotOpen, unseal
 from remoting.access.signature import (
     AUTHORIZATION,
     DATE_TIME,
@@ -31,6 +33,7 @@ from remoting.access.signature import (
 from remoting.errors import RequestError, SettingsError
 from remoting.exposition import Family
 from remoting.frame import Command
+from remoting.guarding.replays import Replays
 from remoting.registry import ROWS, demands_of
 from remoting.settings import setting
 from remoting.transport.connection import Handler, RemotingConnection
@@ -63,12 +66,17 @@ class AccessSettings:
 
 
 class Guard:
-    """One daemon's checks. `wall_ms` serves only `max_date_age_s`."""
+    """One daemon's checks."""
 
     def __init__(
-        self, settings: AccessSettings, cluster: str, cluster_secrets: Sequence[bytes], wall_ms: Callable[[], int]
+        self,
+        settings: AccessSettings,
+        cluster: str,
+        cluster_secrets: Sequence[bytes],
+        wall_ms: Callable[[], int],
+        own_address: str = "",
     ) -> None:
-        """Raises SettingsError when the settings contradict one another."""
+        """`own_address` is what others dial to get here. Raises SettingsError when the settings contradict one another."""
         if settings.authorization and not settings.authentication:
             raise SettingsError(
                 "access.authorization needs access.authentication=true: without it nobody knows who asks"
@@ -83,7 +91,9 @@ class Guard:
         self.refused = 0
         self._cluster = cluster
         self._cluster_secrets = tuple(cluster_secrets)
-        self._inner = tuple(SigningKey(inner_credentials(each).secret) for each in cluster_secrets)
+        self._own_address = own_address
+        self._inner = tuple(ComponentKey(each) for each in cluster_secrets)
+        self._replays = Replays()
         self._wall_ms = wall_ms
         self._keys: dict[str, SigningKey | None] = {}
         self._remembered: dict[tuple[str, str, Demand], Verdict] = {}
@@ -108,11 +118,11 @@ class Guard:
 
     def _guarded(self, handler: Handler) -> Handler:
         def guarded(connection: RemotingConnection, requests: Sequence[Command]) -> None:
-            host = connection.peer_host
+            host, here = connection.peer_host, connection.own_address
             refused = {}
             for request in requests:
                 try:
-                    self.check(request, host)
+                    self.check(request, host, here)
                 except RequestError as error:
                     refused[id(request)] = error
             if not refused:
@@ -128,15 +138,17 @@ class Guard:
 
         return guarded
 
-    def check(self, request: Command, host: str) -> str:
-        """Who sent a request that may be carried out; "" = anybody may.
+    def check(self, request: Command, host: str, here: str) -> str:
+        """Who sent a request from a host that may be carried out; "" = anybody may. `here` is the address it came to.
 
         Raises RequestError NO_PERMISSION otherwise."""
         if self.settings.open_routes and request.code == codes.GET_ROUTEINFO_BY_TOPIC and not access_key(request):
             return ""
-        name = self._authenticate(request)
+        name = access_key(request)
         if name == INNER_USER:
+            self._check_component(request, here)
             return name
+        self._authenticate(name, request)
         if request.code in _INNER:
             raise _refusal(f"request {request.code} is for the components of this cluster alone")
         if self.settings.authorization:
@@ -146,19 +158,22 @@ class Guard:
             raise _refusal(f"{name} is no super user; while access.authorization is off, only those manage users")
         return name
 
-    def _authenticate(self, request: Command) -> str:
-        name = access_key(request)
+    def _check_component(self, request: Command, here: str) -> None:
+        claims = read_claims(request, self._inner)
+        if claims is None:
+            raise _refusal("the signature is not that of a component of this cluster")
+        now_ms = self._wall_ms()
+        if reason := objection(claims, {here, self._own_address}, now_ms):
+            raise _refusal(reason)
+        if not self._replays.is_new(claims, now_ms):
+            raise _refusal("the request was carried out before, or comes from one of too many connections")
+
+    def _authenticate(self, name: str, request: Command) -> None:
         if not name:
             raise _refusal("this cluster takes signed requests only: give the client an access key and a secret key")
-        if name == INNER_USER:
-            # no early end: it takes the same time whichever secret it was
-            if not any([is_signed_by(request, key) for key in self._inner]):
-                raise _refusal("the signature is not that of a component of this cluster")
-            return name
         key = self._key_of(name)
         if not is_signed_by(request, key or _NOBODY) or key is None:
             raise _refusal(f"the access key {name[:80]} and the signature do not fit: check both keys of the client")
-        return name
 
     # ---- gRPC
 

@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from remoting import codes
-from remoting.access.signature import Credentials
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, InvalidParameter, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import ConnectionLimits, Handler, RemotingConnection
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a component dials with: what its requests are signed with, and the TLS that it speaks; None = neither."""
-
-    credentials: Credentials | None = None
-    tls: ssl.SSLContext | None = None
-
-
-NOBODY = Identity()
+from remoting.transport.identity import NOBODY, Identity
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -54,9 +41,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             transport, connection = await loop.create_connection(
-                lambda: RemotingConnection(
-                    handlers or {}, ConnectionLimits(), closed=closed, credentials=identity.credentials
-                ),
+                lambda: RemotingConnection(handlers or {}, ConnectionLimits(), closed=closed),
                 host,
                 port,
                 ssl=identity.tls,
@@ -65,6 +50,8 @@ async def connect(
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unreachable_ms)
     except (OSError, TimeoutError) as error:
         raise ConnectionLost(f"cannot connect to {address}: {error or 'no answer'}") from error
+    if identity.credentials is not None:
+        connection.sign_with(identity.credentials.signer((connection.peer_address, address)))
     return connection
 
 

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
 from remoting import codes, frame
-from remoting.access.signature import Credentials
+from remoting.access.signature import Sign
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
+from remoting.transport.identity import socket_address
 
 log = logging.getLogger(__name__)
 
@@ -79,14 +80,15 @@ class RemotingConnection(asyncio.Protocol):
         opened: Callable[[RemotingConnection], None] | None = None,
         closed: Callable[[RemotingConnection], None] | None = None,
         *,
-        credentials: Credentials | None = None,
         taker: BufferTaker | None = None,
     ) -> None:
-        """Requests that go out here are signed with the credentials, if there are any. The taker is offered what was read."""
+        """The taker is offered what was read."""
         self._taker = taker
         self._is_offered = False
         self._reads_to_decode = 0
-        self._credentials = credentials
+        self._sign: Sign | None = None
+        self.own_address = ""  # of this end's socket
+        self.peer_address = ""
         self.peer_host = ""
         self.peer_port = 0
         self.packed_peer = bytes(8)  # address and port as a record's host field has them
@@ -127,6 +129,10 @@ class RemotingConnection(asyncio.Protocol):
         """Whether the peer leaves so much unread that nothing large should be given to it now."""
         return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES
 
+    def sign_with(self, sign: Sign) -> None:
+        """From now on, sign the requests that go out here."""
+        self._sign = sign
+
     def watch_slowness(self, listener: Callable[[RemotingConnection, bool], None]) -> None:
         """`listener` is told when the peer leaves too many answers unread (True), and when it has read again."""
         self._on_slow = listener
@@ -142,6 +148,8 @@ class RemotingConnection(asyncio.Protocol):
         if address:
             self.peer_host, self.peer_port = address[0], address[1]
             self.packed_peer = pack_host(self.peer_host, self.peer_port)
+            self.peer_address = socket_address(address)
+            self.own_address = socket_address(transport.get_extra_info("sockname"))
         if self._opened is not None:
             self._opened(self)
 
@@ -280,8 +288,8 @@ class RemotingConnection(asyncio.Protocol):
         opaque = self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         timer = self._loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
         self._pending[opaque] = answered, timer
-        if self._credentials is not None:
-            ext = self._credentials.sign(ext, body)
+        if self._sign is not None:
+            ext = self._sign(code, ext, body, False)
         self._write(frame.encode_request(code, opaque, ext, body))
 
     async def call(
@@ -307,8 +315,8 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None or self._write_paused:
             return False
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
-        if self._credentials is not None:
-            ext = self._credentials.sign(ext, body)
+        if self._sign is not None:
+            ext = self._sign(code, ext, body, True)
         self._write(frame.encode_request(code, self._next_opaque, ext, body, oneway=True))
         return True
 

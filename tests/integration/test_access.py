@@ -15,7 +15,7 @@ from remoting.client.access_admin import AccessAdmin
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import RequestError
 from remoting.facts.words import Outcome
-from remoting.transport.client import NOBODY, Identity
+from remoting.transport.identity import NOBODY, Identity
 from tests.support.cluster import Cluster, eventually
 
 ON = ("access.authentication=true", "access.authorization=true")

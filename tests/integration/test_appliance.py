@@ -23,7 +23,7 @@ import pytest
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from remoting.transport.client import NOBODY
+from remoting.transport.identity import NOBODY
 from remoting.transport.tls import client_context
 from tests.support.cluster import ROOT, Process, eventually
 from webapp.appliance import state, status

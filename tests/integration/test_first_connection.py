@@ -23,7 +23,7 @@ from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Code
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from remoting.transport.client import NOBODY, Identity
+from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.tls import client_context
 from tests.support.certificates import of_the_appliance
 from tests.support.cluster import Cluster, eventually

@@ -11,7 +11,7 @@ import pytest
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost
-from remoting.transport.client import NOBODY
+from remoting.transport.identity import NOBODY
 from remoting.transport.tls import client_context
 from tests.support.certificates import Authority
 from tests.support.cluster import Cluster, eventually

@@ -17,11 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from remoting.access.sealing import inner_credentials
 from remoting.access.secret_file import load_secrets
 from remoting.client.blocking import AdminClient
 from remoting.errors import LogboomError
-from remoting.transport.client import Identity
+from remoting.transport.identity import component_identity
 from tests.support.documents import document
 from tests.support.forked import PROGRAMS, Forked, fork
 from tests.support.ports import free_ports
@@ -214,7 +213,7 @@ class Cluster:
 
     def use_secret(self, secret: str) -> None:
         """Ask the cluster under this secret from now on."""
-        self.identity = Identity(inner_credentials(secret.encode()), self._tls)
+        self.identity = component_identity((secret.encode(),), self._tls)
         self.admin = AdminClient(self.controller_addresses, timeout_ms=2000, identity=self.identity)
 
     @property

@@ -14,7 +14,7 @@ import orjson
 from brokerd.cluster.access_copy import AccessFollower
 from remoting import codes
 from remoting.access.answers import answer_query
-from remoting.access.sealing import INNER_USER
+from remoting.access.component import INNER_USER
 from remoting.access.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, access_key
 from remoting.errors import ConnectionLost, NotLeader, RequestTimeout
 from remoting.frame import Command
@@ -59,6 +59,10 @@ class AccessProcessor:
     def _fields(self, request: Command) -> dict[str, str]:
         """What the controllers get to know: the request's fields, and (checked here, as it is not to them) who asks."""
         fields = {key: value for key, value in request.ext.items() if key not in _NOT_PASSED_ON}
-        if self.guard.is_on and access_key(request) != INNER_USER:
+        if not self.guard.is_on:
+            fields[CALLER] = (
+                ""  # nobody was asked who it is; controllers that are switched on already take it for nobody
+            )
+        elif access_key(request) != INNER_USER:
             fields[CALLER] = access_key(request)
         return fields

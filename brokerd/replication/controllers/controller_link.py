@@ -21,8 +21,9 @@ from brokerd.replication.settings import ReplicationSettings
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError
 from remoting.frame import Command
-from remoting.transport.client import NOBODY, Identity, connect
+from remoting.transport.client import connect
 from remoting.transport.connection import RemotingConnection
+from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)

@@ -15,8 +15,9 @@ import pytest
 
 from remoting.errors import ConnectionLost, ProtocolError, SettingsError
 from remoting.frame import Command
-from remoting.transport.client import NOBODY, Identity, RemotingClient, connect
+from remoting.transport.client import RemotingClient, connect
 from remoting.transport.connection import RemotingConnection
+from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.server import Place, RemotingServer, check_reach, each
 from remoting.transport.tls import TlsAcceptor, TlsSettings, client_context, dialling_context, tls_server
 from tests.support.certificates import Authority, Certificate

@@ -9,8 +9,8 @@ from controllerd.records.decision import Reply
 from controllerd.replicas.requests import ApplyBrokerId
 from controllerd.state.machine import ControllerMachine
 from remoting import codes
+from remoting.access.component import INNER_USER
 from remoting.access.model import CUSTOM, MAX_ENTRIES, AccessState, Entry, resource
-from remoting.access.sealing import INNER_USER
 from remoting.errors import ProtocolError
 
 ENTRY = Entry(resource("Topic:a"), ("Pub",), "Allow", ("10.0.0.0/8",))

@@ -7,8 +7,8 @@ import pytest
 from controllerd.raft import homes
 from controllerd.raft.homes import Homes
 from remoting.errors import ConnectionLost
-from remoting.transport.client import NOBODY
 from remoting.transport.connection import RemotingConnection
+from remoting.transport.identity import NOBODY
 from tests.support.ports import free_ports
 
 

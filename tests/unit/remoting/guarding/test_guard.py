@@ -5,14 +5,16 @@ from __future__ import annotations
 import hmac
 from base64 import b64encode
 from collections.abc import Sequence
+from secrets import token_bytes
 from typing import Any
 
 import pytest
 
 from remoting import codes
+from remoting.access.component import INNER_USER, ComponentCredentials, ComponentKey
 from remoting.access.decision import Demand
 from remoting.access.model import ALL, CUSTOM, GROUP, PUB, TOPIC, AccessState, Entry, User, resource
-from remoting.access.sealing import INNER_USER, inner_credentials, seal
+from remoting.access.sealing import seal
 from remoting.access.signature import Credentials
 from remoting.errors import LogboomError, RequestError, SettingsError
 from remoting.frame import Command
@@ -20,15 +22,19 @@ from remoting.guarding.guard import AccessSettings, Guard
 
 SECRET, OTHER = b"0123456789abcdef", b"fedcba9876543210"
 HERE = "10.0.0.1"
+OWN = "10.0.0.9:10911"
+NOW_MS = 1_767_268_800_000
 
 
 def user(name: str, user_type: str = "Normal", status: str = "enable", secret: bytes = SECRET) -> User:
     return User(name, seal(secret, name, f"{name}'s password", name.encode().ljust(12)[:12]), user_type, status)
 
 
-def make_guard(*, authorization: bool = True, max_date_age_s: int = 0, secrets: Sequence[bytes] = (SECRET,)) -> Guard:
+def make_guard(
+    *, authorization: bool = True, max_date_age_s: int = 0, secrets: Sequence[bytes] = (SECRET,), own_address: str = ""
+) -> Guard:
     settings = AccessSettings(authentication=True, authorization=authorization, max_date_age_s=max_date_age_s)
-    guard = Guard(settings, "c", secrets, lambda: 1_767_268_800_000)
+    guard = Guard(settings, "c", secrets, lambda: NOW_MS, own_address)
     users = {each.name: each for each in (user("u"), user("root", "Super"), user("off", status="disable"))}
     entries = (Entry(resource("Topic:T"), (PUB,), "Allow"), Entry(resource("Group:g"), (ALL,), "Allow", (HERE,)))
     guard.update(AccessState(1, users, {"u": {CUSTOM: entries}}))
@@ -44,6 +50,7 @@ def request(
 
 class Connection:
     peer_host = HERE
+    own_address = OWN
     peer = "10.0.0.1:5"
 
     def __init__(self) -> None:
@@ -53,9 +60,13 @@ class Connection:
         self.errors.append(error)
 
 
-def refused(guard: Guard, command: Command, host: str = HERE) -> str:
+def component(secret: bytes = SECRET, off_ms: int = 0) -> ComponentCredentials:
+    return ComponentCredentials(ComponentKey(secret), token_bytes, lambda: NOW_MS + off_ms)
+
+
+def refused(guard: Guard, command: Command, host: str = HERE, here: str = OWN) -> str:
     with pytest.raises(RequestError) as caught:
-        guard.check(command, host)
+        guard.check(command, host, here)
     assert caught.value.code == codes.NO_PERMISSION
     return caught.value.message
 
@@ -94,7 +105,7 @@ def test_raft_messages_pass_because_their_connection_was_introduced() -> None:
 
 def test_who_is_refused() -> None:
     guard = make_guard()
-    assert guard.check(request("u"), HERE) == "u"
+    assert guard.check(request("u"), HERE, OWN) == "u"
     assert "signed requests only" in refused(guard, Command(310, ext={"b": "T"}))
     assert "signed requests only" in refused(guard, Command(310, ext={"b": "T", "AccessKey": "", "Signature": ""}))
     wrong = [refused(guard, request(name)) for name in ("nobody", "off")]
@@ -107,7 +118,7 @@ def test_who_is_refused() -> None:
 
 def test_what_is_remembered_is_forgotten_when_permissions_change() -> None:
     guard = make_guard()
-    guard.check(request("u"), HERE)
+    guard.check(request("u"), HERE, OWN)
     guard.update(AccessState(2, guard.state.users, {}))
     refused(guard, request("u"))
     guard.update(AccessState(3, {"u": user("u", status="disable")}, {}))
@@ -125,13 +136,39 @@ def test_addresses_count() -> None:
 def test_inner_requests_are_for_components_alone() -> None:
     guard = make_guard(secrets=(OTHER, SECRET))
     for secret in (SECRET, OTHER):  # while the secret is being changed
-        signed = inner_credentials(secret).sign({}, b"")
-        assert guard.check(Command(codes.PROXY_CALL, ext=signed), HERE) == INNER_USER
-        assert guard.check(Command(codes.UPDATE_BROKER_CONFIG, ext=signed), HERE) == INNER_USER
+        sign = component(secret).signer([OWN])
+        for code in (codes.PROXY_CALL, codes.UPDATE_BROKER_CONFIG):
+            assert guard.check(Command(code, ext=sign(code, {}, b"", False)), HERE, OWN) == INNER_USER
     assert "components" in refused(guard, request("root", codes.PROXY_CALL))
     assert "components" in refused(guard, request("root", codes.ACCESS_STATE))
-    forged = inner_credentials(b"some other secret").sign({}, b"")
+    forged = component(b"some other secret").signer([OWN])(codes.CLUSTER_VIEW, {}, b"", False)
     assert "component" in refused(guard, Command(codes.CLUSTER_VIEW, ext=forged))
+
+
+def test_what_a_component_asked_counts_once_here_and_now() -> None:
+    guard = make_guard()
+    sign = component().signer(["10.0.0.9:10911", "b.example:10911"])
+    first, second = (sign(codes.CLUSTER_VIEW, {}, b"", False) for _ in range(2))
+    assert "is for" in refused(guard, Command(codes.CLUSTER_VIEW, ext=first), here="10.0.0.8:10911")
+    assert guard.check(Command(codes.CLUSTER_VIEW, ext=second), HERE, OWN) == INNER_USER
+    assert "before" in refused(guard, Command(codes.CLUSTER_VIEW, ext=second))
+    assert "before" in refused(guard, Command(codes.CLUSTER_VIEW, ext=first))  # overtaken: somebody held it back
+    for off_ms, word in ((300_001, "ahead of"), (-300_001, "behind")):
+        late = component(off_ms=off_ms).signer([OWN])(codes.CLUSTER_VIEW, {}, b"", False)
+        assert word in refused(guard, Command(codes.CLUSTER_VIEW, ext=late))
+
+
+def test_a_component_may_dial_the_name_that_is_known() -> None:
+    guard = make_guard(own_address="b.example:10911")
+    signed = component().signer(["172.17.0.1:30911", "b.example:10911"])(codes.CLUSTER_VIEW, {}, b"", False)
+    assert guard.check(Command(codes.CLUSTER_VIEW, ext=signed), HERE, "10.0.0.9:10911") == INNER_USER
+
+
+def test_the_scheme_of_clients_makes_nobody_a_component() -> None:
+    guard = make_guard()
+    for secret in (SECRET, hmac.digest(SECRET, b"logboom inner credential", "sha256").hex().encode()):
+        signed = Credentials(INNER_USER, secret).sign({}, b"")
+        assert "component" in refused(guard, Command(codes.CLUSTER_VIEW, ext=signed))
 
 
 def test_a_user_called_like_the_components_is_none() -> None:
@@ -142,9 +179,9 @@ def test_a_user_called_like_the_components_is_none() -> None:
 
 def test_without_authorization_users_may_everything_but_manage_users() -> None:
     guard = make_guard(authorization=False)
-    assert guard.check(request("u", ext={"b": "U"}), HERE) == "u"
+    assert guard.check(request("u", ext={"b": "U"}), HERE, OWN) == "u"
     assert "super user" in refused(guard, request("u", codes.AUTH_CREATE_USER, {"username": "x"}))
-    assert guard.check(request("root", codes.AUTH_CREATE_USER, {"username": "x"}), HERE) == "root"
+    assert guard.check(request("root", codes.AUTH_CREATE_USER, {"username": "x"}), HERE, OWN) == "root"
 
 
 def test_a_secret_sealed_under_a_lost_key_lets_nobody_in() -> None:
@@ -165,7 +202,7 @@ def test_routes_may_be_open_to_the_unsigned_alone() -> None:
     open_guard.update(guard.state)
     asked = Command(codes.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "U"})
     assert "signed requests only" in refused(guard, asked)
-    assert open_guard.check(asked, HERE) == ""
+    assert open_guard.check(asked, HERE, OWN) == ""
     assert "may not" in refused(open_guard, request("u", codes.GET_ROUTEINFO_BY_TOPIC, {"topic": "U"}))
     assert "signed requests only" in refused(open_guard, Command(codes.CLUSTER_VIEW))
 
@@ -193,8 +230,7 @@ def test_grpc_calls() -> None:
     assert "do not fit" in call_refused(guard, metadata("u", "wrong"))
     assert "do not fit" in call_refused(guard, metadata("nobody", ""))
     assert "do not fit" in call_refused(guard, metadata("off", "off's password"))
-    inner = inner_credentials(SECRET)
-    assert "do not fit" in call_refused(guard, metadata(INNER_USER, inner.secret.decode()))
+    assert "do not fit" in call_refused(guard, metadata(INNER_USER, SECRET.decode()))
     assert "hexadecimal" in call_refused(
         guard, signed | {"authorization": "A Credential=u, Signature=" + b64encode(b"x").decode()}
     )
