@@ -13,8 +13,8 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_SPARK_MASTER | person | `local[*]` (default), `spark://`, `k8s://`, `yarn`, or `sc://` for Spark Connect |
 | LOGBOOM_SPARK_DRIVER_MEMORY | person | heap of the Spark server, default `1g` |
 | LOGBOOM_SPARK_IDLE_MINUTES | person | how long the Spark server stays without work, default 10 |
-| LOGBOOM_TIER_URL | person | the tier that the brokers have as `tiers.url`: reports read what is old there, topics are exported |
-| LOGBOOM_TIER_OPTIONS | person | the file that they have as `tiers.options_path` |
+| LOGBOOM_TIER_URL | `up --tier`, else person | the brokers' `tiers.url`: reports read what is old there, topics are exported |
+| LOGBOOM_TIER_OPTIONS | `up --tier-options`, else person | the file that they have as `tiers.options_path` |
 | LOGBOOM_ALLOWED_HOSTS | person | further host names of this machine, for browsers and in the certificate, separated by commas |
 | LOGBOOM_SECRET_KEY | person | Django's signing key; absent: a file in DATA/secrets |
 | LOGBOOM_DATA_DIR | supervisor | the data directory, absolute |

@@ -41,7 +41,7 @@ class DataLayout:
     console_database = _Below("console.sqlite3")
     """The console's SQLite database; DATABASE_URL replaces it."""
     shape_file = _Below("appliance.json")
-    """How many controllers, groups and replicas this directory was made with."""
+    """How many controllers, groups and replicas this directory was made with, and its tier."""
     lock_file = _Below("run", "lock")
     """Locked by the supervisor as long as it lives; holds its process id."""
     supervisor_file = _Below("run", "supervisor.json")

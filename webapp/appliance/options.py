@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import ipaddress
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from remoting.errors import SettingsError
@@ -32,6 +32,20 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """Where messages are kept after their files went; remembered in the data directory. `options_path` may be empty."""
+
+    url: str
+    options_path: str = ""
+
+    @property
+    def broker_settings(self) -> tuple[str, ...]:
+        """What brokers are told of it."""
+        options = (f"tiers.options_path={self.options_path}",) if self.options_path else ()
+        return (f"tiers.url={self.url}", *options)
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """Everything that a person can choose; None in a count means: as the data directory has it."""
 
@@ -47,6 +61,8 @@ class Options:
     redis_port: int = 6390
     controller_settings: tuple[str, ...] = ()
     broker_settings: tuple[str, ...] = ()
+    tier: Tier | None = None
+    no_tier: bool = False
     reports_at_once: int = DEFAULT_REPORTS_AT_ONCE
     timeout_s: int = 60
 
@@ -70,21 +86,38 @@ def parse_options(arguments: Sequence[str]) -> Options:
     if "http" in given:
         given["http_host"], given["http_port"] = given.pop("http")
     development = _DEVELOPMENT if given.pop("development", False) else ()
-    tier = _tier(given.pop("tier", None), given.pop("tier_options", None))
-    given["broker_settings"] = (*development, *tier, *given.get("broker_settings", ()))
+    given["tier"] = _tier(given.pop("tier", None), given.pop("tier_options", None), given.get("no_tier", False))
+    given["broker_settings"] = (*development, *given.get("broker_settings", ()))
     given["controller_settings"] = tuple(given.get("controller_settings", ()))
     return Options(**given)
 
 
-def _tier(url: str | None, options: Path | None) -> tuple[str, ...]:
-    """The brokers' settings of a tier."""
+def _tier(url: str | None, options: Path | None, is_refused: bool) -> Tier | None:
+    """The one that was asked for. Raises SettingsError."""
     if url is None:
         if options is not None:
             raise SettingsError(
                 "--tier-options has what the object store of --tier needs; say which one: --tier s3://bucket/prefix"
             )
-        return ()
-    return (f"tiers.url={url}", *((f"tiers.options_path={options}",) if options is not None else ()))
+        return None
+    if is_refused:
+        raise SettingsError("--tier and --no-tier say the opposite of each other; give one of them")
+    return Tier(url, str(options) if options is not None else "")
+
+
+def settle_tier(options: Options, remembered: Tier | None) -> Options:
+    """The options with the tier that counts: what was asked for, else what an earlier start had. Brokers are told of it before
+    all other settings, so that a person's own come later."""
+    tier = options.tier or (None if options.no_tier else remembered)
+    told = tier.broker_settings if tier is not None else ()
+    return replace(options, tier=tier, broker_settings=(*told, *options.broker_settings))
+
+
+def tier_of(broker_settings: Sequence[str]) -> Tier | None:
+    """The tier that brokers with these settings have: the last word counts."""
+    told = dict(each.partition("=")[::2] for each in broker_settings)
+    url = told.get("tiers.url", "")
+    return Tier(url, told.get("tiers.options_path", "")) if url else None
 
 
 def settle_shape(options: Options, remembered: Shape | None) -> Shape:
@@ -151,7 +184,7 @@ def _parser() -> argparse.ArgumentParser:
     ):
         option, default = f"--{name.replace('_', '-')}", getattr(Options(), name)
         places.add_argument(option, type=_bounded(1, 65535), metavar="PORT", help=f"{what} (default: {default})")
-    tier = parser.add_argument_group("tier (given at each start: without it what is there cannot be read)")
+    tier = parser.add_argument_group("tier (kept in the data directory; later starts may leave it out)")
     tier.add_argument(
         "--tier",
         type=_url,
@@ -165,6 +198,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="its credentials and other options as a JSON object, such as endpoint, region, access_key_id and "
         "secret_access_key; mode 0600",
+    )
+    tier.add_argument(
+        "--no-tier",
+        action="store_true",
+        help="forget the tier of earlier starts: what is there alone cannot be read then",
     )
     tuning = parser.add_argument_group("tuning")
     tuning.add_argument(

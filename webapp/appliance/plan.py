@@ -14,7 +14,7 @@ from pathlib import Path
 from remoting.errors import SettingsError
 from webapp.appliance import environment
 from webapp.appliance.layout import DataLayout
-from webapp.appliance.options import Options, Shape
+from webapp.appliance.options import Options, Shape, tier_of
 from webapp.appliance.place import PROJECT_DIR
 
 CLUSTER = "DefaultCluster"
@@ -165,6 +165,7 @@ def make_plan(
             environment.REPORTS_AT_ONCE: str(options.reports_at_once),
             environment.CLUSTER_SECRET: str(layout.replication_secret_file),
             "PYTHONUNBUFFERED": "1",
+            **_tier(options),
             **handed_down,
         },
         http=http,
@@ -173,6 +174,12 @@ def make_plan(
     )
     _check_ports(plan)
     return plan
+
+
+def _tier(options: Options) -> dict[str, str]:
+    """What reads the tier without a broker is told of it."""
+    tier = tier_of(options.broker_settings)
+    return {environment.TIER_URL: tier.url, environment.TIER_OPTIONS: tier.options_path} if tier is not None else {}
 
 
 def _redis(options: Options, layout: DataLayout, argv: Sequence[str]) -> ProcessSpec:

@@ -16,11 +16,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from remoting.errors import SettingsError
 from webapp.appliance import state
 from webapp.appliance.layout import DataLayout
-from webapp.appliance.options import CONTROLLER_COUNTS, MAX_GROUPS, MAX_REPLICAS, Shape
+from webapp.appliance.options import CONTROLLER_COUNTS, MAX_GROUPS, MAX_REPLICAS, Shape, Tier
 from webapp.appliance.plan import Plan, PortUse
 
 LEAST_FREE_BYTES = 512 * 1024 * 1024
@@ -97,31 +98,52 @@ class InstanceLock:
         )
 
 
-def read_shape(layout: DataLayout) -> Shape | None:
-    """The cluster's size as the directory was made with; None on the first start."""
+class Remembered(NamedTuple):
+    """What the data directory was made with, and has since: `appliance.json`."""
+
+    shape: Shape
+    tier: Tier | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As it is in the file."""
+        return {**asdict(self.shape), **({"tier": asdict(self.tier)} if self.tier is not None else {})}
+
+
+def read_remembered(layout: DataLayout) -> Remembered | None:
+    """None on the first start. Raises SettingsError."""
     try:
         content = json.loads(layout.shape_file.read_text())
-        shape = Shape(**content)
-        if (
-            shape.controllers not in CONTROLLER_COUNTS
-            or not 1 <= shape.groups <= MAX_GROUPS
-            or not 1 <= shape.replicas <= MAX_REPLICAS
-        ):
-            raise ValueError(content)
+        tier = content.pop("tier", None)
+        remembered = Remembered(Shape(**content), Tier(**tier) if tier is not None else None)
+        _check(remembered)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
+        example = json.dumps(Remembered(Shape(), Tier("s3://bucket/prefix", "/path/to/options.json")).document())
         raise SettingsError(
-            f"{layout.shape_file} is damaged; it should look like {json.dumps(asdict(Shape()))}: restore it, or delete it and "
-            f"give --controllers, --groups and --replicas as they were"
+            f'{layout.shape_file} is damaged; it should look like {example} (without "tier" when there is none): restore it, or '
+            "delete it and give --controllers, --groups, --replicas and --tier as they were"
         ) from error
-    return shape
+    return remembered
 
 
-def write_shape(layout: DataLayout, shape: Shape) -> None:
-    """Remember the cluster's size."""
+def _check(remembered: Remembered) -> None:
+    """Raises ValueError for what no start wrote."""
+    shape, tier = remembered
+    if (
+        shape.controllers not in CONTROLLER_COUNTS
+        or not 1 <= shape.groups <= MAX_GROUPS
+        or not 1 <= shape.replicas <= MAX_REPLICAS
+    ):
+        raise ValueError(shape)
+    if tier is not None and not (isinstance(tier.url, str) and tier.url and isinstance(tier.options_path, str)):
+        raise ValueError(tier)
+
+
+def write_remembered(layout: DataLayout, remembered: Remembered) -> None:
+    """Have it for later starts. Raises SettingsError."""
     try:
-        state.publish(layout.shape_file, asdict(shape))
+        state.publish(layout.shape_file, remembered.document())
     except OSError as error:
         raise SettingsError(_cannot_write(layout.root, error)) from error
 

@@ -22,7 +22,7 @@ from remoting.facts.words import Health
 from webapp.appliance import certificates, environment, java, native, preflight, probes, redis_server, secret_files
 from webapp.appliance.environment import Environment
 from webapp.appliance.layout import DataLayout
-from webapp.appliance.options import Options, parse_options, settle_shape
+from webapp.appliance.options import Options, parse_options, settle_shape, settle_tier
 from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
 from webapp.appliance.plan import HOST, PREPARED, Plan, make_plan
 from webapp.appliance.processes import dying_with_this_process
@@ -65,11 +65,12 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
     """Everything that can refuse a start, and the plan."""
     layout.supervisor_file.unlink(missing_ok=True)  # what an instance before this one left behind
     preflight.check_space(layout)
-    remembered = preflight.read_shape(layout)
-    shape = settle_shape(options, remembered)
+    remembered = preflight.read_remembered(layout)
+    shape = settle_shape(options, remembered.shape if remembered is not None else None)
+    options = settle_tier(options, remembered.tier if remembered is not None else None)
     terminal.say(
         f"Logboom: {shape.controllers} controller(s), {shape.groups} broker group(s) of {shape.replicas}; "
-        f"data in {layout.root}{'' if remembered else ' (new)'}"
+        f"data in {layout.root}{'' if remembered else ' (new)'}{f'; tier {options.tier.url}' if options.tier else ''}"
     )
     handed_down = {}
     redis_argv = None
@@ -94,7 +95,7 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
         terminal.say(f"Clients sign as      {_FIRST_USER}, secret key {password}  (shown this once; a super user)")
     plan = make_plan(options, shape, layout, sys.executable, redis_argv, handed_down)
     preflight.check_ports(plan)
-    preflight.write_shape(layout, shape)
+    preflight.write_remembered(layout, preflight.Remembered(shape, options.tier))
     _allow_many_files()
     return plan
 

@@ -7,7 +7,7 @@ import pytest
 
 from brokerd.composition.settings import parse as parse_broker
 from remoting.errors import SettingsError
-from webapp.appliance.options import Options, Shape, parse_options, settle_shape
+from webapp.appliance.options import Options, Shape, Tier, parse_options, settle_shape, settle_tier, tier_of
 
 
 def test_defaults() -> None:
@@ -42,11 +42,27 @@ def test_development_is_something_that_brokers_understand_and_can_be_overruled()
 
 def test_a_tier_is_something_that_brokers_understand() -> None:
     given = ["--tier", "s3://bucket/prefix", "--tier-options", "/x/options.json", "--broker-set", "a.b=c"]
-    settings = parse_options(given).broker_settings
+    settings = settle_tier(parse_options(given), None).broker_settings
     assert settings == ("tiers.url=s3://bucket/prefix", "tiers.options_path=/x/options.json", "a.b=c")
     words = [word for each in settings[:2] for word in ("--set", each)]
     tiers = parse_broker(["--data", "/x", *words]).tiers
     assert (tiers.url, tiers.options_path) == ("s3://bucket/prefix", "/x/options.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "url"),
+    [
+        ("", "s3://before/x"),
+        ("--tier s3://now/x", "s3://now/x"),
+        ("--no-tier", None),
+        ("--broker-set tiers.url=s3://mine/x", "s3://mine/x"),
+        ("--broker-set tiers.url=", None),
+    ],
+)
+def test_a_tier_is_that_of_earlier_starts_unless_somebody_says_more(arguments: str, url: str | None) -> None:
+    options = settle_tier(parse_options(arguments.split()), Tier("s3://before/x", "/x/options.json"))
+    found = tier_of(options.broker_settings)
+    assert (found.url if found is not None else None) == url
 
 
 @pytest.mark.parametrize("url", ["s3://key:secret@bucket/prefix", "az://container?sig=secret"])
@@ -59,6 +75,7 @@ def test_a_tiers_address_has_no_secrets(url: str) -> None:
     ("arguments", "rule"),
     [
         ("--tier /srv/tier", "not a URL, such as file:///srv/tier"),
+        ("--tier s3://a/b --no-tier", "opposite of each other"),
         ("--tier-options /x", "say which one: --tier s3://bucket/prefix"),
         ("--controllers 2", "1, 3 or 5"),
         ("--controllers x", "1, 3 or 5"),

@@ -13,7 +13,7 @@ from remoting.errors import SettingsError
 from tests.support.ports import free_ports
 from webapp.appliance import preflight, state
 from webapp.appliance.layout import DataLayout
-from webapp.appliance.options import Options, Shape
+from webapp.appliance.options import Options, Shape, Tier
 from webapp.appliance.place import PROJECT_DIR
 from webapp.appliance.plan import Plan, make_plan
 
@@ -115,16 +115,28 @@ def test_a_taken_port_names_its_holder_and_the_option(layout: DataLayout, host: 
     assert f"(process {os.getpid()})" in str(refusal.value)
 
 
-def test_the_size_is_remembered(layout: DataLayout) -> None:
-    assert preflight.read_shape(layout) is None
-    preflight.write_shape(layout, Shape(1, 2, 3))
-    assert preflight.read_shape(layout) == Shape(controllers=1, groups=2, replicas=3)
+@pytest.mark.parametrize("tier", [None, Tier("s3://bucket/prefix"), Tier("file:///srv/tier", "/etc/options.json")])
+def test_size_and_tier_are_remembered(layout: DataLayout, tier: Tier | None) -> None:
+    assert preflight.read_remembered(layout) is None
+    preflight.write_remembered(layout, preflight.Remembered(Shape(1, 2, 3), tier))
+    assert preflight.read_remembered(layout) == (Shape(controllers=1, groups=2, replicas=3), tier)
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"controllers": 2}', '{"other": 1}', '{"replicas": 0}', '{"groups": "x"}']
+    "content",
+    [
+        "",
+        "[]",
+        "{",
+        '{"tier": {"url": 1}}',
+        '{"tier": "s3://x"}',
+        '{"controllers": 2}',
+        '{"other": 1}',
+        '{"replicas": 0}',
+        '{"groups": "x"}',
+    ],
 )
 def test_a_damaged_size_is_one_sentence(layout: DataLayout, content: str) -> None:
     layout.shape_file.write_text(content)
     with pytest.raises(SettingsError, match=r"appliance.json is damaged; it should look like"):
-        preflight.read_shape(layout)
+        preflight.read_remembered(layout)

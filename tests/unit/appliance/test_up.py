@@ -97,7 +97,7 @@ async def test_certificates_are_renewed_while_it_runs(layout: DataLayout, monkey
 
 
 def test_a_size_that_cannot_change(layout: DataLayout, capsys: pytest.CaptureFixture[str]) -> None:
-    preflight.write_shape(layout, Shape(controllers=1))
+    preflight.write_remembered(layout, preflight.Remembered(Shape(controllers=1)))
     code, last = run(capsys, "--data", str(layout.root), "--controllers", "3")
     assert code == 1
     assert "was made with 1 controller(s)" in last
