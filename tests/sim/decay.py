@@ -4,7 +4,8 @@ controller's whole directory is put back as it was before its last start.
 The others have whole copies, so nothing may be lost and nothing that is damaged may be served. The group goes on without the
 damaged broker when the others have everything, no other broker takes the damage over, and no consumer sees it. What is damaged of
 the log, and of what is derived from it, is mended in place as soon as the others are there; a start may refuse for good only when
-files are damaged that nobody else has a copy of: who the broker is, and which epochs its log has.
+files are damaged that nobody else has a copy of: who the broker is, and which epochs its log has. Those are left alone while the
+broker is the whole set: then it alone has everything, and rightly nobody goes on without it.
 
 Bits of the log flip only where another broker durably has the same byte; so there is never more than one damaged copy. And they
 flip only in records that are confirmed to their end: a replica that has a part of one confirms these bytes, drops them when it
@@ -130,11 +131,16 @@ class Decay:
         places = [n for n in (rng.randrange(first, max(first + 1, size)) for _ in range(8)) if _is_durable(file, n)]
         if _kind(path) == LOG:
             places = [n for n in places if self._has_copy(path, n) and not _is_blank(file, n)]
-        if not places:
+        if not places or (isinstance(node, SimBroker) and not self._may_lose_file(path)):
             return None
         bit = rng.randrange(8)
         self._flip(node, path, places[0], bit)
         return f"{node.name} {path} at {places[0]}, bit {bit}"
+
+    def _may_lose_file(self, path: str) -> bool:
+        """Whether the group can go on when a start of the broker refuses for good: not while it is all of the set, and the only
+        one that has everything."""
+        return _kind(path) in MENDABLE or any(each is not self._broker for each in self._members())
 
     def check(self) -> None:
         """No broker took a damaged byte over, nor got it with a new copy; who was damaged has mended itself or is gone."""
