@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokerd.filters import sql
+from brokerd.filters.sql_tokens import SqlError
 from brokerd.filters.table import FilterTable
 from remoting import codes
 from remoting.errors import RequestError
@@ -85,9 +86,9 @@ def _compile(expression_type: str, expression: str) -> MessageFilter:
             f"filter expressions are of type TAG or SQL92, not {expression_type[:64]!r}",
         )
     try:
-        matches = sql.parse(expression)
+        matches = sql.parse(expression).matches
         return MessageFilter(lambda properties: matches(decode_properties(properties)))
-    except sql.SqlError as error:
+    except SqlError as error:
         raise RequestError(codes.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression is not valid: {error}") from error
 
 
