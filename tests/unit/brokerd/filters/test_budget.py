@@ -147,3 +147,17 @@ def test_what_came_back_is_let_go_in_later_turns(tested_by_turn: tuple[Counting,
     assert receive.outcome.status == PopStatus.NOTHING
     assert sorted(counting.tested) == sorted(names)
     assert max(by_turn) <= MOST_AT_ONCE
+
+
+def test_a_queue_with_much_to_look_through_keeps_no_other_from_its_turn(
+    tested_by_turn: tuple[Counting, list[int]],
+) -> None:
+    counting, _ = tested_by_turn
+    broker = PopBroker().become_master()
+    broker.topic(queues=4)
+    broker.group()
+    looks = 40
+    for queue_id in range(4):
+        broker.send(*[str(queue_id)] * looks * MOST_AT_ONCE, queue_id=queue_id, n=str(queue_id))
+    broker.receive(wait_ms=5000, expression_type="SQL92", expression="any")
+    assert set(counting.tested[: looks * MOST_AT_ONCE]) == {"0", "1", "2", "3"}
