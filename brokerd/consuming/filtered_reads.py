@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from brokerd.filters.budget import Budget
 from brokerd.filters.message_filter import MessageFilter
 from brokerd.store.queues.queue_reads import GetResult, GetStatus
 from brokerd.store.store_reads import StoreReads
-from remoting.record.fields import properties_of
+from remoting.record.fields import queue_offset_of
 
 _SCAN_ROUNDS: Final = 25
 
@@ -29,15 +30,17 @@ def read_admitted(
     None of those looked at is NO_MATCHED_MESSAGE, with where to go on: that may be before the queue's end.
     """
     tags_codes = message_filter.tags_codes
+    budget = Budget()
     result = reads.read_messages(topic, queue_id, offset, max_count, max_bytes, tags_codes)
     for _ in range(_SCAN_ROUNDS):
         if result.status is not GetStatus.FOUND or message_filter.is_exact:
             return result
-        admits = message_filter.admits
-        records = [record for record in result.records if admits(properties_of(record))]
+        records, tested = budget.admitted(message_filter, result.records)
+        if tested < len(result.records):
+            result = result._replace(next_offset=queue_offset_of(result.records[tested]))
         if records:
             return result._replace(records=records)
-        if result.next_offset >= result.max_offset:
+        if result.next_offset >= result.max_offset or budget.is_spent():
             break
         following = reads.read_messages(topic, queue_id, result.next_offset, max_count, max_bytes, tags_codes)
         if following.status is not GetStatus.FOUND:

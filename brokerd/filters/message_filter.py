@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokerd.filters import sql
+from brokerd.filters.sql_tokens import SqlError
 from brokerd.filters.table import FilterTable
 from remoting import codes
 from remoting.errors import RequestError
@@ -29,11 +30,12 @@ _TAG_IN_PROPERTIES = re.compile(rb"(?:^|\x02)TAGS\x01([^\x02]*)")
 @dataclass(frozen=True)
 class MessageFilter:
     """A compiled subscription. `admits` says whether a message with a property string is wanted. `tags_codes` are the hashes that
-    can match, None when any can; `is_exact`: they decide alone."""
+    can match, None when any can; `is_exact`: they decide alone. `conditions` are what it tests of one message at most."""
 
     admits: Callable[[bytes], bool]
     tags_codes: frozenset[int] | None = None
     is_exact: bool = False
+    conditions: int = 1
 
 
 def _everything() -> MessageFilter:
@@ -85,9 +87,9 @@ def _compile(expression_type: str, expression: str) -> MessageFilter:
             f"filter expressions are of type TAG or SQL92, not {expression_type[:64]!r}",
         )
     try:
-        matches = sql.parse(expression)
-        return MessageFilter(lambda properties: matches(decode_properties(properties)))
-    except sql.SqlError as error:
+        matches, conditions = sql.parse(expression)
+        return MessageFilter(lambda properties: matches(decode_properties(properties)), conditions=max(conditions, 1))
+    except SqlError as error:
         raise RequestError(codes.SUBSCRIPTION_PARSE_FAILED, f"the SQL92 expression is not valid: {error}") from error
 
 

@@ -10,7 +10,8 @@
 
 A property is a text; where a number or a truth value is needed it is converted. Logic has three values: a missing property is
 NULL, a comparison with NULL is unknown (None), and an expression that ends unknown does not match. What cannot be evaluated (an
-order of things that are no numbers) does not match as a whole. Length and nesting are bounded; chains do not nest.
+order of things that are no numbers) does not match as a whole. Length and nesting are bounded; chains do not nest. So are the
+conditions, which are what the evaluation of one message costs: comparisons, NOTs, and values that stand for a condition.
 """
 
 from __future__ import annotations
@@ -20,41 +21,22 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import contains, ge, gt, le, lt
 from typing import Final, NamedTuple
 
+from brokerd.filters.sql_tokens import MAX_DIGITS, SqlError, Token, tokens_of
+
 MAX_DEPTH: Final = 32
 MAX_CHAIN: Final = 4
+MAX_CONDITIONS: Final = 128
+MAX_LISTED: Final = 1024
 
 Value = str | int | float | bool | None
 Properties = Mapping[str, str]
 Evaluate = Callable[[Properties], Value]
 
-_KEYWORDS = frozenset(
-    ["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"]
-)
-_TOKEN = re.compile(
-    r"""(?P<blank>\s+|--[^\n]*|/\*.*?\*/)
-      | (?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
-      | (?P<integer>\d+)[lL]?
-      | '(?P<text>(?:[^']|'')*)'
-      | (?P<word>[A-Za-z_$][A-Za-z0-9_$]*)
-      | (?P<symbol><>|<=|>=|[=<>()+,-])""",
-    re.VERBOSE | re.DOTALL,
-)
 _NUMBER = re.compile(r"[+-]?(?:\d+|(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)")
-_MAX_DIGITS = 40
-
-
-class SqlError(ValueError):
-    """The expression is not of the subset; the message says where and what was expected."""
 
 
 class _NotComparable(Exception):
     """Evaluation met values that have no order."""
-
-
-class _Token(NamedTuple):
-    kind: str  # float, integer, text, word (a property), keyword, symbol, end
-    value: str
-    position: int
 
 
 class _Node(NamedTuple):
@@ -66,9 +48,17 @@ class _Node(NamedTuple):
     property_name: str = ""
 
 
-def parse(text: str) -> Callable[[Properties], bool]:
-    """What says whether a message with these properties is wanted, and never raises. Raises SqlError."""
-    evaluate = _as_condition(_Parser(_tokens(text)).whole(), 0)
+class Expression(NamedTuple):
+    """`matches` says whether a message with these properties is wanted, and never raises; it tests so many `conditions`."""
+
+    matches: Callable[[Properties], bool]
+    conditions: int
+
+
+def parse(text: str) -> Expression:
+    """Raises SqlError."""
+    parser = _Parser(tokens_of(text))
+    evaluate = parser.whole()
 
     def matches(properties: Properties) -> bool:
         try:
@@ -76,43 +66,23 @@ def parse(text: str) -> Callable[[Properties], bool]:
         except _NotComparable:
             return False
 
-    return matches
-
-
-def _tokens(text: str) -> list[_Token]:
-    tokens = []
-    position = 0
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise SqlError(f"unexpected {text[position : position + 10]!r} at character {position + 1}")
-        kind = found.lastgroup or ""
-        value = found[kind]
-        if kind == "word" and value.upper() in _KEYWORDS:
-            kind, value = "keyword", value.upper()
-        elif kind == "text":
-            value = value.replace("''", "'")
-        elif kind == "integer" and len(value) > _MAX_DIGITS:
-            raise SqlError(f"the number at character {position + 1} has more than {_MAX_DIGITS} digits")
-        if kind != "blank":
-            tokens.append(_Token(kind, value, position + 1))
-        position = found.end()
-    tokens.append(_Token("end", "the end", len(text) + 1))
-    return tokens
+    return Expression(matches, parser.conditions)
 
 
 class _Parser:
-    def __init__(self, tokens: Sequence[_Token]) -> None:
+    def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tokens
         self._index = 0
         self._depth = 0
+        self._listed = 0
+        self.conditions = 0
 
-    def whole(self) -> _Node:
+    def whole(self) -> Evaluate:
         if self._peek().kind == "end":
             raise SqlError("it is empty")
         node = self._or()
         self._expect("end", "the end")
-        return node
+        return self._condition(node, 0)
 
     # ---- grammar
 
@@ -126,20 +96,24 @@ class _Parser:
         first = part()
         if not self._is("keyword", word):
             return first
-        conditions = [_as_condition(first, self._peek().position)]
+        conditions = [self._condition(first, self._peek().position)]
         while self._take("keyword", word):
             position = self._peek().position
-            conditions.append(_as_condition(part(), position))
+            conditions.append(self._condition(part(), position))
         return _Node("boolean", _combined(conditions, decisive))
 
     def _equality(self) -> _Node:
         left = self._comparison()
         for _ in range(MAX_CHAIN):
+            token = self._peek()
             if self._take("symbol", "="):
+                self._count(token.position)
                 left = _Node("boolean", _equal(left, self._comparison()))
             elif self._take("symbol", "<>"):
+                self._count(token.position)
                 left = _Node("boolean", _not(_equal(left, self._comparison())))
             elif self._take("keyword", "IS"):
+                self._count(token.position)
                 negated = self._take("keyword", "NOT")
                 self._expect("keyword", "NULL")
                 left = _Node("boolean", _is_null(left.evaluate, negated))
@@ -153,10 +127,12 @@ class _Parser:
             token = self._peek()
             if token.kind == "symbol" and token.value in _ORDER:
                 self._index += 1
+                self._count(token.position)
                 left = _Node(
                     "boolean", _ordered(token.value, _orderable(left, token), _orderable(self._unary(), token))
                 )
             elif self._starts_set():
+                self._count(token.position)
                 negated = self._take("keyword", "NOT")
                 evaluate = self._set(left)
                 left = _Node("boolean", _not(evaluate) if negated else evaluate)
@@ -188,11 +164,18 @@ class _Parser:
 
     def _texts(self) -> frozenset[str]:
         self._expect("symbol", "(")
-        texts = [self._expect("text", "a text in quotes").value]
+        texts = [self._listed_text()]
         while self._take("symbol", ","):
-            texts.append(self._expect("text", "a text in quotes").value)
+            texts.append(self._listed_text())
         self._expect("symbol", ")")
         return frozenset(texts)
+
+    def _listed_text(self) -> str:
+        token = self._expect("text", "a text in quotes")
+        self._listed += 1
+        if self._listed > MAX_LISTED:
+            raise SqlError(f"more than {MAX_LISTED} texts in lists of IN at character {token.position}")
+        return token.value
 
     def _unary(self) -> _Node:
         token = self._peek()
@@ -200,6 +183,7 @@ class _Parser:
             self._index += 1
             return self._nested(token, lambda: _signed(token, self._unary()))
         if self._take("keyword", "NOT"):
+            self._count(token.position)
             return self._nested(token, lambda: _Node("boolean", _not(_as_condition(self._unary(), token.position))))
         return self._primary()
 
@@ -222,9 +206,23 @@ class _Parser:
             return node
         raise SqlError(f"expected a value at character {token.position}, not {token.value}")
 
-    # ---- tokens
+    # ---- bounds
 
-    def _nested(self, token: _Token, part: Callable[[], _Node]) -> _Node:
+    def _condition(self, node: _Node, position: int) -> Evaluate:
+        evaluate = _as_condition(node, position)
+        if node.kind != "boolean" or node.constant is not None:  # a value alone, which no comparison counted
+            self._count(position)
+        return evaluate
+
+    def _count(self, position: int) -> None:
+        self.conditions += 1
+        if self.conditions > MAX_CONDITIONS:
+            raise SqlError(
+                f"more than {MAX_CONDITIONS} conditions at character {position} (each comparison and each NOT is one; "
+                "IN with many texts is one, too)"
+            )
+
+    def _nested(self, token: Token, part: Callable[[], _Node]) -> _Node:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise SqlError(f"more than {MAX_DEPTH} levels of nesting at character {token.position}")
@@ -236,10 +234,12 @@ class _Parser:
         """Such chains nest their evaluation, unlike those of AND and OR; nobody writes a long one."""
         return SqlError(f"too many comparisons without AND or OR before character {self._peek().position}")
 
-    def _peek(self) -> _Token:
+    # ---- tokens
+
+    def _peek(self) -> Token:
         return self._tokens[self._index]
 
-    def _next(self) -> _Token:
+    def _next(self) -> Token:
         token = self._tokens[self._index]
         if token.kind != "end":
             self._index += 1
@@ -255,7 +255,7 @@ class _Parser:
         self._index += 1
         return True
 
-    def _expect(self, kind: str, value: str) -> _Token:
+    def _expect(self, kind: str, value: str) -> Token:
         token = self._next()
         if token.kind != kind or (kind not in ("text", "end") and token.value != value):
             raise SqlError(f"expected {value} at character {token.position}, not {token.value}")
@@ -280,7 +280,7 @@ def _constant(kind: str, value: Value) -> _Node:
     return _Node(kind, lambda properties: value, value)
 
 
-def _signed(token: _Token, node: _Node) -> _Node:
+def _signed(token: Token, node: _Node) -> _Node:
     if node.kind not in ("number", "property"):
         raise SqlError(f"{token.value} at character {token.position} needs a number")
     sign = -1 if token.value == "-" else 1
@@ -295,7 +295,7 @@ def _signed(token: _Token, node: _Node) -> _Node:
     return _Node("signed", evaluate)
 
 
-def _orderable(node: _Node, token: _Token) -> _Node:
+def _orderable(node: _Node, token: Token) -> _Node:
     if node.kind in ("text", "boolean"):
         raise SqlError(f"{token.value} at character {token.position} compares numbers and properties only")
     return node
@@ -387,7 +387,7 @@ def _boolean(value: Value) -> bool | None:
 
 def _as_number(value: Value) -> int | float:
     if isinstance(value, str):
-        if len(value) > _MAX_DIGITS or _NUMBER.fullmatch(value) is None:
+        if len(value) > MAX_DIGITS or _NUMBER.fullmatch(value) is None:
             raise _NotComparable
         return float(value) if any(letter in value for letter in ".eE") else int(value)
     if value is None or isinstance(value, bool):

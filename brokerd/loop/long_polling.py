@@ -22,6 +22,8 @@ from brokerd.loop.scheduler import Scheduler, Timer
 ANY_QUEUE: Final = -1
 _SWEEP_SLACK: Final = 64
 _MOST_AT_ONCE: Final = 64
+# that are tried alone in one turn: each may look through many messages, and one message may concern everybody who waits
+_TRIED_AT_ONCE: Final = 16
 
 
 class Payload(Protocol):
@@ -215,7 +217,7 @@ class LongPolling(Generic[T]):
 
     `try_again(waiters)` answers those that it can now, from the first on, and says how many; `timed_out(waiter)` answers one
     whose deadline passed. With `share`, waiters of one key compete for the same messages: they are tried some at a time, and when
-    one finds nothing, those behind it are not tried. Without, each is tried alone.
+    one finds nothing, those behind it are not tried. Without, each is tried alone, so many in a turn and the others in the next.
     """
 
     def __init__(
@@ -234,6 +236,8 @@ class LongPolling(Generic[T]):
         self._share = share
         self._marks: dict[tuple[str, str | None, int], set[int] | None] = {}
         self._enough: dict[tuple[str, str | None, int], int] = {}
+        self._to_try: dict[Waiter[T], None] = {}  # alone, in this order
+        self._goes_on = False  # with them, in the next turn
         self._timer: Timer | None = None
         self._timer_at_ms = 0
 
@@ -276,6 +280,7 @@ class LongPolling(Generic[T]):
     def take_all(self) -> Sequence[Waiter[T]]:
         """Remove and return everybody."""
         waiters = list(self.table.all())
+        self._to_try.clear()
         for waiter in waiters:
             self.table.remove(waiter)
         if self._timer is not None:
@@ -293,15 +298,15 @@ class LongPolling(Generic[T]):
             for group, key_queue_id in self.table.keys(topic, queue_id):
                 if only_group is None or group == only_group:
                     self._serve_key(topic, group, key_queue_id, codes, first)
+        if not self._goes_on:
+            self._try_some()
 
     # ---- inside
 
     def _serve_key(self, topic: str, group: str, queue_id: int, codes: set[int] | None, first: int) -> None:
         """`first`: so many are tried at once."""
         if not self._share:
-            for waiter in list(self._wanting(topic, group, queue_id, codes)):
-                if waiter.is_parked and self._try_again([waiter]):
-                    self.table.remove(waiter)
+            self._to_try.update(dict.fromkeys(self._wanting(topic, group, queue_id, codes)))
             return
         most = first
         while some := list(islice(self._wanting(topic, group, queue_id, codes), most)):
@@ -311,6 +316,17 @@ class LongPolling(Generic[T]):
             if answered < len(some):
                 return
             most = min(2 * most, _MOST_AT_ONCE)  # one message is for one of them, a burst for many
+
+    def _try_some(self) -> None:
+        some = list(islice(self._to_try, _TRIED_AT_ONCE))
+        for waiter in some:
+            del self._to_try[waiter]
+        self._goes_on = bool(self._to_try)
+        if self._goes_on:
+            self._scheduler.call_soon(self._try_some)
+        for waiter in some:
+            if waiter.is_parked and self._try_again([waiter]):
+                self.table.remove(waiter)
 
     def _wanting(self, topic: str, group: str, queue_id: int, codes: set[int] | None) -> Iterator[Waiter[T]]:
         waiters = self.table.waiters(topic, group, queue_id)

@@ -166,6 +166,8 @@ class Giving:
         end_offset = self._journal.append_all([(records.TAKEN, body) for body in bodies])
         self._counters.lost += taking.lost
         if not taking.found:
+            if taking.budget.is_spent():
+                self._taker.draw_again()  # the queues behind the one it was spent on get their turn, too
             return Given(0, taking.more, is_empty)
         self._taker.draw_again()
         self._reviver.arm()

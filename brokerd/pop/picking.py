@@ -21,7 +21,7 @@ from brokerd.pop.records import taken_batch
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.surroundings import Surroundings
 from remoting.errors import LogboomError
-from remoting.record.fields import properties_of, queue_offset_of
+from remoting.record.fields import queue_offset_of
 
 SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, in one pop
 
@@ -45,6 +45,9 @@ class Picking:
         for queue_id, of_queue in by_queue.items():
             if taking.is_full:
                 break
+            if taking.budget.is_spent():
+                taking.more = True
+                break
             # On a broker that became the master a moment ago, what was taken may not be readable yet: that is not lost.
             high = self._reads.max_offset(topic, queue_id)
             of_queue.sort()
@@ -58,8 +61,11 @@ class Picking:
                 continue
             admitted: list[tuple[Older, bytes]] = []
             for offset, each in zip(offsets[:count], of_queue, strict=False):
+                if taking.budget.is_spent():
+                    taking.more = True
+                    break
                 record = records.get(offset)
-                if record is not None and (message_filter.is_exact or message_filter.admits(properties_of(record))):
+                if record is not None and taking.budget.admits(message_filter, record):
                     admitted.append((each, record))
                 else:
                     taking.dropped.append((topic, each))
@@ -83,12 +89,16 @@ class Picking:
             taking.is_held_back = True
             taking.rest_count += high - offset
             return
+        if taking.budget.is_spent() and offset < high:
+            taking.more = True
+            taking.rest_count += high - offset
+            return
         before = offset
         offsets: list[int] = []
         records: list[bytes] = []
         rounds = 0
         while offset < high and not offsets:
-            if rounds == SCAN_ROUNDS:
+            if rounds == SCAN_ROUNDS or taking.budget.is_spent():
                 taking.more = True
                 break
             rounds += 1
@@ -101,7 +111,10 @@ class Picking:
             if next_offset > high:  # a read of what a filter admits looks further than to the gate
                 records, next_offset = [record for record in records if queue_offset_of(record) < high], high
             if not message_filter.is_exact:
-                records = [record for record in records if message_filter.admits(properties_of(record))]
+                read = records
+                records, tested = taking.budget.admitted(message_filter, read)
+                if tested < len(read):
+                    next_offset = queue_offset_of(read[tested])
             if len(records) == next_offset - offset:
                 offsets = list(range(offset, next_offset))
             else:

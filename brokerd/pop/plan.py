@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from brokerd.filters.budget import Budget
 from brokerd.filters.message_filter import MessageFilter
 from brokerd.pop.batch import Older
 from brokerd.pop.copies import counts_earlier_deliveries
@@ -60,6 +61,7 @@ class Taking:
     `dropped` are places of older batches that it lets go of and gives to nobody: its filter does not admit them, or they are gone
     from the store (`lost` of them), each with its stored topic. `passing` are the new messages of the queues where some are
     passed over. `unreadable` are the batches whose messages the store cannot give now: stored topic, queue, pop time.
+    When the `budget` is spent on messages that the filter did not admit, the next plan goes on behind them.
     """
 
     messages_left: int
@@ -77,6 +79,7 @@ class Taking:
     more: bool = False
     is_held_back: bool = False
     is_gated: bool = False
+    budget: Budget = field(default_factory=Budget)
 
     @property
     def is_full(self) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from brokerd.filters import sql
 from brokerd.filters.message_filter import compile_filter, split_tags
+from brokerd.filters.sql_tokens import SqlError
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.java_hash import java_hash
@@ -20,7 +21,7 @@ PROPERTIES = {"a": "5", "b": "text", "c": "-2.5", "yes": "true", "no": "FALSE", 
 
 
 def matches(expression: str) -> bool:
-    return sql.parse(expression)(PROPERTIES)
+    return sql.parse(expression).matches(PROPERTIES)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_what_does_not_match(expression: str) -> None:
     ],
 )
 def test_what_is_refused(expression: str) -> None:
-    with pytest.raises(sql.SqlError):
+    with pytest.raises(SqlError):
         sql.parse(expression)
     with pytest.raises(RequestError) as caught:
         compile_filter("SQL92", expression)
@@ -167,26 +168,78 @@ def test_what_is_refused(expression: str) -> None:
 
 
 def test_long_chains_do_not_nest() -> None:
-    assert sql.parse(" OR ".join(["a = 6"] * 1500 + ["a = 5"]))(PROPERTIES)
-    assert sql.parse(" AND ".join(["a = 5"] * 1500))(PROPERTIES)
+    assert matches(" OR ".join(["a = 6"] * 127 + ["a = 5"]))
+    assert matches(" AND ".join(["a = 5"] * 128))
+
+
+@pytest.mark.parametrize(
+    ("expression", "conditions"),
+    [
+        ("TRUE", 1),
+        ("a = 5", 1),
+        ("a = 5 AND b = 'x' OR c < 1", 3),
+        ("(yes OR no) AND (((a IS NOT NULL)))", 3),
+        ("NOT NOT yes", 2),
+        ("NOT (a = 5 OR b NOT IN ('x', 'y'))", 3),
+        ("a BETWEEN 1 AND 9 = TRUE", 2),
+    ],
+)
+def test_conditions_are_counted(expression: str, conditions: int) -> None:
+    assert sql.parse(expression).conditions == conditions
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        " OR ".join(["a<1"] * 129),
+        " OR ".join(["a<1"] * 2300),
+        " AND ".join(["yes"] * 129),
+        " OR ".join(["FALSE"] * 129),
+        " OR ".join(["((NULL))"] * 129),
+        " OR ".join(["NOT NOT no"] * 65),
+        " OR ".join(["(" * 9 + "a = 1" + ")" * 9] * 129),
+        "(" * 20 + " OR ".join(["a = 1 = FALSE"] * 65) + ")" * 20,
+        " OR ".join(["NOT " * 31 + "yes"] * 5),
+        " OR ".join(["a IS NULL"] * 129),
+        " OR ".join(["b IN ('x')"] * 129),
+        " OR ".join(["b CONTAINS 'x'"] * 129),
+        " OR ".join(["a BETWEEN 1 AND 2"] * 129),
+    ],
+)
+def test_too_many_conditions_are_refused(expression: str) -> None:
+    with pytest.raises(RequestError, match="more than 128 conditions") as caught:
+        compile_filter("SQL92", expression)
+    assert caught.value.code == codes.SUBSCRIPTION_PARSE_FAILED
+
+
+def test_lists_are_bounded_all_together() -> None:
+    def listed(count: int) -> str:
+        return "b IN (" + ",".join(["'x'"] * count) + ")"
+
+    assert not matches(listed(1024))
+    assert not matches(f"{listed(512)} OR {listed(512)}")
+    for expression in (listed(1025), listed(3000), f"{listed(512)} AND {listed(513)}"):
+        with pytest.raises(RequestError, match="more than 1024 texts in lists of IN") as caught:
+            compile_filter("SQL92", expression)
+        assert caught.value.code == codes.SUBSCRIPTION_PARSE_FAILED
 
 
 def test_the_deepest_expression_is_evaluated() -> None:
     text = "a = 5"
     for _ in range(30):
         text = f"NOT ({text} = TRUE = TRUE)" if len(text) % 2 else f"({text} = TRUE IS NOT NULL = TRUE)"
-    with pytest.raises(sql.SqlError, match="nesting"):
+    with pytest.raises(SqlError, match="nesting"):
         sql.parse(f"(((({text}))))")
-    sql.parse(f"{'(' * 31}a = 5{' = TRUE)' * 31}")(PROPERTIES)
+    assert matches(f"{'(' * 31}a = 5{' = TRUE)' * 31}")
 
 
 @given(st.text(alphabet="ab'()=<>ANDORNTIS 015.-,\x00é", max_size=40), st.dictionaries(st.text(max_size=3), st.text()))
 def test_any_text_parses_or_is_refused(text: str, properties: dict[str, str]) -> None:
     try:
-        matches = sql.parse(text)
-    except sql.SqlError:
+        parsed = sql.parse(text)
+    except SqlError:
         return
-    matches(properties)
+    parsed.matches(properties)
 
 
 @pytest.mark.parametrize("expression", ["*", "", "||", "  ", " || "])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from brokerd.loop.long_polling import ANY_QUEUE, LongPolling, Waiter, WaitTable
-from tests.support.turns import Turns
+from tests.support.turns import Turn, Turns
 
 
 class Wants:
@@ -148,6 +148,50 @@ def test_everybody_is_tried_when_they_do_not_compete(turns: Turns) -> None:
     turns.run()
     assert counter.tries == 3
     assert counter.most_at_once == 1
+
+
+def test_those_who_do_not_compete_are_tried_so_many_in_a_turn(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter(turns, share=False)
+    by_turn: list[int] = []
+    run = Turn.run
+
+    def counted(turn: Turn) -> None:
+        before = counter.tries
+        run(turn)
+        by_turn.append(counter.tries - before)
+        if len(by_turn) == 1:  # it is served behind the second turn's 16
+            counter.polling.arrived("t", 0)
+
+    monkeypatch.setattr(Turn, "run", counted)
+    waiters = [counter.polling.park("t", "", 0, 1000, Wants(str(number))) for number in range(100)]
+    gone = waiters[99]
+    assert gone is not None
+    counter.polling.arrived("t", 0)
+    gone.cancel()
+    turns.run()
+    assert max(by_turn) == 16
+    assert counter.tries == 99 + 2 * 16, "those who had been tried before it came, and no others, are tried again"
+
+    counter.available = 50
+    counter.polling.arrived("t", 0)
+    turns.run()
+    assert counter.served == [str(number) for number in range(50)]
+
+
+def test_nobody_is_tried_after_all_were_taken(turns: Turns, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = Counter(turns, share=False)
+    run = Turn.run
+
+    def taking(turn: Turn) -> None:
+        run(turn)
+        counter.polling.take_all()
+
+    monkeypatch.setattr(Turn, "run", taking)
+    for number in range(40):
+        counter.polling.park("t", "", 0, 1000, Wants(str(number)))
+    counter.polling.arrived("t", 0)
+    turns.run()
+    assert counter.tries == 16
 
 
 def test_a_burst_is_for_many_at_once(turns: Turns) -> None:

@@ -546,6 +546,8 @@ def test_expressions_are_checked(broker: RemotingBroker) -> None:
     assert check(expressionType="TAG", subString="a || b") == 0
     assert check(expressionType="SQL92", subString="a > 5") == 0
     assert check(expressionType="SQL92", subString="a >") == codes.SUBSCRIPTION_PARSE_FAILED
+    too_many = " OR ".join(["a<1"] * 2300)
+    assert check(expressionType="SQL92", subString=too_many) == codes.SUBSCRIPTION_PARSE_FAILED
 
 
 # ---- state and registry

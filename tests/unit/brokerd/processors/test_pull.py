@@ -133,6 +133,7 @@ def test_an_empty_queue(broker: RemotingBroker) -> None:
         ({"queueOffset": "all"}, codes.INVALID_PARAMETER),
         ({"queueOffset": "9" * 30}, codes.INVALID_PARAMETER),
         ({"expressionType": "SQL92", "subscription": "a ="}, codes.SUBSCRIPTION_PARSE_FAILED),
+        ({"expressionType": "SQL92", "subscription": " OR ".join(["a<1"] * 129)}, codes.SUBSCRIPTION_PARSE_FAILED),
         ({"expressionType": "LUA"}, codes.SUBSCRIPTION_PARSE_FAILED),
         ({"sysFlag": 0}, codes.SUBSCRIPTION_NOT_EXIST),
     ],
