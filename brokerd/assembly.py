@@ -330,6 +330,7 @@ class Broker:
                 lambda: scrub_state(scrubber),
                 native.mode,
                 lambda: client_times(self._proxy.figures().clients, wall_ms()),
+                self._guard,
             )
         )
         self._cleanup = CleanupProcessor(

@@ -56,6 +56,7 @@ from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.timers.finder import TimerFinder
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
+from remoting.guarding.guard import Guard
 from remoting.names import TIMER_TOPIC
 
 
@@ -76,6 +77,7 @@ class Parts:
     scrub: Callable[[], ScrubState]
     kernel: str
     client_times: Callable[[], tuple[ClientTimesState, ...]]
+    guard: Guard
 
 
 def build_processors(parts: Parts) -> Processors:
@@ -179,7 +181,7 @@ def build_processors(parts: Parts) -> Processors:
         ),
         resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
         relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms),
-        messages=MessageProcessor(store, queries),
+        messages=MessageProcessor(store, queries, parts.guard),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),
         state=StateProcessor(
@@ -193,8 +195,8 @@ def build_processors(parts: Parts) -> Processors:
             lambda: replica.is_master or not replica.is_connected_to_master,
             steady_ms,
         ),
-        transactions=TransactionProcessor(core.transactions),
-        send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version),
+        transactions=TransactionProcessor(core.transactions, parts.guard),
+        send_back=SendBackProcessor(parts.retry, core.schedule.offsets, data_version, parts.guard),
         recalls=RecallProcessor(
             core.timed, metadata.topic, timer_progress, core.timers.counting, data_version, wall_ms
         ),

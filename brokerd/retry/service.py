@@ -23,6 +23,7 @@ from brokerd.store.store import MessageStore
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic
+from remoting.record.codec import Record, decode_record
 from remoting.record.properties import decode_properties
 
 _WRITE: Final = 2
@@ -82,8 +83,14 @@ class RetryService:
         self._turn_of = turn_of
         self._rules = rules
 
-    def send_back(self, request: SentBack, done: Callable[[RequestError | None], None]) -> None:
-        """Store what becomes of the message; `done` follows when that is acknowledged.
+    def send_back(
+        self,
+        request: SentBack,
+        done: Callable[[RequestError | None], None],
+        may_use: Callable[[Record], None] = lambda _record: None,
+    ) -> None:
+        """Store what becomes of the message; `done` follows when that is acknowledged. `may_use` raises RequestError when the
+        message is none that who asks may read.
 
         Raises LogboomError when nothing was stored.
         """
@@ -108,6 +115,7 @@ class RetryService:
                 codes.SYSTEM_ERROR,
                 f"no message that consumers can read starts at offset {request.physical_offset} of this broker's log",
             )
+        may_use(decode_record(encoded))
         draft = decide_copy(group.name, encoded, request.level, limit_of(group, request.limit, request.version))
         if draft is None:
             done(None)

@@ -70,15 +70,18 @@ class TransactionService:
 
     # ---- decisions
 
-    def end(self, request: EndTransaction, done: Done) -> None:
+    def end(
+        self, request: EndTransaction, done: Done, may_use: Callable[[Record], None] = lambda _record: None
+    ) -> None:
         """Carry out what a producer decided; `done` follows when it is acknowledged, with the reason when it is refused, or when
-        nobody knows whether it will be so. Whoever decides the same again is told about the first time."""
+        nobody knows whether it will be so. Whoever decides the same again is told about the first time. `may_use` raises
+        RequestError when the half message is none that who asks may decide about."""
         try:
             self._require_master("ends transactions")
             if request.outcome is Outcome.UNKNOWN:
                 done(None)
                 return
-            end_offset = self._end(request)
+            end_offset = self._end(request, may_use)
         except LogboomError as error:
             self.counters.refused_ends += 1
             done(as_request_error(error))
@@ -171,9 +174,10 @@ class TransactionService:
 
     # ---- inside
 
-    def _end(self, request: EndTransaction) -> int:
+    def _end(self, request: EndTransaction, may_use: Callable[[Record], None]) -> int:
         found = self._topics.read(request.physical_offset)
         record, properties = check_end(request, found, self._topics.now_ms(), self._settings.value)
+        may_use(record)
         is_commit = request.outcome is Outcome.COMMIT
         ended_as = EndedAs.COMMIT if is_commit else EndedAs.ROLLBACK
         place_of_half = records.half_of(record, properties)

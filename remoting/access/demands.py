@@ -108,8 +108,8 @@ def route(request: Command, cluster: str) -> list[Demand]:
     return [topic_demand(request.ext.get("topic", ""), PUB, SUB, GET)]
 
 
-# Clients up to 4.9 do not say the topic; the half message they name is proof of having sent it.
-@_need("Topic `topic`, when it is said: Pub")
+# Clients up to 4.9 do not say the topic; the broker asks again for that of the half message.
+@_need("Topic `topic`, when it is said, and Topic of the half message: Pub")
 def end_transaction(request: Command, cluster: str) -> list[Demand]:
     topic = request.ext.get("topic")
     return [topic_demand(topic, PUB)] if topic else []

@@ -220,6 +220,13 @@ class Guard:
         if not verdict.allowed:
             raise _refusal(f"{name} may not {demand} from {host}: {verdict.reason}")
 
+    def demand_for(self, request: Command, host: str, demand: Demand) -> None:
+        """Raise RequestError NO_PERMISSION unless the sender of a request that was let in may do this as well: for handlers that
+        find out what a request is about when they carry it out."""
+        name = access_key(request)
+        if self.settings.authorization and name != INNER_USER:
+            self.demand(name, demand, host)
+
     def _key_of(self, name: str) -> SigningKey | None:
         """What an enabled user signs with; None when there is no such user."""
         user = self.state.users.get(name)

@@ -63,6 +63,7 @@ from remoting.frame import Command
 from remoting.names import TIMER_TOPIC
 from remoting.settings import Live
 from tests.support.memory_log import HOST, MemoryRecordLog
+from tests.support.open_guard import OPEN
 from tests.support.pop_broker import PopBroker
 from tests.support.timers import DAY_MS, StillTimers, timed_messages
 from tests.support.turns import Turns
@@ -258,7 +259,7 @@ class RemotingBroker(PopBroker):
             ),
             ResetProcessor(consumption, self.pop_service, self.pull_settings, self.pull.wake),
             RelayProcessor(self.metadata, self.clients, self.log, "broker-a", lambda: 0),
-            MessageProcessor(self.log, NoIndex()),
+            MessageProcessor(self.log, NoIndex(), OPEN),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             HandoverProcessor("broker-a", self.pop_service.answers, self.placements, self.pop_service.gate),
             StateProcessor(
@@ -272,8 +273,8 @@ class RemotingBroker(PopBroker):
                 lambda: self.is_master or not self.is_master_known,
                 self.turns.monotonic_ms,
             ),
-            TransactionProcessor(self.transactions),
-            SendBackProcessor(self.retry, self.schedule.offsets, version),
+            TransactionProcessor(self.transactions, OPEN),
+            SendBackProcessor(self.retry, self.schedule.offsets, version, OPEN),
             RecallProcessor(
                 timed_messages(self.timers),
                 self.metadata.topic,

@@ -7,11 +7,15 @@ from typing import Final
 
 from brokerd.consuming.key_queries import Found, KeyQueries
 from brokerd.processors import fields
+from brokerd.processors.rights import may_use
 from brokerd.store.index.search import Question
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
+from remoting.access.model import GET, SUB
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
+from remoting.guarding.guard import Guard
+from remoting.record.codec import decode_record
 from remoting.transport.connection import RemotingConnection
 
 _UNIQUE_KEY_FLAG: Final = "_UNIQUE_KEY_QUERY"
@@ -22,6 +26,7 @@ _UNIQUE_KEY_MESSAGES: Final = 32  # whatever a query by unique id asks for
 class MessageProcessor:
     reads: StoreReads
     queries: KeyQueries
+    guard: Guard
 
     def view(self, connection: RemotingConnection, request: Command) -> None:
         """Code 33. In the tier it is found with the name of its topic."""
@@ -32,6 +37,7 @@ class MessageProcessor:
             record = self.reads.cold_message_at(topic, offset)
         if record is None:
             raise RequestError(codes.SYSTEM_ERROR, self._not_there(offset, topic))
+        may_use(self.guard, connection, request, SUB, GET)(decode_record(record))
         connection.respond(request, body=record)
 
     def _not_there(self, offset: int, topic: str) -> str:

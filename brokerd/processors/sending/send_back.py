@@ -9,9 +9,12 @@ from brokerd.metadata.service import DataVersion
 from brokerd.processors import fields
 from brokerd.processors.answers import when_done
 from brokerd.processors.bodies import encode
+from brokerd.processors.rights import may_use
 from brokerd.processors.sending.requests import limit_of
 from brokerd.retry.service import RetryService, SentBack
+from remoting.access.model import SUB
 from remoting.frame import Command
+from remoting.guarding.guard import Guard
 from remoting.transport.connection import RemotingConnection
 
 
@@ -22,6 +25,7 @@ class SendBackProcessor:
     retry: RetryService
     delayed: Callable[[], Mapping[int, int]]
     data_version: Callable[[], DataVersion]
+    guard: Guard
 
     def send_back(self, connection: RemotingConnection, request: Command) -> None:
         """Code 36."""
@@ -36,7 +40,7 @@ class SendBackProcessor:
             ext.get("originTopic", ""),
         )
 
-        self.retry.send_back(asked, when_done(connection, request))
+        self.retry.send_back(asked, when_done(connection, request), may_use(self.guard, connection, request, SUB))
 
     def delay_offsets(self, connection: RemotingConnection, request: Command) -> None:
         """Code 45, which replicas of the original ask their master."""

@@ -8,14 +8,17 @@ from typing import Final
 
 from brokerd.processors import fields
 from brokerd.processors.answers import when_done
+from brokerd.processors.rights import may_use
 from brokerd.transactions.decide import EndTransaction, Outcome
 from brokerd.transactions.given_up import MAX_LISTED
 from brokerd.transactions.ids import parse_transaction_id
 from brokerd.transactions.records import MAX_NAME_LENGTH, EndedAs
 from brokerd.transactions.service import TransactionService
+from remoting.access.model import PUB
 from remoting.errors import InvalidParameter
 from remoting.facts.codec import encode
 from remoting.frame import Command
+from remoting.guarding.guard import Guard
 from remoting.record.hosts import decode_offset_message_id
 from remoting.transport.connection import RemotingConnection
 
@@ -27,6 +30,7 @@ class TransactionProcessor:
     """The handlers. Clients send code 37 one-way, but whoever wants an answer gets one, when the decision is acknowledged."""
 
     transactions: TransactionService
+    guard: Guard
 
     def end(self, connection: RemotingConnection, request: Command) -> None:
         """Code 37."""
@@ -46,7 +50,7 @@ class TransactionProcessor:
             fields.flag(ext, "fromTransactionCheck"),
             "" if identity is None else identity.secret,
         )
-        self.transactions.end(decision, when_done(connection, request))
+        self.transactions.end(decision, when_done(connection, request), may_use(self.guard, connection, request, PUB))
 
     def resume(self, connection: RemotingConnection, request: Command) -> None:
         """Code 323."""

@@ -19,6 +19,7 @@ from remoting.frame import Command
 from remoting.record.codec import decode_record, decode_records, encode_record
 from remoting.record.properties import encode_properties
 from tests.support.disks import MemoryDisk
+from tests.support.open_guard import OPEN
 from tests.support.remoting_broker import Peer
 from tests.support.turns import Turns
 from tests.unit.brokerd.store.stores import BORN_HOST, STORE_HOST, Clock, draft, make_store, put, sync
@@ -38,7 +39,7 @@ class Broker:
             self.store.followers, lambda: self.store.dispatch_offset, self.turns, lambda: 0.0, self.failures.append
         )
         self.queries = KeyQueries(self.store, self.background, self.turns)
-        self.processor = MessageProcessor(self.store, self.queries)
+        self.processor = MessageProcessor(self.store, self.queries, OPEN)
         self.peer = Peer()
         self._opaque = 0
 

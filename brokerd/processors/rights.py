@@ -1,0 +1,42 @@
+"""Rights on what a request finds: a place in the log is a message of some topic, whatever the request says that it is of.
+
+The row of a request code (`remoting/registry.py`) says what is asked for before a handler is called, by the request's own words.
+Handlers that look at a record by its place ask here again, for the record's topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokerd.transactions.records import REAL_TOPIC
+from remoting.access.demands import topic_demand
+from remoting.frame import Command
+from remoting.guarding.guard import Guard
+from remoting.names import is_system_topic
+from remoting.record.codec import Record
+from remoting.transport.connection import RemotingConnection
+
+MayUse = Callable[[Record], None]
+
+
+def may_use(guard: Guard, connection: RemotingConnection, request: Command, *actions: str) -> MayUse:
+    """Raises RequestError NO_PERMISSION for a record of whose topic the request's sender may do none of the actions."""
+
+    if not guard.settings.authorization:
+        return _anybody_may
+
+    def check(record: Record) -> None:
+        guard.demand_for(request, connection.peer_host, topic_demand(topic_of(record), *actions))
+
+    return check
+
+
+def _anybody_may(_record: Record) -> None:
+    """While permissions are off."""
+
+
+def topic_of(record: Record) -> str:
+    """Whose message it is: what waits in a topic of the broker's (delayed, half) belongs to the topic it is for."""
+    if not is_system_topic(record.topic):
+        return record.topic
+    return record.property_map().get(REAL_TOPIC) or record.topic
