@@ -1,8 +1,8 @@
 """An object of the index of keys: which messages of which queue have keys of a hash (pure).
 
-    head, 40 bytes:  magic and version (8), items (4), spread (4), store times of the first and the last message (8 each),
+    head, 40 bytes:  magic and version (8), items (4), spread (4), the earliest and the latest store time in ms (8 each),
                      CRC-32 of these (4), zeros (4)
-    blocks:          64 items, fewer in the last one, and the CRC-32 of the block's number (4) and of them (4)
+    blocks:          64 items, fewer in the last one, and the CRC-32 (4) of the block's number, which is not stored, and of them
     item, 24 bytes:  hash (4), queue id (4), queue offset (8), store time in ms (8)
 
 The hash is that of the local index, of `topic#key`, mixed: those of keys that are alike lie side by side, mixed ones are spread
