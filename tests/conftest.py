@@ -33,6 +33,8 @@ os.environ["LOGBOOM_DATA_DIR"] = _DATA_DIR
 # Daemons are started some hundred times: each would compile all it imports, where the environment forbids to keep that.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# A worker that has used gRPC, and then starts a program by a fork, sometimes has that one ended by gRPC's own care for forks.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 os.environ["DJANGO_SETTINGS_MODULE"] = "webapp.settings"
 importlib.import_module("django")  # pytest-django sets up only a Django that is loaded before tests are collected
 

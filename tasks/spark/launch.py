@@ -145,6 +145,9 @@ def _conf(settings: SparkSettings, port: int) -> dict[str, str]:
     if settings.is_local:
         conf["spark.master"] = settings.task_master
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
+        # The driver and its block manager listen as well, and would speak to anybody on the machine; a secret is drawn at start
+        conf["spark.authenticate"] = "true"
+        conf["spark.network.crypto.enabled"] = "true"
     return conf
 
 

@@ -34,6 +34,7 @@ from controllerd.replicas import decide as replicas_rules
 from controllerd.replicas import heartbeat as heartbeats
 from controllerd.replicas.state import ReplicasState
 from controllerd.state.machine import ControllerMachine
+from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full, rotting, scenario
 from tests.support.disks import MemorySegment
 from tests.unit.brokerd.delay import test_delivery
@@ -162,7 +163,7 @@ def _when_due(self: Batch, now_ms: int) -> bool:
 _end_transaction = TransactionService._end
 
 
-def _commit_all(self: TransactionService, request: EndTransaction) -> int:
+def _commit_all(self: TransactionService, request: EndTransaction, may_use: Callable[[Record], None]) -> int:
     return _end_transaction(
         self,
         EndTransaction(
@@ -172,6 +173,7 @@ def _commit_all(self: TransactionService, request: EndTransaction) -> int:
             Outcome.COMMIT,
             from_check=request.from_check,
         ),
+        may_use,
     )
 
 

@@ -256,6 +256,7 @@ def test_the_token_is_on_no_command_line_and_the_server_on_loopback_only() -> No
     assert argv[-3:] == ["-cp", "/spark/a.jar:/spark/b.jar", launch.SERVER_CLASS]
     assert "-Dspark.connect.grpc.binding.address=127.0.0.1" in argv
     assert "-Dspark.ui.enabled=false" in argv
+    assert "-Dspark.authenticate=true" in argv
     assert "-XX:SharedArchiveFile=/cache/a.jsa" in argv
     # a collector that somebody's JAVA_TOOL_OPTIONS ask for: Java refuses to start with two
     assert argv.index("-XX:-UseG1GC") < argv.index("-XX:+UseSerialGC")
