@@ -25,6 +25,7 @@ from brokerd.store.queues.consume_queue import ConsumeQueue, QueueFiles
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.scrub.inspection import Inspection, Inspector
 from brokerd.store.start import log_recovery
+from brokerd.store.start.mending import DamagedLog
 from brokerd.store.store import MessageStore
 from controllerd.raft.acquaintances import Acquaintances
 from remoting.checksum import crc32
@@ -330,6 +331,14 @@ MUTANTS = (
         "The first message that is left in the log is searched for among units as they are.",
         ((ConsumeQueue, "_is_credible", _always),),
         scenario(test_rotten_units.test_a_queue_does_not_begin_behind_a_unit_that_rots, 25),
+        within=1,
+    ),
+    Mutant(
+        "the log is blamed for a unit",
+        "W37",
+        "A start that follows a rotten unit takes the log for damaged, and asks others for a record where none begins.",
+        ((DamagedLog, "blame_queue", _never),),
+        scenario(test_rotten_units.test_a_unit_that_names_no_record_is_blamed_and_queues_are_derived_again, 7, 5),
         within=1,
     ),
     Mutant(

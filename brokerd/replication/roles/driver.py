@@ -301,8 +301,7 @@ class ReplicationDriver:
     def tick(self, now_ms: int, interval_ms: int) -> None:
         if self.machine.failure:
             return
-        if self._log.min_offset > self.machine.log.min_offset:
-            self.machine.prefix_removed(self._log.min_offset)
+        self._note_removed()
         self._take_real_end(now_ms)
         self.machine.tick(now_ms, interval_ms)
         self._finish(now_ms)
@@ -349,10 +348,16 @@ class ReplicationDriver:
     def _pump(self, connection: int, now_ms: int) -> None:
         if now_ms < self._not_sent_until_ms.get(connection, now_ms):
             return
+        self._note_removed()
         try:
             self._sender.pump(connection, now_ms)
         except StorageError as error:
             self._not_read(connection, error, now_ms)
+
+    def _note_removed(self) -> None:
+        """Retention may have taken files since anybody looked: what was there is neither sent nor damaged."""
+        if self._log.min_offset > self.machine.log.min_offset:
+            self.machine.prefix_removed(self._log.min_offset)
 
     def _not_read(self, connection: int, error: StorageError, now_ms: int) -> None:
         """A part of the log that a replica asked for cannot be read. What every member has is damage of a range, which somebody

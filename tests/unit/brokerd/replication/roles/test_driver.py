@@ -348,6 +348,32 @@ def test_a_full_connection_is_pumped_when_it_has_room() -> None:
     assert group.outcomes[-1] is PutStatus.PUT_OK
 
 
+def test_what_retention_took_is_neither_sent_nor_damaged(caplog: pytest.LogCaptureFixture) -> None:
+    """A replica may lack it when it goes: it was read for that one all the same, and what was not there seemed to be
+    damage of the master's log."""
+    group = healthy()
+    damage: list[DamagedRange] = []
+    group[1].driver.damage_listeners.append(damage.append)
+    wire = next(wire for wire in group.wires.values() if wire.replica is group[2])
+    group[1].full_connections.add(wire.number)
+    for _ in range(3):
+        group.append(group[1])
+    reads, read = [], group[1].log.read
+
+    def noted(offset: int, length: int) -> bytes:
+        reads.append(offset)
+        return read(offset, length)
+
+    group[1].log.read = noted
+    group[1].log.remove_before(group[1].log.last_boundary())
+    group[1].full_connections.clear()
+    caplog.set_level("INFO")
+    group[1].driver.pump(wire.number, group.now_ms)
+    assert "the files that it was copying are gone" in caplog.text
+    assert (reads, damage) == ([], [])
+    assert group[1].failures == []
+
+
 def test_replayed_frames_of_an_older_connection_change_nothing() -> None:
     group = healthy()
     wire = next(wire for wire in group.wires.values() if wire.replica is group[2])
