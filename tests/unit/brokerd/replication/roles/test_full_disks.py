@@ -74,6 +74,7 @@ def test_a_new_replica_whose_connection_breaks_again_and_again_copies_the_log_on
         relieve(master.machine.mastership, master.log)
         if replica.log.end_offset == master.log.end_offset:
             break
+    assert replica.log.end_offset == master.log.end_offset
     assert replica.log.data[-250:] == master.log.data[-250:]
     assert replica.machine.followership.copies == 0
     assert replica.log.min_offset == 0, "what it has copied is there"
