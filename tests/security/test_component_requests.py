@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,18 +19,12 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
 from remoting.transport.identity import NOBODY, Identity
-from tests.support.cluster import Cluster, eventually
-
-ON = ("access.authentication=true", "access.authorization=true")
+from tests.support.cluster import Cluster
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    root = tmp_path_factory.mktemp("components")
-    with Cluster(root, controllers=1, replicas=2, broker_settings=ON, controller_settings=ON) as cluster:
-        cluster.start()
-        eventually("the first user is made", (cluster.data / "n0" / "first-user").exists)
-        yield cluster
+def cluster(secured: Cluster) -> Cluster:
+    return secured
 
 
 def overheard(identity: Identity, code: int, ext: Mapping[str, str], body: bytes) -> Command:

@@ -3,8 +3,6 @@ that the request says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from remoting import codes
@@ -18,31 +16,26 @@ from remoting.record.hosts import decode_offset_message_id
 from remoting.transport.identity import Identity
 from tests.support.cluster import Cluster, eventually
 
-ON = ("access.authentication=true", "access.authorization=true")
 PASSWORD = "correct horse battery"
 FOREIGN, OWN, GROUP = "salaries", "orders", "mallorys"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    root = tmp_path_factory.mktemp("records")
-    with Cluster(root, controllers=1, replicas=1, broker_settings=ON, controller_settings=ON) as cluster:
-        cluster.start()
-        eventually("the first user is made", (cluster.data / "n0" / "first-user").exists)
-        for topic in (FOREIGN, OWN):
-            cluster.admin.create_topic(topic, 1)
-        cluster.admin.create_group(GROUP)
-        admin = AccessAdmin(cluster.admin)
-        admin.create_user("mallory", PASSWORD, "Normal", "enable")
-        for resource, actions in ((f"Topic:{OWN}", ("Pub", "Sub")), (f"Group:{GROUP}", ("Sub",))):
-            admin.put_permission("mallory", {"resource": resource, "actions": list(actions), "decision": "Allow"})
-        eventually("mallory may use orders", lambda: mallory_sees(cluster, OWN))
-        yield cluster
+def cluster(secured: Cluster) -> Cluster:
+    for topic in (FOREIGN, OWN):
+        secured.admin.create_topic(topic, 1)
+    secured.admin.create_group(GROUP)
+    admin = AccessAdmin(secured.admin)
+    admin.create_user("mallory", PASSWORD, "Normal", "enable")
+    for resource, actions in ((f"Topic:{OWN}", ("Pub", "Sub")), (f"Group:{GROUP}", ("Sub",))):
+        admin.put_permission("mallory", {"resource": resource, "actions": list(actions), "decision": "Allow"})
+    eventually("mallory may use orders", lambda: mallory_sees(secured, OWN))
+    return secured
 
 
 def mallory_asks(cluster: Cluster, code: int, ext: dict[str, str]) -> Command:
     identity = Identity(Credentials("mallory", PASSWORD.encode()))
-    with SocketConnection(cluster.broker_addresses[0], identity=identity) as connection:
+    with SocketConnection(cluster.broker_addresses[cluster.master()], identity=identity) as connection:
         return connection.call(code, ext)
 
 
@@ -70,7 +63,7 @@ def sent(cluster: Cluster, topic: str, properties: str = "") -> tuple[int, int]:
         "i": properties,
         "j": "0",
     }
-    with SocketConnection(cluster.broker_addresses[0], identity=cluster.identity) as connection:
+    with SocketConnection(cluster.broker_addresses[cluster.master()], identity=cluster.identity) as connection:
         answer = connection.call(codes.SEND_MESSAGE_V2, ext, b"a secret")
     return decode_offset_message_id(answer.ext["msgId"])[2], int(answer.ext["queueOffset"])
 
