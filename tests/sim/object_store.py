@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
 
 TIMEOUT_MS: Final = 1000
-_LONGEST_PAUSE_S: Final = 1.0  # of a tier, in a story that lasts some seconds
+_LONGEST_PAUSE_S: Final = 0.3  # of a tier, in a story that lasts some seconds
 _UNLISTED_MS: Final = 2000
 _MANIFEST: Final = "manifest/"
 _SEEN_LATE: Final = 0.5  # of what is put while listings are late
@@ -246,7 +246,7 @@ class SimObjects:
 
 
 class _NoLongPauses:
-    """A scheduler that does at the latest in a second what shall be done in a minute."""
+    """A scheduler that does soon what shall be done in a minute: segments of small stories are merged one by one."""
 
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker

@@ -50,7 +50,7 @@ _MOST_SKIPPED_MS: Final = (
     50 * _MINUTE_MS
 )  # while there are uploads: what is on its way for an hour is taken for garbage
 _A_DAY_LATER_MS: Final = 8000
-_AT_REST_MS: Final = 2500  # longer than the tier waits for anything
+_AT_REST_MS: Final = 1000  # longer than the tier waits for anything
 _TROUBLES: Final = {
     "cut off": 3,
     "one cut off": 2,

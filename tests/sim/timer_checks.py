@@ -2,8 +2,8 @@
 
 At each append: nothing is delivered before its time, by the wall clock of the machine and by what its steady clock says of the
 wall clock that the process began with, or controllers say; nor is it by a clock that was ahead of all others when this broker
-became the master. What is delivered is what waits at the place that it names; and one master delivers in the order in which
-timers are due, but for what is sent after a clock went back.
+became the master. What is delivered is what waits at the place that it names; and one master delivers in the order of its
+batches (`timer_order.py`), but for what is sent after a clock went back.
 
 At the end, of every timer in the log: it was delivered once; or not at all, since it was taken back, or is due later. The log
 alone says what had to be so: the judge knows no cursor.
@@ -33,13 +33,14 @@ from brokerd.timers.codes import (
     timer_code,
 )
 from brokerd.timers.copies import name_of
-from brokerd.timers.cursor import BEGIN, FENCE, RECALLED, TIMERS_TOPIC
+from brokerd.timers.cursor import AHEAD, BEGIN, FENCE, RECALLED, TIMERS_TOPIC, Begin, begin_of
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record
 from remoting.record.fields import store_timestamp_of
 from tests.sim.delays import records_of
 from tests.sim.records import look_at
 from tests.sim.timed import TIMED_TOPIC, Wanted, make_clients
+from tests.sim.timer_order import Order
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -143,10 +144,8 @@ class _Watch:
         self._wanted = wanted
         self._broker = broker
         self._epoch = -1
-        self._last_due_ms = 0
-        self._moves_cursor = (
-            False  # what follows was not announced before, when it was due by the clock of another master
-        )
+        self._order = Order(self._code_of, self._place_of, self._require)
+        self._is_new = False  # what follows was not announced before, when it was due by the clock of another master
         self._witness = (
             cluster.world.now_ms,
             0,
@@ -161,7 +160,8 @@ class _Watch:
         self._controllers_ms = max(self._controllers_ms, *offsets_ms)
         epoch = self._broker.driver.machine.master_epoch
         if epoch != self._epoch:
-            self._epoch, self._last_due_ms = epoch, 0
+            self._epoch = epoch
+            self._order.restart()
             self._witness = world.now_ms, max(self._stored_before_ms(start), self._controllers_ms + int(world.now_ms))
         data = bytes(log.read(start, end - start))
         if TIMERS_TOPIC.encode() not in data:
@@ -175,42 +175,43 @@ class _Watch:
             for at in range(physical_offset, physical_offset + count * size, size):
                 if topic == TIMERS_TOPIC:
                     decoded = decode_log_record(read(at, size))
-                    self._moves_cursor = decoded.kind == BEGIN and decoded.body["taken"] > 0
-                    if decoded.kind == FENCE:
-                        self._last_due_ms = 0
+                    if decoded.kind in (BEGIN, AHEAD):
+                        self._began(begin_of(decoded.body))
+                    elif decoded.kind == FENCE:
+                        self._order.restart()
                         self._cluster.history.count("timer", "fences")
                 elif topic == TIMED_TOPIC:
                     record = look_at(read(at, size)).record
                     self._look(record, record.property_map())
 
+    def _began(self, begin: Begin) -> None:
+        self._is_new = begin.taken > 0
+        if begin.after is not None:
+            self._cluster.history.count("timer", "batches ahead")
+        self._order.begins(begin)
+
     def _look(self, record: Record, properties: dict[str, str]) -> None:
         require, broker, name = self._cluster.world.require, self._broker, repr(record.body[:20])
         place, due_ms = int(properties[PLACE]), int(properties[DUE_MS])
         now_ms = self._latest_ms()
-        is_on_time = due_ms <= now_ms or not self._moves_cursor
+        is_on_time = due_ms <= now_ms or not self._is_new
         require(is_on_time, f"{broker.name} delivers {name} at {now_ms}, {due_ms - now_ms} ms early")
         asked = self._wanted.asked.get(record.body)
         if asked is None:
             self._cluster.world.broken(f"{broker.name} delivers {name}, which nobody sent")
         require(asked.deliver_ms is None or asked.deliver_ms <= due_ms, f"{name} is due before its sender asked for it")
-        ((physical_offset, size, _),) = broker.core.record_log.read_units(TIMER_TOPIC, 0, place, 1)
-        origin = look_at(bytes(broker.core.record_log.record_at(physical_offset, size))).record
+        origin = self._entry(place)
         require(origin.body == record.body, f"{broker.name} delivers {name} for {origin.body[:20]!r}")
         require(origin.property_map()[DUE_MS] == str(due_ms), f"{name} waits for another time than it was sent with")
         is_from_here = origin.store_host == broker.store_host and broker.began_ms < asked.began_ms
-        if (
-            asked.deliver_ms is None
-            and is_from_here
-            and self._moves_cursor
-            and not self._cluster.injector.clocks_were_set
-        ):
+        if asked.deliver_ms is None and is_from_here and self._is_new and not self._cluster.injector.clocks_were_set:
             waited_ms = self._cluster.world.now_ms - asked.began_ms
             require(
                 waited_ms >= asked.delay_ms * _CLOCKS_DIFFER - _RESOLUTION_MS,
                 f"{broker.name} delivers {name} {waited_ms:.1f} ms after it was sent, asked were {asked.delay_ms}",
             )
             self._cluster.history.count("timer", "watched")
-        self._keep_order(name, due_ms)
+        self._order.delivers(place)
 
     def _stored_before_ms(self, offset: int) -> int:
         """The store time of the log's last record before that offset."""
@@ -230,13 +231,24 @@ class _Watch:
         by_witness_ms = witnessed_ms + AGREES_MS + SLACK_MS + int((now_ms - began_ms) / _CLOCKS_DIFFER)
         return min(wall_ms, max(_believed_ms(self._broker), others_ms), max(by_witness_ms, others_ms))
 
-    def _keep_order(self, name: str, due_ms: int) -> None:
-        if self._moves_cursor:
-            self._cluster.world.require(
-                due_ms >= self._last_due_ms,
-                f"{self._broker.name} delivers {name}, due {self._last_due_ms - due_ms} ms before the last one",
-            )
-            self._last_due_ms = due_ms
+    def _code_of(self, offset: int) -> int:
+        ((_, _, code),) = self._broker.core.record_log.read_units(TIMER_TOPIC, 0, offset, 1)
+        return code
+
+    def _place_of(self, offset: int) -> int:
+        """Where the message of that entry waited first."""
+        place = (
+            number_of(self._entry(offset).property_map(), PLACE) if kind_of(self._code_of(offset)) == ROLLED else None
+        )
+        return offset if place is None else place
+
+    def _entry(self, offset: int) -> Record:
+        record_log = self._broker.core.record_log
+        ((physical_offset, size, _),) = record_log.read_units(TIMER_TOPIC, 0, offset, 1)
+        return look_at(bytes(record_log.record_at(physical_offset, size))).record
+
+    def _require(self, is_so: bool, what: str) -> None:
+        self._cluster.world.require(is_so, f"{self._broker.name}: {what}")
 
 
 # ---- the log at the end
