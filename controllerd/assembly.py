@@ -148,7 +148,12 @@ class Controller:
         self._heartbeats = HeartbeatProcessor(self._table, self._elections, self._name_server, _now_ms, self._counters)
         host, port = split_address(settings.address)
         self._server = RemotingServer(
-            Place(host, port, tls=tls_server(settings.tls)),
+            Place(
+                host,
+                port,
+                tls=tls_server(settings.tls),
+                further_hosts=(settings.further_host,) if settings.further_host else (),
+            ),
             self._guard.protect(self._handlers()),
             closed=self._connection_closed,
         )

@@ -67,7 +67,8 @@ class ControllerSettings:
     """Everything that start-up needs.
 
     `peers` holds all nodes of the group, this one included, as id -> host:port; with `join` the others need not be named, as this
-    node is brought into a group that is there already. `given` names the settings (`part.key`) that the command line sets.
+    node is brought into a group that is there already. It listens on `further_host` too, at the same port, unless that is empty.
+    `given` names the settings (`part.key`) that the command line sets.
     """
 
     node_id: str
@@ -83,11 +84,12 @@ class ControllerSettings:
     cluster_secret: Path | None = None
     first_user: Path | None = None
     join: bool = False
+    further_host: str = ""
     given: frozenset[str] = frozenset()
 
     @property
     def address(self) -> str:
-        """Where this controller listens, for everything."""
+        """Where this controller listens, for everything, and where the others dial it."""
         return self.peers[self.node_id]
 
 
@@ -108,6 +110,12 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
         "--join",
         action="store_true",
         help="wait with an empty directory to be added to a group; --peers then needs this node only, under a new id",
+    )
+    parser.add_argument(
+        "--also-on",
+        default="",
+        metavar="HOST",
+        help="a further address of this machine to listen on, at the same port, such as one for clients beside loopback",
     )
     parser.add_argument("--data", required=True, type=Path, help="the directory that holds this controller's log")
     parser.add_argument(
@@ -134,6 +142,8 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
     host, _ = split_address(peers[chosen.id])
     what = f"the address of {chosen.id} in --peers"
     check_reach(host, what, authentication=changed["access"].authentication, tls=changed["tls"])
+    if chosen.also_on:
+        check_reach(chosen.also_on, "--also-on", authentication=changed["access"].authentication, tls=changed["tls"])
     check_loopback(changed["metrics"].host, "metrics.host")
     if changed["raft"].heartbeat_ticks >= changed["raft"].election_ticks:
         raise SettingsError("raft.heartbeat_ticks must be less than raft.election_ticks, or leaders never last")
@@ -148,6 +158,7 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
         cluster_secret=chosen.cluster_secret,
         first_user=chosen.first_user,
         join=chosen.join,
+        further_host=chosen.also_on,
         given=given,
     )
 

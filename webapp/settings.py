@@ -31,7 +31,8 @@ REPORTS_AT_ONCE = ENVIRONMENT.reports_at_once
 REDIS_URL = ENVIRONMENT.redis_url or redis_server.embedded_url(ENVIRONMENT.data) or DEFAULT_REDIS_URL
 ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
-HTTPS = _flag("LOGBOOM_HTTPS")
+BEHIND_PROXY = _flag("LOGBOOM_HTTPS")
+HTTPS = BEHIND_PROXY or ENVIRONMENT.secure_host is not None
 
 SECRET_KEY = ENVIRONMENT.secret_key or secret_files.read_or_create(ENVIRONMENT.data.secret_key_file)
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", *ENVIRONMENT.allowed_hosts]
@@ -144,7 +145,7 @@ CSRF_COOKIE_SAMESITE = "Strict"
 CSRF_COOKIE_SECURE = HTTPS
 CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if HTTPS and not host.startswith("[")]
 CSRF_FAILURE_VIEW = "webapp.errors.csrf_failure"
-if HTTPS:  # the proxy that terminates TLS redirects; the appliance itself is reached over loopback
+if BEHIND_PROXY:  # it terminates TLS and redirects; the appliance itself is reached over loopback
     SECURE_HSTS_SECONDS = 31_536_000
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 

@@ -27,12 +27,14 @@ _DRAIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server listens, and with which TLS. `second_port` is served as well, if it is free."""
+    """Where a server listens, and with which TLS. `second_port` is served as well, if it is free, and the ports on further hosts,
+    which have to be."""
 
     host: str
     port: int
     second_port: int | None = None
     tls: TlsServer | None = None
+    further_hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class RemotingServer:
             await self._listen(place.port)
         except OSError as error:
             raise SettingsError(
-                f"cannot listen on {place.host}:{place.port}: {error.strerror}; free the port or choose another one"
+                f"cannot listen on {' and '.join((place.host, *place.further_hosts))}, port {place.port}: {error.strerror}; free "
+                "the port or choose another one"
             ) from error
         if place.second_port is not None:
             try:
@@ -94,7 +97,8 @@ class RemotingServer:
     async def _listen(self, port: int) -> None:
         loop = asyncio.get_running_loop()
         accept = accepting(self._place.tls, self._accept)
-        self._servers.append(await loop.create_server(accept, self._place.host, port, backlog=1024))
+        hosts = (self._place.host, *self._place.further_hosts)
+        self._servers.append(await loop.create_server(accept, hosts, port, backlog=1024))
 
     async def close(self) -> None:
         """Stop listening, send what is queued, close every connection and wait for it."""

@@ -107,8 +107,8 @@ MUTANTS = (
         _as_if_all_were_seen.__doc__ or "",
         ((OpenTransactions, "_begin_later", _as_if_all_were_seen),),
         _tier,
-        within=10,
-        first=31,
+        within=6,
+        first=9,
         is_quick=False,
     ),
 )

@@ -1,7 +1,7 @@
-"""The commands for people and scripts: Django's, and `up` and `status` of the appliance.
+"""The commands for people and scripts: Django's, and `up`, `status` and `secure` of the appliance.
 
-Called by `manage.py` in a checkout, and by the command `logboom` where pip installed it. Those two run before and without Django:
-`up` decides on the data directory that the settings then read, and `status` must answer while the console is down.
+Called by `manage.py` in a checkout, and by the command `logboom` where pip installed it. Those three run before and without
+Django: `up` decides on the data directory that the settings then read, and the others must answer while the console is down.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ def main() -> None:
         from webapp.appliance.status import main as status
 
         sys.exit(status(sys.argv[2:]))
+    if command == "secure":
+        from webapp.appliance.secure import main as secure
+
+        sys.exit(secure(sys.argv[2:]))
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
     from django.core.management import execute_from_command_line
 

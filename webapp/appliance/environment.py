@@ -23,9 +23,10 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_REPORTS_AT_ONCE | supervisor | how many reports run side by side, default 3 (`up --reports-at-once`) |
 | LOGBOOM_JAVA_PROBLEM | supervisor | why Spark cannot run here, one sentence; absent when it can |
 | LOGBOOM_CLUSTER_SECRET_FILE | supervisor | the file by which the components of the cluster know one another |
-| LOGBOOM_TLS_CA | person | a PEM file: controllers and brokers are dialled with TLS and must show a certificate of it |
+| LOGBOOM_TLS_CA | person, else `secure` | PEM: controllers and brokers are dialled with TLS and must show a certificate of it |
 | LOGBOOM_TLS_CERTIFICATE | person | the certificate that the console and its tasks show to them when they ask: a PEM file |
 | LOGBOOM_TLS_KEY | person | its private key: a PEM file |
+| LOGBOOM_SECURE_HOST | supervisor | by which address or name other machines reach the console, by HTTPS; absent: not at all |
 | LOGBOOM_HEARTBEAT_FILE | supervisor | a process without a port touches it when ready, then at least every 10 seconds |
 """
 
@@ -57,6 +58,7 @@ JAVA_PROBLEM = "LOGBOOM_JAVA_PROBLEM"
 REPORTS_AT_ONCE = "LOGBOOM_REPORTS_AT_ONCE"
 HEARTBEAT_FILE = "LOGBOOM_HEARTBEAT_FILE"
 CLUSTER_SECRET = "LOGBOOM_CLUSTER_SECRET_FILE"
+SECURE_HOST = "LOGBOOM_SECURE_HOST"
 TLS_CA = "LOGBOOM_TLS_CA"
 TLS_CERTIFICATE = "LOGBOOM_TLS_CERTIFICATE"
 TLS_KEY = "LOGBOOM_TLS_KEY"
@@ -80,6 +82,7 @@ class Environment:
     secret_key: str | None
     allowed_hosts: tuple[str, ...]
     reports_at_once: int
+    secure_host: str | None
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> Environment:
@@ -91,9 +94,18 @@ class Environment:
             redis_url=variables.get(REDIS_URL) or None,
             database_url=variables.get(DATABASE_URL) or None,
             secret_key=variables.get(SECRET_KEY) or None,
-            allowed_hosts=_split(variables.get(ALLOWED_HOSTS) or ""),
+            allowed_hosts=tuple(
+                dict.fromkeys((*_split(variables.get(ALLOWED_HOSTS) or ""), *filter(None, (_host(variables),))))
+            ),
             reports_at_once=read_reports_at_once(variables),
+            secure_host=_host(variables),
         )
+
+
+def _host(variables: Mapping[str, str]) -> str | None:
+    """As a browser names it."""
+    host = variables.get(SECURE_HOST) or None
+    return f"[{host}]" if host and ":" in host else host
 
 
 def read_reports_at_once(variables: Mapping[str, str]) -> int:

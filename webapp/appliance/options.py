@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ipaddress
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from remoting.errors import SettingsError
+from webapp.appliance.bounds import bounded
 from webapp.appliance.environment import DEFAULT_REPORTS_AT_ONCE, MOST_REPORTS_AT_ONCE
 from webapp.appliance.place import COMMAND, DEFAULT_DATA_DIR
+from webapp.appliance.reach import LOOPBACK, SECURED, Secure, add_console_options, host, secure_of
 
 MAX_GROUPS = 26
 MAX_REPLICAS = 9
@@ -63,13 +65,24 @@ class Options:
     broker_settings: tuple[str, ...] = ()
     tier: Tier | None = None
     no_tier: bool = False
+    secure: Secure | None = None
     reports_at_once: int = DEFAULT_REPORTS_AT_ONCE
     timeout_s: int = 60
 
     @property
     def has_authentication(self) -> bool:
         """Whether the controllers take signed requests only."""
-        return "access.authentication=true" in self.controller_settings
+        return self.secure is not None or "access.authentication=true" in self.controller_settings
+
+    @property
+    def host(self) -> str:
+        """Where clients find brokers."""
+        return LOOPBACK if self.secure is None else self.secure.host
+
+    @property
+    def secured(self) -> tuple[str, ...]:
+        """What every daemon is told of it; what a person sets wins."""
+        return () if self.secure is None else SECURED
 
 
 _DEVELOPMENT = ("send.auto_create_topics=true",)
@@ -87,6 +100,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         given["http_host"], given["http_port"] = given.pop("http")
     development = _DEVELOPMENT if given.pop("development", False) else ()
     given["tier"] = _tier(given.pop("tier", None), given.pop("tier_options", None), given.get("no_tier", False))
+    given["secure"] = secure_of(given.pop("secure", None), given)
     given["broker_settings"] = (*development, *given.get("broker_settings", ()))
     given["controller_settings"] = tuple(given.get("controller_settings", ()))
     return Options(**given)
@@ -154,11 +168,11 @@ def _parser() -> argparse.ArgumentParser:
         f"`{COMMAND} controller add` are started by whoever adds them, not by this command",
     )
     shape.add_argument(
-        "--groups", type=_bounded(1, MAX_GROUPS), metavar="N", help=f"broker groups, 1 to {MAX_GROUPS} (first start: 1)"
+        "--groups", type=bounded(1, MAX_GROUPS), metavar="N", help=f"broker groups, 1 to {MAX_GROUPS} (first start: 1)"
     )
     shape.add_argument(
         "--replicas",
-        type=_bounded(1, MAX_REPLICAS),
+        type=bounded(1, MAX_REPLICAS),
         metavar="N",
         help=f"brokers per group, each with all of its messages, 1 to {MAX_REPLICAS} (first start: 3)",
     )
@@ -183,7 +197,7 @@ def _parser() -> argparse.ArgumentParser:
         ("redis_port", "port of the embedded Redis (not used when REDIS_URL is set)"),
     ):
         option, default = f"--{name.replace('_', '-')}", getattr(Options(), name)
-        places.add_argument(option, type=_bounded(1, 65535), metavar="PORT", help=f"{what} (default: {default})")
+        places.add_argument(option, type=bounded(1, 65535), metavar="PORT", help=f"{what} (default: {default})")
     tier = parser.add_argument_group("tier (kept in the data directory; later starts may leave it out)")
     tier.add_argument(
         "--tier",
@@ -204,6 +218,16 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="forget the tier of earlier starts: what is there alone cannot be read then",
     )
+    secure = parser.add_argument_group(
+        f"for other machines (kept in the data directory; `{COMMAND} secure` does it while the appliance runs, and undoes it)"
+    )
+    secure.add_argument(
+        "--secure",
+        type=host,
+        metavar="HOST",
+        help="listen at this address or name of this machine, with users, permissions and TLS on all ports; the console by HTTPS",
+    )
+    add_console_options(secure)
     tuning = parser.add_argument_group("tuning")
     tuning.add_argument(
         "--development",
@@ -221,7 +245,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     tuning.add_argument(
         "--reports-at-once",
-        type=_bounded(1, MOST_REPORTS_AT_ONCE),
+        type=bounded(1, MOST_REPORTS_AT_ONCE),
         metavar="N",
         help="how many reports run side by side in one Spark, each with a worker process that may hold 400 MiB; the others wait "
         f"in line (default: {DEFAULT_REPORTS_AT_ONCE})",
@@ -229,20 +253,11 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument(
         "--timeout",
         dest="timeout_s",
-        type=_bounded(1, 3600),
+        type=bounded(1, 3600),
         metavar="SECONDS",
         help="after this long without being healthy, say what is missing (default: 60)",
     )
     return parser
-
-
-def _bounded(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}")
-        return int(text)
-
-    return number
 
 
 def _controllers(text: str) -> int:
@@ -258,10 +273,10 @@ def _http(text: str) -> tuple[str, int]:
     host = host.strip("[]")
     if not _is_loopback(host):
         raise argparse.ArgumentTypeError(
-            f"{host!r} is not a loopback address; the console has no TLS of its own: let it listen on 127.0.0.1 and put a proxy "
-            f"with TLS in front (LOGBOOM_ALLOWED_HOSTS names the proxy's host)"
+            f"{host!r} is not a loopback address; there the console speaks plain HTTP: say --secure HOST for HTTPS beside "
+            f"it, or put a proxy with TLS in front (LOGBOOM_ALLOWED_HOSTS names the proxy's host)"
         )
-    return host, _bounded(1, 65535)(port)
+    return host, bounded(1, 65535)(port)
 
 
 def _is_loopback(host: str) -> bool:

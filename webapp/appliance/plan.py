@@ -16,12 +16,16 @@ from webapp.appliance import environment
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape, tier_of
 from webapp.appliance.place import PROJECT_DIR
+from webapp.appliance.reach import LOOPBACK, Secure, join_address
 
 CLUSTER = "DefaultCluster"
-HOST = "127.0.0.1"
+HOST = LOOPBACK
 
 # A child of the reports worker that holds more than this is replaced after its report: its rows and Arrow's buffers stay its own.
 REPORT_MEMORY_KIB = 400 * 1024
+
+WEB = "web"
+"""The console's server."""
 
 # A gate that opens when the database is migrated and the first admin exists
 PREPARED = "prepared"
@@ -126,6 +130,8 @@ class Plan:
     http: str
     controllers: tuple[str, ...]
     grpc_endpoints: tuple[str, ...]
+    name_servers: tuple[str, ...] = ()  # the controllers, as clients know them
+    https: str | None = None  # the console for other machines
     working_dir: Path = PROJECT_DIR
 
     @property
@@ -148,7 +154,7 @@ def make_plan(
     do not follow from the options (Redis, Java).
     """
     controllers = tuple(f"{HOST}:{options.controller_port + index}" for index in range(shape.controllers))
-    http = _join(options.http_host, options.http_port)
+    http = join_address(options.http_host, options.http_port)
     brokers = _brokers(options, shape, layout, python, controllers)
     processes = [
         *([_redis(options, layout, redis_argv)] if redis_argv is not None else []),
@@ -166,11 +172,16 @@ def make_plan(
             environment.CLUSTER_SECRET: str(layout.replication_secret_file),
             "PYTHONUNBUFFERED": "1",
             **_tier(options),
+            **_secure(options, layout),
             **handed_down,
         },
         http=http,
         controllers=controllers,
-        grpc_endpoints=tuple(f"{HOST}:{options.grpc_port + index}" for index in range(len(brokers))),
+        grpc_endpoints=tuple(join_address(options.host, options.grpc_port + index) for index in range(len(brokers))),
+        name_servers=tuple(
+            join_address(options.host, options.controller_port + index) for index in range(shape.controllers)
+        ),
+        https=options.secure.https if options.secure is not None else None,
     )
     _check_ports(plan)
     return plan
@@ -180,6 +191,16 @@ def _tier(options: Options) -> dict[str, str]:
     """What reads the tier without a broker is told of it."""
     tier = tier_of(options.broker_settings)
     return {environment.TIER_URL: tier.url, environment.TIER_OPTIONS: tier.options_path} if tier is not None else {}
+
+
+def _secure(options: Options, layout: DataLayout) -> dict[str, str]:
+    """The console and its tasks dial with TLS then, and browsers reach it by another name."""
+    if options.secure is None:
+        return {}
+    return {
+        environment.TLS_CA: str(layout.tls_authority_file),
+        environment.SECURE_HOST: options.secure.host,
+    }
 
 
 def _redis(options: Options, layout: DataLayout, argv: Sequence[str]) -> ProcessSpec:
@@ -204,7 +225,9 @@ def _controllers(
         argv += ["--cluster-secret", str(layout.replication_secret_file)]
         if options.has_authentication:
             argv += ["--first-user", str(layout.first_user_file)]
-        argv += _settings((*tls_settings(layout), *options.controller_settings))
+        if options.secure is not None:
+            argv += ["--also-on", options.secure.host]
+        argv += _settings((*tls_settings(layout), *options.secured, *options.controller_settings))
         specs.append(
             ProcessSpec(
                 name=f"controller-n{index}",
@@ -212,7 +235,10 @@ def _controllers(
                 argv=tuple(argv),
                 probe=ControllerProbe(addresses[index]),
                 stop_stage=StopStage.CONTROLLERS,
-                ports=(PortUse(HOST, options.controller_port + index, "--controller-port"),),
+                ports=tuple(
+                    PortUse(host, options.controller_port + index, "--controller-port")
+                    for host in dict.fromkeys((HOST, options.host))
+                ),
             )
         )
     return specs
@@ -231,26 +257,26 @@ def _brokers(
         argv = [python, "-m", "brokerd", "--cluster", CLUSTER, "--name", group_name]
         argv += [
             "--listen",
-            f"{HOST}:{port}",
+            join_address(options.host, port),
             "--ha-listen",
             f"{HOST}:{port + 1}",
             "--grpc-listen",
-            f"{HOST}:{grpc_port}",
+            join_address(options.host, grpc_port),
         ]
         argv += ["--controllers", ",".join(controllers), "--data", str(layout.broker(name))]
         argv += ["--cluster-secret", str(layout.replication_secret_file)]
-        argv += _settings((*tls_settings(layout), *options.broker_settings))
+        argv += _settings((*tls_settings(layout), *options.secured, *options.broker_settings))
         specs.append(
             ProcessSpec(
                 name=name,
                 kind=Kind.BROKER,
                 argv=tuple(argv),
-                probe=BrokerProbe(f"{HOST}:{port}"),
+                probe=BrokerProbe(join_address(options.host, port)),
                 stop_stage=StopStage.BROKERS,
                 ports=(
-                    PortUse(HOST, port, "--broker-port"),
+                    PortUse(options.host, port, "--broker-port"),
                     PortUse(HOST, port + 1, "--broker-port"),
-                    PortUse(HOST, grpc_port, "--grpc-port"),
+                    PortUse(options.host, grpc_port, "--grpc-port"),
                 ),
             )
         )
@@ -275,16 +301,20 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
         )
 
     web = ProcessSpec(
-        name="web",
+        name=WEB,
         kind=Kind.WEB,
         argv=(
             *(python, "-m", "daphne", "--bind", options.http_host, "--port", str(options.http_port)),
+            *(("--endpoint", _https_endpoint(options.secure, layout)) if options.secure is not None else ()),
             *("--no-server-name", "webapp.asgi:application"),
         ),
         probe=HttpProbe(http),
         stop_stage=StopStage.FRONT,
         after=after,
-        ports=(PortUse(options.http_host, options.http_port, "--http"),),
+        ports=(
+            PortUse(options.http_host, options.http_port, "--http"),
+            *((PortUse(options.secure.host, options.secure.https_port, "--https-port"),) if options.secure else ()),
+        ),
     )
     return [
         web,
@@ -317,6 +347,19 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
     ]
 
 
+def _https_endpoint(secure: Secure, layout: DataLayout) -> str:
+    """The console's second listener, as daphne's framework describes one: parts between colons, which `\\` escapes."""
+    parts = {
+        "privateKey": secure.key_path or str(layout.tls_key_file),
+        "certKey": secure.certificate_path or str(layout.tls_certificate_file),
+        "interface": secure.host,
+    }
+    escaped = (
+        f"{name}={value.replace(chr(92), chr(92) * 2).replace(':', chr(92) + ':')}" for name, value in parts.items()
+    )
+    return f"ssl:{secure.https_port}:{':'.join(escaped)}"
+
+
 def tls_settings(layout: DataLayout) -> tuple[str, ...]:
     """Every port of a daemon answers TLS and plaintext, so that clients get in with their defaults; what a person sets wins."""
     return (
@@ -331,21 +374,18 @@ def _settings(settings: Sequence[str]) -> list[str]:
     return [part for setting in settings for part in ("--set", setting)]
 
 
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _check_ports(plan: Plan) -> None:
-    taken: dict[int, tuple[ProcessSpec, PortUse]] = {}
+    taken: dict[tuple[str, int], tuple[ProcessSpec, PortUse]] = {}
     for process, use in plan.ports:
         if use.port > 65535:
             raise SettingsError(
                 f"{process.name} would listen on port {use.port}, above 65535; choose a lower {use.option}"
             )
-        if use.port in taken:
-            other, other_use = taken[use.port]
+        place = (use.host, use.port)
+        if place in taken:
+            other, other_use = taken[place]
             raise SettingsError(
                 f"{process.name} and {other.name} would both listen on port {use.port}; "
                 f"move one with {use.option} or {other_use.option}"
             )
-        taken[use.port] = (process, use)
+        taken[place] = (process, use)

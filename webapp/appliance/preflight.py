@@ -23,6 +23,7 @@ from webapp.appliance import state
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import CONTROLLER_COUNTS, MAX_GROUPS, MAX_REPLICAS, Shape, Tier
 from webapp.appliance.plan import Plan, PortUse
+from webapp.appliance.reach import Secure
 
 LEAST_FREE_BYTES = 512 * 1024 * 1024
 
@@ -103,33 +104,40 @@ class Remembered(NamedTuple):
 
     shape: Shape
     tier: Tier | None = None
+    secure: Secure | None = None
 
     def document(self) -> dict[str, Any]:
         """As it is in the file."""
-        return {**asdict(self.shape), **({"tier": asdict(self.tier)} if self.tier is not None else {})}
+        parts = {"tier": self.tier, "secure": self.secure}
+        return {**asdict(self.shape), **{name: asdict(part) for name, part in parts.items() if part is not None}}
 
 
 def read_remembered(layout: DataLayout) -> Remembered | None:
     """None on the first start. Raises SettingsError."""
     try:
         content = json.loads(layout.shape_file.read_text())
-        tier = content.pop("tier", None)
-        remembered = Remembered(Shape(**content), Tier(**tier) if tier is not None else None)
+        tier, secure = content.pop("tier", None), content.pop("secure", None)
+        remembered = Remembered(
+            Shape(**content),
+            Tier(**tier) if tier is not None else None,
+            Secure(**secure) if secure is not None else None,
+        )
         _check(remembered)
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError) as error:
-        example = json.dumps(Remembered(Shape(), Tier("s3://bucket/prefix", "/path/to/options.json")).document())
+        tier, secure = Tier("s3://bucket/prefix", "/path/to/options.json"), Secure("logs.example.com")
+        example = json.dumps(Remembered(Shape(), tier, secure).document())
         raise SettingsError(
-            f'{layout.shape_file} is damaged; it should look like {example} (without "tier" when there is none): restore it, or '
-            "delete it and give --controllers, --groups, --replicas and --tier as they were"
+            f'{layout.shape_file} is damaged; it should look like {example}, "tier" and "secure" where there are: restore it, '
+            "or delete it and give --controllers, --groups, --replicas, --tier and --secure as they were"
         ) from error
     return remembered
 
 
 def _check(remembered: Remembered) -> None:
     """Raises ValueError for what no start wrote."""
-    shape, tier = remembered
+    shape, tier, secure = remembered
     if (
         shape.controllers not in CONTROLLER_COUNTS
         or not 1 <= shape.groups <= MAX_GROUPS
@@ -138,6 +146,13 @@ def _check(remembered: Remembered) -> None:
         raise ValueError(shape)
     if tier is not None and not (isinstance(tier.url, str) and tier.url and isinstance(tier.options_path, str)):
         raise ValueError(tier)
+    if secure is not None and not (
+        all(isinstance(each, str) for each in (secure.host, secure.certificate_path, secure.key_path))
+        and isinstance(secure.https_port, int)
+        and 1 <= secure.https_port <= 65535
+        and secure.host
+    ):
+        raise ValueError(secure)
 
 
 def write_remembered(layout: DataLayout, remembered: Remembered) -> None:
@@ -151,7 +166,7 @@ def write_remembered(layout: DataLayout, remembered: Remembered) -> None:
 def check_ports(plan: Plan) -> None:
     """Refuse to start when somebody else already listens where the appliance is going to."""
     for process, use in plan.ports:
-        if not _is_free(use):
+        if not is_free(use):
             holder = _listener(use.port)
             raise SettingsError(
                 f"port {use.port}, which {process.name} needs, is taken{f' by {holder}' if holder else ''}; "
@@ -160,7 +175,8 @@ def check_ports(plan: Plan) -> None:
             )
 
 
-def _is_free(use: PortUse) -> bool:
+def is_free(use: PortUse) -> bool:
+    """Whether nobody listens there. Raises SettingsError when this user cannot."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(use.host, use.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -4,8 +4,8 @@ Written by the supervisor alone, replaced as a whole at each change; read by the
 outlives a killed supervisor, so a reader believes it only while the lock file is locked.
 
     {"version": 1, "state": "starting" | "running" | "stopping" | "stopped", "pid": 4711,
-     "started_at": "2026-01-31T12:00:00.000Z", "http": "127.0.0.1:8000", "controllers": ["127.0.0.1:9876"],
-     "grpc": ["127.0.0.1:8081"], "processes": [
+     "started_at": "2026-01-31T12:00:00.000Z", "http": "127.0.0.1:8000", "https": null | "logs.example.com:8443",
+     "controllers": ["127.0.0.1:9876"], "grpc": ["127.0.0.1:8081"], "processes": [
        {"name": "broker-a-1", "kind": "broker", "state": "running", "pid": 4712, "restarts": 0, "address": "127.0.0.1:10911",
         "log": "/data/logs/broker-a-1.log", "since": "2026-01-31T12:00:00.000Z",
         "last_exit": null | {"code": -9, "text": "was killed by SIGKILL", "at": "2026-01-31T12:00:00.000Z"}}]}
@@ -55,10 +55,20 @@ def read(layout: DataLayout) -> dict[str, Any] | None:
 
 def find_running(variables: Mapping[str, str]) -> dict[str, str]:
     """Where the appliance of this environment's data directory listens, as variables; none when it does not run."""
-    content = read(Environment.read(variables).data)
+    layout = Environment.read(variables).data
+    content = read(layout)
     if content is None:
         return {}
-    return {environment.HTTP: content["http"], environment.CONTROLLERS: ",".join(content["controllers"])}
+    return {
+        environment.HTTP: content["http"],
+        environment.CONTROLLERS: ",".join(content["controllers"]),
+        **dialling(layout, content),
+    }
+
+
+def dialling(layout: DataLayout, content: Mapping[str, Any]) -> dict[str, str]:
+    """What whoever dials the daemons of a running appliance has to know, as variables."""
+    return {environment.TLS_CA: str(layout.tls_authority_file)} if content.get("https") else {}
 
 
 def is_locked(lock_file: Path) -> bool:

@@ -53,6 +53,8 @@ def main(arguments: Sequence[str], stream: TextIO | None = None) -> int:
         os.environ.setdefault(
             environment.CLUSTER_SECRET, str(layout.replication_secret_file)
         )  # the brokers may want it
+    for name, value in state.dialling(layout, state.read(layout) or {}).items():
+        os.environ.setdefault(name, value)
     content = asyncio.run(gather(layout))
     out = sys.stdout if stream is None else stream
     out.write(json.dumps(content, indent=1) + "\n" if options.json else _as_text(content))
@@ -122,7 +124,8 @@ def _as_text(content: Mapping[str, Any]) -> str:
     lines = [content["status"] if reason is None else f"{content['status']}: {reason}"]
     supervisor = content["supervisor"]
     if supervisor is not None:
-        lines.append(f"console http://{supervisor['http']}/, supervisor process {supervisor['pid']}")
+        https = f" and https://{supervisor['https']}/" if supervisor.get("https") else ""
+        lines.append(f"console http://{supervisor['http']}/{https}, supervisor process {supervisor['pid']}")
         roles = [_role(process["replica"]) for process in supervisor["processes"]]
         width = max(map(len, roles), default=0)
         lines += [_row(process, role, width) for process, role in zip(supervisor["processes"], roles, strict=True)]

@@ -14,7 +14,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from remoting.errors import LogboomError, SettingsError
@@ -24,15 +26,26 @@ from webapp.appliance.environment import Environment
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape, settle_tier
 from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
-from webapp.appliance.plan import HOST, PREPARED, Plan, make_plan
+from webapp.appliance.plan import HOST, PREPARED, WEB, Plan, make_plan
 from webapp.appliance.processes import dying_with_this_process
 from webapp.appliance.supervisor import Supervisor
 from webapp.appliance.terminal import Terminal
 
-_FIRST_USER = "admin"
+FIRST_USER = "admin"
+"""The super user of clients."""
+
+AGAIN_SIGNAL = signal.SIGUSR1
+"""Has a running appliance stop and start again, with what its data directory says now."""
 
 HEALTH_EVERY_S = 0.2
 CERTIFICATES_EVERY_S = 3600.0
+
+
+class End(Enum):
+    """Why an appliance ended that had started."""
+
+    STOPPED = "stopped"
+    AGAIN = "again"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -50,8 +63,11 @@ def main(arguments: Sequence[str]) -> int:
         preflight.make_directories(layout)
         lock = preflight.InstanceLock(layout)
         try:
-            plan = _make_ready(options, layout, terminal)
-            return asyncio.run(_run(plan, options, layout, terminal))
+            own_ca = os.environ.get(environment.TLS_CA, "")
+            while asyncio.run(_run(*_make_ready(options, layout, terminal, own_ca), layout, terminal)) is End.AGAIN:
+                # what was changed in the data directory counts from now on
+                options = replace(options, secure=None, tier=None, no_tier=False)
+            return 0
         finally:
             lock.close()
     except LogboomError as error:
@@ -61,16 +77,20 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Plan:
-    """Everything that can refuse a start, and the plan."""
+def _make_ready(options: Options, layout: DataLayout, terminal: Terminal, own_ca: str) -> tuple[Plan, Options]:
+    """Everything that can refuse a start; the plan, and the options with what is remembered."""
+    signal.signal(AGAIN_SIGNAL, signal.SIG_IGN)  # until there is something to begin again
     layout.supervisor_file.unlink(missing_ok=True)  # what an instance before this one left behind
     preflight.check_space(layout)
     remembered = preflight.read_remembered(layout)
     shape = settle_shape(options, remembered.shape if remembered is not None else None)
     options = settle_tier(options, remembered.tier if remembered is not None else None)
+    if options.secure is None and remembered is not None:
+        options = replace(options, secure=remembered.secure)
     terminal.say(
         f"Logboom: {shape.controllers} controller(s), {shape.groups} broker group(s) of {shape.replicas}; "
         f"data in {layout.root}{'' if remembered else ' (new)'}{f'; tier {options.tier.url}' if options.tier else ''}"
+        f"{f'; for other machines at {options.secure.host}' if options.secure else ''}"
     )
     handed_down = {}
     redis_argv = None
@@ -87,33 +107,38 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal) -> Pla
         terminal.step(found.problem)
     native.build(options.broker_settings, terminal.step)
     secret_files.read_or_create(layout.replication_secret_file)
-    _keep_certificates_fresh(layout, terminal)
+    _keep_certificates_fresh(options, layout, terminal)
     # for the probes, which ask the daemons from this process
     os.environ[environment.CLUSTER_SECRET] = str(layout.replication_secret_file)
+    os.environ[environment.TLS_CA] = own_ca if options.secure is None else str(layout.tls_authority_file)
     if options.has_authentication and not layout.first_user_file.exists():
-        password = secret_files.read_or_create(layout.first_user_file, prefix=f"{_FIRST_USER}:").partition(":")[2]
-        terminal.say(f"Clients sign as      {_FIRST_USER}, secret key {password}  (shown this once; a super user)")
+        password = secret_files.read_or_create(layout.first_user_file, prefix=f"{FIRST_USER}:").partition(":")[2]
+        terminal.say(f"Clients sign as      {FIRST_USER}, secret key {password}  (shown this once; a super user)")
     plan = make_plan(options, shape, layout, sys.executable, redis_argv, handed_down)
     preflight.check_ports(plan)
-    preflight.write_remembered(layout, preflight.Remembered(shape, options.tier))
+    preflight.write_remembered(layout, preflight.Remembered(shape, options.tier, options.secure))
     _allow_many_files()
-    return plan
+    return plan, options
 
 
-async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Terminal) -> int:
+async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Terminal) -> End:
     # a password for the first start is nothing to hand around
     environ = {name: value for name, value in os.environ.items() if name != environment.ADMIN_PASSWORD}
     supervisor = Supervisor(plan, layout, environ, terminal, probes.ask, probes.is_master)
     loop = asyncio.get_running_loop()
+    ending = _Ending(supervisor, terminal)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
             continue  # started with nohup: a closed terminal is no reason to stop
-        loop.add_signal_handler(number, _stop, supervisor, terminal)
+        loop.add_signal_handler(number, ending.stop)
+    loop.add_signal_handler(AGAIN_SIGNAL, ending.begin_again)
     failure: LogboomError | None = None
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(supervisor.run(), name="supervisor")
         telling = tasks.create_task(_bring_up(supervisor, plan, options, layout, terminal), name="start")
-        renewing = tasks.create_task(_renew_certificates(layout, terminal), name="renew certificates")
+        renewing = tasks.create_task(
+            _renew_certificates(options, layout, terminal, supervisor.start_again), name="renew certificates"
+        )
         running.add_done_callback(lambda _: renewing.cancel())
         await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
         if not telling.done():
@@ -126,28 +151,55 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
     if failure is not None:
         raise failure
     terminal.step("everything is stopped")
-    return 0
+    return ending.end
 
 
-async def _renew_certificates(layout: DataLayout, terminal: Terminal) -> None:
-    """For as long as the appliance runs; daemons read what is new by themselves."""
+async def _renew_certificates(
+    options: Options, layout: DataLayout, terminal: Terminal, start_again: Callable[[str], None]
+) -> None:
+    """For as long as the appliance runs. Daemons read what is new by themselves; the console's server does so when it starts."""
     while True:
         await asyncio.sleep(CERTIFICATES_EVERY_S)
         try:
-            _keep_certificates_fresh(layout, terminal)
+            is_new = _keep_certificates_fresh(options, layout, terminal)
         except SettingsError as error:
             terminal.step(str(error))
+        else:
+            if is_new and options.secure is not None:
+                start_again(WEB)
 
 
-def _keep_certificates_fresh(layout: DataLayout, terminal: Terminal) -> None:
-    hosts = Environment.read(os.environ).allowed_hosts
+def _keep_certificates_fresh(options: Options, layout: DataLayout, terminal: Terminal) -> bool:
+    """Whether there is a new one now. Raises SettingsError."""
+    own = () if options.secure is None else (options.secure.host,)
+    hosts = tuple(dict.fromkeys((*Environment.read(os.environ).allowed_hosts, *own)))
     if made := certificates.keep_fresh(layout, hosts, datetime.datetime.now(datetime.UTC)):
         terminal.step(f"made {' and '.join(made)} in {layout.tls}")
+    return bool(made)
 
 
-def _stop(supervisor: Supervisor, terminal: Terminal) -> None:
-    terminal.step("killing what still runs" if supervisor.is_stopping() else "stopping; once more Ctrl-C kills")
-    supervisor.stop()
+class _Ending:
+    """What signals make of a running appliance."""
+
+    def __init__(self, supervisor: Supervisor, terminal: Terminal) -> None:
+        self.end = End.STOPPED
+        self._supervisor = supervisor
+        self._terminal = terminal
+
+    def stop(self) -> None:
+        """Somebody wants it to end; at the second time at once."""
+        self.end = End.STOPPED
+        self._terminal.step(
+            "killing what still runs" if self._supervisor.is_stopping() else "stopping; once more Ctrl-C kills"
+        )
+        self._supervisor.stop()
+
+    def begin_again(self) -> None:
+        """What it was started with has changed."""
+        if not self._supervisor.is_stopping():
+            self.end = End.AGAIN
+            self._terminal.step("stopping, to start again with what was changed")
+            self._supervisor.stop()
 
 
 async def _bring_up(
@@ -236,10 +288,12 @@ def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Termina
 def _tell_where(plan: Plan, layout: DataLayout, admin: dict[str, str] | None, terminal: Terminal) -> None:
     terminal.say()
     terminal.say(f"  console and REST    http://{plan.http}/")
+    if plan.https is not None:
+        terminal.say(f"  other machines      https://{plan.https}/")
     _tell_admin(admin, terminal)
     terminal.say(f"  gRPC clients        {plan.grpc_endpoints[0]}")
     terminal.say(
-        f"  remoting clients    name servers {';'.join(plan.controllers)}  (Java 4.x and 5.x, Go, C++, Node, mqadmin)"
+        f"  remoting clients    name servers {';'.join(plan.name_servers)}  (Java 4.x and 5.x, Go, C++, Node, mqadmin)"
     )
     terminal.say(
         f"  topics              {SHELL_COMMAND} topic create NAME, or the console; --development makes them by sending"

@@ -8,6 +8,7 @@ from remoting.errors import SettingsError
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape
 from webapp.appliance.plan import PREPARED, Kind, Plan, StopStage, make_plan
+from webapp.appliance.reach import Secure
 
 LAYOUT = DataLayout(Path("/data"))
 
@@ -59,6 +60,26 @@ def test_the_daemons_command_lines() -> None:
         "--grpc-listen 127.0.0.1:8084 --controllers 127.0.0.1:9876 --data /data/brokers/broker-b-2 "
         f"--cluster-secret /data/secrets/replication-secret {tls} --set a.b=1"
     )
+
+
+def test_for_other_machines() -> None:
+    plan = plan_of(Options(secure=Secure("::2", 9443), broker_settings=("tls.check_host=false",)), Shape(1, 1, 1))
+    by_name = {process.name: process.argv for process in plan.processes}
+    for name in ("controller-n0", "broker-a-1"):
+        settings = [word for word in by_name[name] if word.startswith(("tls.mode", "access."))]
+        assert settings == [
+            *("tls.mode=permissive", "tls.mode=enforcing"),
+            *("access.authentication=true", "access.authorization=true"),
+        ]
+    assert "--also-on ::2" in " ".join(by_name["controller-n0"])
+    assert by_name["broker-a-1"][8:13:2] == ("[::2]:10911", "127.0.0.1:10912", "[::2]:8081")
+    assert by_name["broker-a-1"][-1] == "tls.check_host=false", "a person's word is the last"
+    (endpoint,) = (word for word in by_name["web"] if word.startswith("ssl:"))
+    assert endpoint == "ssl:9443:privateKey=/data/tls/server.key:certKey=/data/tls/server.pem:interface=\\:\\:2"
+    assert (plan.https, plan.name_servers, plan.controllers) == ("[::2]:9443", ("[::2]:9876",), ("127.0.0.1:9876",))
+    assert plan.env["LOGBOOM_TLS_CA"] == "/data/tls/ca.pem"
+    ports = {(use.host, use.port) for _, use in plan.ports}
+    assert {("127.0.0.1", 9876), ("::2", 9876), ("::2", 10911), ("127.0.0.1", 10912), ("::2", 9443)} <= ports
 
 
 def test_a_person_may_do_without_tls_or_with_another_certificate() -> None:

@@ -16,6 +16,7 @@ from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape, Tier
 from webapp.appliance.place import PROJECT_DIR
 from webapp.appliance.plan import Plan, make_plan
+from webapp.appliance.reach import Secure
 
 
 def plan_with(layout: DataLayout, options: Options) -> Plan:
@@ -118,8 +119,9 @@ def test_a_taken_port_names_its_holder_and_the_option(layout: DataLayout, host: 
 @pytest.mark.parametrize("tier", [None, Tier("s3://bucket/prefix"), Tier("file:///srv/tier", "/etc/options.json")])
 def test_size_and_tier_are_remembered(layout: DataLayout, tier: Tier | None) -> None:
     assert preflight.read_remembered(layout) is None
-    preflight.write_remembered(layout, preflight.Remembered(Shape(1, 2, 3), tier))
-    assert preflight.read_remembered(layout) == (Shape(controllers=1, groups=2, replicas=3), tier)
+    for secure in (None, Secure("logs.example.com", 9443, "/etc/console.pem", "/etc/console.key")):
+        preflight.write_remembered(layout, preflight.Remembered(Shape(1, 2, 3), tier, secure))
+        assert preflight.read_remembered(layout) == (Shape(controllers=1, groups=2, replicas=3), tier, secure)
 
 
 @pytest.mark.parametrize(

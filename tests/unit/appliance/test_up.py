@@ -13,7 +13,8 @@ import pytest
 from tests.unit.appliance.test_preflight import options_with_free_ports
 from webapp.appliance import certificates, preflight, up
 from webapp.appliance.layout import DataLayout
-from webapp.appliance.options import Shape
+from webapp.appliance.options import Options, Shape
+from webapp.appliance.reach import Secure
 from webapp.appliance.terminal import Terminal
 
 
@@ -83,12 +84,15 @@ async def test_certificates_are_renewed_while_it_runs(layout: DataLayout, monkey
     certificates.keep_fresh(layout, (), now - datetime.timedelta(days=340))
     key, old = layout.tls_key_file.read_bytes(), layout.tls_certificate_file.read_bytes()
     told = io.StringIO()
-    task = asyncio.create_task(up._renew_certificates(layout, Terminal(told)))
+    begun: list[str] = []
+    options = Options(secure=Secure("logs.example.com"))
+    task = asyncio.create_task(up._renew_certificates(options, layout, Terminal(told), begun.append))
     async with asyncio.timeout(10):
         while "made the certificate for TLS in" not in told.getvalue():
             await asyncio.sleep(0)
         assert layout.tls_certificate_file.read_bytes() != old
         assert layout.tls_key_file.read_bytes() == key
+        assert begun == ["web"], "the console's server reads its certificate when it starts"
         layout.tls_authority_key_file.write_text("damaged")
         while "ca.key is damaged" not in told.getvalue():
             await asyncio.sleep(0)
