@@ -118,7 +118,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["__main__"],
     ],
     "webapp": [
-        ["announce", "converters", "display", "errors", "paging"],
+        ["announce", "converters", "display", "errors", "paging", "wishes"],
         ["feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
         ["snapshot"],
         {

@@ -7,7 +7,7 @@ order they stop. The supervisor carries a plan out and knows nothing about broke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
@@ -110,6 +110,7 @@ class ProcessSpec:
     after: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     ports: tuple[PortUse, ...] = ()
+    group: str | None = None  # of a broker
 
     @property
     def address(self) -> str | None:
@@ -127,6 +128,15 @@ class Plan:
     controllers: tuple[str, ...]
     grpc_endpoints: tuple[str, ...]
     working_dir: Path = PROJECT_DIR
+
+    @property
+    def broker_groups(self) -> dict[str, list[ProcessSpec]]:
+        """The brokers of each group."""
+        groups: dict[str, list[ProcessSpec]] = {}
+        for process in self.processes:
+            if process.group is not None:
+                groups.setdefault(process.group, []).append(process)
+        return groups
 
     @property
     def ports(self) -> list[tuple[ProcessSpec, PortUse]]:
@@ -247,6 +257,7 @@ def _brokers(
                 argv=tuple(argv),
                 probe=BrokerProbe(f"{HOST}:{port}"),
                 stop_stage=StopStage.BROKERS,
+                group=group_name,
                 ports=(
                     PortUse(HOST, port, "--broker-port"),
                     PortUse(HOST, port + 1, "--broker-port"),
@@ -255,6 +266,13 @@ def _brokers(
             )
         )
     return specs
+
+
+def mount_of(broker: ProcessSpec, data: Path) -> ProcessSpec:
+    """The process that serves this broker's group from its tier, at this broker's addresses: none of the group's own runs."""
+    argv = list(broker.argv)
+    argv[argv.index("--data") + 1] = str(data)
+    return replace(broker, name=f"mount-{broker.group}", argv=(*argv, "--mount"))
 
 
 def _front(options: Options, layout: DataLayout, python: str, http: str, embedded_redis: bool) -> list[ProcessSpec]:
