@@ -132,8 +132,8 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     ],
     "tasks": [
         ["changes", "claims", "heartbeat_file", "snapshot", "stopping", "tier"],
-        ["controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
-        ["app", "collector", "export"],
+        ["appliance", "controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
+        ["app", "collector", "export", "mounting"],
         ["operations", "reports"],
         ["due_exports", "schedule"],
     ],

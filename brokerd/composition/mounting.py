@@ -17,13 +17,13 @@ from brokerd.processors.mounted import REFUSED, refuse
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.tiers.mounting.group import MountedGroup, NothingThere, read_group
 from brokerd.tiers.mounting.keeping import MountedElsewhere, refuse_mounted
-from brokerd.tiers.mounting.leases import LEASE_S, RENEW_S, Clock, LeaseHeld, LeaseHolder, LeaseLost, latest_lease
+from brokerd.tiers.mounting.leases import RENEW_S, Clock, LeaseHeld, LeaseHolder, LeaseLost, latest_lease
 from brokerd.tiers.objects.backend import open_backend
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from remoting.disk import LocalDisk
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.tier.leases import Lease, LeaseState
+from remoting.tier.leases import LEASE_S, Lease, LeaseState
 from remoting.tier.names import group_directory
 from remoting.transport.connection import Handler, RemotingConnection
 

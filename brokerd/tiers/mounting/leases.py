@@ -12,12 +12,11 @@ from typing import Final, NamedTuple
 
 from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError
 from remoting.errors import LogboomError
-from remoting.tier.leases import MAX_BYTES, Lease, LeaseState, decode_lease, encode_lease
+from remoting.tier.leases import LEASE_S, MAX_BYTES, Lease, LeaseState, decode_lease, encode_lease
 from remoting.tier.names import LEASES, lease_name, lease_token
 
 log = logging.getLogger(__name__)
 
-LEASE_S: Final = 30.0
 HOLDER_S: Final = 0.8 * LEASE_S  # a holder stops so long after it began to ask for its last token
 RENEW_S: Final = LEASE_S / 3
 _PAUSE_S: Final = 1.0

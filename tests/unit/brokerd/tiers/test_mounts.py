@@ -18,7 +18,7 @@ from brokerd.tiers.objects.interface import ObjectStoreError
 from remoting.facts.words import TierCondition
 from remoting.record.codec import decode_record
 from remoting.settings import Live
-from remoting.tier.leases import LeaseState
+from remoting.tier.leases import LEASE_S, LeaseState
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.tiered_broker import HOST, SETTINGS, STORE, TieredBroker
@@ -63,7 +63,7 @@ class Contender:
     async def live(self) -> None:
         while True:
             try:
-                await self.holder.take(lambda _: None, 2 * leases.LEASE_S)
+                await self.holder.take(lambda _: None, 2 * LEASE_S)
                 self.times += 1
                 while True:
                     await self.pause(leases.RENEW_S)
@@ -118,7 +118,7 @@ async def not_watched(self: LeaseHolder, lease: Any) -> Any:
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "taken without a watch": (LeaseHolder, "_watch", not_watched),
-    "served longer than it lasts": (leases, "HOLDER_S", 3 * leases.LEASE_S),
+    "served longer than it lasts": (leases, "HOLDER_S", 3 * LEASE_S),
 }
 
 
@@ -273,7 +273,7 @@ def test_who_waits_beside_a_mount_that_goes_on_gives_up_and_says_whose_it_is() -
 
     async def wait() -> None:
         try:
-            await second.take(told.append, 2 * leases.LEASE_S)
+            await second.take(told.append, 2 * LEASE_S)
         except LeaseHeld as error:
             gave_up.append(error)
 
