@@ -98,7 +98,7 @@ class GroupKeeper:
     def _make_directory(self, group: str, wanted: ProcessSpec) -> None:
         """That of this mount; what older ones left goes."""
         directory = self._layout.mounts(group)
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         keep = wanted.argv[wanted.argv.index("--data") + 1]
         for each in directory.iterdir():
             if str(each) != keep:

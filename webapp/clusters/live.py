@@ -51,7 +51,8 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "may_elect": actor.may("elections.write"),
         "may_retire": actor.may("broker-groups.write"),
         "switched": switched,
-        "groups_on": {each.group for each in facts.processes if each.group} - {each.group for each in switched},
+        "groups_on": {each.group for each in facts.processes if each.group},
+        "names_off": {each.group for each in switched},
         "may_change_controllers": actor.may("controllers.write"),
     }
 

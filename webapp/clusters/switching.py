@@ -121,7 +121,7 @@ def _plan_down(parameters: Parameters) -> list[dict[str, str]]:
         state = None
     left = what_is_left(state) if state is not None else {}
     if left:
-        steps.append({"node": group, "change": f"nobody gets, until it is switched on: {told(left)}"})
+        steps.append({"node": group, "change": f"messages that only its own brokers have: {told(left)}"})
     return steps
 
 
