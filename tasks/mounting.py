@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -32,11 +31,12 @@ DEATH_LOOKS: Final = 60  # until the controllers believe it
 RENEWAL_LOOKS: Final = 15  # a holder renews its lease every 10 s
 SERVE_LOOKS: Final = 150
 START_LOOKS: Final = 60
-_MOST_RESTARTS: Final = 3  # of a mount that ends each time
+MOST_RESTARTS: Final = 3  # of a mount that ends each time
 _ID_BYTES: Final = 4
 _IDENTITY: Final = "brokerIdentity"  # of a broker that the controllers know
 
 _OFF: Final = (Wish.DOWN, Wish.RELEASED)
+_LEFT: Final = {None: "to its own brokers", Wish.DOWN: "off", Wish.RELEASED: "off", Wish.MOUNTED: "mounted"}
 
 
 class _Work:
@@ -304,7 +304,7 @@ def _mount_lacks(work: _Work) -> str:
     if process is None:
         return "the supervisor starts the mount"
     says = f"the mount is {process['state']}: {process['why']}"
-    if process["state"] == "failed" or (process["state"] == "backing-off" and process["restarts"] >= _MOST_RESTARTS):
+    if process["state"] == "failed" or (process["state"] == "backing-off" and process["restarts"] >= MOST_RESTARTS):
         raise ChangeFailed("mount-failed", f"{work.group} cannot be mounted, and is off again: {process['why']}")
     if process["state"] != "running":
         return says
@@ -343,11 +343,16 @@ def unmount(work: _Work) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _clear() -> Iterator[None]:
-    """What goes wrong with the files becomes a sentence of the operation."""
+def carry_out(make: Callable[[_Work], dict[str, Any]], change: Change, appliance: Appliance) -> dict[str, Any]:
+    """One slice of one of them, while nobody else works at the group. What goes wrong with the files becomes a sentence."""
     try:
-        yield
+        with alone(appliance.wishes, change.parameters["group"]):
+            return make(_Work(change, appliance))
+    except Stopped as stopped:
+        group = change.parameters["group"]
+        left = read_wish(appliance.wishes, group)
+        stopped.result["sentence"] += f" {group} is left {_LEFT[left.wish if left is not None else None]}."
+        raise
     except Busy as error:
         raise ChangeFailed("busy", f"Not done: {error}.") from error
     except WishUnreadable as error:
@@ -356,18 +361,13 @@ def _clear() -> Iterator[None]:
         raise ChangeFailed("wish-not-written", f"What is wanted cannot be written down: {error}") from error
 
 
-def _carried_out(make: Callable[[_Work], dict[str, Any]]) -> Callable[[Change], dict[str, Any]]:
-    def carry_out(change: Change) -> dict[str, Any]:
-        appliance = Appliance.here()
-        with _clear(), alone(appliance.wishes, change.parameters["group"]):
-            return make(_Work(change, appliance))
-
-    return carry_out
+def _here(make: Callable[[_Work], dict[str, Any]]) -> Callable[[Change], dict[str, Any]]:
+    return lambda change: carry_out(make, change, Appliance.here())
 
 
 MOUNTING: Mapping[str, Callable[[Change], dict[str, Any]]] = {
-    "broker-group.down": _carried_out(switch_off),
-    "broker-group.up": _carried_out(switch_on),
-    "broker-group.mount": _carried_out(mount),
-    "broker-group.unmount": _carried_out(unmount),
+    "broker-group.down": _here(switch_off),
+    "broker-group.up": _here(switch_on),
+    "broker-group.mount": _here(mount),
+    "broker-group.unmount": _here(unmount),
 }
