@@ -5,17 +5,13 @@ Faults are injected with real signals; what the supervisor published afterwards 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import random
 import re
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,93 +21,11 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.transport.identity import NOBODY
 from remoting.transport.tls import client_context
-from tests.support.cluster import ROOT, Process, eventually
-from webapp.appliance import state, status
-from webapp.appliance.layout import DataLayout
+from tests.support.appliance import START_S, STOP_S, Appliance
+from tests.support.cluster import eventually
+from webapp.appliance import state
 
 pytestmark = pytest.mark.slow
-
-START_S = 120
-STOP_S = 10
-
-# Distances from a base port that is free with all of them: controllers, brokers with replication, gRPC, console, Redis
-CONTROLLER, BROKER, GRPC, HTTP, REDIS = 0, 10, 50, 60, 61
-USED = (0, 1, 2, 10, 11, 20, 21, 30, 31, 50, 51, 52, 60, 61)
-
-
-def free_base() -> int:
-    """A base port below the range from which the system hands out ports by itself."""
-    for base in random.sample(range(20_000, 32_000, 100), 100):
-        with suppress(OSError), ExitStack() as held:
-            for distance in USED:
-                held.enter_context(socket.create_server(("127.0.0.1", base + distance)))
-            return base
-    raise AssertionError("no free block of ports")
-
-
-class Appliance:
-    """One `manage.py up` after the other on the same data directory and ports."""
-
-    def __init__(self, root: Path) -> None:
-        self.layout = DataLayout(root / "data")
-        self._root = root
-        self._runs = 0
-        base = free_base()
-        self.arguments = ["--data", str(self.layout.root), "--http", f"127.0.0.1:{base + HTTP}"]
-        for option, distance in (
-            ("--controller-port", CONTROLLER),
-            ("--broker-port", BROKER),
-            ("--grpc-port", GRPC),
-            ("--redis-port", REDIS),
-        ):
-            self.arguments += [option, str(base + distance)]
-        self.process = self._next_process()
-
-    def _next_process(self) -> Process:
-        self._runs += 1
-        return Process("up", ["manage.py", "up", *self.arguments], self._root / f"up-{self._runs}.txt")
-
-    @property
-    def said(self) -> str:
-        return self.process.log_text()
-
-    def start(self) -> None:
-        self.process = self._next_process()
-        self.process.start()
-        self.wait_healthy()
-
-    def wait_healthy(self) -> None:
-        def healthy() -> bool:
-            assert self.process.is_running, self.said
-            return "Ctrl-C stops everything." in self.said and self.status()[0] == 0
-
-        eventually("the appliance is healthy", healthy, START_S)
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        os.kill(self.process.pid, number)
-        eventually("the supervisor ended", lambda: not self.process.is_running, 2 * STOP_S)
-        assert self.process.exit_code is not None
-        return self.process.exit_code
-
-    def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        environ = {**os.environ, "LOGBOOM_DATA_DIR": str(self.layout.root)}
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=environ,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    def status(self) -> tuple[int, dict[str, Any]]:
-        content = asyncio.run(status.gather(self.layout))
-        return status.EXIT_CODES[content["status"]], content
-
-    def children(self) -> dict[str, dict[str, Any]]:
-        content = state.read(self.layout)
-        assert content is not None
-        return {process["name"]: process for process in content["processes"]}
 
 
 def is_alive(pid: int) -> bool:
