@@ -13,6 +13,7 @@ LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 MAX_TOPIC_LENGTH: Final = 127
 MAX_RETRY_TOPIC_LENGTH: Final = 255  # of the topics below, whose names have a group's name and may have a topic's
 MAX_GROUP_LENGTH: Final = 120
+MAX_BROKER_NAME_LENGTH: Final = 127  # of a broker group, and of a cluster
 
 RETRY_PREFIX: Final = "%RETRY%"  # of the topic from which a consumer group gets messages again
 DEAD_LETTER_PREFIX: Final = "%DLQ%"  # of the topic with the messages that a group was given too often

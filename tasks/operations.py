@@ -22,6 +22,7 @@ from tasks.changes import CHANGES, Change, ChangeFailed, GoOnLater, Stopped, err
 from tasks.claims import claims
 from tasks.controller_changes import CONTROLLER_CHANGES
 from tasks.export.work import EXPORTS
+from tasks.mounting import MOUNTING
 from tasks.refresh import ask_for_refresh
 from tasks.retiring import RETIRING
 from tasks.timer_recalls import TIMER_CHANGES
@@ -32,7 +33,7 @@ from webapp.queue import RUN_OPERATION
 
 log = logging.getLogger(__name__)
 
-KINDS = {**CHANGES, **CONTROLLER_CHANGES, **TIMER_CHANGES, **EXPORTS, **RETIRING}
+KINDS = {**CHANGES, **CONTROLLER_CHANGES, **TIMER_CHANGES, **EXPORTS, **RETIRING, **MOUNTING}
 
 
 def claim_name(operation_id: object) -> str:

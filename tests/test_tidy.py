@@ -118,7 +118,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["__main__"],
     ],
     "webapp": [
-        ["announce", "converters", "display", "errors", "paging"],
+        ["announce", "converters", "display", "errors", "paging", "wishes"],
         ["feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
         ["snapshot"],
         {
@@ -132,8 +132,8 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     ],
     "tasks": [
         ["changes", "claims", "heartbeat_file", "snapshot", "stopping", "tier"],
-        ["controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
-        ["app", "collector", "export"],
+        ["appliance", "controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
+        ["app", "collector", "export", "mounting"],
         ["operations", "reports"],
         ["due_exports", "schedule"],
     ],

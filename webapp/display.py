@@ -28,7 +28,7 @@ _LOOKS = {
     ("busy", "clock"): ("starting",),
     ("busy", "play"): ("running",),
     ("calm", "clock"): ("queued", "waiting"),
-    ("calm", "stop"): ("stopped", "retired", "skipped"),
+    ("calm", "stop"): ("stopped", "retired", "skipped", "held"),
     ("warn", "alert"): ("degraded", "UNKNOWN", "warning"),
     ("warn", "clock"): ("candidate", "backing-off"),
     ("warn", "lock"): ("fenced",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -16,13 +17,13 @@ from brokerd.processors.mounted import REFUSED, refuse
 from brokerd.replication.epochs.epoch_file import EpochFile
 from brokerd.tiers.mounting.group import MountedGroup, NothingThere, read_group
 from brokerd.tiers.mounting.keeping import MountedElsewhere, refuse_mounted
-from brokerd.tiers.mounting.leases import RENEW_S, Clock, LeaseHolder, LeaseLost, latest_lease
+from brokerd.tiers.mounting.leases import RENEW_S, Clock, LeaseHeld, LeaseHolder, LeaseLost, latest_lease
 from brokerd.tiers.objects.backend import open_backend
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from remoting.disk import LocalDisk
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.tier.leases import Lease, LeaseState
+from remoting.tier.leases import LEASE_S, Lease, LeaseState
 from remoting.tier.names import group_directory
 from remoting.transport.connection import Handler, RemotingConnection
 
@@ -35,6 +36,7 @@ _PAUSE_S: Final = 2.0
 _LOOK_S: Final = 5.0
 _CHECK_S: Final = 0.5
 _STOP_S: Final = 1.0
+_PATIENCE_S: Final = 2 * LEASE_S  # beside a mount that goes on
 
 
 class Mount:
@@ -92,17 +94,22 @@ class Mount:
 
 
 async def take_mount(settings: BrokerSettings) -> Mount:
-    """The group's contents, under a lease; waits while another mount has it, and for an object store that does not answer.
+    """The group's contents, under a lease; waits for the end of one that is not renewed any more, and for an object store that
+    does not answer.
 
-    Raises SettingsError when nothing can be mounted as it is set up.
+    Raises SettingsError when nothing can be mounted as it is set up, and when another mount serves the group.
     """
     objects = _objects(settings)
-    holder = LeaseHolder(objects, settings.listen, _clock(), _holder_of(settings))
+    holder = LeaseHolder(objects, _who(settings), _clock(), _holder_of(settings))
     while True:
         try:
             await read_group(objects, settings.name)  # before anybody is kept from leading
-            before = await holder.take(_tell_wait(settings.name))
+            before = await holder.take(_tell_wait(settings.name, holder.holder_id), _PATIENCE_S)
             group = await read_group(objects, settings.name)
+        except LeaseHeld as error:
+            raise SettingsError(
+                f"broker group {settings.name} is mounted elsewhere: {error}. Stop it there first"
+            ) from error
         except NothingThere as error:
             raise SettingsError(str(error)) from error
         except ObjectStoreError as error:
@@ -140,14 +147,13 @@ async def release_mount(settings: BrokerSettings) -> str:
         return f"broker group {settings.name} is not mounted"
     if lease.state is LeaseState.HELD:
         log.info("%s has, or had, the lease: it takes half a minute to see whether it is still there", lease.who)
-    holder = LeaseHolder(objects, settings.listen, _clock(), f"{secrets.randbits(_BITS):032x}")
+    holder = LeaseHolder(objects, _who(settings), _clock(), f"{secrets.randbits(_BITS):032x}")
     try:
-        async with asyncio.timeout(60):
-            await holder.take(lambda _: None)
-    except TimeoutError:
+        await holder.take(lambda _: None, 0)
+    except LeaseHeld as error:
         raise SettingsError(
-            f"broker group {settings.name} is being served by the mount at {lease.who}: stop that process first"
-        ) from None
+            f"broker group {settings.name} is being served by the mount at {error.lease.who}: stop that process first"
+        ) from error
     await holder.release()
     return f"broker group {settings.name} is given back: its own brokers may lead again"
 
@@ -162,12 +168,23 @@ def _clock() -> Clock:
     return Clock(time.monotonic, asyncio.sleep, wall_ms, secrets.randbits)
 
 
-def _tell_wait(name: str) -> Callable[[Lease], None]:
+def _who(settings: BrokerSettings) -> str:
+    """What people find this process by."""
+    return f"{socket.gethostname()} ({settings.listen})"
+
+
+def _tell_wait(name: str, holder_id: str) -> Callable[[Lease], None]:
     def waiting(lease: Lease) -> None:
-        log.warning(
-            "broker group %s is mounted by %s, lease %d; this one takes over when that is not renewed any more",
-            *(name, lease.who, lease.token),
-        )
+        if lease.holder == holder_id:
+            log.warning(
+                "this mount of broker group %s did not lay down its lease %d, as after a kill: it serves in %d s, when that ends",
+                *(name, lease.token, LEASE_S),
+            )
+        else:
+            log.warning(
+                "broker group %s is, or was, mounted by %s, lease %d: watching for %d s whether that is renewed",
+                *(name, lease.who, lease.token, LEASE_S),
+            )
 
     return waiting
 

@@ -28,6 +28,7 @@ from remoting import settings
 from remoting.errors import SettingsError
 from remoting.exporter import MetricsSettings
 from remoting.guarding.guard import AccessSettings
+from remoting.names import MAX_BROKER_NAME_LENGTH
 from remoting.settings import group, setting
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback, check_reach
@@ -154,8 +155,10 @@ def parse(arguments: Sequence[str]) -> BrokerSettings:
         parser.error("--data is required: the directory that holds this replica's log")
     for option in ("cluster", "name"):
         name = getattr(chosen, option)
-        if not name.replace("-", "").replace("_", "").isalnum():
-            raise SettingsError(f"--{option} {name!r}: use letters, digits, - and _ only")
+        if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise SettingsError(f"--{option} {name[:MAX_BROKER_NAME_LENGTH]!r}: use letters, digits, - and _ only")
+        if len(name) > MAX_BROKER_NAME_LENGTH:
+            raise SettingsError(f"--{option} has {len(name)} characters, and may have {MAX_BROKER_NAME_LENGTH}")
     controllers = tuple(filter(None, chosen.controllers.split(",")))
     if not controllers:
         raise SettingsError("--controllers names no address; write host:port of each controller, separated by commas")

@@ -147,6 +147,14 @@ class AdminClient:
         accept = (codes.SUCCESS, codes.CONTROLLER_MASTER_STILL_EXIST)
         return self.ask_leader(codes.CONTROLLER_ELECT_MASTER, ext, accept=accept).ext
 
+    def forget_replicas(self, cluster: str, group: str) -> None:
+        """Let the controllers forget the replicas of a broker group that has no master: what they know of epochs stays.
+
+        Raises RequestError with the reason when they refuse.
+        """
+        fields = {"clusterName": cluster, "brokerName": group, "isCleanLivingBroker": "false"}
+        self.ask_leader(codes.CLEAN_BROKER_DATA, fields)
+
     # ---- the controllers themselves
 
     def controller_members(self) -> dict[str, Any]:

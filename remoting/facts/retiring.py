@@ -50,8 +50,9 @@ def open_topics(state: BrokerState) -> dict[str, int]:
 
 def plan_of(state: BrokerState, others: Iterable[str]) -> list[str]:
     """What retiring a group with this master would do now; `others` are broker groups that take messages."""
-    steps = [f"makes {len(open_topics(state))} topics read-only there"]
+    topics = len(open_topics(state))
+    steps = [f"makes {topics} topic{'' if topics == 1 else 's'} read-only there"]
     if not list(others):
         steps.append("no other broker group has a master: nobody takes messages then")
-    steps += [f"waits for {number} {what}" for what, number in what_is_left(state).items()]
+    steps += [f"waits for messages: {number} {what}" for what, number in what_is_left(state).items()]
     return [*steps, "waits until its tier has everything"]

@@ -548,10 +548,12 @@ class LastExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process of the appliance, as its supervisor publishes it."""
+    """A process of the appliance, as its supervisor publishes it. `group` of a broker, `why` it does not run."""
 
     name: str
     state: str
+    group: str | None = None
+    why: str | None = None
     pid: int | None = None
     restarts: int | None = None
     since: str | None = None

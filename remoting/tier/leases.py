@@ -14,6 +14,7 @@ import orjson
 
 VERSION: Final = 1
 MAX_BYTES: Final = 64 * 1024
+LEASE_S: Final = 30.0  # after the last renewal
 
 
 class LeaseState(StrEnum):
@@ -80,6 +81,6 @@ def sentence_of(lease: Lease, broker_name: str) -> str:
     verb = "is mounted read-only by" if lease.state is LeaseState.HELD else "was mounted read-only, last by"
     return (
         f"broker group {broker_name} {verb} {lease.who} (lease {lease.token} in its tier), and its consumers went on there: this "
-        "broker leads again when the mount was stopped and given back with "
-        f"`python -m brokerd --name {broker_name} --release-mount`"
+        "broker leads again when the mount was stopped and given back, with "
+        f"`manage.py group unmount {broker_name}` or `python -m brokerd --name {broker_name} --release-mount`"
     )

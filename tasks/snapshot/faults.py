@@ -156,7 +156,7 @@ def exit_cause(process: Process | None, now_ms: int) -> str:
     """How it ended, if that was a moment ago."""
     if process is None or process.last_exit is None or exit_ms(process, now_ms) is None:
         return ""
-    return f"its process {process.last_exit.text}"
+    return "it was switched off" if process.state == "held" else f"its process {process.last_exit.text}"
 
 
 def absence(replica: Replica, snapshot: ClusterSnapshot, now_ms: int) -> str:
@@ -176,9 +176,9 @@ def said(cause: Cause | None) -> str:
 
 
 def process_of(member: Replica | Controller, snapshot: ClusterSnapshot) -> Process | None:
-    """The appliance's process of a broker or controller."""
-    found = (each for each in snapshot.processes if each.address and each.address == member.address)
-    return next(found, None)
+    """The appliance's process of a broker or controller: of two with its address the one that runs."""
+    found = [each for each in snapshot.processes if each.address and each.address == member.address]
+    return max(found, key=lambda each: each.pid is not None, default=None)
 
 
 def _ended(replica: Replica, snapshot: ClusterSnapshot) -> Process | None:

@@ -52,9 +52,10 @@ class Look:
         return best
 
     def process_at(self, address: str | None) -> Process | None:
-        """The process of the appliance that listens there, if it has one."""
+        """The process of the appliance that listens there, if it has one: of two with that address the one that runs."""
         processes = self.supervisor.processes if self.supervisor is not None else ()
-        return next((each for each in processes if address is not None and each.address == address), None)
+        there = [each for each in processes if address is not None and each.address == address]
+        return max(there, key=lambda each: each.pid is not None, default=None)
 
 
 def told_elections(look: Look, group: Group) -> Sequence[ElectionView]:

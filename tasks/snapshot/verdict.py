@@ -68,6 +68,10 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
     name, replicas = group.name, group.replicas
     link = f"/#group-{group.cluster}-{name}"
     explained = {each.broker_id for each in group.quorum.missing} if group.quorum is not None else set()
+    if _is_switched_off(look, group):
+        text = f"{name} is switched off: `manage.py group up {name}` starts its brokers, and `mount` serves what its tier has."
+        yield _reason("group-off", WARNING, text, "/#switched")
+        return
     if group.master_id is None:
         until = "until it is back" if group.kind is GroupKind.FIXED else "until one is elected"
         text = f"{name} has no master: sends to it are refused {until}."
@@ -101,6 +105,13 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
         if replica.cut_off_since_ms is not None and look.now_ms - replica.cut_off_since_ms >= CUT_OFF_MS:
             text = f"{name}: {replica.label} cannot learn its role: {replica.stale_view or replica.controllers_error}"
             yield _reason("broker-cut-off", WARNING, text[:500], link)
+
+
+def _is_switched_off(look: Look, group: Group) -> bool:
+    """Whether the appliance has all its brokers, and somebody had them stopped."""
+    processes = look.supervisor.processes if look.supervisor is not None else ()
+    own = [each.state for each in processes if each.group == group.name]
+    return group.serving is None and bool(own) and set(own) == {"held"}
 
 
 def _about_tier(group: Group, link: str) -> Iterator[Reason]:

@@ -1,4 +1,4 @@
-"""The whole appliance as a person runs it: `manage.py up` on a data directory and ports of a test's own."""
+"""`manage.py up` as a person runs it: real daemons, a real Redis, the console and its workers, on ports that are free."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def free_base() -> int:
 class Appliance:
     """One `manage.py up` after the other on the same data directory and ports."""
 
-    def __init__(self, root: Path, *further: str) -> None:
+    def __init__(self, root: Path, *arguments: str) -> None:
         self.layout = DataLayout(root / "data")
         self._root = root
         self._runs = 0
-        base = free_base()
+        self.base = base = free_base()
         self.arguments = ["--data", str(self.layout.root), "--http", f"127.0.0.1:{base + HTTP}"]
         for option, distance in (
             ("--controller-port", CONTROLLER),
@@ -51,8 +51,7 @@ class Appliance:
             ("--redis-port", REDIS),
         ):
             self.arguments += [option, str(base + distance)]
-        self.arguments += further
-        self.base = base
+        self.arguments += arguments
         self.process = self._next_process()
 
     def _next_process(self) -> Process:

@@ -8,6 +8,8 @@ cold, by offset, through the brokers and still through the failing proxy, and he
 checksums, places, order. At last all brokers are killed and their disks deleted. Everything is read by the manifest alone, then
 another broker mounts the group, and the official Python client consumes all of it there.
 
+Then an appliance (`manage.py up`) loses the disks of a broker group, and an operator mounts it there by `manage.py group mount`.
+
 It ends with `N acknowledged, N uploaded, N read back`; the exit code is 1 when a message is missing.
 """
 
@@ -36,6 +38,7 @@ from tests.support.cold_reading import FILLER, SHORT_LIVES, make_cold, make_topi
 from tests.support.object_faults import FaultProxy, evenly
 from tests.support.object_servers import S3Server, write_options
 from tests.support.workload import History, Producer, check_queue
+from tests.tier import appliance
 from tests.tier.alone import contents_by_manifest, read_segment
 from tests.tier.mounting import READERS, begin_group, consume_all, lose_disks, mount, refusal_of_a_send
 
@@ -58,7 +61,9 @@ def main() -> int:
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="logboom-tier-"))
     try:
-        return run(root, options.seconds, options.kills, options.faults, options.seed)
+        return max(
+            run(root, options.seconds, options.kills, options.faults, options.seed), run_appliance(root / "appliance")
+        )
     finally:
         shutil.rmtree(root)
 
@@ -84,6 +89,14 @@ def run(root: Path, seconds: float, kills: int, share: float, seed: int) -> int:
             uploaded = asyncio.run(_uploaded(TierSettings(url=url, options_path=str(direct))))
             mounted, refusal = _mounted(cluster, settings, root)
     return _judge(histories, uploaded, read, mounted, refusal)
+
+
+def run_appliance(root: Path) -> int:
+    """The exit code of the part with an appliance."""
+    root.mkdir()
+    uploaded, found = appliance.run(root)
+    print(f"{uploaded} uploaded by an appliance, {found} read back from its mount", flush=True)
+    return 0 if uploaded and found == uploaded else 1
 
 
 def _wait_for_state(settings: TierSettings) -> None:

@@ -78,8 +78,7 @@ def mount(cluster: Cluster, group: str, settings: Sequence[str]) -> tuple[str, s
 
 
 def _forget(cluster: Cluster, group: str) -> bool:
-    fields = {"clusterName": "DefaultCluster", "brokerName": group, "isCleanLivingBroker": "false"}
-    cluster.admin.ask_leader(codes.CLEAN_BROKER_DATA, fields)
+    cluster.admin.forget_replicas("DefaultCluster", group)
     return True
 
 

@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from pytest_django.live_server_helper import LiveServer
 
 from remoting.group_settings import settings_of
-from tests.web.fakes import FakeCluster, RecordingQueue
+from tests.web.fakes import FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
 from webapp.accounts import services, tokens
 from webapp.accounts.models import ApiToken, User
 from webapp.api import client
@@ -22,6 +22,7 @@ from webapp.appliance.prepare import ensure_cli_token
 from webapp.audit.models import AuditEntry
 from webapp.operations import progress
 from webapp.operations.models import Operation
+from webapp.wishes import GroupWish, Wish, write_wish
 
 
 def run(*arguments: str) -> str:
@@ -103,6 +104,18 @@ def test_settings_of_a_group_from_scripts(monkeypatch: pytest.MonkeyPatch) -> No
     run("group", "create", "made", "--fifo", "--order-scope", "QUEUE", "--invisible-max-ms", "5000")
     parameters = Operation.objects.get(kind="group.create").parameters
     assert (parameters["order_scope"], parameters["invisible_max_ms"]) == ("QUEUE", 5000)
+
+
+@pytest.mark.usefixtures("at_live_server")
+def test_broker_groups_that_nobody_knows_any_more_are_found_by_what_is_wanted_of_them(tmp_path: Path) -> None:
+    document = snapshot_document()
+    document["groups"] = []
+    document["processes"][1] |= {"group": "broker-a", "kind": "broker"}
+    MemorySnapshots.put(document)
+    assert "There is no broker group broker-a" in str(refused("group", "mount", "broker-a"))
+    write_wish(tmp_path / "groups", GroupWish("DefaultCluster", "broker-a", Wish.DOWN))
+    assert "controllers: forget the replicas of broker-a" in run("group", "mount", "broker-a", "--dry-run")
+    assert run("group", "up", "broker-a", "--dry-run") == "broker-a-1: is started\n"
 
 
 def test_where_nothing_is_found_nothing_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

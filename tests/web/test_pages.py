@@ -24,6 +24,7 @@ EXAMPLES = {
     "queue_id": "0",
     "offset": "0",
     "action": "add",
+    "change": "retire",
     "report": "throughput",
     "operation_id": "00000000-0000-0000-0000-000000000001",
     "run_id": "00000000-0000-0000-0000-000000000002",
@@ -204,7 +205,9 @@ def test_whatever_was_sent_a_reload_sends_nothing_again(
 def test_the_list_above_has_every_address_that_takes_forms(admin: Client) -> None:
     names = {resolve(address.format(schedule=1, token=1, user=1)).url_name for address, _ in POSTED}
     takers = {name for name, address in pages() if "POST" in admin.options(address)["Allow"]}
-    assert takers - names == {"login", "retire", "timers-recall", "transaction-decide"}, "they have tests of their own"
+    assert takers - names == {"login", "broker-group", "timers-recall", "transaction-decide"}, (
+        "they have tests of their own"
+    )
     assert names <= takers
 
 

@@ -40,7 +40,7 @@ def test_what_would_be_done_is_shown_and_done_when_it_is_confirmed(
 ) -> None:
     master.append(_state(_TIER))
     page = admin.get(_ADDRESS).content.decode()
-    for step in ("makes 1 topics read-only", "waits for 3 waiting for a time", "waits for 30 not uploaded"):
+    for step in ("makes 1 topic read-only", "messages: 3 waiting for a time", "messages: 30 not uploaded"):
         assert step in page
     assert '<button class="button danger">' in page
     assert not Operation.objects.exists(), "asking changes nothing"

@@ -51,7 +51,7 @@ PERMISSIONS: dict[str, tuple[Role, str]] = {
     "access.read": (Role.OPERATOR, "see the users of clients and their permissions"),
     "access.write": (Role.ADMIN, "manage the users of clients and their permissions"),
     "controllers.write": (Role.ADMIN, "add and remove controllers, choose which one leads"),
-    "broker-groups.write": (Role.ADMIN, "retire broker groups, mount them and give them back"),
+    "broker-groups.write": (Role.ADMIN, "retire broker groups, switch them off and on, mount them and give them back"),
     "audit.read": (Role.ADMIN, "read the audit trail"),
     "users.write": (Role.ADMIN, "manage users and everybody's tokens"),
 }

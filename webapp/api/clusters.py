@@ -35,6 +35,8 @@ from webapp import snapshot
 from webapp.api.base import Int64Field, asked, changing, observed, reads, showing
 from webapp.api.facts import FactSerializer, told
 from webapp.clusters.changes import eligibility
+from webapp.clusters.switching import switched_groups
+from webapp.wishes import Wish
 
 
 class VerdictSerializer(FactSerializer):
@@ -304,6 +306,47 @@ class GroupView(APIView):
 
 class RetireView(APIView):
     post = changing("retire", "Retire a broker group: nobody sends there, and nothing waits", "broker-group.retire")
+
+
+class DownView(APIView):
+    post = changing("switch-off", "Switch a broker group off: its brokers stop, and stay off", "broker-group.down")
+
+
+class UpView(APIView):
+    post = changing("switch-on", "Switch a broker group on again", "broker-group.up")
+
+
+class MountView(APIView):
+    post = changing("mount", "Serve a broker group that is off read-only from its tier", "broker-group.mount")
+
+
+class UnmountView(APIView):
+    post = changing("unmount", "End that, and give the group's lease back", "broker-group.unmount")
+
+
+class SwitchedGroupSerializer(serializers.Serializer):
+    cluster = serializers.CharField(help_text="Empty when what is wanted cannot be read.")
+    group = serializers.CharField()
+    wish = serializers.ChoiceField(
+        choices=["", *(each.value for each in Wish)],
+        help_text="down, mounted, or released: off after a mount was given back.",
+    )
+    process = serializers.CharField(help_text="Of its mount; empty without one.")
+    state = serializers.CharField(help_text="That process's.")
+    why = serializers.CharField(help_text="What that process waits for or lacks, or why the wish cannot be read.")
+
+
+SwitchedGroupsSerializer = observed("SwitchedGroups", SwitchedGroupSerializer)
+
+
+class SwitchedGroupsView(APIView):
+    read_permission = "cluster.read"
+
+    @reads("group-wishes", "The broker groups that do not run their own brokers", SwitchedGroupsSerializer)
+    def get(self, request: Request) -> Response:
+        present = snapshot.current()
+        items = switched_groups(present.facts.processes)
+        return Response(SwitchedGroupsSerializer({"as_of": present.as_of, "items": items}).data)
 
 
 class ReplicasView(APIView):

@@ -36,6 +36,8 @@ class DataLayout:
     """Report results in their downloadable forms, and Spark's scratch space."""
     controllers = _Below("controllers")
     brokers = _Below("brokers")
+    groups = _Below("groups")
+    """What people want of broker groups: `webapp.wishes`."""
     redis = _Below("redis")
     """Working directory of the embedded Redis."""
     console_database = _Below("console.sqlite3")
@@ -83,6 +85,14 @@ class DataLayout:
     def broker(self, process: str) -> Path:
         """Store of one broker replica."""
         return self.brokers / process
+
+    def mount(self, group: str, mount_id: str) -> Path:
+        """Store of one mount of a broker group."""
+        return self.mounts(group) / mount_id
+
+    def mounts(self, group: str) -> Path:
+        """Those of all mounts of a broker group."""
+        return self.root / "mounts" / group
 
     def directories(self) -> list[Path]:
         """What must exist before anything starts, parents first."""

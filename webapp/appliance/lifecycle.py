@@ -6,6 +6,7 @@
     WAITING, BACKING_OFF --unspawned--> BACKING_OFF      the system lacks something (memory, descriptors) at this moment
     WAITING, BACKING_OFF --unstartable--> FAILED         the program cannot be executed; trying again would not help
     STARTING, RUNNING --retired--> RETIRED               it said that it is not needed any more
+    any but FAILED and RETIRED --held--> HELD --spawned--> STARTING      somebody switched it off, and on again
 
 The delay doubles from exit to exit; a process that lived long enough starts again from the shortest delay.
 Owned by the supervisor's task for that process alone.
@@ -31,6 +32,7 @@ class State(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     RETIRED = "retired"
+    HELD = "held"
 
 
 def exit_text(code: int) -> str:
@@ -56,7 +58,7 @@ class Lifecycle:
 
     def spawned(self, pid: int, now_ms: int) -> None:
         """The process exists; it is not ready yet."""
-        assert self.state in (State.WAITING, State.BACKING_OFF), self.state
+        assert self.state in (State.WAITING, State.BACKING_OFF, State.HELD), self.state
         if self._spawned_ms is not None:
             self.restarts += 1
         self.state = State.STARTING
@@ -82,9 +84,20 @@ class Lifecycle:
         assert self.state in (State.STARTING, State.RUNNING), self.state
         self._ended(code, State.RETIRED)
 
+    def held(self, code: int | None) -> None:
+        """It is switched off: ended because it was told to, or did not run. What comes later is a new beginning."""
+        assert self.state not in (State.FAILED, State.RETIRED), self.state
+        if code is None:
+            assert self.pid is None, self.pid
+            self.state = State.HELD
+        else:
+            self._ended(code, State.HELD)
+        self._spawned_ms = None
+        self._delay_ms = FIRST_DELAY_MS
+
     def unspawned(self) -> int:
         """The system could not start it just now; return after how many milliseconds to try again."""
-        assert self.state in (State.WAITING, State.BACKING_OFF), self.state
+        assert self.state in (State.WAITING, State.BACKING_OFF, State.HELD), self.state
         self.state = State.BACKING_OFF
         return self._next_delay_ms()
 

@@ -8,6 +8,7 @@ lost; that is the price for never blocking a broker on its log.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ KEPT = 3
 
 _TAIL_BYTES = 4096
 _LINE_CHARACTERS = 300
+_PREFIX = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [\w.]+: ")  # of our daemons' log
 
 
 def rotate(path: Path, rotate_at_bytes: int = ROTATE_AT_BYTES, kept: int = KEPT) -> bool:
@@ -37,11 +39,12 @@ def numbered(path: Path, number: int) -> Path:
 
 
 def last_line(path: Path) -> str | None:
-    """The last line that says something, for an error message; None when there is none."""
+    """The last line that says something, for an error message, without its time; None when there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return None
-    return next((line.strip()[:_LINE_CHARACTERS] for line in reversed(lines) if line.strip()), None)
+    said = (_PREFIX.sub("", line.strip()) for line in reversed(lines))
+    return next((line[:_LINE_CHARACTERS] for line in said if line), None)

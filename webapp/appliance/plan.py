@@ -7,7 +7,7 @@ order they stop. The supervisor carries a plan out and knows nothing about broke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
@@ -114,6 +114,7 @@ class ProcessSpec:
     after: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     ports: tuple[PortUse, ...] = ()
+    group: str | None = None  # of a broker
 
     @property
     def address(self) -> str | None:
@@ -133,6 +134,15 @@ class Plan:
     name_servers: tuple[str, ...] = ()  # the controllers, as clients know them
     https: str | None = None  # the console for other machines
     working_dir: Path = PROJECT_DIR
+
+    @property
+    def broker_groups(self) -> dict[str, list[ProcessSpec]]:
+        """The brokers of each group."""
+        groups: dict[str, list[ProcessSpec]] = {}
+        for process in self.processes:
+            if process.group is not None:
+                groups.setdefault(process.group, []).append(process)
+        return groups
 
     @property
     def ports(self) -> list[tuple[ProcessSpec, PortUse]]:
@@ -273,6 +283,7 @@ def _brokers(
                 argv=tuple(argv),
                 probe=BrokerProbe(join_address(options.host, port)),
                 stop_stage=StopStage.BROKERS,
+                group=group_name,
                 ports=(
                     PortUse(options.host, port, "--broker-port"),
                     PortUse(HOST, port + 1, "--broker-port"),
@@ -281,6 +292,13 @@ def _brokers(
             )
         )
     return specs
+
+
+def mount_of(broker: ProcessSpec, data: Path) -> ProcessSpec:
+    """The process that serves this broker's group from its tier, at this broker's addresses: none of the group's own runs."""
+    argv = list(broker.argv)
+    argv[argv.index("--data") + 1] = str(data)
+    return replace(broker, name=f"mount-{broker.group}", argv=(*argv, "--mount"))
 
 
 def _front(options: Options, layout: DataLayout, python: str, http: str, embedded_redis: bool) -> list[ProcessSpec]:

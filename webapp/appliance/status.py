@@ -105,7 +105,7 @@ def _judge(
 ) -> tuple[Health, str | None]:
     if supervisor["state"] in ("stopping", "stopped"):
         return Health.DOWN, "the appliance is stopping"
-    expected = (State.RUNNING, State.RETIRED)
+    expected = (State.RUNNING, State.RETIRED, State.HELD)
     missing = [process["name"] for process in supervisor["processes"] if process["state"] not in expected]
     verdict = None if console is None else console.get("status")
     if verdict == Health.DOWN:
@@ -150,6 +150,8 @@ def _row(process: Mapping[str, Any], role: str, width: int) -> str:
         parts.append(f"restarts {process['restarts']}")
     if process["last_exit"]:
         parts.append(f"last time it {process['last_exit']['text']} at {process['last_exit']['at']}")
+    if process.get("group") and process.get("why"):
+        parts.append(process["why"])
     replica = process["replica"]
     if replica is not None and replica["problem"]:
         parts.append(f"it says: {replica['problem']}")

@@ -13,7 +13,8 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ GRACE_S: Mapping[StopStage, float] = {
     StopStage.CONTROLLERS: 1.2,
     StopStage.REDIS: 0.6,
 }
-
+OFF_GRACE_S = 20.0  # of brokers that are switched off while the rest goes on, replicas and masters together
 
 # What executing a program may answer that no second try changes
 _HOPELESS = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOEXEC})
@@ -56,6 +57,16 @@ class _Process:
     since: str = field(default_factory=state.timestamp)
     last_exit_at: str | None = None
     lacks: str = "it has not been started yet"
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    unwanted: asyncio.Event = field(default_factory=asyncio.Event)
+    is_leaving: bool = False
+    said: str = ""
+
+    def want(self, wanted: bool) -> None:
+        """Whether it is to run; it does from the start."""
+        now, other = (self.wanted, self.unwanted) if wanted else (self.unwanted, self.wanted)
+        other.clear()
+        now.set()
 
 
 class Supervisor:
@@ -76,19 +87,23 @@ class Supervisor:
         self._listener = listener
         self._ask = ask
         self._is_master = is_master
-        self._processes = {spec.name: _Process(spec, layout.log_file(spec.name)) for spec in plan.processes}
-        self._gates = {name: asyncio.Event() for spec in plan.processes for name in (spec.name, *spec.after)}
+        self._processes: dict[str, _Process] = {}
+        self._gates: dict[str, asyncio.Event] = {}
+        self._tasks: asyncio.TaskGroup | None = None
         self._all_ready = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._state = "starting"
         self._started_at = state.timestamp()
+        for spec in plan.processes:
+            self.add(spec)
 
     # ---- what `up` calls
 
     async def run(self) -> None:
         """Start everything and keep it running; return when all is stopped after `stop` was called."""
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             for process in self._processes.values():
                 tasks.create_task(self._keep_running(process), name=process.spec.name)
             rotating = tasks.create_task(self._rotate_logs(), name="rotate logs")
@@ -130,7 +145,7 @@ class Supervisor:
         return [
             (process.spec.name, _why_not_ready(process), process.log_file)
             for process in self._processes.values()
-            if process.life.state not in (State.RUNNING, State.RETIRED)
+            if process.life.state not in (State.RUNNING, State.RETIRED, State.HELD)
         ]
 
     def announce_running(self) -> None:
@@ -139,17 +154,67 @@ class Supervisor:
             self._state = "running"
             self._publish()
 
+    # ---- what is switched on and off while it runs
+
+    def has(self, name: str) -> bool:
+        """Whether it looks after a process of that name."""
+        return name in self._processes
+
+    def add(self, spec: ProcessSpec) -> None:
+        """Look after one more process."""
+        process = self._processes[spec.name] = _Process(spec, self._layout.log_file(spec.name))
+        process.want(True)
+        for name in (spec.name, *spec.after):
+            self._gates.setdefault(name, asyncio.Event())
+        if self._tasks is not None and not self.is_stopping():
+            self._tasks.create_task(self._keep_running(process), name=spec.name)
+
+    def keep_off(self, names: Collection[str]) -> None:
+        """Do not start these processes until `switch_on`; those that run go on."""
+        for name in names:
+            self._processes[name].want(False)
+
+    async def switch_off(self, names: Collection[str]) -> None:
+        """Stop these processes, and start them no more until `switch_on`; returns when none of them runs."""
+        self.keep_off(names)
+        await self._stop_brokers([self._processes[name] for name in names], OFF_GRACE_S)
+
+    def switch_on(self, names: Collection[str]) -> None:
+        """Start them again, those that are off."""
+        for name in names:
+            self._processes[name].want(True)
+
+    async def remove(self, name: str) -> None:
+        """Stop this process, and forget it."""
+        process = self._processes[name]
+        process.is_leaving = True
+        await self.switch_off([name])
+        if not self.is_stopping():
+            del self._processes[name]
+            self._publish()
+
     # ---- one process
 
     async def _keep_running(self, process: _Process) -> None:
         if await self._unless_stopping(self._wait_for(process.spec.after)):
-            while not self.is_stopping():
+            while not self.is_stopping() and not (process.is_leaving and process.unwanted.is_set()):
+                if process.unwanted.is_set():
+                    self._hold(process)
+                    await self._unless_stopping(_waited(process.wanted))
+                    continue
                 delay_ms = await self._live(process)
                 if delay_ms is None:
                     return
-                await self._unless_stopping(asyncio.sleep(delay_ms / 1000))
+                await self._unless_stopping(_pause(process, delay_ms / 1000))
         process.life.stopped(None)
         self._changed(process)
+
+    def _hold(self, process: _Process) -> None:
+        if process.life.state is not State.HELD:
+            process.life.held(None)
+        process.lacks = "it is switched off"
+        self._changed(process)
+        self._mark_ready(process)
 
     async def _live(self, process: _Process) -> int | None:
         """One life of a process; return after how many milliseconds the next begins, None when there is no next."""
@@ -196,6 +261,9 @@ class Supervisor:
             process.life.stopped(code)
             self._changed(process)
             return None
+        if process.unwanted.is_set():
+            process.life.held(code)
+            return 0
         if code == exit_codes.NOT_NEEDED:
             self._retire(process, code)
             return None
@@ -217,6 +285,9 @@ class Supervisor:
             if lacks is None:
                 break
             process.lacks = lacks
+            if process.said != (why := _why_not_ready(process)):
+                process.said = why
+                self._publish()
             await asyncio.sleep(PROBE_EVERY_S)
         process.life.ready()
         self._changed(process)
@@ -250,12 +321,15 @@ class Supervisor:
         for stage in StopStage:
             members = [process for process in self._processes.values() if process.spec.stop_stage is stage]
             if stage is StopStage.BROKERS:
-                masters = await self._masters(members)
-                replicas = [process for process in members if process not in masters]
-                await self._stop_stage(replicas, GRACE_S[stage] / 2)
-                await self._stop_stage(masters, GRACE_S[stage] / 2)
+                await self._stop_brokers(members, GRACE_S[stage])
             else:
                 await self._stop_stage(members, GRACE_S[stage])
+
+    async def _stop_brokers(self, members: list[_Process], grace_s: float) -> None:
+        masters = await self._masters(members)
+        replicas = [process for process in members if process not in masters]
+        await self._stop_stage(replicas, grace_s / 2)
+        await self._stop_stage(masters, grace_s / 2)
 
     async def _masters(self, brokers: list[_Process]) -> list[_Process]:
         if self._hurry.is_set():
@@ -328,6 +402,8 @@ def _describe(process: _Process) -> dict[str, Any]:
         "name": process.spec.name,
         "kind": process.spec.kind,
         "state": life.state,
+        "group": process.spec.group,
+        "why": None if life.state is State.RUNNING else _why_not_ready(process),
         "pid": life.pid,
         "restarts": life.restarts,
         "address": process.spec.address,
@@ -337,8 +413,20 @@ def _describe(process: _Process) -> dict[str, Any]:
     }
 
 
+async def _waited(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _pause(process: _Process, delay_s: float) -> None:
+    """Wait until it is to be started again, or not to run any more."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(delay_s):
+            await process.unwanted.wait()
+
+
 def _why_not_ready(process: _Process) -> str:
-    if process.life.state in (State.BACKING_OFF, State.FAILED):
+    is_slow = process.life.state is State.STARTING and process.spec.group is not None  # it says what it waits for
+    if is_slow or process.life.state in (State.BACKING_OFF, State.FAILED):
         last_words = log_files.last_line(process.log_file)
         return f"{process.lacks}; it last said: {last_words}" if last_words else process.lacks
     return process.lacks

@@ -23,6 +23,7 @@ from remoting.errors import LogboomError, SettingsError
 from remoting.facts.words import Health
 from webapp.appliance import certificates, environment, java, native, preflight, probes, redis_server, secret_files
 from webapp.appliance.environment import Environment
+from webapp.appliance.group_keeper import GroupKeeper
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape, settle_tier
 from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
@@ -125,6 +126,7 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
     # a password for the first start is nothing to hand around
     environ = {name: value for name, value in os.environ.items() if name != environment.ADMIN_PASSWORD}
     supervisor = Supervisor(plan, layout, environ, terminal, probes.ask, probes.is_master)
+    keeper = GroupKeeper(plan, layout, supervisor, terminal.step)
     loop = asyncio.get_running_loop()
     ending = _Ending(supervisor, terminal)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -134,12 +136,14 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
     loop.add_signal_handler(AGAIN_SIGNAL, ending.begin_again)
     failure: LogboomError | None = None
     async with asyncio.TaskGroup() as tasks:
+        keeper.begin()
         running = tasks.create_task(supervisor.run(), name="supervisor")
+        following = tasks.create_task(keeper.run(), name="follow what is wanted of broker groups")
         telling = tasks.create_task(_bring_up(supervisor, plan, options, layout, terminal), name="start")
         renewing = tasks.create_task(
             _renew_certificates(options, layout, terminal, supervisor.start_again), name="renew certificates"
         )
-        running.add_done_callback(lambda _: renewing.cancel())
+        running.add_done_callback(lambda _: (renewing.cancel(), following.cancel()))
         await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
         if not telling.done():
             telling.cancel()

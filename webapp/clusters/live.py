@@ -11,6 +11,7 @@ from django.http import QueryDict
 from remoting.facts.snapshot import ClusterSnapshot
 from remoting.facts.words import ControllerRole, TopicKind
 from webapp.accounts.permissions import Actor
+from webapp.clusters.switching import switched_groups
 from webapp.live import live
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.snapshot import Snapshot
@@ -24,6 +25,7 @@ LAGGING_SHOWN = 5
 def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]:
     """Everything on the landing page."""
     facts = snapshot.facts
+    switched = switched_groups(facts.processes)
     consumer_groups = snapshot.find_consumer_groups()
     lags = [group.lag for group in consumer_groups if group.lag is not None]
     topic_count = len(snapshot.find_topics(kind=TopicKind.ORDINARY))
@@ -48,6 +50,9 @@ def landing(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any
         "next_run": _next_run() if actor.may("reports.read") else None,
         "may_elect": actor.may("elections.write"),
         "may_retire": actor.may("broker-groups.write"),
+        "switched": switched,
+        "groups_on": {each.group for each in facts.processes if each.group},
+        "names_off": {each.group for each in switched},
         "may_change_controllers": actor.may("controllers.write"),
     }
 

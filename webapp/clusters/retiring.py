@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from remoting.facts.retiring import plan_of
-from remoting.names import MAX_TOPIC_LENGTH
+from remoting.names import MAX_BROKER_NAME_LENGTH
 from webapp import gateway, snapshot
 from webapp.accounts.permissions import Actor
 from webapp.errors import Conflict
@@ -18,7 +18,7 @@ TARGET: Final = ("cluster", "group")
 
 def named_group(rules: Rules) -> Parameters:
     """The parameters that say which broker group."""
-    return {name: rules.text(name, least=1, most=MAX_TOPIC_LENGTH) for name in TARGET}
+    return {name: rules.text(name, least=1, most=MAX_BROKER_NAME_LENGTH) for name in TARGET}
 
 
 def _validate(actor: Actor, parameters: Parameters) -> Parameters:

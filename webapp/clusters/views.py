@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from webapp import snapshot
 from webapp.accounts.permissions import actor_of
-from webapp.clusters import controllers, retiring
+from webapp.clusters import controllers, retiring, switching
 from webapp.clusters.changes import eligibility
 from webapp.errors import InvalidInput, NotFound, Problem
 from webapp.operations.services import submit
@@ -68,15 +68,22 @@ def controller(request: HttpRequest, action: str) -> HttpResponse:
 
 @require_http_methods(["GET", "POST"])
 @needs(retiring.PERMISSION)
-def retire(request: HttpRequest) -> HttpResponse:
-    """Retire a broker group: what would be done; confirmed, its operation shows how far it is."""
-    kind = retiring.RETIRE.name
+def broker_group(request: HttpRequest, change: str) -> HttpResponse:
+    """One change of a whole broker group: what would be done; confirmed, its operation shows how far it is."""
+    dialog = switching.DIALOGS.get(change)
+    if dialog is None:
+        raise NotFound(f"There is no change {change} of broker groups.")
     given = request.POST if request.method == "POST" else request.GET
     parameters = {name: given.get(name, "") for name in retiring.TARGET}
-    context: dict[str, Any] = {"title": f"{retiring.RETIRE.title} {parameters['group']}"}
+    context: dict[str, Any] = {
+        "title": f"{dialog.kind.title} {parameters['group']}",
+        "meaning": dialog.meaning,
+        "verb": dialog.verb,
+        "is_dangerous": dialog.is_dangerous,
+    }
     if request.method == "GET":
         try:
-            context["plan"] = submit(actor_of(request), kind, parameters, dry_run=True).plan
+            context["plan"] = submit(actor_of(request), dialog.kind.name, parameters, dry_run=True).plan
         except Problem as problem:
             context["problem"] = problem
-    return dialog_page(request, "clusters/retire.html", context, kind, parameters)
+    return dialog_page(request, "clusters/switch.html", context, dialog.kind.name, parameters)

@@ -7,7 +7,7 @@ from typing import Final
 from webapp.access import changes as access
 from webapp.accounts import changes as accounts
 from webapp.clusters import changes as clusters
-from webapp.clusters import controllers, retiring
+from webapp.clusters import controllers, retiring, switching
 from webapp.groups import changes as groups
 from webapp.messages import changes as messages
 from webapp.operations.kinds import Kind
@@ -27,6 +27,7 @@ _EVERY = [
         messages,
         reports,
         retiring,
+        switching,
         timers,
         topics,
         transactions,

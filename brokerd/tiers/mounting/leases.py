@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError
-from remoting.tier.leases import MAX_BYTES, Lease, LeaseState, decode_lease, encode_lease
+from remoting.errors import LogboomError
+from remoting.tier.leases import LEASE_S, MAX_BYTES, Lease, LeaseState, decode_lease, encode_lease
 from remoting.tier.names import LEASES, lease_name, lease_token
 
 log = logging.getLogger(__name__)
 
-LEASE_S: Final = 30.0
 HOLDER_S: Final = 0.8 * LEASE_S  # a holder stops so long after it began to ask for its last token
 RENEW_S: Final = LEASE_S / 3
 _PAUSE_S: Final = 1.0
@@ -27,6 +27,14 @@ _BITS: Final = 128
 
 class LeaseLost(ObjectStoreError):
     """Somebody else has it, or may have it."""
+
+
+class LeaseHeld(LogboomError):
+    """Somebody else has it, and renews it; `lease` is his last one."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__(f"{lease.who} has the lease, and renews it (now lease {lease.token})")
+        self.lease = lease
 
 
 class Clock(NamedTuple):
@@ -93,10 +101,10 @@ class LeaseHolder:
         """Whether nobody else can have it now."""
         return self._clock.steady_s() < self._until_s
 
-    async def take(self, waiting: Callable[[Lease], None]) -> Lease | None:
-        """Have it; waits as long as somebody else renews it, and tells who, once for each holder. The one before; None for the
-        first. Raises ObjectStoreError."""
-        told = ""
+    async def take(self, waiting: Callable[[Lease], None], patience_s: float) -> Lease | None:
+        """Have it; waits until it is not renewed for as long as it lasts, and tells whose it is, once for each holder. The one
+        before; None for the first. Raises LeaseHeld when it is still renewed after `patience_s`, and ObjectStoreError."""
+        told, began_s = "", self._clock.steady_s()
         lease = await latest_lease(self._objects)
         while True:
             if lease is not None and lease.state is LeaseState.HELD:
@@ -106,6 +114,8 @@ class LeaseHolder:
                 seen = await self._watch(lease)
                 if seen.token != lease.token:
                     lease = seen
+                    if lease.state is LeaseState.HELD and self._clock.steady_s() - began_s >= patience_s:
+                        raise LeaseHeld(lease)
                     continue
             try:
                 await self._create((lease.token if lease is not None else 0) + 1, LeaseState.HELD)

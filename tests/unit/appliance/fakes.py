@@ -17,7 +17,7 @@ DEADLINE_S = 60
 POLITE = """
 import signal, sys
 from pathlib import Path
-name, heartbeat, protocol = sys.argv[1:]
+name, heartbeat, protocol = sys.argv[1:4]
 def stop(number, frame):
     with open(protocol, "a") as file:
         file.write(name + "\\n")

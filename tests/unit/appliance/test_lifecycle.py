@@ -63,3 +63,21 @@ def test_who_retired_stays_so_when_everything_stops() -> None:
     assert (life.state, life.pid, life.restarts, life.last_exit) == (State.RETIRED, None, 0, 3)
     life.stopped(None)
     assert life.state is State.RETIRED
+
+
+def test_what_is_switched_off_and_on_again_begins_anew() -> None:
+    life = Lifecycle()
+    for _ in range(3):
+        life.spawned(7, now_ms=0)
+        life.exited(1, now_ms=1)
+    life.held(None)
+    assert (life.state, life.pid) == (State.HELD, None)
+    life.spawned(8, now_ms=2)
+    assert life.restarts == 2
+    life.held(0)
+    assert (life.state, life.pid, life.last_exit) == (State.HELD, None, 0)
+    life.spawned(9, now_ms=3)
+    assert life.exited(1, now_ms=4) == 200
+    life.held(None)
+    life.stopped(None)
+    assert life.state is State.STOPPED

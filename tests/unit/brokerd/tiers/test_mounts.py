@@ -13,12 +13,12 @@ from brokerd.store.queues.queue_reads import GetStatus
 from brokerd.tiers.mounting import leases
 from brokerd.tiers.mounting.group import MountedGroup, read_group
 from brokerd.tiers.mounting.keeping import MountedElsewhere, refuse_mounted
-from brokerd.tiers.mounting.leases import Clock, LeaseHolder, latest_lease
+from brokerd.tiers.mounting.leases import Clock, LeaseHeld, LeaseHolder, latest_lease
 from brokerd.tiers.objects.interface import ObjectStoreError
 from remoting.facts.words import TierCondition
 from remoting.record.codec import decode_record
 from remoting.settings import Live
-from remoting.tier.leases import LeaseState
+from remoting.tier.leases import LEASE_S, LeaseState
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.tiered_broker import HOST, SETTINGS, STORE, TieredBroker
@@ -44,7 +44,7 @@ class Contender:
         self.objects.fails_before = self.objects.fails_after = race.failures
         self.objects.slow_s = race.rng.choice([0.01, 0.5, 4.0])
         self.holder = self.make_holder()
-        self.times = 0
+        self.times = self.gave_up = 0
 
     def make_holder(self) -> LeaseHolder:
         clock = Clock(
@@ -63,7 +63,7 @@ class Contender:
     async def live(self) -> None:
         while True:
             try:
-                await self.holder.take(lambda _: None)
+                await self.holder.take(lambda _: None, 2 * LEASE_S)
                 self.times += 1
                 while True:
                     await self.pause(leases.RENEW_S)
@@ -72,6 +72,8 @@ class Contender:
                         break
                     await self.holder.renew()
                     await self.holder.remove_old()
+            except LeaseHeld:
+                self.gave_up += 1
             except ObjectStoreError:
                 await self.pause(1)
             await self.pause(self.race.rng.uniform(1, 40))
@@ -105,6 +107,7 @@ def test_two_never_have_the_lease() -> None:
         race.run()
     assert sum(each.times for race in races for each in race.contenders) > SEEDS
     assert sum(len({each.name for each in race.contenders if each.times}) > 1 for race in races) > SEEDS // 4
+    assert sum(each.gave_up for race in races for each in race.contenders) > SEEDS
     assert sum(each.objects.faults for race in races for each in race.contenders) > 100
     assert max(len([name for name in race.stored.objects if name.startswith("lease/")]) for race in races) < 40
 
@@ -115,7 +118,7 @@ async def not_watched(self: LeaseHolder, lease: Any) -> Any:
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
     "taken without a watch": (LeaseHolder, "_watch", not_watched),
-    "served longer than it lasts": (leases, "HOLDER_S", 3 * leases.LEASE_S),
+    "served longer than it lasts": (leases, "HOLDER_S", 3 * LEASE_S),
 }
 
 
@@ -223,7 +226,7 @@ def test_the_groups_own_master_ends_beside_a_mount_and_leads_again_when_it_was_g
     failed: list[object] = []
     world.lost.core.store.failure_listeners.append(failed.append)
     holder = world.holder()
-    world.wait_for(holder.take(lambda _: None))
+    world.wait_for(holder.take(lambda _: None, 0))
     refused = world.wait_for(refuse_mounted(world.objects, "broker-a"))
     assert isinstance(refused, MountedElsewhere)
     assert "10.0.0.9:10911" in str(refused)
@@ -237,7 +240,7 @@ def test_the_groups_own_master_ends_beside_a_mount_and_leads_again_when_it_was_g
     world.wait_for(holder.rest())
     assert isinstance(world.wait_for(refuse_mounted(world.objects, "broker-a")), MountedElsewhere)
     other = world.holder("b")
-    world.wait_for(other.take(lambda _: None))
+    world.wait_for(other.take(lambda _: None, 0))
     world.wait_for(other.release())
     lease = world.wait_for(latest_lease(world.objects))
     assert lease.state is LeaseState.RELEASED
@@ -252,3 +255,33 @@ def test_the_groups_own_master_ends_beside_a_mount_and_leads_again_when_it_was_g
     tiers = again.core.tiers
     assert tiers.condition is TierCondition.OPEN, tiers.trouble
     assert tiers.table.contents.holdings.messages == 40
+
+
+def test_who_waits_beside_a_mount_that_goes_on_gives_up_and_says_whose_it_is() -> None:
+    world = Mounting()
+    first, second = world.holder("a"), world.holder("b")
+    world.wait_for(first.take(lambda _: None, 0))
+
+    async def keep() -> None:
+        while True:
+            await world.steps.pause(leases.RENEW_S)
+            await first.renew()
+
+    world.steps.spawn(keep(), "keep")
+    told: list[Any] = []
+    gave_up: list[LeaseHeld] = []
+
+    async def wait() -> None:
+        try:
+            await second.take(told.append, 2 * LEASE_S)
+        except LeaseHeld as error:
+            gave_up.append(error)
+
+    world.steps.spawn(wait(), "wait")
+    world.turns.run(50_000)
+    assert [each.who for each in told] == ["10.0.0.9:10911"]
+    assert not gave_up, "it may still end"
+    world.turns.run(30_000)
+    assert "10.0.0.9:10911 has the lease, and renews it" in str(gave_up[0])
+    assert first.is_held
+    assert not second.is_held

@@ -1,5 +1,5 @@
-"""`manage.py group create|list|settings|set|delete` for consumer groups, `retire` for broker groups, from scripts, through the
-REST API.
+"""`manage.py group create|list|settings|set|delete` for consumer groups, `retire|down|up|mount|unmount` for broker groups, from
+scripts, through the REST API.
 """
 
 from __future__ import annotations
@@ -23,11 +23,15 @@ _BOUNDS = {
 
 _OF_BROKERS = {
     "retire": "let nobody send to a broker group, and wait until nothing is left there that its tier has not; Ctrl-C undoes it",
+    "down": "stop a broker group's own brokers, which are not started again until it is switched on",
+    "up": "start a broker group's own brokers again",
+    "mount": "serve a broker group that is off read-only from its tier, under the same name",
+    "unmount": "end that, and give the group's lease in the tier back",
 }
 
 
 class Command(client.ConsoleCommand):
-    help = "Create, list, change and delete consumer groups; retire broker groups (the console must be running)."
+    help = "Create, list, change and delete consumer groups; retire, switch and mount broker groups (the console must run)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -76,12 +80,17 @@ class Command(client.ConsoleCommand):
         client.change("DELETE", _path(options["name"]))
         self.stdout.write(f"deleted {options['name']}")
 
-    def retire(self, options: dict[str, Any]) -> None:
-        self._of_brokers("retire", options)
+    def handle(self, *args: Any, **options: Any) -> None:
+        if options["action"] in _OF_BROKERS:
+            self._of_brokers(options["action"], options)
+        else:
+            super().handle(*args, **options)
 
     def _of_brokers(self, action: str, options: dict[str, Any]) -> None:
         name = options["name"]
         clusters = [each["cluster"] for each in client.call("GET", "groups")["items"] if each["name"] == name]
+        # one that is off is nobody's any more to the controllers
+        clusters += [each["cluster"] for each in client.call("GET", "group-wishes")["items"] if each["group"] == name]
         if not clusters:
             raise CommandError(f"There is no broker group {name}.", returncode=client.REFUSED)
         path = f"groups/{quote(clusters[0], safe='')}/{quote(name, safe='')}/{action}"
