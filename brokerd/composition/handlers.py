@@ -180,7 +180,7 @@ def build_processors(parts: Parts) -> Processors:
             clients.consumer_group,
         ),
         resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
-        relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms),
+        relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms, parts.guard),
         messages=MessageProcessor(store, queries, parts.guard),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),

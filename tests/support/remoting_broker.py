@@ -63,7 +63,7 @@ from remoting.frame import Command
 from remoting.names import TIMER_TOPIC
 from remoting.settings import Live
 from tests.support.memory_log import HOST, MemoryRecordLog
-from tests.support.open_guard import OPEN
+from tests.support.open_guard import OPEN, yes
 from tests.support.pop_broker import PopBroker
 from tests.support.timers import DAY_MS, StillTimers, timed_messages
 from tests.support.turns import Turns
@@ -166,7 +166,7 @@ class RemotingBroker(PopBroker):
         self.placements = PlacementService(log, "broker-a", lambda _topic: {}, turns)
         super().__init__(log, turns, handovers=self.placements.handovers, **settings)
         self.residents.append(self.placements)
-        self.clients = ClientRegistry(self.turns.monotonic_ms, self.turns.wall_ms)
+        self.clients = ClientRegistry(self.turns.monotonic_ms, self.turns.wall_ms, yes)
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.counters = Counters()
         self.is_master = True
@@ -258,7 +258,7 @@ class RemotingBroker(PopBroker):
                 self.clients.consumer_group,
             ),
             ResetProcessor(consumption, self.pop_service, self.pull_settings, self.pull.wake),
-            RelayProcessor(self.metadata, self.clients, self.log, "broker-a", lambda: 0),
+            RelayProcessor(self.metadata, self.clients, self.log, "broker-a", lambda: 0, OPEN),
             MessageProcessor(self.log, NoIndex(), OPEN),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             HandoverProcessor("broker-a", self.pop_service.answers, self.placements, self.pop_service.gate),
