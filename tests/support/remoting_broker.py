@@ -40,6 +40,7 @@ from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
+from brokerd.processors.sliced import Slices
 from brokerd.replication.facts import ReplicaFacts
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import Role
@@ -240,6 +241,7 @@ class RemotingBroker(PopBroker):
             RetryCounters(),
         )
         consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
+        waits = FetchWaits(self.turns)
         self.processors = Processors(
             self.pull,
             BulkProcessor(checks, self.log, self.counters, place, self.turns),
@@ -290,7 +292,8 @@ class RemotingBroker(PopBroker):
                 self.log,
                 self.turns,
             ),
-            FetchWaits(self.turns),
+            waits,
+            Slices(self.turns.call_soon, waits),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)
