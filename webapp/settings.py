@@ -135,10 +135,12 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
-SESSION_COOKIE_NAME = "logboom_session"
+# Such names bind a cookie to this very host: another one of the domain cannot plant it.
+_HOST = "__Host-" if HTTPS else ""
+SESSION_COOKIE_NAME = f"{_HOST}logboom_session"
 SESSION_COOKIE_AGE = 12 * 3600
 SESSION_COOKIE_SECURE = HTTPS
-CSRF_COOKIE_NAME = "logboom_csrf"
+CSRF_COOKIE_NAME = f"{_HOST}logboom_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Strict"
 CSRF_COOKIE_SECURE = HTTPS

@@ -186,7 +186,7 @@ def test_whatever_was_sent_a_reload_sends_nothing_again(
     schedule = ReportSchedule.objects.create(
         name="nightly", report="throughput", cron="0 6 * * *", time_zone="UTC", parameters={"minutes": 60}
     )
-    token, _ = tokens.create(users["admin"], "theirs", ["cluster.read"], None)
+    token, _ = tokens.create(users["admin"], "theirs", ["cluster.read"])
     document = snapshot_document()
     document["consumer_groups"][0]["members"] = []
     MemorySnapshots.put(document)
