@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import subprocess
@@ -12,14 +13,15 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from tests.web.conftest import PASSWORD, actor, admin, bearer, console, users, viewer  # noqa: F401
 from webapp import origin
-from webapp.accounts import services, tokens
-from webapp.accounts.models import ApiToken, User
-from webapp.accounts.permissions import role_of
+from webapp.accounts import devices, login_limit, services, tokens
+from webapp.accounts.models import ApiToken, LoginAttempt, User
+from webapp.accounts.permissions import client_ip, role_of
+from webapp.audit.models import AuditEntry
 
 Bearer = Callable[..., dict[str, str]]
 NEW = "another long secret"
@@ -118,3 +120,82 @@ def test_cookies_belong_to_this_host_alone_under_https(tmp_path: Any, https: str
     session, csrf, session_secure, csrf_secure = json.loads(found.stdout)
     assert (session, csrf) == (f"{prefix}logboom_session", f"{prefix}logboom_csrf")
     assert session_secure is csrf_secure is bool(https)
+
+
+# ---- guessing
+
+
+def log_in(client: Client, name: str, password: str, ip: str = "10.0.0.1", **headers: str) -> int:
+    return client.post("/login", {"username": name, "password": password}, REMOTE_ADDR=ip, **headers).status_code
+
+
+def test_guesses_keep_nobody_out_who_was_here_before(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    assert log_in(client, "admin", PASSWORD) == 302
+    client.post("/logout")
+    for number in range(login_limit.PER_SOURCE + 10):  # from the same address, as behind one proxy, and from others
+        log_in(Client(), "admin", "wrong", ip=("10.0.0.1", f"10.0.0.{number + 2}")[number % 2])
+    assert log_in(Client(), "admin", PASSWORD) == 429
+    assert log_in(client, "admin", PASSWORD) == 302
+
+
+def test_a_device_is_one_persons_and_its_guesses_are_limited(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    assert log_in(client, "viewer", PASSWORD) == 302
+    client.post("/logout")
+    assert [log_in(client, "admin", "wrong", ip="10.0.0.7") for _ in range(6)] == [400] * 5 + [429]
+    assert [log_in(client, "viewer", "wrong", ip="10.0.0.8") for _ in range(6)] == [400] * 5 + [429]
+    client.cookies[devices.COOKIE] = client.cookies[devices.COOKIE].value.replace("a", "b")
+    assert log_in(client, "viewer", PASSWORD, ip="10.0.0.9") == 302, "a forged one is none"
+
+
+def test_the_wait_grows_and_ends(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    waits = [login_limit.wait_after(failures) for failures in range(40)]
+    assert waits[: login_limit.FREE] == [timedelta()] * login_limit.FREE
+    assert waits == sorted(waits)
+    assert waits[-1] == login_limit.WINDOW
+    for _ in range(login_limit.FREE):
+        log_in(client, "viewer", "wrong")
+    assert log_in(client, "viewer", PASSWORD) == 429
+    LoginAttempt.objects.update(at=timezone.now() - login_limit.FIRST_WAIT)
+    assert log_in(client, "viewer", PASSWORD) == 302
+
+
+def test_a_network_of_ipv6_is_one_source(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    for number in range(login_limit.FREE):
+        assert log_in(client, "viewer", "wrong", ip=f"2001:db8::{number}") == 400
+    assert log_in(client, "viewer", PASSWORD, ip="2001:db8::77:1") == 429
+    assert log_in(client, "viewer", PASSWORD, ip="2001:db8:0:1::1") == 302
+
+
+def test_behind_a_trusted_proxy_the_source_is_who_asked_it(
+    settings: Any,
+    client: Client,
+    users: dict[str, User],  # noqa: F811
+) -> None:
+    def forwarded(told: str, ip: str = "10.9.9.9") -> str:
+        request = RequestFactory().get("/", REMOTE_ADDR=ip, HTTP_X_FORWARDED_FOR=told)
+        return client_ip(request)
+
+    assert forwarded("1.2.3.4") == "10.9.9.9", "nobody is trusted"
+    settings.TRUSTED_PROXIES = [ipaddress.ip_network("10.9.9.0/24")]
+    assert forwarded("1.2.3.4") == "1.2.3.4"
+    assert forwarded("6.6.6.6, 1.2.3.4, 10.9.9.1") == "1.2.3.4", "what a client says of itself comes first"
+    assert forwarded("6.6.6.6", ip="5.5.5.5") == "5.5.5.5"
+    assert forwarded("nonsense") == "10.9.9.9"
+
+
+def test_what_is_refused_for_too_many_is_in_the_trail(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    answers = [log_in(client, "admin", "wrong") for _ in range(20)]
+    assert answers.count(429) == 15
+    refused = AuditEntry.objects.filter(action="login", outcome="refused")
+    assert refused.filter(detail=services.THROTTLED).count() == 1, "once a minute"
+    assert refused.count() == 6
+
+
+def test_the_present_password_cannot_be_guessed_either(viewer: Client, users: dict[str, User]) -> None:  # noqa: F811
+    def change(present: str) -> int:
+        return viewer.post("/account", {"present": present, "password": NEW}).status_code
+
+    assert [change("wrong") for _ in range(login_limit.FREE)] == [400] * login_limit.FREE
+    assert change(PASSWORD) == 429
+    assert users["viewer"].check_password(PASSWORD)
+    assert AuditEntry.objects.filter(action="password.change", outcome="refused").count() == login_limit.FREE + 1

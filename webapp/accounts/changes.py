@@ -141,7 +141,7 @@ def _change_user(actor: Actor, parameters: Parameters) -> Done:
 def _validate_password_change(actor: Actor, parameters: Parameters) -> Parameters:
     assert isinstance(actor.user, User)
     rules = Rules(parameters)
-    if not actor.user.check_password(str(parameters.get("present") or "")):
+    if not services.prove_password(actor, str(parameters.get("present") or ""), "password.change"):
         rules.refuse("present", "is not your present password")
     _check_password(rules, parameters.get("password"), actor.user)
     rules.finish()

@@ -7,6 +7,7 @@ what is in its scopes and in its owner's role.
 from __future__ import annotations
 
 import enum
+import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -138,5 +139,21 @@ def actor_of(request: HttpRequest) -> Actor:
 
 
 def client_ip(request: HttpRequest) -> str:
-    """The address that the connection came from; headers that a client can invent are not looked at."""
-    return str(request.META.get("REMOTE_ADDR") or "")[:45]
+    """The address that the connection came from. From a proxy that is trusted: the last one in X-Forwarded-For that is none of
+    these. What a client can invent stands before that, and is not looked at."""
+    address = str(request.META.get("REMOTE_ADDR") or "")[:45]
+    told = [each.strip() for each in str(request.META.get("HTTP_X_FORWARDED_FOR") or "").split(",")]
+    while told and _is_proxy(address):
+        try:
+            address = str(ipaddress.ip_address(told.pop()))
+        except ValueError:
+            break
+    return address
+
+
+def _is_proxy(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(found in network for network in settings.TRUSTED_PROXIES)

@@ -13,13 +13,16 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from webapp.accounts import login_limit, tokens
+from webapp.accounts.devices import device_of
 from webapp.accounts.models import User
-from webapp.accounts.permissions import actor_for, actor_of, client_ip, permissions_of, role_of, set_role
+from webapp.accounts.permissions import Actor, actor_for, actor_of, client_ip, permissions_of, role_of, set_role
 from webapp.announce import announce
 from webapp.audit import services as audit
-from webapp.errors import InvalidInput
+from webapp.audit.models import AuditEntry
+from webapp.errors import InvalidInput, TooMany
 
 _RENEWED_BEFORE = timedelta(days=90)
+THROTTLED = "too many failed attempts"
 WRONG = "The name or the password is wrong."
 
 
@@ -29,7 +32,11 @@ def log_in(request: HttpRequest, username: str, password: str) -> None:
     username = "".join(
         character for character in username[:150] if character.isprintable()
     )  # a database may refuse others
-    attempt = login_limit.begin(username, ip)
+    try:
+        attempt = login_limit.begin(username, ip, device_of(request, username))
+    except TooMany:
+        _audit_throttled(actor_of(request), "login", username)
+        raise
     user = authenticate(request, username=username, password=password)
     if user is None or not role_of(user):
         audit.record(
@@ -42,6 +49,30 @@ def log_in(request: HttpRequest, username: str, password: str) -> None:
         raise InvalidInput(WRONG, code="login-failed")
     login_limit.succeeded(attempt)
     admit(request, user)
+
+
+def prove_password(actor: Actor, password: str, action: str) -> bool:
+    """Whether this is the password of somebody who is logged in and does this. Guesses are limited as those of a login are.
+
+    Raises TooMany."""
+    assert isinstance(actor.user, User)
+    try:
+        attempt = login_limit.begin(actor.name, actor.ip)
+    except TooMany:
+        _audit_throttled(actor, action, actor.name)
+        raise
+    if not actor.user.check_password(password):
+        audit.record(actor, action, target=actor.name, outcome=audit.Outcome.REFUSED, detail="wrong password")
+        return False
+    login_limit.succeeded(attempt)
+    return True
+
+
+def _audit_throttled(actor: Actor, action: str, target: str) -> None:
+    """A row a minute of one source: who guesses on shall not fill the trail."""
+    rows = AuditEntry.objects.filter(action=action, ip=actor.ip, detail=THROTTLED)
+    if not rows.filter(at__gt=timezone.now() - timedelta(minutes=1)).exists():
+        audit.record(actor, action, target=target, outcome=audit.Outcome.REFUSED, detail=THROTTLED)
 
 
 def admit(request: HttpRequest, user: User) -> None:

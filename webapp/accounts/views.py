@@ -12,7 +12,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from webapp.accounts import handover, services
+from webapp.accounts import devices, handover, services
 from webapp.accounts.models import ApiToken, User
 from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Role, actor_of, permissions_of, role_of
 from webapp.context import THEMES
@@ -39,7 +39,9 @@ def log_in(request: HttpRequest) -> HttpResponse:
         if isinstance(problem, TooMany):
             response["Retry-After"] = str(problem.retry_after_s)
         return response
-    return HttpResponseRedirect(target)
+    response = HttpResponseRedirect(target)
+    devices.remember(response, request.user.get_username())
+    return response
 
 
 @require_POST
