@@ -72,6 +72,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "webapp.accounts.idle.IdleSessions",
     "webapp.middleware.LoginRequired",
     "django_htmx.middleware.HtmxMiddleware",
     "webapp.middleware.UserTimeZone",

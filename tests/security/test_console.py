@@ -12,16 +12,19 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.sessions.backends.db import SessionStore
 from django.core.exceptions import ValidationError
+from django.db import OperationalError
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from tests.web.conftest import PASSWORD, actor, admin, bearer, console, users, viewer  # noqa: F401
 from webapp import origin
-from webapp.accounts import devices, login_limit, services, tokens
+from webapp.accounts import devices, login_limit, services, sessions, tokens
 from webapp.accounts.models import ApiToken, LoginAttempt, User
 from webapp.accounts.permissions import client_ip, role_of
 from webapp.audit.models import AuditEntry
+from webapp.operations.registry import KINDS
 
 Bearer = Callable[..., dict[str, str]]
 NEW = "another long secret"
@@ -199,3 +202,88 @@ def test_the_present_password_cannot_be_guessed_either(viewer: Client, users: di
     assert change(PASSWORD) == 429
     assert users["viewer"].check_password(PASSWORD)
     assert AuditEntry.objects.filter(action="password.change", outcome="refused").count() == login_limit.FREE + 1
+
+
+# ---- sessions
+
+
+def aged(client: Client, **ages_s: int) -> None:
+    """Let so many seconds pass for what a session keeps."""
+    session = client.session
+    for name, age_s in ages_s.items():
+        session[name] -= age_s
+    session.save()
+
+
+def test_a_session_in_which_nobody_does_anything_ends(viewer: Client) -> None:  # noqa: F811
+    aged(viewer, seen=sessions.IDLE_S - 60)
+    assert viewer.get("/").status_code == 200
+    aged(viewer, seen=sessions.IDLE_S - 60)
+    assert viewer.get("/").status_code == 200, "what was done a moment ago counts"
+    key = viewer.session.session_key
+    aged(viewer, seen=sessions.IDLE_S + 1)
+    assert viewer.get("/").status_code == 302
+    assert not SessionStore().exists(key), "the cookie opens nothing any more"
+
+
+def test_an_idle_session_asks_nothing_over_rest(viewer: Client) -> None:  # noqa: F811
+    assert viewer.get("/api/v1/topics").status_code == 200
+    aged(viewer, seen=sessions.IDLE_S + 1)
+    assert viewer.get("/api/v1/topics").status_code == 401
+
+
+def test_a_session_is_served_while_nothing_can_be_written(
+    viewer: Client,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    aged(viewer, seen=sessions.IDLE_S - 60)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OperationalError("disk full")
+
+    monkeypatch.setattr(SessionStore, "save", refuse)
+    assert viewer.get("/").status_code == 200
+
+
+def test_what_is_dangerous_asks_for_the_password_again(admin: Client, users: dict[str, User]) -> None:  # noqa: F811
+    aged(admin, confirmed=sessions.CONFIRMED_S + 1)
+    token = {"name": "t", "scopes": ["cluster.read"], "expires_in_days": "30"}
+    refused = admin.post("/tokens/", token)
+    assert refused.status_code == 403
+    assert b"/account/confirm?next=/tokens/" in refused.content
+    for method, path, body in (
+        ("POST", "/api/v1/tokens", {**token, "expires_in_days": 30}),
+        ("POST", "/api/v1/users", {"username": "eve", "role": "viewer", "password": NEW}),
+        ("PATCH", f"/api/v1/users/{users['viewer'].pk}", {"role": "admin"}),
+        ("DELETE", "/api/v1/topics/orders", {}),
+    ):
+        assert send(admin, method, path, body, {}) == (403, "password-wanted"), path
+    assert not ApiToken.objects.exists()
+    assert admin.post("/account/confirm", {"password": "wrong", "next": "/tokens/"}).status_code == 400
+    assert admin.post("/tokens/", token).status_code == 403
+    confirmed = admin.post("/account/confirm", {"password": PASSWORD, "next": "/tokens/"})
+    assert (confirmed.status_code, confirmed["Location"]) == (302, "/tokens/")
+    assert admin.post("/tokens/", token).status_code == 302
+    assert ApiToken.objects.count() == 1
+
+
+def test_a_confirmation_is_no_way_to_guess_and_leads_nowhere_else(viewer: Client) -> None:  # noqa: F811
+    wrong = [viewer.post("/account/confirm", {"password": "wrong"}).status_code for _ in range(6)]
+    assert wrong == [400] * 5 + [429]
+    LoginAttempt.objects.all().delete()
+    response = viewer.post("/account/confirm", {"password": PASSWORD, "next": "https://evil.example/"})
+    assert response["Location"] == "/"
+
+
+DANGEROUS = {
+    *("topic.delete", "group.delete", "user.create", "user.change", "token.create", "broker-group.retire"),
+    *("controller.add", "controller.promote", "controller.remove", "controller.transfer"),
+    *("client-user.create", "client-user.update", "client-user.delete"),
+    *("permission.put", "permission.remove"),
+}
+
+
+def test_what_is_dangerous_is_written_down() -> None:
+    """A new kind of change has to be looked at: whether it can be undone, or makes a key that lasts."""
+    assert {kind.name for kind in KINDS.values() if kind.is_dangerous} == DANGEROUS
+    assert all(kind.is_dangerous for kind in KINDS.values() if kind.permission in ("access.write", "users.write"))

@@ -87,7 +87,17 @@ def test_post_without_csrf_token_changes_nothing(users: dict[str, User], name: s
 
 
 READERS = {"landing", "palette", "topics", "topic", "messages", "message", "groups", "group", "reports", "cron-preview"}
-READERS |= {"history", "report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
+READERS |= {
+    "history",
+    "report-run",
+    "report-download",
+    "operations",
+    "operation",
+    "tokens",
+    "account",
+    "confirm",
+    "login",
+}
 READERS |= {"transactions", "timers", "timers-find"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
@@ -172,6 +182,7 @@ POSTED = [
     ("/users/", {"username": "eve", "role": "viewer", "password": PASSWORD}),
     ("/users/{user}/", {"role": "viewer", "active": "on"}),
     ("/account", {"time_zone": "Asia/Tokyo"}),
+    ("/account/confirm", {"password": PASSWORD}),
     ("/account", {"present": PASSWORD, "password": "another horse battery"}),
     ("/theme", {"theme": "dark", "next": "/topics/"}),
     ("/logout", {}),

@@ -175,7 +175,9 @@ def _user(parameters: Parameters) -> User:
     return user
 
 
-CREATE_TOKEN = Kind("token.create", "Create token", "tokens.write", _validate_token, record=_create_token)
+CREATE_TOKEN = Kind(
+    "token.create", "Create token", "tokens.write", _validate_token, record=_create_token, is_dangerous=True
+)
 REVOKE_TOKEN = Kind(
     "token.revoke", "Revoke token", "tokens.write", _validate_revocation, target=("prefix",), record=_revoke_token
 )
@@ -187,9 +189,16 @@ CREATE_USER = Kind(
     target=("username",),
     record=_create_user,
     audited=without_password,
+    is_dangerous=True,
 )
 CHANGE_USER = Kind(
-    "user.change", "Change user", "users.write", _validate_user_change, target=("username",), record=_change_user
+    "user.change",
+    "Change user",
+    "users.write",
+    _validate_user_change,
+    target=("username",),
+    record=_change_user,
+    is_dangerous=True,
 )
 CHANGE_PASSWORD = Kind(
     "password.change",

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, Group
 from django.http import HttpRequest
 
+from webapp.accounts.sessions import is_confirmed
 from webapp.errors import PermissionRefused, ReadOnly
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class Actor:
     ip: str = ""
     token: ApiToken | None = None
     permissions: frozenset[str] = field(default_factory=frozenset)
+    is_confirmed: bool = True  # False for a browser whose person gave the password long ago; nobody else can be asked
 
     @property
     def name(self) -> str:
@@ -120,12 +122,14 @@ class Actor:
         raise PermissionRefused(f"Only the role {role.label} or higher may {meaning}.")
 
 
-def actor_for(user: User | AnonymousUser, *, ip: str = "", token: ApiToken | None = None) -> Actor:
+def actor_for(
+    user: User | AnonymousUser, *, ip: str = "", token: ApiToken | None = None, is_confirmed: bool = True
+) -> Actor:
     """The actor that `user` is, within the scopes of `token` if one is used."""
     allowed = permissions_of(role_of(user))
     if token is not None:
         allowed &= frozenset(token.scopes)
-    return Actor(user=user, ip=ip, token=token, permissions=allowed)
+    return Actor(user=user, ip=ip, token=token, permissions=allowed, is_confirmed=is_confirmed)
 
 
 def actor_of(request: HttpRequest) -> Actor:
@@ -135,7 +139,8 @@ def actor_of(request: HttpRequest) -> Actor:
     auth = getattr(request, "auth", None)
     token = auth if isinstance(auth, ApiToken) else None
     user = getattr(request, "user", None) or AnonymousUser()  # a request that was refused early has none
-    return actor_for(user, ip=client_ip(request), token=token)
+    confirmed = token is not None or not user.is_authenticated or is_confirmed(request.session)
+    return actor_for(user, ip=client_ip(request), token=token, is_confirmed=confirmed)
 
 
 def client_ip(request: HttpRequest) -> str:
