@@ -56,6 +56,9 @@ models: .venv/.installed-dev ## try what is tested with examples, or against a m
 fuzz: .venv/.installed-dev ## throw hostile input at a broker: make fuzz MINUTES=n SEED=n
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
+fuzz-turns: .venv/.installed-dev ## look for requests that keep a broker to themselves: make fuzz-turns MINUTES=n SEED=n
+	$(PYTHON) -m tests.fuzz.turns --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
 sanitized: .venv/.installed-dev ## the tests of what is in C, with a build that watches every access (ARGS="-x")
 	$(PYTHON) -m tests.sanitized $(ARGS)
 
@@ -101,4 +104,4 @@ programs:
 .venv/.installed-dev: pyproject.toml requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak mutants models fuzz sanitized soak pop-soak timer-soak tier bench bench-replication bench-compare chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak mutants models fuzz fuzz-turns sanitized soak pop-soak timer-soak tier bench bench-replication bench-compare chaos h2spec interop programs bench-programs

@@ -46,7 +46,9 @@ from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import handlers_of, on_master
+from brokerd.processors.rights import may_publish
 from brokerd.processors.sending.replies import ReplyProcessor
+from brokerd.proxy.access import may_end
 from brokerd.proxy.answers import answers_agree
 from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.http2.native_hpack import block_readers_agree
@@ -150,7 +152,7 @@ class Broker:
         self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms, settings.listen)
         self._tasks = TaskOwner("broker")
         self._connections: set[RemotingConnection] = set()
-        self.clients = ClientRegistry(steady_ms, wall_ms)
+        self.clients = ClientRegistry(steady_ms, wall_ms, may_publish(self._guard))
 
         identity = BrokerIdentity(
             settings.cluster, settings.name, pack_host(*store_host), development=settings.send.auto_create_topics
@@ -297,6 +299,7 @@ class Broker:
                 core.progress,
                 core.counters,
                 settings.name,
+                may_end(self._guard),
             ),
             self._client,
             self.replica,

@@ -21,12 +21,13 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 JOURNAL_TOPIC_PREFIX: Final = "rmq_sys_logboom_"  # of those in which brokers keep their own state
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"  # in which delayed messages wait
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"  # in which timers of any due time wait
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"  # in which the messages of open transactions wait
 RESERVED_TOPICS: Final = frozenset(
     {
         "TBW102",
         SCHEDULE_TOPIC,
         "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_TRACE_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -35,6 +36,9 @@ RESERVED_TOPICS: Final = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
+
+# Of the reserved topics, those that clients send to: tools, benchmarks, traces
+_CLIENTS_WRITE: Final = frozenset({"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 
 # Consumer groups that are there without anybody creating them
 BUILT_IN_GROUPS: Final = (
@@ -52,6 +56,11 @@ BUILT_IN_GROUPS: Final = (
 def is_system_topic(name: str, own: Container[str] = ()) -> bool:
     """Whether the system keeps this topic for itself. `own` are topics that one cluster adds: named like it, or its brokers."""
     return name.startswith(SYSTEM_TOPIC_PREFIX) or name in RESERVED_TOPICS or name in own
+
+
+def is_brokers_topic(name: str) -> bool:
+    """Whether the broker alone writes to this topic of the system, and super users alone look into it."""
+    return is_system_topic(name) and name not in _CLIENTS_WRITE
 
 
 def is_journal_topic(name: str) -> bool:

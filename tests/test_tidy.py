@@ -77,7 +77,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["__main__"],
     ],
     "brokerd/processors": [
-        ["answers", "bodies", "cold", "fields", "mounted", "parked", "rights"],
+        ["answers", "bodies", "cold", "fields", "mounted", "parked", "rights", "sliced"],
         ["clients"],
         ["offsets"],
         ["administration", "pass_on", "pop", "pulling", "sending"],

@@ -51,6 +51,13 @@ class ReadOnly(PermissionRefused):
     title = "The console is read-only"
 
 
+class PasswordWanted(PermissionRefused):
+    """A person has to give the password again first."""
+
+    code = "password-wanted"
+    title = "Confirm your password first"
+
+
 class NotFound(Problem):
     status = 404
     code = "not-found"

@@ -38,7 +38,8 @@ def is_own(origin: str, host: str) -> bool:
     try:
         page = urlsplit(origin)
         asked = urlsplit(f"{page.scheme}://{host}")
-        same = page.scheme in _PORTS and (page.hostname, _port(page)) == (asked.hostname, _port(asked))
+        schemes = {"https"} if settings.HTTPS else _PORTS  # a page that came in plain text may be anybody's
+        same = page.scheme in schemes and (page.hostname, _port(page)) == (asked.hostname, _port(asked))
     except ValueError:
         return False
     return same and validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS)

@@ -28,6 +28,7 @@ from django.conf import settings
 
 from webapp.accounts.permissions import Actor, actor_for
 from webapp.accounts.services import session_group, user_group
+from webapp.accounts.sessions import is_idle
 from webapp.feeds import Moment, following
 from webapp.lifecycle import Work
 
@@ -202,7 +203,7 @@ class PushConsumer(AsyncWebsocketConsumer):
             return None
         store = import_module(settings.SESSION_ENGINE).SessionStore(session_key)
         user = await get_user({"session": store})
-        if not user.is_authenticated:
+        if not user.is_authenticated or is_idle(store):
             return None
         ip = (self.scope.get("client") or [""])[0]
         return await database_sync_to_async(actor_for)(user, ip=ip)

@@ -1,13 +1,15 @@
 """Settings of the console. What differs between two installations comes from the environment: see
-`webapp.appliance.environment` for the names that the whole appliance shares; three more concern these pages alone:
+`webapp.appliance.environment` for the names that the whole appliance shares; some more concern these pages alone:
 
 LOGBOOM_ENVIRONMENT      name shown on every page, so that nobody mistakes production for a laptop
 LOGBOOM_READ_ONLY        1: every change is refused
+LOGBOOM_TRUSTED_PROXIES  addresses and networks, separated by commas, whose X-Forwarded-For says who asked
 LOGBOOM_HTTPS            1: cookies only over TLS, HSTS on (a proxy in front terminates TLS)
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 
@@ -33,6 +35,11 @@ ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
 BEHIND_PROXY = _flag("LOGBOOM_HTTPS")
 HTTPS = BEHIND_PROXY or ENVIRONMENT.secure_host is not None
+TRUSTED_PROXIES = [
+    ipaddress.ip_network(each.strip(), strict=False)
+    for each in os.environ.get("LOGBOOM_TRUSTED_PROXIES", "").split(",")
+    if each.strip()
+]
 
 SECRET_KEY = ENVIRONMENT.secret_key or secret_files.read_or_create(ENVIRONMENT.data.secret_key_file)
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", *ENVIRONMENT.allowed_hosts]
@@ -66,6 +73,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "webapp.accounts.idle.IdleSessions",
     "webapp.middleware.LoginRequired",
     "django_htmx.middleware.HtmxMiddleware",
     "webapp.middleware.UserTimeZone",
@@ -136,10 +144,12 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 
-SESSION_COOKIE_NAME = "logboom_session"
+# Such names bind a cookie to this very host: another one of the domain cannot plant it.
+COOKIE_PREFIX = "__Host-" if HTTPS else ""
+SESSION_COOKIE_NAME = f"{COOKIE_PREFIX}logboom_session"
 SESSION_COOKIE_AGE = 12 * 3600
 SESSION_COOKIE_SECURE = HTTPS
-CSRF_COOKIE_NAME = "logboom_csrf"
+CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}logboom_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Strict"
 CSRF_COOKIE_SECURE = HTTPS

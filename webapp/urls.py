@@ -70,6 +70,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("users/", accounts.users, name="users"),
     path("users/<int:user_id>/", accounts.change_user, name="user-change"),
     path("account", accounts.account, name="account"),
+    path("account/confirm", accounts.confirm, name="confirm"),
     path("theme", accounts.set_theme, name="theme"),
     path("login", accounts.log_in, name="login"),
     path("logout", accounts.log_out, name="logout"),

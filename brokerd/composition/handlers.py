@@ -48,6 +48,7 @@ from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send import SendProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
+from brokerd.processors.sliced import Slices
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryRules, RetryService
@@ -101,6 +102,7 @@ def build_processors(parts: Parts) -> Processors:
         log_position = next((each.durable_position for each in core.timer_files), 0)
         return TimerProgress(core.timers.table.cursor.due_ms, log_position, queue_end)
 
+    waits = FetchWaits(scheduler)
     queries = KeyQueries(store, core.background, scheduler, core.tiers.index)
     finder = TimerFinder(
         core.record_log,
@@ -180,7 +182,7 @@ def build_processors(parts: Parts) -> Processors:
             clients.consumer_group,
         ),
         resets=ResetProcessor(consumption, pop, live.pull, pull.wake),
-        relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms),
+        relay=RelayProcessor(metadata, clients, store, broker_name, steady_ms, parts.guard),
         messages=MessageProcessor(store, queries, parts.guard),
         pop=PopProcessor(pop, metadata, store, broker_name, scheduler),
         handovers=HandoverProcessor(broker_name, pop.answers, core.placements, pop.gate),
@@ -201,7 +203,8 @@ def build_processors(parts: Parts) -> Processors:
             core.timed, metadata.topic, timer_progress, core.timers.counting, data_version, wall_ms
         ),
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
-        fetch_waits=FetchWaits(scheduler),
+        fetch_waits=waits,
+        slices=Slices(scheduler.call_soon, waits),
     )
 
 

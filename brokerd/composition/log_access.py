@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from brokerd.journal.replay import SNAPSHOT
-from brokerd.metadata.names import is_brokers_topic
 from brokerd.sending.acknowledging import Appends
 from brokerd.statistics.figures import Statistics
 from brokerd.store.again import Copies, Looked, Names
@@ -22,6 +21,7 @@ from brokerd.store.store_reads import Suspicion
 from brokerd.store.unit import Unit
 from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, DamagedRange
+from remoting.names import is_brokers_topic
 from remoting.record.checksum import TAIL_BYTES, ends_with_tail
 from remoting.record.properties import encode_properties
 

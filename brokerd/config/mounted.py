@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from brokerd.metadata import records
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
-from brokerd.metadata.names import SystemNames, is_brokers_topic
+from brokerd.metadata.names import SystemNames
 from brokerd.metadata.tables import MetadataTables
 from brokerd.tiers.mounting.group import MountedGroup
+from remoting.names import is_brokers_topic
 from remoting.tier.contents import TierContents
 
 TAKEN_OVER: Final = "mount"  # in the place of a digest of files

@@ -22,7 +22,7 @@ from brokerd.config.mounted import TAKEN_OVER, mount_records
 from brokerd.delay.levels import SCHEDULE_GROUP
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata import records
-from brokerd.metadata.names import DEVELOPMENT_TEMPLATE_TOPIC, SystemNames, is_brokers_topic
+from brokerd.metadata.names import DEVELOPMENT_TEMPLATE_TOPIC, SystemNames
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.tables import MetadataTables
 from brokerd.sending.acknowledging import ReplicaView
@@ -31,7 +31,7 @@ from brokerd.tiers.mounting.group import MountedGroup
 from brokerd.timers.files.original import note_left
 from remoting.disk import Disk
 from remoting.errors import LogboomError
-from remoting.names import SCHEDULE_TOPIC
+from remoting.names import SCHEDULE_TOPIC, is_brokers_topic
 
 log = logging.getLogger(__name__)
 

@@ -24,13 +24,13 @@ def read_admitted(
     max_count: int,
     max_bytes: int,
     message_filter: MessageFilter,
+    budget: Budget,
 ) -> GetResult:
     """As `StoreReads.read_messages`, with the messages that the filter admits alone.
 
     None of those looked at is NO_MATCHED_MESSAGE, with where to go on: that may be before the queue's end.
     """
     tags_codes = message_filter.tags_codes
-    budget = Budget()
     result = reads.read_messages(topic, queue_id, offset, max_count, max_bytes, tags_codes)
     for _ in range(_SCAN_ROUNDS):
         if result.status is not GetStatus.FOUND or message_filter.is_exact:

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from brokerd.delay.levels import DELAY, Delays, parse_level
-from brokerd.metadata.names import is_brokers_topic
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
-from remoting.names import SCHEDULE_TOPIC
+from remoting.names import SCHEDULE_TOPIC, is_brokers_topic
 from remoting.record.codec import Record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.properties import decode_properties, encode_properties

@@ -29,7 +29,8 @@ CONSUME_FROM: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientInfo:
-    """A live client. `language` as its protocol names it; `address` host:port of its connection."""
+    """A live client. `language` as its protocol names it; `address` host:port of its connection;
+    `user` is who signs its requests, as it says: whether that is true was asked where they came in."""
 
     client_id: str
     address: str
@@ -38,6 +39,7 @@ class ClientInfo:
     producer_topics: frozenset[str] = frozenset()
     group: str = ""
     subscriptions: Mapping[str, str] = field(default_factory=dict)  # topic -> expression
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,20 @@ _Place = tuple[bool, str, Hashable]  # (is consumer, group, key of the member)
 
 
 class ClientRegistry:
-    """`now_ms` is monotonic, `wall_ms` tells the time of day."""
+    """`now_ms` is monotonic, `wall_ms` tells the time of day. `may_publish` says whether a client may publish a topic, as far as
+    permissions are asked for."""
 
-    def __init__(self, now_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        may_publish: Callable[[ClientInfo, str], bool],
+    ) -> None:
         self.group_listeners: list[Callable[[str], None]] = []
         self.gone_listeners: list[Callable[[str], None]] = []
         self._now_ms = now_ms
         self._wall_ms = wall_ms
+        self._may_publish = may_publish
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Hashable, Member]] = {}
         self._producer_places: dict[
@@ -147,20 +154,29 @@ class ClientRegistry:
         """One of those; None when no such client is connected here."""
         return next((each for each in self.remoting_members(group) if each.info.client_id == client_id), None)
 
-    def producer_connections(self, group: str) -> Sequence[RemotingConnection]:
-        """The connections of a group's remoting producers, the longest there first."""
+    def producer_connections(self, group: str, topic: str) -> Sequence[RemotingConnection]:
+        """The connections of a group's remoting producers that may publish the topic, the longest there first."""
         members = self._producers.get(group, {}).values()
-        return [member.connection for member in members if member.connection is not None]
+        return [
+            member.connection
+            for member in members
+            if member.connection is not None and self._may_publish(member.info, topic)
+        ]
 
     def producer_connection(self, client_id: str) -> RemotingConnection | None:
         """Where a remoting producer is connected; the latest connection of several. None when it is not there."""
         connections = self._producer_places.get(client_id)
         return next(reversed(connections)) if connections else None
 
-    def producer_streams(self, topic: str) -> Sequence[CommandStream]:
-        """The open streams of those who publish a topic over gRPC, the longest there first."""
-        members = self._producers.get(topic, {}).values()
-        return [member.stream for member in members if member.stream is not None and member.stream.is_open]
+    def producer_streams(self, group: str, topic: str) -> Sequence[CommandStream]:
+        """The open streams of those who publish, over gRPC, what the group is named like, and may publish the topic; the longest
+        there first."""
+        members = self._producers.get(group, {}).values()
+        return [
+            member.stream
+            for member in members
+            if member.stream is not None and member.stream.is_open and self._may_publish(member.info, topic)
+        ]
 
     def grpc_member(self, group: str, client_id: str) -> Member | None:
         """A consumer of gRPC whose stream is open; the latest connection of several. None when it is not there."""

@@ -10,6 +10,7 @@ from remoting.errors import InvalidParameter, RequestError
 from remoting.names import (
     BUILT_IN_GROUPS,
     DEAD_LETTER_PREFIX,
+    HALF_TOPIC,
     LEGAL_NAME,
     MAX_GROUP_LENGTH,
     MAX_RETRY_TOPIC_LENGTH,
@@ -24,9 +25,6 @@ from remoting.names import (
 METADATA_TOPIC: Final = "rmq_sys_logboom_metadata"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 DEVELOPMENT_TEMPLATE_TOPIC: Final = "TBW102"
-
-# Of the reserved topics, those that clients send to: tools, benchmarks, traces
-_CLIENTS_WRITE: Final = frozenset({DEVELOPMENT_TEMPLATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"})
 
 
 def check_topic_name(name: str) -> None:
@@ -51,11 +49,6 @@ def check_committer(group: str) -> None:
         raise RequestError(codes.NO_PERMISSION, f"{group} belongs to the broker; nobody else commits its offsets")
 
 
-def is_brokers_topic(name: str) -> bool:
-    """Whether the broker alone writes to this topic of the system."""
-    return is_system_topic(name) and name not in _CLIENTS_WRITE
-
-
 def _check(name: str, what: str, longest: int) -> None:
     if not name:
         raise InvalidParameter(f"a {what} name is required")
@@ -74,7 +67,7 @@ class SystemNames:
             TopicConfig(broker_name, 1, 1, 7),
             TopicConfig(f"{cluster_name}_REPLY_TOPIC", 1, 1, 6),
             TopicConfig("SELF_TEST_TOPIC", 1, 1, 6),
-            TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1, 6),
+            TopicConfig(HALF_TOPIC, 1, 1, 6),
             TopicConfig("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1, 6),
             TopicConfig(SCHEDULE_TOPIC, delay_levels, delay_levels, 6),
             TopicConfig(TIMER_TOPIC, 1, 1, 6),

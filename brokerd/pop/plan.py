@@ -66,6 +66,7 @@ class Taking:
 
     messages_left: int
     bytes_left: int
+    budget: Budget
     new_left: int = 0
     is_ordered: bool = False
     keeps_groups: bool = False
@@ -79,7 +80,6 @@ class Taking:
     more: bool = False
     is_held_back: bool = False
     is_gated: bool = False
-    budget: Budget = field(default_factory=Budget)
 
     @property
     def is_full(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
+from brokerd.filters.budget import TurnBudget
 from brokerd.filters.message_filter import MessageFilter
 from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.pop.handles import FLAG_NORMAL
@@ -42,6 +43,7 @@ class Taker:
         self._reads = around.reads
         self._settings = around.settings
         self._scheduler = around.scheduler
+        self._turn = TurnBudget(around.scheduler.call_soon)
         self._ledger = ledger
         self._gate = order.gate
         self._visits = visits = Visits(around.metadata, around.settings.retry_share_percent, rng)
@@ -52,7 +54,7 @@ class Taker:
     def plan(self, request: PopRequest, message_filter: MessageFilter, now_ms: int) -> Taking:
         """What the request gets now; nothing found = wait."""
         new_left = self._settings.max_in_flight_per_group - self._ledger.in_flight(request.group)
-        taking = Taking(request.max_count, self._settings.max_batch_bytes, new_left)
+        taking = Taking(request.max_count, self._settings.max_batch_bytes, self._turn.look(), new_left)
         topic, group = self._metadata.topic(request.topic), self._metadata.group(request.group)
         if topic is None or group is None or self._metadata.is_forbidden(request.group, request.topic):
             return taking

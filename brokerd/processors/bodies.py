@@ -27,7 +27,12 @@ def encode(body: Any) -> bytes:
 
 def encode_object_map(entries: Iterable[tuple[Any, Any]]) -> bytes:
     """A map whose keys are objects, written raw."""
-    return b"{" + b",".join(encode(key) + b":" + encode(value) for key, value in entries) + b"}"
+    return b"{" + b",".join(encode_object_entry(key, value) for key, value in entries) + b"}"
+
+
+def encode_object_entry(key: Any, value: Any) -> bytes:
+    """One entry of such a map."""
+    return encode(key) + b":" + encode(value)
 
 
 def message_queue(topic: str, broker_name: str, queue_id: int) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.sending.recalls import RecallProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
+from brokerd.processors.sliced import Slices
 from remoting import codes
 from remoting.errors import NotMaster
 from remoting.frame import Command
@@ -43,7 +44,8 @@ from remoting.transport.server import each
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """Everything that answers requests beside the senders. `fetch_waits` has those that wait for the tier."""
+    """Everything that answers requests beside the senders. `fetch_waits` has those that wait for the tier, `slices` those that
+    look at many queues."""
 
     pull: PullProcessor
     bulk: BulkProcessor
@@ -67,6 +69,7 @@ class Processors:
     recalls: RecallProcessor
     timers: TimerProcessor
     fetch_waits: FetchWaits
+    slices: Slices
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -74,6 +77,7 @@ class Processors:
         self.bulk.connection_closed(connection)
         self.pop.connection_closed(connection)
         self.fetch_waits.connection_closed(connection)
+        self.slices.connection_closed(connection)
 
 
 def handlers_of(processors: Processors) -> dict[int, Handler]:
@@ -82,7 +86,7 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
     topics, groups, pop = processors.topics, processors.groups, processors.pop
     connections, consumption = processors.connections, processors.consumption
     assignments = processors.assignments
-    cold = partial(each_cold, processors.fetch_waits)
+    cold, sliced = partial(each_cold, processors.fetch_waits), processors.slices.handler
     return {
         codes.PULL_MESSAGE: each(pull.handle),
         codes.LITE_PULL_MESSAGE: each(pull.handle),
@@ -107,7 +111,7 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.GET_ALL_TOPIC_CONFIG: each(topics.all),
         codes.GET_TOPIC_CONFIG: each(topics.one),
         codes.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: each(topics.system),
-        codes.GET_TOPIC_STATS_INFO: each(topics.statistics),
+        codes.GET_TOPIC_STATS_INFO: sliced(topics.statistics),
         codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: each(groups.put),
         codes.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: each(groups.put_list),
         codes.DELETE_SUBSCRIPTIONGROUP: each(groups.delete),
@@ -116,15 +120,15 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
         codes.GET_CONSUMER_CONNECTION_LIST: each(connections.consumers),
         codes.GET_PRODUCER_CONNECTION_LIST: each(connections.producers),
         codes.GET_ALL_PRODUCER_INFO: each(connections.all_producers),
-        codes.GET_CONSUME_STATS: cold(consumption.group_progress),
-        codes.GET_BROKER_CONSUME_STATS: each(consumption.all_progress),
-        codes.QUERY_CONSUME_TIME_SPAN: cold(consumption.time_span),
-        codes.QUERY_CORRECTION_OFFSET: each(consumption.correction),
-        codes.QUERY_TOPIC_CONSUME_BY_WHO: each(consumption.groups_of_topic),
+        codes.GET_CONSUME_STATS: sliced(consumption.group_progress),
+        codes.GET_BROKER_CONSUME_STATS: sliced(consumption.all_progress),
+        codes.QUERY_CONSUME_TIME_SPAN: sliced(consumption.time_span),
+        codes.QUERY_CORRECTION_OFFSET: sliced(consumption.correction),
+        codes.QUERY_TOPIC_CONSUME_BY_WHO: sliced(consumption.groups_of_topic),
         codes.QUERY_TOPICS_BY_CONSUMER: each(consumption.topics_of_group),
         codes.QUERY_SUBSCRIPTION_BY_CONSUMER: each(consumption.subscription),
         codes.UPDATE_AND_GET_GROUP_FORBIDDEN: each(groups.forbid),
-        codes.INVOKE_BROKER_TO_RESET_OFFSET: cold(processors.resets.reset),
+        codes.INVOKE_BROKER_TO_RESET_OFFSET: sliced(processors.resets.reset),
         codes.CLONE_GROUP_OFFSET: each(processors.resets.clone),
         codes.GET_CONSUMER_RUNNING_INFO: each(processors.relay.running_info),
         codes.CONSUME_MESSAGE_DIRECTLY: cold(processors.relay.consume_directly),

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from brokerd.members.consumer_groups import ClientInfo
 from brokerd.transactions.records import REAL_TOPIC
 from remoting.access.demands import topic_demand
+from remoting.access.model import PUB
 from remoting.frame import Command
 from remoting.guarding.guard import Guard
 from remoting.names import is_system_topic
 from remoting.record.codec import Record
+from remoting.transport.client import split_address
 from remoting.transport.connection import RemotingConnection
 
 MayUse = Callable[[Record], None]
@@ -27,6 +30,15 @@ def may_use(guard: Guard, connection: RemotingConnection, request: Command, *act
 
     def check(record: Record) -> None:
         guard.demand_for(request, connection.peer_host, topic_demand(topic_of(record), *actions))
+
+    return check
+
+
+def may_publish(guard: Guard) -> Callable[[ClientInfo, str], bool]:
+    """Whether a client may publish a topic, by the user that its heartbeat was signed by."""
+
+    def check(client: ClientInfo, topic: str) -> bool:
+        return guard.may(client.user, topic_demand(topic, PUB), split_address(client.address)[0])
 
     return check
 

@@ -13,15 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.proxy.calls import Call, Handler
-from brokerd.proxy.methods.base import Refuse, decode
+from brokerd.proxy.methods.base import Refuse, decode, user_of
 from brokerd.proxy.names import full_name
 from brokerd.proxy.sessions import MAX_TOPICS_PER_SESSION
 from brokerd.proxy.status import Code, Refusal
+from brokerd.transactions.records import asked_about
+from remoting import codes
 from remoting.access.decision import Demand
 from remoting.access.demands import group_demand, topic_demand
 from remoting.access.model import GET, PUB, SUB, UPDATE
 from remoting.errors import RequestError
 from remoting.guarding.guard import Guard
+from remoting.record.codec import Record
 from remoting.transport.client import split_address
 
 log = logging.getLogger(__name__)
@@ -97,6 +100,20 @@ def protect(
     if not guard.is_on:
         return handlers
     return {name: _guarded(guard, name, handler, *refusals[name]) for name, handler in handlers.items()}
+
+
+def may_end(guard: Guard) -> Callable[[Call], Callable[[Record], None]]:
+    """What raises RequestError for a half message whose topic who calls may not publish."""
+
+    def rights_of(call: Call) -> Callable[[Record], None]:
+        def check(half: Record) -> None:
+            demand = topic_demand(asked_about(half).topic, PUB)
+            if not guard.may(user_of(call), demand, split_address(call.peer.address)[0]):
+                raise RequestError(codes.NO_PERMISSION, f"the transaction needs {demand}")
+
+        return check
+
+    return rights_of
 
 
 def _guarded(guard: Guard, name: str, handler: Handler, request_class: Any, refuse: Refuse) -> Handler:

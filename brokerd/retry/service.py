@@ -87,7 +87,7 @@ class RetryService:
         self,
         request: SentBack,
         done: Callable[[RequestError | None], None],
-        may_use: Callable[[Record], None] = lambda _record: None,
+        may_use: Callable[[Record], None],
     ) -> None:
         """Store what becomes of the message; `done` follows when that is acknowledged. `may_use` raises RequestError when the
         message is none that who asks may read.

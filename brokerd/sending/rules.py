@@ -10,11 +10,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
-from brokerd.metadata.names import check_topic_name, is_brokers_topic
+from brokerd.metadata.names import check_topic_name
 from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.java_hash import java_hash
+from remoting.names import is_brokers_topic
 from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, SYS_INNER_BATCH, SYS_NEED_UNWRAP
 from remoting.record.properties import decode_properties, encode_properties, tags_code
 

@@ -23,10 +23,9 @@ from brokerd.sending.rules import prepare, waits_for_store
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
-from brokerd.transactions.records import HALF_TOPIC
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
-from remoting.names import TIMER_TOPIC
+from remoting.names import HALF_TOPIC, TIMER_TOPIC
 
 log = logging.getLogger(__name__)
 

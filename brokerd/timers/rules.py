@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from brokerd.delay.rules import REAL_QUEUE, REAL_TOPIC
-from brokerd.metadata.names import is_brokers_topic
 from brokerd.store.draft import Draft
 from brokerd.timers.codes import (
     DELETE_KEY,
@@ -34,7 +33,7 @@ from brokerd.timers.rolling import Wait, leg_before
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import RequestError
-from remoting.names import TIMER_TOPIC
+from remoting.names import TIMER_TOPIC, is_brokers_topic
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.record.properties import decode_properties, encode_properties
 

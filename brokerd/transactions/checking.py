@@ -22,11 +22,12 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.transactions.decide import Due, decide_due
 from brokerd.transactions.ids import SECRET_BYTES, TransactionId
-from brokerd.transactions.records import HALF_TOPIC, PRODUCER_GROUP, SECRET, UNIQUE_KEY, Half, asked_about
+from brokerd.transactions.records import PRODUCER_GROUP, SECRET, UNIQUE_KEY, Half, asked_about
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
 from remoting.errors import LogboomError
+from remoting.names import HALF_TOPIC
 from remoting.record.codec import Record
 from remoting.record.hosts import offset_message_id
 from remoting.settings import Live
@@ -42,17 +43,17 @@ _KNOWN_MS: Final = 100  # for so long who is connected is not looked up again: m
 
 
 class Producers(Protocol):
-    """Who is connected."""
+    """Who is connected, of those who may publish a topic, so may see its messages: who says so is in any group."""
 
-    def producer_connections(self, group: str) -> Sequence[RemotingConnection]:
+    def producer_connections(self, group: str, topic: str) -> Sequence[RemotingConnection]:
         """Of a producer group, over remoting."""
 
-    def producer_streams(self, topic: str) -> Sequence[CommandStream]:
-        """Of those who publish a topic over gRPC."""
+    def producer_streams(self, group: str, topic: str) -> Sequence[CommandStream]:
+        """Over gRPC, whose producers' groups are named like the topics that they publish."""
 
 
 class _Found(NamedTuple):
-    """Who can be asked about the transactions of a group."""
+    """Who can be asked about the transactions of a group with messages of one topic."""
 
     streams: Sequence[CommandStream]
     connections: Sequence[RemotingConnection]
@@ -81,7 +82,7 @@ class CheckBack:
         self._left: list[int] = []  # of the present look, the last first
         self._look = 0  # which look it is; what belongs to an earlier one is dropped
         self._turn = 0
-        self._found: dict[str, _Found] = {}
+        self._found: dict[tuple[str, str], _Found] = {}
         self._found_at_ms = 0
 
     def start(self) -> None:
@@ -188,7 +189,7 @@ class CheckBack:
         if secret:
             identity = str(TransactionId(record.physical_offset, record.queue_offset, secret, self._broker_name))
         question = asked_about(record)
-        streams, connections = self._find(group)
+        streams, connections = self._find(group, question.topic)
         ext = self._question_ext(record, properties.get(UNIQUE_KEY, ""), identity) if connections else {}
         body = question.encode() if connections else b""
         return [
@@ -196,15 +197,17 @@ class CheckBack:
             *(partial(each.notify, codes.CHECK_TRANSACTION_STATE, ext, body) for each in connections),
         ]
 
-    def _find(self, group: str) -> _Found:
+    def _find(self, group: str, topic: str) -> _Found:
         now_ms = self._topics.now_ms()
         if abs(now_ms - self._found_at_ms) >= _KNOWN_MS:
             self._found.clear()
             self._found_at_ms = now_ms
-        found = self._found.get(group)
+        found = self._found.get((group, topic))
         if found is None:
-            found = _Found(self._producers.producer_streams(group), self._producers.producer_connections(group))
-            self._found[group] = found
+            found = _Found(
+                self._producers.producer_streams(group, topic), self._producers.producer_connections(group, topic)
+            )
+            self._found[group, topic] = found
         return found
 
     def _new_secret(self, record: Record) -> str | None:
@@ -213,7 +216,7 @@ class CheckBack:
         properties = record.property_map()
         if SECRET in properties:
             return None
-        streams, connections = self._find(properties.get(PRODUCER_GROUP, ""))
+        streams, connections = self._find(properties.get(PRODUCER_GROUP, ""), asked_about(record).topic)
         return secrets.token_hex(SECRET_BYTES) if streams and not connections else None
 
     def _question_ext(self, record: Record, unique_key: str, identity: str) -> Mapping[str, str]:

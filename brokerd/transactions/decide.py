@@ -9,7 +9,6 @@ from enum import Enum, IntEnum
 
 from brokerd.transactions.records import (
     CHECK_TIMES,
-    HALF_TOPIC,
     IMMUNITY_S,
     NO_IMMUNITY,
     PRODUCER_GROUP,
@@ -22,6 +21,7 @@ from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.table import OpenTransactions
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.names import HALF_TOPIC
 from remoting.record.codec import Record
 
 

@@ -16,11 +16,11 @@ from brokerd.store.draft import Draft
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.java_hash import java_hash
+from remoting.names import HALF_TOPIC
 from remoting.record.codec import Record
 from remoting.record.layout import MAX_PROPERTIES_BYTES, SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_MASK
 from remoting.record.properties import decode_properties, encode_properties
 
-HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"

@@ -18,12 +18,13 @@ from brokerd.transactions import records
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.decide import EndTransaction, Outcome, WrongTransaction, check_admission, check_end
 from brokerd.transactions.given_up import GivenUpMessages
-from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, EndedAs, Half
+from brokerd.transactions.records import GIVEN_UP_TOPIC, OP_TOPIC, EndedAs, Half
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TransactionState
+from remoting.names import HALF_TOPIC
 from remoting.record.codec import Record
 from remoting.settings import Live
 
@@ -70,9 +71,7 @@ class TransactionService:
 
     # ---- decisions
 
-    def end(
-        self, request: EndTransaction, done: Done, may_use: Callable[[Record], None] = lambda _record: None
-    ) -> None:
+    def end(self, request: EndTransaction, done: Done, may_use: Callable[[Record], None]) -> None:
         """Carry out what a producer decided; `done` follows when it is acknowledged, with the reason when it is refused, or when
         nobody knows whether it will be so. Whoever decides the same again is told about the first time. `may_use` raises
         RequestError when the half message is none that who asks may decide about."""
@@ -98,8 +97,8 @@ class TransactionService:
             return
         self._when_acknowledged(end_offset, done)
 
-    def resume(self, physical_offset: int, done: Done) -> None:
-        """Begin anew with the checks of a half message that is open or was given up."""
+    def resume(self, physical_offset: int, done: Done, may_use: Callable[[Record], None]) -> None:
+        """Begin anew with the checks of a half message that is open or was given up. `may_use`: see `end`."""
         try:
             self._require_master("checks transactions")
             record = self._topics.read(physical_offset)
@@ -108,6 +107,7 @@ class TransactionService:
                     codes.SYSTEM_ERROR,
                     f"no half message, and none that was given up, starts at {physical_offset} of this broker's log",
                 )
+            may_use(record)
             if record.topic == HALF_TOPIC:
                 end_offset = self._topics.replace(self._find_open(record), record, 0).end_offset
             else:

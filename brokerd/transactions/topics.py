@@ -17,9 +17,10 @@ from brokerd.metadata.service import MetadataService
 from brokerd.store.draft import Draft
 from brokerd.store.run import AppendResult
 from brokerd.transactions import records
-from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP, EndedAs, Half
+from brokerd.transactions.records import GIVEN_UP_TOPIC, OP_TOPIC, TRANSACTION_GROUP, EndedAs, Half
 from brokerd.transactions.table import OpenTransactions
 from remoting.errors import raise_refusal
+from remoting.names import HALF_TOPIC
 from remoting.record.codec import Record, decode_record
 
 _CHUNK: Final = 1024

@@ -18,7 +18,7 @@ from remoting.access.decision import Demand
 from remoting.access.model import CLUSTER, CREATE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE
 from remoting.errors import RequestError
 from remoting.frame import Command
-from remoting.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, group_of_retry_topic
+from remoting.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, group_of_retry_topic
 
 _MAX_DEMANDS: Final = 10_000
 
@@ -46,7 +46,7 @@ def group_demand(name: str, *actions: str) -> Demand:
 def topic_demand(name: str, *actions: str) -> Demand:
     """A retry or dead-letter topic belongs to its group."""
     if name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
-        return group_demand(name, *actions)
+        return group_demand(group_of_retry_topic(name) or name, *actions)
     return Demand(TOPIC, name, actions)
 
 
@@ -108,11 +108,12 @@ def route(request: Command, cluster: str) -> list[Demand]:
     return [topic_demand(request.ext.get("topic", ""), PUB, SUB, GET)]
 
 
-# Clients up to 4.9 do not say the topic; the broker asks again for that of the half message.
-@_need("Topic `topic`, when it is said, and Topic of the half message: Pub")
+# Clients up to 4.9 do not say the topic, and those that were asked say the one that the question named, where half messages wait.
+# The broker asks again for that of the half message.
+@_need("Topic `topic`, when it is said and is not where half messages wait, and Topic of the half message: Pub")
 def end_transaction(request: Command, cluster: str) -> list[Demand]:
     topic = request.ext.get("topic")
-    return [topic_demand(topic, PUB)] if topic else []
+    return [topic_demand(topic, PUB)] if topic and topic != HALF_TOPIC else []
 
 
 @_need("Group `consumerGroup`, when it is said: Sub")

@@ -210,6 +210,11 @@ class Guard:
 
     def demand(self, name: str, demand: Demand, host: str) -> None:
         """Raise RequestError NO_PERMISSION unless the user may do it."""
+        verdict = self._verdict(name, demand, host)
+        if not verdict.allowed:
+            raise _refusal(f"{name} may not {demand} from {host}: {verdict.reason}")
+
+    def _verdict(self, name: str, demand: Demand, host: str) -> Verdict:
         key = name, host, demand
         verdict = self._remembered.get(key)
         if verdict is None:
@@ -217,8 +222,13 @@ class Guard:
             if len(self._remembered) >= _MAX_REMEMBERED:
                 self._remembered.clear()
             self._remembered[key] = verdict
-        if not verdict.allowed:
-            raise _refusal(f"{name} may not {demand} from {host}: {verdict.reason}")
+        return verdict
+
+    def may(self, name: str, demand: Demand, host: str) -> bool:
+        """Whether somebody whose requests are let in may do this as well."""
+        if not self.settings.authorization or name == INNER_USER:
+            return True
+        return self._verdict(name, demand, host).allowed
 
     def demand_for(self, request: Command, host: str, demand: Demand) -> None:
         """Raise RequestError NO_PERMISSION unless the sender of a request that was let in may do this as well: for handlers that

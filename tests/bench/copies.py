@@ -36,6 +36,7 @@ from remoting.names import SCHEDULE_TOPIC
 from remoting.record.properties import encode_properties
 from tests.bench.harness import Row
 from tests.support.alone import AloneReplica, Nobody
+from tests.support.open_guard import anybody_may
 from tests.support.turns import Turns
 
 MESSAGES: Final = 20_000
@@ -115,7 +116,7 @@ def commit_us(messages: int) -> float:
         def commit() -> None:
             for each in halves:
                 request = EndTransaction("producers", each.queue_offset, each.physical_offset, Outcome.COMMIT)
-                broker.core.transactions.end(request, answers.append)
+                broker.core.transactions.end(request, answers.append, anybody_may)
 
         took_us = _cpu_us(commit)
         broker.turns.run(10)

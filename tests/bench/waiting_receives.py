@@ -38,6 +38,7 @@ from tests.bench.idle_clients import IdleClient
 from tests.bench.sends import TOPIC
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
+from tests.support.open_guard import anybody_may, yes
 from tests.support.turns import Turns
 
 _QUEUES: Final = 8
@@ -142,7 +143,7 @@ def _methods(turns: Turns, groups: int) -> Methods:
     core.metadata.put_topic(TopicConfig(TOPIC, _QUEUES, _QUEUES), lambda _: None)
     for group in range(groups):
         core.metadata.put_group(GroupConfig(f"idle-{group}"), lambda _: None)
-    clients = ClientRegistry(turns.monotonic_ms, turns.wall_ms)
+    clients = ClientRegistry(turns.monotonic_ms, turns.wall_ms, yes)
     nowhere: Any = None  # nobody asks for routes
     services = Services(
         core.sender,
@@ -156,6 +157,7 @@ def _methods(turns: Turns, groups: int) -> Methods:
         core.progress,
         core.counters,
         "broker-a",
+        lambda _call: anybody_may,
     )
     return build_methods(services, scheduler=turns, monotonic_ms=turns.monotonic_ms, wall_ms=turns.wall_ms)
 

@@ -190,7 +190,7 @@ def fill_tables() -> str:
     user = User.objects.create_user(username=USER, password="a boom of many logs", time_zone="Asia/Kolkata")
     set_role(user, "admin")
     for number in range(3):
-        tokens.create(user, f"{named('token')[:78]}{number}", list(PERMISSIONS), None if number else 90)
+        tokens.create(user, f"{named('token')[:78]}{number}", list(PERMISSIONS))
     audit.record(
         actor_for(user, ip="2001:db8:85a3:1234:5678:8a2e:370:7334"),
         "permission.remove",

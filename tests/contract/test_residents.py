@@ -48,10 +48,10 @@ from brokerd.timers.rolling import leg_before
 from brokerd.timers.set_back import BOUND_MS
 from brokerd.timers.settings import TimerSettings
 from brokerd.transactions.decide import EndTransaction, Outcome
-from brokerd.transactions.records import HALF_TOPIC, OP_TOPIC, done_offsets, half_of
+from brokerd.transactions.records import OP_TOPIC, done_offsets, half_of
 from brokerd.transactions.table import OpenTransactions
 from remoting.facts.placements import PlacementFact, PlacementNews, ShareFact, TopicPlacement
-from remoting.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from remoting.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.layout import MAGIC_V1, MAGIC_V2, SYS_TRANSACTION_PREPARED
@@ -62,6 +62,7 @@ from remoting.tier.manifest import Position
 from remoting.tier.segments import Segment
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
+from tests.support.open_guard import anybody_may
 from tests.support.turns import Turns
 
 FILE_BYTES = 32_768
@@ -357,7 +358,7 @@ class Life:
             half = self._halves.pop(self.rng.randrange(len(self._halves)))
             outcome = self.rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
             request = EndTransaction("pg", half.queue_offset, half.physical_offset, outcome)
-            self.broker.core.transactions.end(request, lambda _: None)
+            self.broker.core.transactions.end(request, lambda _: None, anybody_may)
 
     def _pop(self) -> None:
         def done(outcome: PopOutcome) -> None:

@@ -103,12 +103,12 @@ def test_the_words_of_a_component_count_from_components_alone(cluster: Cluster) 
     root = Identity(Credentials(name, password.encode()))
     controller = cluster.controller_addresses[0]
     with SocketConnection(controller, identity=root) as connection:
-        body = b'{"username": "mallory", "password": "a long enough one", "userType": "Normal", "userStatus": "enable"}'
-        connection.call(codes.AUTH_CREATE_USER, {"username": "mallory"}, body)
-    mallory = Identity(Credentials("mallory", b"a long enough one"))
+        body = b'{"username": "trudy", "password": "a long enough one", "userType": "Normal", "userStatus": "enable"}'
+        connection.call(codes.AUTH_CREATE_USER, {"username": "trudy"}, body)
+    trudy = Identity(Credentials("trudy", b"a long enough one"))
     for code in (codes.AUTH_LIST_USERS, codes.AUTH_GET_USER, codes.ACCESS_STATE):
         for ext in ({"caller": name, "username": name}, {"caller": "", "username": name}):
-            with SocketConnection(controller, identity=mallory) as connection, pytest.raises(RequestError) as refused:
+            with SocketConnection(controller, identity=trudy) as connection, pytest.raises(RequestError) as refused:
                 connection.call(code, ext)
             assert refused.value.code == codes.NO_PERMISSION
 

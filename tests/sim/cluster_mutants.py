@@ -25,7 +25,6 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.start.durable_positions import DurablePositions
 from brokerd.store.store import MessageStore
 from brokerd.transactions.decide import EndTransaction, Outcome
-from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.table import OpenTransactions
 from brokerd.transactions.topics import TransactionTopics
@@ -34,6 +33,7 @@ from controllerd.replicas import decide as replicas_rules
 from controllerd.replicas import heartbeat as heartbeats
 from controllerd.replicas.state import ReplicasState
 from controllerd.state.machine import ControllerMachine
+from remoting.names import HALF_TOPIC
 from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full, rotting, scenario
 from tests.support.disks import MemorySegment

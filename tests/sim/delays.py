@@ -20,6 +20,7 @@ from remoting.record.properties import encode_properties
 from tests.sim.clients import SURE_TIMEOUT_MS, Client, Reply, was_refused
 from tests.sim.records import look_at
 from tests.sim.world import World
+from tests.support.open_guard import anybody_may
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -103,7 +104,7 @@ class Backer(Client):
 
         def run(reply: Reply) -> None:
             try:
-                broker.retry.send_back(request, lambda error: reply((error,)))
+                broker.retry.send_back(request, lambda error: reply((error,)), anybody_may)
             except LogboomError as error:
                 reply((error,))
 

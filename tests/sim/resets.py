@@ -32,6 +32,7 @@ from tests.sim.clients import QUEUES, SURE_TIMEOUT_MS, TOPIC, Client, Reply
 from tests.sim.controller import Connection
 from tests.sim.records import look_at
 from tests.sim.world import World
+from tests.support.open_guard import yes
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
@@ -301,7 +302,7 @@ def _processor(broker: SimBroker) -> ResetProcessor:
     core = broker.core
     consumption = Consumption(
         core.metadata,
-        ClientRegistry(broker.monotonic_ms, broker.wall_ms),
+        ClientRegistry(broker.monotonic_ms, broker.wall_ms, yes),
         ConsumerProgress(core.metadata.tables, core.pop.ledger, core.store),
         core.store,
         broker.group,

@@ -18,6 +18,7 @@ from remoting.record.properties import encode_properties
 from tests.sim import broker as simulated
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.transactors import TRANSACTION_TOPIC
+from tests.support.open_guard import anybody_may
 
 CLIENTS = frozenset(
     {
@@ -71,7 +72,7 @@ class Answer:
                 cluster.network.cut(master.name, node.name)
         answers: list[RequestError | None] = []
         end = EndTransaction("silent", half.queue_offset, half.physical_offset, Outcome.COMMIT)
-        master.core.transactions.end(end, answers.append)
+        master.core.transactions.end(end, answers.append, anybody_may)
         world.run(5_000)
         cluster.network.heal()
         world.run(15_000)

@@ -34,6 +34,7 @@ from tests.sim.controller import Decision, Steps
 from tests.sim.grpc_calls import UnaryCall
 from tests.sim.grpc_transactors import GRPC_TRANSACTION_TOPIC, GrpcTransactor
 from tests.sim.world import World
+from tests.support.open_guard import anybody_may, yes
 
 if TYPE_CHECKING:
     from tests.sim.cluster import SimCluster
@@ -92,7 +93,7 @@ class ThroughReplicas:
 
     def streams_at(self, broker: SimBroker, topic: str) -> Sequence[CommandStream]:
         """Whom a broker's checks may ask."""
-        return self.of(broker).clients.producer_streams(topic)
+        return self.of(broker).clients.producer_streams(topic, topic)
 
     def at(self, address: str) -> SimBroker | None:
         return next((each for each in self._cluster.offered if each.address == address), None)
@@ -106,7 +107,7 @@ class Proxy:
         self._broker = broker
         self._proxies = proxies
         nowhere: Any = None  # nobody asks for routes
-        self.clients = ClientRegistry(broker.monotonic_ms, broker.wall_ms)
+        self.clients = ClientRegistry(broker.monotonic_ms, broker.wall_ms, yes)
         services = Services(
             self,
             core.pop,
@@ -119,6 +120,7 @@ class Proxy:
             core.progress,
             core.counters,
             "broker-a",
+            lambda _call: anybody_may,
         )
         rng = broker.world.random(f"secrets of {broker.name}, life {broker.life}")
         methods = build_methods(

@@ -23,6 +23,7 @@ from remoting.record.layout import SYS_TRANSACTION_PREPARED
 from remoting.record.properties import encode_properties
 from tests.sim.clients import SURE_TIMEOUT_MS, Client
 from tests.sim.world import World
+from tests.support.open_guard import anybody_may
 
 if TYPE_CHECKING:
     from tests.sim.broker import SimBroker
@@ -55,11 +56,11 @@ class Connected:
     def __init__(self, broker: SimBroker) -> None:
         self._broker = broker
 
-    def producer_connections(self, group: str) -> Sequence[AskedThrough]:
+    def producer_connections(self, group: str, _topic: str) -> Sequence[AskedThrough]:
         clients = [each for each in self._broker.cluster.clients if isinstance(each, Transactor)]
         return [AskedThrough(self._broker, each) for each in clients if group == _GROUP]
 
-    def producer_streams(self, topic: str) -> Sequence[CommandStream]:
+    def producer_streams(self, topic: str, _topic: str) -> Sequence[CommandStream]:
         """Of stories with gRPC clients."""
         additions = getattr(self._broker.cluster, "additions", ())
         found = [each.streams_at(self._broker, topic) for each in additions if hasattr(each, "streams_at")]
@@ -133,7 +134,7 @@ class Transactor(Client):
 
         self.call(
             broker,
-            lambda reply: broker.core.transactions.end(request, lambda error: reply((error,))),
+            lambda reply: broker.core.transactions.end(request, lambda error: reply((error,)), anybody_may),
             answered,
             SURE_TIMEOUT_MS,
         )

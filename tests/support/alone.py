@@ -67,10 +67,10 @@ class Nobody:
     def is_alive(self, _client_id: str) -> bool:
         return False
 
-    def producer_connections(self, _group: str) -> Sequence[RemotingConnection]:
+    def producer_connections(self, _group: str, _topic: str) -> Sequence[RemotingConnection]:
         return ()
 
-    def producer_streams(self, _topic: str) -> Sequence[CommandStream]:
+    def producer_streams(self, _group: str, _topic: str) -> Sequence[CommandStream]:
         return ()
 
 

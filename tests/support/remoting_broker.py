@@ -40,6 +40,7 @@ from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
+from brokerd.processors.sliced import Slices
 from brokerd.replication.facts import ReplicaFacts
 from brokerd.replication.log import LogPosition
 from brokerd.replication.roles.effects import Role
@@ -63,7 +64,7 @@ from remoting.frame import Command
 from remoting.names import TIMER_TOPIC
 from remoting.settings import Live
 from tests.support.memory_log import HOST, MemoryRecordLog
-from tests.support.open_guard import OPEN
+from tests.support.open_guard import OPEN, yes
 from tests.support.pop_broker import PopBroker
 from tests.support.timers import DAY_MS, StillTimers, timed_messages
 from tests.support.turns import Turns
@@ -166,7 +167,7 @@ class RemotingBroker(PopBroker):
         self.placements = PlacementService(log, "broker-a", lambda _topic: {}, turns)
         super().__init__(log, turns, handovers=self.placements.handovers, **settings)
         self.residents.append(self.placements)
-        self.clients = ClientRegistry(self.turns.monotonic_ms, self.turns.wall_ms)
+        self.clients = ClientRegistry(self.turns.monotonic_ms, self.turns.wall_ms, yes)
         self.metadata.listeners.append(self.progress.metadata_changed)
         self.counters = Counters()
         self.is_master = True
@@ -240,6 +241,7 @@ class RemotingBroker(PopBroker):
             RetryCounters(),
         )
         consumption = Consumption(self.metadata, self.clients, self.progress, ranges, "broker-a")
+        waits = FetchWaits(self.turns)
         self.processors = Processors(
             self.pull,
             BulkProcessor(checks, self.log, self.counters, place, self.turns),
@@ -258,7 +260,7 @@ class RemotingBroker(PopBroker):
                 self.clients.consumer_group,
             ),
             ResetProcessor(consumption, self.pop_service, self.pull_settings, self.pull.wake),
-            RelayProcessor(self.metadata, self.clients, self.log, "broker-a", lambda: 0),
+            RelayProcessor(self.metadata, self.clients, self.log, "broker-a", lambda: 0, OPEN),
             MessageProcessor(self.log, NoIndex(), OPEN),
             PopProcessor(self.pop_service, self.metadata, ranges, "broker-a", self.turns),
             HandoverProcessor("broker-a", self.pop_service.answers, self.placements, self.pop_service.gate),
@@ -290,7 +292,8 @@ class RemotingBroker(PopBroker):
                 self.log,
                 self.turns,
             ),
-            FetchWaits(self.turns),
+            waits,
+            Slices(self.turns.call_soon, waits),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

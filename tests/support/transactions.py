@@ -13,11 +13,12 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.settings import StoreSettings
 from brokerd.transactions.decide import EndTransaction, Outcome
-from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
+from brokerd.transactions.records import GIVEN_UP_TOPIC, OP_TOPIC
 from brokerd.transactions.settings import TransactionSettings
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import RequestError
+from remoting.names import HALF_TOPIC
 from remoting.record.codec import Record, decode_record, decode_records
 from remoting.record.hosts import pack_host
 from remoting.record.layout import SYS_TRANSACTION_PREPARED
@@ -25,6 +26,7 @@ from remoting.record.properties import encode_properties
 from remoting.settings import Live
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
+from tests.support.open_guard import anybody_may
 from tests.support.turns import Turns
 
 HOST = pack_host("10.0.0.2", 10911)
@@ -89,10 +91,10 @@ class TransactionBroker(AloneBroker):
         if role is Role.MASTER:
             self.replica.become(Role.MASTER)
 
-    def producer_connections(self, group: str) -> Sequence[Producer]:
+    def producer_connections(self, group: str, _topic: str) -> Sequence[Producer]:
         return self.producers.get(group, [])
 
-    def producer_streams(self, topic: str) -> Sequence[Stream]:
+    def producer_streams(self, topic: str, _topic: str) -> Sequence[Stream]:
         return [stream for stream in self.streams.get(topic, []) if stream.is_open]
 
     def is_alive(self, _client_id: str) -> bool:
@@ -155,14 +157,14 @@ class TransactionBroker(AloneBroker):
 
     def decide(self, request: EndTransaction) -> RequestError | None:
         answers: list[RequestError | None] = []
-        self.service.end(request, answers.append)
+        self.service.end(request, answers.append, anybody_may)
         self.turns.run()
         [answer] = answers
         return answer
 
     def resume(self, physical_offset: int) -> RequestError | None:
         answers: list[RequestError | None] = []
-        self.service.resume(physical_offset, answers.append)
+        self.service.resume(physical_offset, answers.append, anybody_may)
         self.turns.run()
         [answer] = answers
         return answer

@@ -92,7 +92,7 @@ def bearer(users: dict[str, User]) -> Callable[..., dict[str, str]]:
     """Request headers of a new token of a role."""
 
     def make(role: str, *scopes: str) -> dict[str, str]:
-        _, text = tokens.create(users[role], "test", list(scopes), None)
+        _, text = tokens.create(users[role], "test", list(scopes))
         return {"Authorization": f"Bearer {text}"}
 
     return make

@@ -88,7 +88,17 @@ def test_post_without_csrf_token_changes_nothing(users: dict[str, User], name: s
 
 
 READERS = {"landing", "palette", "topics", "topic", "messages", "message", "groups", "group", "reports", "cron-preview"}
-READERS |= {"history", "report-run", "report-download", "operations", "operation", "tokens", "account", "login"}
+READERS |= {
+    "history",
+    "report-run",
+    "report-download",
+    "operations",
+    "operation",
+    "tokens",
+    "account",
+    "confirm",
+    "login",
+}
 READERS |= {"transactions", "timers", "timers-find"}
 OPERATORS = {"elect", "topic-create", "topic-edit", "topic-delete", "group-create", "group-delete", "report-run-now"}
 OPERATORS |= {"schedule-create", "schedule-edit", "schedule-delete", "schedule-run", "report-cancel", "message-send"}
@@ -173,6 +183,7 @@ POSTED = [
     ("/users/", {"username": "eve", "role": "viewer", "password": PASSWORD}),
     ("/users/{user}/", {"role": "viewer", "active": "on"}),
     ("/account", {"time_zone": "Asia/Tokyo"}),
+    ("/account/confirm", {"password": PASSWORD}),
     ("/account", {"present": PASSWORD, "password": "another horse battery"}),
     ("/theme", {"theme": "dark", "next": "/topics/"}),
     ("/logout", {}),
@@ -187,7 +198,7 @@ def test_whatever_was_sent_a_reload_sends_nothing_again(
     schedule = ReportSchedule.objects.create(
         name="nightly", report="throughput", cron="0 6 * * *", time_zone="UTC", parameters={"minutes": 60}
     )
-    token, _ = tokens.create(users["admin"], "theirs", ["cluster.read"], None)
+    token, _ = tokens.create(users["admin"], "theirs", ["cluster.read"])
     document = snapshot_document()
     document["consumer_groups"][0]["members"] = []
     MemorySnapshots.put(document)

@@ -165,7 +165,7 @@ def _kind(
             what += ": " + " ".join(filter(None, words))
         return [{"node": "controllers", "change": what}]
 
-    return Kind(name, title, "access.write", validate, plan, inline=carry_out, audited=audited)
+    return Kind(name, title, "access.write", validate, plan, inline=carry_out, audited=audited, is_dangerous=True)
 
 
 def _audited(parameters: Parameters) -> Parameters:

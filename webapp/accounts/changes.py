@@ -10,8 +10,8 @@ from django.core.exceptions import ValidationError
 
 from webapp.accounts import services, tokens
 from webapp.accounts.models import ApiToken, User
-from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Actor, role_of, set_role
-from webapp.errors import Conflict, NotFound
+from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Actor, Role, permissions_of, role_of, set_role
+from webapp.errors import Conflict, NotFound, PermissionRefused
 from webapp.operations.kinds import Done, Kind, Parameters, without_password
 from webapp.rules import Rules
 
@@ -24,10 +24,15 @@ MAX_TOKENS_PER_USER = 50
 def _validate_token(actor: Actor, parameters: Parameters) -> Parameters:
     rules = Rules(parameters)
     days = parameters.get("expires_in_days")
+    most = (
+        tokens.MOST_DAYS if actor.token is None else tokens.days_left(actor.token)
+    )  # a token makes none that outlives it
+    default = min(tokens.DEFAULT_DAYS, most)
+    days = default if days in (None, "") else rules.integer("expires_in_days", least=1, most=most)
     cleaned = {
         "name": rules.text("name", least=1, most=80),
         "scopes": _scopes(rules, actor, parameters.get("scopes")),
-        "expires_in_days": None if days in (None, "") else rules.integer("expires_in_days", least=1, most=3650),
+        "expires_in_days": days,
     }
     rules.finish()
     assert not isinstance(actor.user, AnonymousUser)
@@ -85,6 +90,7 @@ def _validate_user(actor: Actor, parameters: Parameters) -> Parameters:
     password = parameters.get("password")
     _check_password(rules, password, User(username=username))
     rules.finish()
+    _check_reach(actor, role)
     return {"username": username, "role": role, "password": password}
 
 
@@ -94,6 +100,20 @@ def _create_user(actor: Actor, parameters: Parameters) -> Done:
     return Done({"user_id": user.pk})
 
 
+def _check_reach(actor: Actor, role: str) -> None:
+    """Who manages users makes nobody more than he is himself, and changes nobody who is: else a token for users alone would be
+    one for everything."""
+    if role not in ROLE_NAMES:  # a user without a role
+        return
+    beyond = permissions_of(Role[role.upper()]) - actor.permissions
+    if beyond:
+        raise PermissionRefused(
+            f"The role {role} may do what you may not ({', '.join(sorted(beyond))}): you can neither give it nor change "
+            "who has it.",
+            code="beyond-own-permissions",
+        )
+
+
 def _validate_user_change(actor: Actor, parameters: Parameters) -> Parameters:
     user = _user(parameters)
     rules = Rules(parameters)
@@ -101,6 +121,8 @@ def _validate_user_change(actor: Actor, parameters: Parameters) -> Parameters:
     cleaned["role"] = rules.choice("role", ROLE_NAMES, default=role_of(user).label)
     cleaned["active"] = rules.flag("active", default=user.is_active)
     rules.finish()
+    _check_reach(actor, role_of(user).label)
+    _check_reach(actor, cleaned["role"])
     admins = [each for each in User.objects.filter(is_active=True) if role_of(each).label == "admin"]
     if [each.pk for each in admins] == [user.pk] and (cleaned["role"] != "admin" or not cleaned["active"]):
         raise Conflict("This is the last active admin; make another one first.", code="last-admin")
@@ -119,7 +141,7 @@ def _change_user(actor: Actor, parameters: Parameters) -> Done:
 def _validate_password_change(actor: Actor, parameters: Parameters) -> Parameters:
     assert isinstance(actor.user, User)
     rules = Rules(parameters)
-    if not actor.user.check_password(str(parameters.get("present") or "")):
+    if not services.prove_password(actor, str(parameters.get("present") or ""), "password.change"):
         rules.refuse("present", "is not your present password")
     _check_password(rules, parameters.get("password"), actor.user)
     rules.finish()
@@ -131,7 +153,7 @@ def _change_password(actor: Actor, parameters: Parameters) -> Done:
     actor.user.set_password(parameters["password"])
     actor.user.save(update_fields=["password"])
     services.revoke_access(actor.user)
-    return Done()
+    return Done({"revoked_tokens": tokens.revoke_all(actor.user)})
 
 
 def _check_password(rules: Rules, password: Any, user: User) -> None:
@@ -153,7 +175,9 @@ def _user(parameters: Parameters) -> User:
     return user
 
 
-CREATE_TOKEN = Kind("token.create", "Create token", "tokens.write", _validate_token, record=_create_token)
+CREATE_TOKEN = Kind(
+    "token.create", "Create token", "tokens.write", _validate_token, record=_create_token, is_dangerous=True
+)
 REVOKE_TOKEN = Kind(
     "token.revoke", "Revoke token", "tokens.write", _validate_revocation, target=("prefix",), record=_revoke_token
 )
@@ -165,9 +189,16 @@ CREATE_USER = Kind(
     target=("username",),
     record=_create_user,
     audited=without_password,
+    is_dangerous=True,
 )
 CHANGE_USER = Kind(
-    "user.change", "Change user", "users.write", _validate_user_change, target=("username",), record=_change_user
+    "user.change",
+    "Change user",
+    "users.write",
+    _validate_user_change,
+    target=("username",),
+    record=_change_user,
+    is_dangerous=True,
 )
 CHANGE_PASSWORD = Kind(
     "password.change",

@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.crypto import salted_hmac
 
-COOKIE = "logboom_new_tokens"
+COOKIE = "__Secure-logboom_new_tokens" if settings.HTTPS else "logboom_new_tokens"
 LIFE_S = 300
 MOST = 10  # of one person who never arrives at the page: a cookie holds no more than 4 KB
 

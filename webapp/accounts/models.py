@@ -26,9 +26,12 @@ class ApiToken(models.Model):
     secret_sha256 = models.CharField(max_length=64)
     scopes = models.JSONField(default=list)
     created_at = models.DateTimeField(auto_now_add=True)
-    expires_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField()
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
+    of_machine = models.BooleanField(
+        default=False, help_text="the command line's: it is no person's, and outlives passwords"
+    )
 
     class Meta:
         ordering = ("-created_at", "-id")

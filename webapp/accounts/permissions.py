@@ -7,6 +7,7 @@ what is in its scopes and in its owner's role.
 from __future__ import annotations
 
 import enum
+import ipaddress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, Group
 from django.http import HttpRequest
 
+from webapp.accounts.sessions import is_confirmed
 from webapp.errors import PermissionRefused, ReadOnly
 
 if TYPE_CHECKING:
@@ -93,6 +95,7 @@ class Actor:
     ip: str = ""
     token: ApiToken | None = None
     permissions: frozenset[str] = field(default_factory=frozenset)
+    is_confirmed: bool = True  # False for a browser whose person gave the password long ago; nobody else can be asked
 
     @property
     def name(self) -> str:
@@ -119,12 +122,14 @@ class Actor:
         raise PermissionRefused(f"Only the role {role.label} or higher may {meaning}.")
 
 
-def actor_for(user: User | AnonymousUser, *, ip: str = "", token: ApiToken | None = None) -> Actor:
+def actor_for(
+    user: User | AnonymousUser, *, ip: str = "", token: ApiToken | None = None, is_confirmed: bool = True
+) -> Actor:
     """The actor that `user` is, within the scopes of `token` if one is used."""
     allowed = permissions_of(role_of(user))
     if token is not None:
         allowed &= frozenset(token.scopes)
-    return Actor(user=user, ip=ip, token=token, permissions=allowed)
+    return Actor(user=user, ip=ip, token=token, permissions=allowed, is_confirmed=is_confirmed)
 
 
 def actor_of(request: HttpRequest) -> Actor:
@@ -134,9 +139,26 @@ def actor_of(request: HttpRequest) -> Actor:
     auth = getattr(request, "auth", None)
     token = auth if isinstance(auth, ApiToken) else None
     user = getattr(request, "user", None) or AnonymousUser()  # a request that was refused early has none
-    return actor_for(user, ip=client_ip(request), token=token)
+    confirmed = token is not None or not user.is_authenticated or is_confirmed(request.session)
+    return actor_for(user, ip=client_ip(request), token=token, is_confirmed=confirmed)
 
 
 def client_ip(request: HttpRequest) -> str:
-    """The address that the connection came from; headers that a client can invent are not looked at."""
-    return str(request.META.get("REMOTE_ADDR") or "")[:45]
+    """The address that the connection came from. From a proxy that is trusted: the last one in X-Forwarded-For that is none of
+    these. What a client can invent stands before that, and is not looked at."""
+    address = str(request.META.get("REMOTE_ADDR") or "")[:45]
+    told = [each.strip() for each in str(request.META.get("HTTP_X_FORWARDED_FOR") or "").split(",")]
+    while told and _is_proxy(address):
+        try:
+            address = str(ipaddress.ip_address(told.pop()))
+        except ValueError:
+            break
+    return address
+
+
+def _is_proxy(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(found in network for network in settings.TRUSTED_PROXIES)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from datetime import timedelta
 
 from django.contrib.auth import authenticate, login, logout
+from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
 from django.http import HttpRequest
+from django.utils import timezone
 
 from webapp.accounts import login_limit, tokens
+from webapp.accounts.devices import device_of
 from webapp.accounts.models import User
-from webapp.accounts.permissions import actor_for, actor_of, client_ip, permissions_of, role_of, set_role
+from webapp.accounts.permissions import Actor, actor_for, actor_of, client_ip, permissions_of, role_of, set_role
 from webapp.announce import announce
 from webapp.audit import services as audit
-from webapp.errors import InvalidInput
+from webapp.audit.models import AuditEntry
+from webapp.errors import InvalidInput, TooMany
 
+_RENEWED_BEFORE = timedelta(days=90)
+THROTTLED = "too many failed attempts"
 WRONG = "The name or the password is wrong."
 
 
@@ -25,7 +32,11 @@ def log_in(request: HttpRequest, username: str, password: str) -> None:
     username = "".join(
         character for character in username[:150] if character.isprintable()
     )  # a database may refuse others
-    attempt = login_limit.begin(username, ip)
+    try:
+        attempt = login_limit.begin(username, ip, device_of(request, username))
+    except TooMany:
+        _audit_throttled(actor_of(request), "login", username)
+        raise
     user = authenticate(request, username=username, password=password)
     if user is None or not role_of(user):
         audit.record(
@@ -37,8 +48,38 @@ def log_in(request: HttpRequest, username: str, password: str) -> None:
         )
         raise InvalidInput(WRONG, code="login-failed")
     login_limit.succeeded(attempt)
+    admit(request, user)
+
+
+def prove_password(actor: Actor, password: str, action: str) -> bool:
+    """Whether this is the password of somebody who is logged in and does this. Guesses are limited as those of a login are.
+
+    Raises TooMany."""
+    assert isinstance(actor.user, User)
+    try:
+        attempt = login_limit.begin(actor.name, actor.ip)
+    except TooMany:
+        _audit_throttled(actor, action, actor.name)
+        raise
+    if not actor.user.check_password(password):
+        audit.record(actor, action, target=actor.name, outcome=audit.Outcome.REFUSED, detail="wrong password")
+        return False
+    login_limit.succeeded(attempt)
+    return True
+
+
+def _audit_throttled(actor: Actor, action: str, target: str) -> None:
+    """A row a minute of one source: who guesses on shall not fill the trail."""
+    rows = AuditEntry.objects.filter(action=action, ip=actor.ip, detail=THROTTLED)
+    if not rows.filter(at__gt=timezone.now() - timedelta(minutes=1)).exists():
+        audit.record(actor, action, target=target, outcome=audit.Outcome.REFUSED, detail=THROTTLED)
+
+
+def admit(request: HttpRequest, user: User) -> None:
+    """Begin the session of somebody who proved who he is, by whatever: a second factor comes before this, another way of proving
+    it (an identity provider's word) ends here."""
     login(request, user)  # also gives the session a new key
-    audit.record(actor_for(user, ip=ip), "login", target=user.get_username())
+    audit.record(actor_for(user, ip=client_ip(request)), "login", target=user.get_username())
 
 
 def log_out(request: HttpRequest) -> None:
@@ -66,7 +107,8 @@ def user_group(user_id: int) -> str:
 
 
 def ensure_admin(password: str | None = None) -> tuple[str, str] | None:
-    """The first administrator: made when there is no user at all. Returns name and password then, else None.
+    """The first administrator: made when there is no user at all. Returns name and password then, else None. Raises
+    ValidationError for a password that breaks the rules of all others.
 
     Called by the appliance's first start, which prints both once.
     """
@@ -74,6 +116,7 @@ def ensure_admin(password: str | None = None) -> tuple[str, str] | None:
         if User.objects.exists():
             return None
         password = password or secrets.token_urlsafe(12)
+        validate_password(password, User(username="admin"))
         admin = User.objects.create_user(username="admin", password=password)
         set_role(admin, "admin")
     return "admin", password
@@ -92,6 +135,7 @@ def new_cli_token(present: str) -> str | None:
             return None
         raise RuntimeError("no active administrator: create one first")
     scopes = sorted(permissions_of(role_of(owner)) - {"users.write", "tokens.write"})
-    if found is not None and set(scopes) <= set(found.scopes):
+    lasts = found is not None and found.of_machine and found.expires_at - timezone.now() > _RENEWED_BEFORE
+    if lasts and found is not None and set(scopes) <= set(found.scopes):
         return None
-    return tokens.create(owner, "command line of this machine", scopes, None)[1]
+    return tokens.create(owner, "command line of this machine", scopes, tokens.MOST_DAYS, of_machine=True)[1]

@@ -23,7 +23,13 @@ MARK = "lb"
 LAST_USED_RESOLUTION = timedelta(minutes=1)  # so that a busy script does not write to the database on every call
 
 
-def create(owner: User, name: str, scopes: list[str], expires_in_days: int | None) -> tuple[ApiToken, str]:
+DEFAULT_DAYS = 90
+MOST_DAYS = 366
+
+
+def create(
+    owner: User, name: str, scopes: list[str], expires_in_days: int = DEFAULT_DAYS, *, of_machine: bool = False
+) -> tuple[ApiToken, str]:
     """Make a token; the second value is the whole of it, which nobody can read again later."""
     secret = secrets.token_urlsafe(32)
     token = ApiToken.objects.create(
@@ -32,7 +38,8 @@ def create(owner: User, name: str, scopes: list[str], expires_in_days: int | Non
         prefix=secrets.token_hex(5),
         secret_sha256=_digest(secret),
         scopes=sorted(scopes),
-        expires_at=None if expires_in_days is None else timezone.now() + timedelta(days=expires_in_days),
+        expires_at=timezone.now() + timedelta(days=expires_in_days),
+        of_machine=of_machine,
     )
     return token, f"{MARK}_{token.prefix}_{secret}"
 
@@ -50,7 +57,7 @@ def find(text: str) -> ApiToken | None:
     now = timezone.now()
     if token.revoked_at is not None or not token.owner.is_active:
         return None
-    if token.expires_at is not None and token.expires_at <= now:
+    if token.expires_at <= now:
         return None
     if token.last_used_at is None or now - token.last_used_at > LAST_USED_RESOLUTION:
         _note_use(token, now)
@@ -70,6 +77,16 @@ def _note_use(token: ApiToken, now: datetime) -> None:
 def revoke(token: ApiToken) -> bool:
     """End a token now; tells whether it was still valid."""
     return bool(ApiToken.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now()))
+
+
+def days_left(token: ApiToken) -> int:
+    """Until the token ends: whole days, rounded up."""
+    return max(1, -((timezone.now() - token.expires_at) // timedelta(days=1)))
+
+
+def revoke_all(owner: User) -> int:
+    """End the person's tokens, of whom somebody else may know the password; says how many. The command line's is no person's."""
+    return ApiToken.objects.filter(owner=owner, revoked_at=None, of_machine=False).update(revoked_at=timezone.now())
 
 
 def _digest(secret: str) -> str:

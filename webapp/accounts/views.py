@@ -12,7 +12,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from webapp.accounts import handover, services
+from webapp.accounts import devices, handover, services, sessions
 from webapp.accounts.models import ApiToken, User
 from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Role, actor_of, permissions_of, role_of
 from webapp.context import THEMES
@@ -39,7 +39,9 @@ def log_in(request: HttpRequest) -> HttpResponse:
         if isinstance(problem, TooMany):
             response["Retry-After"] = str(problem.retry_after_s)
         return response
-    return HttpResponseRedirect(target)
+    response = HttpResponseRedirect(target)
+    devices.remember(response, request.user.get_username())
+    return response
 
 
 @require_POST
@@ -83,6 +85,24 @@ def account(request: HttpRequest) -> HttpResponse:
     given = posted(request, "present", "password")
     # the old sessions end with the old password, this one too
     return form_page(request, "accounts/account.html", context, "password.change", given, go_to("login"))
+
+
+@sensitive_post_parameters()
+@require_http_methods(["GET", "POST"])
+def confirm(request: HttpRequest) -> HttpResponse:
+    """The password again, before what is dangerous."""
+    target = _safe_target(request, request.POST.get("next") or request.GET.get("next") or "")
+    context: dict[str, Any] = {"next": target}
+    if request.method == "GET":
+        return page(request, "accounts/confirm.html", context)
+    try:
+        if services.prove_password(actor_of(request), request.POST.get("password", ""), "password.confirm"):
+            sessions.confirmed(request.session)
+            return HttpResponseRedirect(target)
+    except TooMany as problem:
+        return page(request, "accounts/confirm.html", {**context, "problem": problem}, status=problem.status)
+    context["errors"] = {"password": ["is not your password"]}
+    return page(request, "accounts/confirm.html", context, status=400)
 
 
 def _set_time_zone(request: HttpRequest, context: dict[str, Any]) -> HttpResponse:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import django
+from django.core.exceptions import ValidationError
 from django.core.management import call_command
 
 from webapp.appliance import environment, secret_files
@@ -27,7 +28,12 @@ def prepare() -> dict[str, Any]:
     from webapp.accounts.services import ensure_admin  # models can be imported only now
 
     read = Environment.read(os.environ)
-    admin = ensure_admin(os.environ.get(environment.ADMIN_PASSWORD) or None)
+    try:
+        admin = ensure_admin(os.environ.get(environment.ADMIN_PASSWORD) or None)
+    except ValidationError as error:
+        raise SystemExit(
+            f"{environment.ADMIN_PASSWORD} cannot be the first password: {' '.join(error.messages)}"
+        ) from error
     ensure_cli_token(read.data.cli_token_file)
     return {"admin": None if admin is None else {"name": admin[0], "password": admin[1]}}
 

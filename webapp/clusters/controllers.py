@@ -86,7 +86,7 @@ def _kind(verb: str, title: str, validate: Callable[[Actor, Parameters], Paramet
     def plan(parameters: Parameters) -> list[dict[str, str]]:
         return [{"node": parameters["id"], "change": what.format(**parameters)}]
 
-    return Kind(f"controller.{verb}", title, PERMISSION, validate, plan, target=("id",))
+    return Kind(f"controller.{verb}", title, PERMISSION, validate, plan, target=("id",), is_dangerous=True)
 
 
 ADD = _kind(

@@ -46,4 +46,6 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
     return [{"node": name, "change": step} for step in plan_of(state, others)]
 
 
-RETIRE = Kind("broker-group.retire", "Retire broker group", PERMISSION, _validate, _plan, target=TARGET)
+RETIRE = Kind(
+    "broker-group.retire", "Retire broker group", PERMISSION, _validate, _plan, target=TARGET, is_dangerous=True
+)

@@ -85,4 +85,11 @@ def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
 
 CREATE = Kind("group.create", "Create consumer group", "groups.write", _validate_create, partial(_plan, "create"))
 UPDATE = Kind("group.update", "Change consumer group", "groups.write", _validate_update, _plan_update)
-DELETE = Kind("group.delete", "Delete consumer group", "groups.write", _validate_delete, partial(_plan, "delete"))
+DELETE = Kind(
+    "group.delete",
+    "Delete consumer group",
+    "groups.write",
+    _validate_delete,
+    partial(_plan, "delete"),
+    is_dangerous=True,
+)

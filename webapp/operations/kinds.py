@@ -44,6 +44,7 @@ class Kind:
     record: Callable[[Actor, Parameters], Done] | None = None
     inline: Callable[[Actor, Parameters], Done] | None = None
     audited: Callable[[Parameters], Parameters] = lambda parameters: parameters  # what of them is stored
+    is_dangerous: bool = False  # a person at a browser gives the password again, when that is long ago
 
     def target_of(self, parameters: Parameters) -> str:
         """What is changed, as pages and the audit trail name it."""

@@ -16,7 +16,7 @@ from django.utils.crypto import salted_hmac
 
 from webapp.accounts.permissions import Actor
 from webapp.audit import services as audit
-from webapp.errors import Conflict, InvalidInput, NotFound, PermissionRefused, Problem
+from webapp.errors import Conflict, InvalidInput, NotFound, PasswordWanted, PermissionRefused, Problem
 from webapp.lifecycle import State, WorkOver
 from webapp.operations import progress
 from webapp.operations.kinds import Kind, Parameters
@@ -48,6 +48,8 @@ def submit(
     """Make the change that is asked for, or raise the Problem that says why not. A dry run leaves no trace."""
     kind = KINDS[kind_name]
     _require(actor, kind, parameters, dry_run)
+    if kind.is_dangerous and not actor.is_confirmed and not dry_run:
+        raise PasswordWanted("You gave it long ago, and this cannot be undone or makes a key that lasts.")
     digest = _digest(kind, parameters)
     if idempotency_key is not None and not dry_run:
         earlier = _find_repeated(actor, idempotency_key, digest)

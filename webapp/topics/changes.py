@@ -149,7 +149,9 @@ def _plan(verb: str, parameters: Parameters) -> list[dict[str, str]]:
 
 CREATE = Kind("topic.create", "Create topic", "topics.write", _validate_create, partial(_plan, "create"))
 UPDATE = Kind("topic.update", "Change topic", "topics.write", _validate_update, partial(_plan, "change"))
-DELETE = Kind("topic.delete", "Delete topic", "topics.write", _validate_delete, partial(_plan, "delete"))
+DELETE = Kind(
+    "topic.delete", "Delete topic", "topics.write", _validate_delete, partial(_plan, "delete"), is_dangerous=True
+)
 
 
 def _validate_export(actor: Actor, parameters: Parameters) -> Parameters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ from brokerd.metadata.service import DataVersion, MetadataService, topic_json
 from brokerd.processors import bodies, fields
 from brokerd.processors.administration.pages import page
 from brokerd.processors.answers import Done, when_done
-from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.bodies import encode, encode_object_entry, message_queue
+from brokerd.processors.sliced import in_portions
 from brokerd.statistics.figures import Statistics
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
@@ -110,26 +111,23 @@ class TopicProcessor:
         """Code 305: the topics that nobody can create or delete."""
         connection.respond(request, body=encode({"topicList": sorted(self.metadata.names.system_topics())}))
 
-    def statistics(self, connection: RemotingConnection, request: Command) -> None:
+    def statistics(self, connection: RemotingConnection, request: Command) -> Iterator[int]:
         """Code 202: the range of each queue, and when it got its last message."""
         name = fields.text(request.ext, "topic")
         config = self._topic(name)
-        entries = [
-            (message_queue(name, self.broker_name, queue_id), self._queue_statistics(name, queue_id))
-            for queue_id in range(max(config.read_queue_nums, config.write_queue_nums))
-        ]
+        count = max(config.read_queue_nums, config.write_queue_nums)
+        entries = yield from in_portions(lambda each: self._queue_statistics(name, each), range(count))
         rate = encode(self.figures.put_per_second(name))
-        connection.respond(
-            request, body=b'{"offsetTable":' + encode_object_map(entries) + b',"topicPutTps":' + rate + b"}"
-        )
+        connection.respond(request, body=b'{"offsetTable":{' + b",".join(entries) + b'},"topicPutTps":' + rate + b"}")
 
-    def _queue_statistics(self, name: str, queue_id: int) -> dict[str, Any]:
+    def _queue_statistics(self, name: str, queue_id: int) -> bytes:
         high = self.ranges.max_offset(name, queue_id)
-        return {
+        found = {
             "lastUpdateTimestamp": max(0, self.ranges.store_timestamp(name, queue_id, high - 1)) if high else 0,
             "maxOffset": high,
             "minOffset": self.ranges.min_offset(name, queue_id),
         }
+        return encode_object_entry(message_queue(name, self.broker_name, queue_id), found)
 
     def _topic(self, name: str) -> TopicConfig:
         config = self.metadata.topic(name)

@@ -24,6 +24,7 @@ from brokerd.metadata.service import MetadataService
 from brokerd.processors import bodies, fields
 from brokerd.processors.bodies import encode
 from remoting import codes
+from remoting.access.signature import access_key
 from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.names import RETRY_PREFIX
@@ -57,7 +58,13 @@ class ClientProcessor:
         document = bodies.decode_object(request.body, "heartbeat data")
         fingerprint = bodies.integer(document, "heartbeatFingerprint")
         without_subscriptions = fingerprint != 0 and bodies.boolean(document, "withoutSub", False)
-        client = ClientInfo(bodies.name(document, "clientID"), connection.peer, request.language, str(request.version))
+        client = ClientInfo(
+            bodies.name(document, "clientID"),
+            connection.peer,
+            request.language,
+            str(request.version),
+            user=access_key(request),
+        )
         producers = bodies.objects(document, "producerDataSet", MAX_GROUPS_OF_CLIENT)
         consumers = bodies.objects(document, "consumerDataSet", MAX_GROUPS_OF_CLIENT)
         wanted = [data for data in map(decode_consumer, consumers) if self._group_is_there(data.group)]

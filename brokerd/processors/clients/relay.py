@@ -20,12 +20,15 @@ from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.clients.told import consumed_directly, running_info
+from brokerd.processors.rights import may_use
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
+from remoting.access.model import SUB
 from remoting.bare_json import loads_bare
 from remoting.disk import Bytes
 from remoting.errors import InvalidParameter, LogboomError, ProtocolError, RequestError, RequestTimeout
 from remoting.frame import Command
+from remoting.guarding.guard import Guard
 from remoting.record.codec import decode_record
 from remoting.record.hosts import decode_offset_message_id
 from remoting.transport.connection import RemotingConnection
@@ -43,6 +46,7 @@ class RelayProcessor:
     reads: StoreReads
     broker_name: str
     now_ms: Callable[[], int]
+    guard: Guard
 
     def running_info(self, connection: RemotingConnection, request: Command) -> None:
         """Code 307: what a consumer is doing."""
@@ -75,6 +79,7 @@ class RelayProcessor:
                 codes.SYSTEM_ERROR, f"no message starts at offset {physical_offset} of this broker's log"
             )
         decoded = decode_record(record)
+        may_use(self.guard, connection, request, SUB)(decoded)
         self._check_topic(ext, decoded.topic)
         found = self._grpc_member(ext)
         if found is not None:

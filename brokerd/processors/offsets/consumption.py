@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -11,10 +11,11 @@ from brokerd.consuming.progress import ConsumerProgress
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
-from brokerd.processors.bodies import encode, encode_object_map, message_queue
+from brokerd.processors.bodies import encode, encode_object_entry, message_queue
 from brokerd.processors.clients.connections import subscription_json
+from brokerd.processors.sliced import in_portions
 from brokerd.statistics.figures import Statistics
-from brokerd.store.store_reads import StoreReads, all_of
+from brokerd.store.store_reads import StoreReads
 from remoting import codes
 from remoting.errors import InvalidParameter, RequestError
 from remoting.frame import Command
@@ -23,6 +24,7 @@ from remoting.transport.connection import RemotingConnection
 
 _NO_CORRECTION: Final = (1 << 63) - 1
 _MAX_ENTRIES: Final = 100_000  # queues of one answer, which is one frame
+_NAMES_IN_A_LOOK: Final = 16  # that are compared in the time of one look at a queue
 
 
 class QueueState(NamedTuple):
@@ -58,28 +60,30 @@ class ConsumptionProcessor:
 
     # ---- how far
 
-    def group_progress(self, connection: RemotingConnection, request: Command) -> None:
+    def group_progress(self, connection: RemotingConnection, request: Command) -> Iterator[int]:
         """Code 208: how far a group is in each queue of a topic, of several, or of all that it consumes."""
         group = fields.text(request.ext, "consumerGroup")
         listed = [name for name in (request.ext.get("topicList") or "").split(";") if name]
         asked = request.ext.get("topic")
         topics = listed or self._subscribed(group, [asked] if asked else self._topics_of(group))
-        connection.respond(request, body=self._stats(group, self._queue_states(group, topics, written=False)))
+        states = yield from self._queue_states(group, topics, written=False)
+        connection.respond(request, body=(yield from self._stats(group, states)))
 
-    def all_progress(self, connection: RemotingConnection, request: Command) -> None:
+    def all_progress(self, connection: RemotingConnection, request: Command) -> Iterator[int]:
         """Code 317: the same of every group, topic by topic; with `isOrder` of ordered topics only."""
         ordered_only = fields.flag(request.ext, "isOrder")
         entries: list[bytes] = []
         behind = taken = count = 0
         consumed = self.consumption.progress.consumed()
-        for group in self.consumption.metadata.groups():
+        for group in list(self.consumption.metadata.groups()):
+            yield 1
             stats = []
             topics = dict.fromkeys(topic for topic, _ in sorted(consumed.get(group, ())))
             for topic in self._subscribed(group, topics):
                 config = self.consumption.metadata.topic(topic)
                 if config is None or (ordered_only and not config.order):
                     continue
-                states = self._queue_states(group, [topic], written=True)
+                states = yield from self._queue_states(group, [topic], written=True)
                 count += len(states)
                 if count > _MAX_ENTRIES:
                     raise RequestError(
@@ -88,46 +92,50 @@ class ConsumptionProcessor:
                     )
                 behind += sum(each.end - each.consumed for each in states)
                 taken += sum(each.taken - each.consumed for each in states)
-                stats.append(self._stats(group, states))
+                stats.append((yield from self._stats(group, states)))
             entries.append(b"{" + encode(group) + b":[" + b",".join(stats) + b"]}")
         body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
         connection.respond(request, body=body % (encode(self.address), b",".join(entries), behind, taken))
 
-    def time_span(self, connection: RemotingConnection, request: Command) -> None:
+    def time_span(self, connection: RemotingConnection, request: Command) -> Iterator[int]:
         """Code 303: of each queue the first and the last message's time, the last consumed one's, and how old the next one is."""
         topic = fields.text(request.ext, "topic")
         group = fields.text(request.ext, "group")
         config = self.consumption.metadata.topic(topic)
         if config is None:
             raise RequestError(codes.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
-        spans = all_of(partial(self._time_span, group, topic), range(config.write_queue_nums))
-        connection.respond(request, body=encode({"consumeTimeSpanSet": spans}))
+        spans = yield from in_portions(partial(self._time_span, group, topic), range(config.write_queue_nums))
+        connection.respond(request, body=b'{"consumeTimeSpanSet":[' + b",".join(spans) + b"]}")
 
-    def correction(self, connection: RemotingConnection, request: Command) -> None:
+    def correction(self, connection: RemotingConnection, request: Command) -> Iterator[int]:
         """Code 308: per queue the least offset of all groups but those left out; the largest number where it is not behind
         the group to compare with."""
         topic = fields.text(request.ext, "topic")
         compared = fields.text(request.ext, "compareGroup")
         left_out = {name.strip() for name in (request.ext.get("filterGroups") or "").split(",")}
+        progress, ranges = self.consumption.progress, self.consumption.ranges
         least: dict[int, int] = {}
-        for group, queues in self.consumption.progress.consumed().items():
+        for group, queues in progress.consumed().items():
+            yield 1 + len(queues) // _NAMES_IN_A_LOOK
             if group in left_out:
                 continue
-            for queue_id in (queue_id for name, queue_id in queues if name == topic):
-                offset = self.consumption.progress.consumer_offset(group, topic, queue_id)
-                if offset is not None and offset >= self.consumption.ranges.min_offset(topic, queue_id):
+
+            def note(queue_id: int, group: str = group) -> None:
+                offset = progress.consumer_offset(group, topic, queue_id)
+                if offset is not None and offset >= ranges.min_offset(topic, queue_id):
                     least[queue_id] = min(offset, least.get(queue_id, offset))
-        for queue_id in (
-            queue_id for name, queue_id in self.consumption.progress.consumed_by(compared) if name == topic
-        ):
-            offset = self.consumption.progress.consumer_offset(compared, topic, queue_id)
+
+            yield from in_portions(note, [queue_id for name, queue_id in queues if name == topic])
+        own = [queue_id for name, queue_id in progress.consumed_by(compared) if name == topic]
+        offsets = yield from in_portions(partial(progress.consumer_offset, compared, topic), own)
+        for queue_id, offset in zip(own, offsets, strict=True):
             if offset is not None and least.get(queue_id, _NO_CORRECTION) > offset:
                 least[queue_id] = _NO_CORRECTION
         connection.respond(request, body=encode({"correctionOffsets": least}))
 
     # ---- who
 
-    def groups_of_topic(self, connection: RemotingConnection, request: Command) -> None:
+    def groups_of_topic(self, connection: RemotingConnection, request: Command) -> Iterator[int]:
         """Code 300: who subscribes to a topic now, or has an offset in it."""
         topic = fields.text(request.ext, "topic")
         groups = {
@@ -135,11 +143,10 @@ class ConsumptionProcessor:
             for group in self.consumption.clients.groups()
             if (found := self.consumption.clients.consumer_group(group)) is not None and topic in found.subscriptions
         }
-        groups |= {
-            group
-            for group, queues in self.consumption.progress.consumed().items()
-            if any(topic == name for name, _ in queues)
-        }
+        for group, queues in self.consumption.progress.consumed().items():
+            yield 1 + len(queues) // _NAMES_IN_A_LOOK
+            if any(topic == name for name, _ in queues):
+                groups.add(group)
         connection.respond(request, body=encode({"groupList": sorted(groups)}))
 
     def topics_of_group(self, connection: RemotingConnection, request: Command) -> None:
@@ -170,7 +177,9 @@ class ConsumptionProcessor:
             return list(topics)
         return [topic for topic in topics if topic in present.subscriptions or topic.startswith(RETRY_PREFIX)]
 
-    def _queue_states(self, group: str, topics: Iterable[str], *, written: bool) -> list[QueueState]:
+    def _queue_states(
+        self, group: str, topics: Iterable[str], *, written: bool
+    ) -> Generator[int, None, list[QueueState]]:
         """The queues of topics that are there; `written` = those that are written to, else those that are read."""
         states: list[QueueState] = []
         for topic in sorted(set(topics)):
@@ -181,7 +190,7 @@ class ConsumptionProcessor:
             if len(states) + count > _MAX_ENTRIES:
                 raise InvalidParameter(f"the answer would list more than {_MAX_ENTRIES} queues; name fewer topics")
             known = self._known_queue_state if written else self._queue_state
-            states += all_of(partial(known, group, topic), range(count))
+            states += yield from in_portions(partial(known, group, topic), range(count))
         return states
 
     def _queue_state(self, group: str, topic: str, queue_id: int) -> QueueState:
@@ -201,23 +210,21 @@ class ConsumptionProcessor:
             taken = max(consumed, self.consumption.progress.taken_offset(group, topic, queue_id))
             return QueueState(topic, queue_id, self.consumption.ranges.max_offset(topic, queue_id), consumed, taken, 0)
 
-    def _stats(self, group: str, states: Sequence[QueueState]) -> bytes:
-        entries = [
-            (
-                message_queue(each.topic, self.consumption.broker_name, each.queue_id),
-                {
-                    "brokerOffset": each.end,
-                    "consumerOffset": each.consumed,
-                    "lastTimestamp": each.last_ms,
-                    "pullOffset": each.taken,
-                },
-            )
-            for each in states
-        ]
+    def _stats(self, group: str, states: Sequence[QueueState]) -> Generator[int, None, bytes]:
+        entries = yield from in_portions(lambda each: self._stats_entry(states[each]), range(len(states)))
         rate = sum(self.statistics.get_per_second(topic, group) for topic in {each.topic for each in states})
-        return b'{"consumeTps":' + encode(float(rate)) + b',"offsetTable":' + encode_object_map(entries) + b"}"
+        return b'{"consumeTps":' + encode(float(rate)) + b',"offsetTable":{' + b",".join(entries) + b"}}"
 
-    def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+    def _stats_entry(self, state: QueueState) -> bytes:
+        found = {
+            "brokerOffset": state.end,
+            "consumerOffset": state.consumed,
+            "lastTimestamp": state.last_ms,
+            "pullOffset": state.taken,
+        }
+        return encode_object_entry(message_queue(state.topic, self.consumption.broker_name, state.queue_id), found)
+
+    def _time_span(self, group: str, topic: str, queue_id: int) -> bytes:
         ranges = self.consumption.ranges
         low, high = ranges.min_offset(topic, queue_id), ranges.max_offset(topic, queue_id)
         first_ms = ranges.store_timestamp(topic, queue_id, low)
@@ -231,4 +238,4 @@ class ConsumptionProcessor:
         }
         if offset < high:
             span["delayTime"] = self.now_ms() - ranges.store_timestamp(topic, queue_id, max(offset, low))
-        return span
+        return encode(span)

@@ -7,7 +7,7 @@ the queue was told, or a pop took from it. So it needs nobody to be connected, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,15 +18,15 @@ from brokerd.processors import fields
 from brokerd.processors.answers import Done, when_done
 from brokerd.processors.bodies import encode, encode_object_map, message_queue
 from brokerd.processors.offsets.consumption import Consumption
-from brokerd.store.store_reads import all_of
+from brokerd.processors.sliced import in_portions
 from remoting import codes
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import InvalidParameter, LogboomError, RequestError
 from remoting.frame import Command
 from remoting.settings import Live
 from remoting.transport.connection import RemotingConnection
 
 LATEST_MS: Final = -1
-_MAX_CLONED: Final = 1_000_000
+_MAX_CLONED: Final = 20_000  # in one turn of the loop and one write
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class ResetProcessor:
     settings: Live[PullSettings]
     wake: Callable[[str, int], None]
 
-    def reset(self, connection: RemotingConnection, request: Command) -> None:
+    def reset(self, connection: RemotingConnection, request: Command) -> Iterator[int]:
         """Code 222: by time (-1 = behind the last message), all queues or one; or one queue to an offset."""
         ext = request.ext
         group, topic = fields.text(ext, "group"), fields.text(ext, "topic")
@@ -50,7 +50,7 @@ class ResetProcessor:
         if self.consumption.metadata.group(group) is None:
             raise RequestError(codes.SUBSCRIPTION_GROUP_NOT_EXIST, f"consumer group {group} does not exist")
         if not self.settings.value.reset_at_broker:
-            offsets = self._client_offsets(group, topic, timestamp_ms, force=fields.flag(ext, "isForce"))
+            offsets = yield from self._client_offsets(group, topic, timestamp_ms, force=fields.flag(ext, "isForce"))
             self._tell(group, topic, timestamp_ms, offsets)
             connection.respond(request, body=self._body(topic, offsets))
             return
@@ -64,9 +64,9 @@ class ResetProcessor:
             offsets = {queue_id: self._checked(topic, queue_id, offset)}
         else:
             queue_ids = range(config.read_queue_nums) if queue_id < 0 else (queue_id,)
-            found = all_of(lambda each: self._offset_at(topic, each, timestamp_ms), queue_ids)
+            found = yield from in_portions(lambda each: self._offset_at(topic, each, timestamp_ms), queue_ids)
             offsets = dict(zip(queue_ids, found, strict=True))
-
+        yield len(offsets)  # what is left to do
         self._reset(group, topic, offsets, when_done(connection, request, body=self._body(topic, offsets)))
 
     def clone(self, connection: RemotingConnection, request: Command) -> None:
@@ -85,8 +85,10 @@ class ResetProcessor:
             if (asked and topic != asked) or self.consumption.metadata.topic(topic) is None:
                 continue
             offset = self.consumption.progress.consumer_offset(source, topic, queue_id)
-            if offset is not None and (not subscribed or topic in subscribed) and len(entries) < _MAX_CLONED:
+            if offset is not None and (not subscribed or topic in subscribed):
                 entries[target, topic, queue_id] = offset
+                if len(entries) > _MAX_CLONED:
+                    raise InvalidParameter(f"{source} consumes more than {_MAX_CLONED} queues; clone topic by topic")
 
         self.consumption.metadata.commits.set_all(entries, when_done(connection, request))
 
@@ -119,7 +121,9 @@ class ResetProcessor:
         for queue_id in offsets:
             self.wake(topic, queue_id)
 
-    def _client_offsets(self, group: str, topic: str, timestamp_ms: int, *, force: bool) -> dict[int, int]:
+    def _client_offsets(
+        self, group: str, topic: str, timestamp_ms: int, *, force: bool
+    ) -> Generator[int, None, dict[int, int]]:
         """Where consumers shall go on; not ahead of where they are unless forced."""
         config = self.consumption.metadata.topic(topic)
 
@@ -134,7 +138,7 @@ class ResetProcessor:
             return wanted if force else min(wanted, present)
 
         queue_ids = range(config.write_queue_nums if config is not None else 0)
-        return dict(zip(queue_ids, all_of(offset_of, queue_ids), strict=True))
+        return dict(zip(queue_ids, (yield from in_portions(offset_of, queue_ids)), strict=True))
 
     def _tell(self, group: str, topic: str, timestamp_ms: int, offsets: Mapping[int, int]) -> None:
         members = self.consumption.clients.remoting_members(group)

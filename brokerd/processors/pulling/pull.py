@@ -13,6 +13,7 @@ from typing import Final
 from brokerd.consuming.filtered_reads import read_admitted
 from brokerd.consuming.progress import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
+from brokerd.filters.budget import TurnBudget
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.names import is_brokers_group
@@ -102,6 +103,7 @@ class PullProcessor:
         self._reads = reads
         self._counters = counters
         self._scheduler = scheduler
+        self._turn = TurnBudget(scheduler.call_soon)
         self._place = place
         self._pulled = pulled
         self._is_master = place.is_master
@@ -258,6 +260,7 @@ class PullProcessor:
                     pull.max_count,
                     pull.max_bytes,
                     pull.message_filter,
+                    self._turn.look(),
                 )
             )
         else:

@@ -14,7 +14,7 @@ from brokerd.transactions.given_up import MAX_LISTED
 from brokerd.transactions.ids import parse_transaction_id
 from brokerd.transactions.records import MAX_NAME_LENGTH, EndedAs
 from brokerd.transactions.service import TransactionService
-from remoting.access.model import PUB
+from remoting.access.model import PUB, UPDATE
 from remoting.errors import InvalidParameter
 from remoting.facts.codec import encode
 from remoting.frame import Command
@@ -55,7 +55,8 @@ class TransactionProcessor:
     def resume(self, connection: RemotingConnection, request: Command) -> None:
         """Code 323."""
         _, _, physical_offset = decode_offset_message_id(fields.text(request.ext, "msgId"))
-        self.transactions.resume(physical_offset, when_done(connection, request))
+        may = may_use(self.guard, connection, request, UPDATE)
+        self.transactions.resume(physical_offset, when_done(connection, request), may)
 
     def given_up(self, connection: RemotingConnection, request: Command) -> None:
         """The newest half messages that were given up, or those before an offset."""

@@ -27,7 +27,10 @@ from brokerd.sending.outcomes import Sender
 from brokerd.store.store_reads import StoreReads
 from brokerd.timers.clients import TimedMessages
 from brokerd.transactions.service import TransactionService
+from remoting.access.component import INNER_USER
+from remoting.access.signature import AUTHORIZATION, read_authorization
 from remoting.errors import RequestError
+from remoting.record.codec import Record
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ Refuse = Callable[[Call, Any, Refusal], None]
 @dataclass(frozen=True, slots=True)
 class Services:
     """The parts of the broker that the methods use. `counters` and `progress` learn what was given out; `broker_name` is that of
-    its group."""
+    its group. `may_end(call)` raises RequestError for a half message that who calls may not decide about."""
 
     sender: Sender
     popper: PopService
@@ -56,11 +59,21 @@ class Services:
     progress: ConsumerProgress
     counters: Counters
     broker_name: str
+    may_end: Callable[[Call], Callable[[Record], None]]
 
 
 def header(call: Call, name: str) -> str:
     """A header, bounded; empty when it is missing, which `CLIENT_ID` is not in a call that was parsed."""
     return call.metadata.get(name, "")[:_MAX_HEADER_LENGTH]
+
+
+def user_of(call: Call) -> str:
+    """Who signed a call, as its header says; whether that is true was asked where it came in. Components make no calls."""
+    try:
+        signature = read_authorization(call.metadata.get(AUTHORIZATION, ""))
+    except ValueError:
+        return ""
+    return "" if signature is None or signature.access_key == INNER_USER else signature.access_key
 
 
 def refuse_unary(call: Call, request: Any, refusal: Refusal) -> None:

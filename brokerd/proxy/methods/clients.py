@@ -14,6 +14,7 @@ from brokerd.proxy.methods.base import (
     answer_when_done,
     each,
     header,
+    user_of,
 )
 from brokerd.proxy.methods.groups import Groups
 from brokerd.proxy.names import group_name
@@ -73,4 +74,5 @@ def client_info(call: Call, session: Session, group: str) -> ClientInfo:
         session.producer_topics,
         group or session.group,
         session.subscriptions,
+        user_of(call),
     )

@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 from brokerd.consuming.filtered_reads import read_admitted
+from brokerd.filters.budget import TurnBudget
 from brokerd.filters.message_filter import SQL92, TAG, compile_filter
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
@@ -54,6 +55,7 @@ class PullMessage:
         answers: Answers,
     ) -> None:
         self.services = services
+        self.turn = TurnBudget(scheduler.call_soon)
         self._groups = groups
         self._monotonic_ms = monotonic_ms
         self.answers = answers
@@ -163,7 +165,14 @@ class _Pull:
             return True
         started_ns = perf_counter_ns()
         result = read_admitted(
-            services.reads, self.topic, self.queue_id, self.offset, self.max_count, _MAX_BYTES, self.filter
+            services.reads,
+            self.topic,
+            self.queue_id,
+            self.offset,
+            self.max_count,
+            _MAX_BYTES,
+            self.filter,
+            self._method.turn.look(),
         )
         if result.status is GetStatus.FOUND:
             self._deliver(result, started_ns)

@@ -118,7 +118,7 @@ def build_methods(
         "UpdateOffset": update_offset(services, groups),
         "GetOffset": get_offset(services),
         "SyncLiteSubscription": sync_lite_subscription(),
-        "EndTransaction": end_transaction(services.transactions, services.broker_name),
+        "EndTransaction": end_transaction(services.transactions, services.broker_name, services.may_end),
     }
     refuses: dict[str, Refuse] = {
         "SendMessage": send_message.refuse,

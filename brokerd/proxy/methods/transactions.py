@@ -6,6 +6,7 @@ message. What does not is INVALID_TRANSACTION_ID, and so is what was ended the o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from brokerd.proxy.calls import Call, Handler
@@ -17,6 +18,7 @@ from brokerd.transactions.decide import EndTransaction, Outcome, WrongTransactio
 from brokerd.transactions.ids import parse_transaction_id
 from brokerd.transactions.service import TransactionService
 from remoting.errors import RequestError
+from remoting.record.codec import Record
 
 _OUTCOMES: Final = {
     definition.TransactionResolution.Value("COMMIT"): Outcome.COMMIT,
@@ -25,8 +27,10 @@ _OUTCOMES: Final = {
 _SERVER_CHECK: Final = definition.TransactionSource.Value("SOURCE_SERVER_CHECK")
 
 
-def end_transaction(transactions: TransactionService, broker_name: str) -> Handler:
-    """`broker_name` is that of the broker group, which ids name."""
+def end_transaction(
+    transactions: TransactionService, broker_name: str, may_end: Callable[[Call], Callable[[Record], None]]
+) -> Handler:
+    """`broker_name` is that of the broker group, which ids name; `may_end`: see `Services`."""
 
     def handle(call: Call, request: Any) -> None:
         topic = topic_name(request.topic)
@@ -48,7 +52,9 @@ def end_transaction(transactions: TransactionService, broker_name: str) -> Handl
             identity.secret,
             request.message_id,
         )
-        transactions.end(decision, lambda error: call.answer(OK if error is None else _refusal(error).status))
+        transactions.end(
+            decision, lambda error: call.answer(OK if error is None else _refusal(error).status), may_end(call)
+        )
 
     return each(service.EndTransactionRequest, handle)
 

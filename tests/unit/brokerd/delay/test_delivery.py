@@ -20,6 +20,7 @@ from remoting.java_hash import java_hash
 from remoting.names import SCHEDULE_TOPIC
 from remoting.record.codec import Record, decode_record
 from remoting.record.properties import encode_properties
+from tests.support.open_guard import anybody_may
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.store.stores import draft
 
@@ -433,7 +434,7 @@ def test_a_transactional_message_waits_from_its_commit_on() -> None:
     assert not bodies(broker)
     answers: list[Any] = []
     request = EndTransaction("p", half.queue_offset, half.physical_offset, Outcome.COMMIT)
-    broker.core.transactions.end(request, answers.append)
+    broker.core.transactions.end(request, answers.append, anybody_may)
     broker.turns.run(4900)
     assert answers == [None]
     assert not bodies(broker)

@@ -39,6 +39,10 @@ def send(broker: PopBroker, count: int, first: int = 0, queue_id: int = 0) -> li
     return names
 
 
+def turn_of(broker: PopBroker) -> budget.TurnBudget:
+    return budget.TurnBudget(broker.turns.call_soon)
+
+
 def test_the_cost_of_a_filter_is_that_of_its_conditions() -> None:
     assert compile_filter("SQL92", "a < 1 OR b = 2").conditions == 2
     assert compile_filter("SQL92", " OR ".join(["a < 1"] * MAX_CONDITIONS)).conditions == MAX_CONDITIONS
@@ -51,7 +55,7 @@ def test_a_read_ends_with_its_budget_and_the_next_goes_on_there() -> None:
     offset, reads = 0, 0
     while True:
         before = len(counting.tested)
-        result = read_admitted(broker.log, "t", 0, offset, 32, 1 << 20, counting.filter)
+        result = read_admitted(broker.log, "t", 0, offset, 32, 1 << 20, counting.filter, turn_of(broker).look())
         assert 0 < len(counting.tested) - before <= MOST_AT_ONCE
         reads += 1
         if result.status is GetStatus.FOUND:
@@ -67,7 +71,7 @@ def test_a_read_ends_with_its_budget_and_the_next_goes_on_there() -> None:
 def test_what_was_found_before_the_budget_was_spent_is_given() -> None:
     broker, counting = master(), Counting(wanted="5")
     send(broker, 300)
-    result = read_admitted(broker.log, "t", 0, 0, 300, 1 << 20, counting.filter)
+    result = read_admitted(broker.log, "t", 0, 0, 300, 1 << 20, counting.filter, turn_of(broker).look())
     assert result.status is GetStatus.FOUND
     assert len(result.records) == 1
     assert result.next_offset == len(counting.tested) <= MOST_AT_ONCE
@@ -77,17 +81,32 @@ def test_long_properties_cost_their_decoding() -> None:
     broker = master()
     broker.send(*["x"] * 40, n="1", filling="f" * 32_000)
     counting = Counting()
-    read_admitted(broker.log, "t", 0, 0, 32, 1 << 22, counting.filter)
+    read_admitted(broker.log, "t", 0, 0, 32, 1 << 22, counting.filter, turn_of(broker).look())
     assert len(counting.tested) < MOST_AT_ONCE / 4
 
 
 def test_an_exact_filter_costs_nothing() -> None:
     broker = master()
     names = send(broker, 3 * MOST_AT_ONCE)
-    spent = budget.Budget()
+    spent = turn_of(broker).look()
     records = broker.log.read_messages("t", 0, 0, len(names), 1 << 20).records
     assert spent.admitted(compile_filter("TAG", "*"), records) == (records, len(names))
     assert not spent.is_spent()
+
+
+def test_all_looks_of_a_turn_share_a_budget_and_each_goes_on() -> None:
+    broker = master()
+    names = send(broker, 3 * MOST_AT_ONCE)
+    turn = turn_of(broker)
+    for _ in range(2):
+        looks = []
+        for _ in range(10):
+            counting = Counting()
+            read_admitted(broker.log, "t", 0, 0, len(names), 1 << 20, counting.filter, turn.look())
+            looks.append(len(counting.tested))
+        assert MOST_AT_ONCE - 8 <= looks[0] <= MOST_AT_ONCE
+        assert all(1 <= each <= budget.LEAST_TESTS // MAX_CONDITIONS for each in looks[2:])
+        broker.turns.run(0)
 
 
 @pytest.fixture

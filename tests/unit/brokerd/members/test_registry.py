@@ -10,6 +10,7 @@ from brokerd.members import registry as module
 from brokerd.members.consumer_groups import ClientInfo, ConsumerData, Subscription
 from brokerd.members.registry import ClientRegistry
 from remoting.errors import RequestError
+from tests.support.open_guard import yes
 
 
 class Wire(str):
@@ -29,7 +30,7 @@ class Registry:
         self.changed: list[str] = []
         self.gone: list[str] = []
         self.wires: dict[str, Wire] = {}
-        self.clients = ClientRegistry(lambda: self.now_ms, lambda: 1_700_000_000_000 + self.now_ms)
+        self.clients = ClientRegistry(lambda: self.now_ms, lambda: 1_700_000_000_000 + self.now_ms, yes)
         self.clients.group_listeners.append(self.changed.append)
         self.clients.gone_listeners.append(self.gone.append)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.filters.budget import TurnBudget
 from brokerd.pop.handles import decode_handle
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.plan import Found, Taking
@@ -17,6 +18,7 @@ from brokerd.pop.shares import shares_of
 from brokerd.store.put_status import PutStatus
 from remoting.errors import InvalidParameter
 from tests.support.pop_broker import PopBroker, Receive, master
+from tests.support.turns import Turns
 
 OK, INVALID = AckStatus.OK, AckStatus.INVALID_HANDLE
 
@@ -224,7 +226,7 @@ def test_shares_are_what_was_taken(seed: int) -> None:
     rng = random.Random(seed)
     counts = [rng.randint(1, 32) for _ in range(rng.randint(1, 12))]
     left = rng.randint(0, sum(counts))
-    taking = Taking(0, 0)
+    taking = Taking(0, 0, TurnBudget(Turns().call_soon).look())
     for queue_id in range(rng.randint(1, 5)):
         first = rng.randint(0, 50)
         offsets = sorted(rng.sample(range(first, first + 60), min(left, rng.randint(0, 40))))

@@ -21,6 +21,7 @@ from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.record.properties import decode_properties, encode_properties
 from tests.support.garbage import collected
+from tests.support.open_guard import yes
 
 STORE_HOST = pack_host("10.0.0.2", 10911)
 NOW_MS = 1_700_000_000_000
@@ -82,7 +83,7 @@ class Sender:
 
 class Broker:
     def __init__(self, *, stores: bool = True) -> None:
-        self.clients = ClientRegistry(lambda: 0, lambda: NOW_MS)
+        self.clients = ClientRegistry(lambda: 0, lambda: NOW_MS, yes)
         self.sender = Sender()
         self.requester, self.answerer = Client(), Client()
         self.clients.remoting_heartbeat(self.requester, ClientInfo("asker", "", "JAVA", ""), ["pg"], ())  # type: ignore[arg-type]

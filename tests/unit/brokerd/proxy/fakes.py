@@ -33,6 +33,7 @@ from remoting.errors import RequestError
 from remoting.record.hosts import pack_host
 from remoting.record.properties import decode_properties
 from tests.support.memory_log import MemoryRecordLog
+from tests.support.open_guard import anybody_may
 from tests.support.timers import StillTimers, timed_messages
 
 STORE_HOST = pack_host("127.0.0.1", 10911)
@@ -126,7 +127,18 @@ class FakeBroker:
 
     def services(self, clients: Any = None) -> Services:
         return Services(
-            self, self, self, clients or self, self, self, self.timed, self.reads, self, self.counters, "broker-a"
+            self,
+            self,
+            self,
+            clients or self,
+            self,
+            self,
+            self.timed,
+            self.reads,
+            self,
+            self.counters,
+            "broker-a",
+            lambda _call: anybody_may,
         )
 
     def add_topic(self, name: str, message_type: str = "NORMAL", queues: int = 4, perm: int = 6) -> None:
@@ -321,7 +333,7 @@ class FakeBroker:
 
     # ---- transactions
 
-    def end(self, request: EndTransaction, done: Callable[[RequestError | None], None]) -> None:
+    def end(self, request: EndTransaction, done: Callable[[RequestError | None], None], _may_use: object) -> None:
         self.ends.append(request)
         done(self.end_error)
 

@@ -13,6 +13,7 @@ from brokerd.proxy.status import Code
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import RequestError
+from tests.support.open_guard import yes
 from tests.unit.brokerd.proxy.calls import METADATA, PEER, FakeCall
 from tests.unit.brokerd.proxy.conftest import Bench
 
@@ -439,7 +440,7 @@ def beat(bench, peer, group="") -> None:
 
 
 def test_a_stranger_ends_nobody_and_takes_nothing_over() -> None:
-    clients = ClientRegistry(lambda: 0, lambda: 0)
+    clients = ClientRegistry(lambda: 0, lambda: 0, yes)
     bench = Bench(clients)
     owner, stranger = Peer("1.1.1.1:1", b"", "owner"), Peer("2.2.2.2:2", b"", "stranger")
     bench.begin("Telemetry", settings_of(producer("Normal")), peer=owner)
@@ -464,7 +465,7 @@ def test_a_stranger_ends_nobody_and_takes_nothing_over() -> None:
 
 
 def test_a_client_that_returns_on_another_connection_outlives_its_old_one() -> None:
-    clients = ClientRegistry(lambda: 0, lambda: 0)
+    clients = ClientRegistry(lambda: 0, lambda: 0, yes)
     bench = Bench(clients)
     gone: list[str] = []
     clients.gone_listeners.append(gone.append)

@@ -23,6 +23,7 @@ from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.record.layout import SYS_COMPRESSED
 from remoting.record.properties import encode_properties
+from tests.support.open_guard import yes
 from tests.unit.brokerd.proxy.calls import METADATA, FakeCall
 from tests.unit.brokerd.proxy.conftest import Bench
 from tests.unit.brokerd.proxy.test_methods import consumer, producer, settings_of
@@ -52,7 +53,7 @@ class Client:
 
 @pytest.fixture
 def bench() -> Bench:
-    return Bench(ClientRegistry(lambda: 0, lambda: 0))
+    return Bench(ClientRegistry(lambda: 0, lambda: 0, yes))
 
 
 def stream_of(bench: Bench, group: str = "G") -> CommandStream:
@@ -74,7 +75,7 @@ def half(topic: str = "Normal", body: bytes = b"body", sys_flag: int = 0) -> Rec
 
 def test_a_producer_is_asked_with_the_whole_message(bench) -> None:
     client = Client(bench, producer("Normal"))
-    [stream] = bench.methods.telemetry.clients.producer_streams("Normal")
+    [stream] = bench.methods.telemetry.clients.producer_streams("Normal", "Normal")
     assert stream.recover_orphan(half(), "T1-x")
     [said] = client.said
     command = said.recover_orphaned_transaction_command
@@ -94,7 +95,7 @@ def test_a_producer_hears_its_own_name_of_the_topic(bench) -> None:
     settings = producer()
     settings.publishing.topics.add(resource_namespace="ns", name="Normal")
     client = Client(bench, settings)
-    [stream] = bench.methods.telemetry.clients.producer_streams("ns%Normal")
+    [stream] = bench.methods.telemetry.clients.producer_streams("ns%Normal", "ns%Normal")
     assert stream.recover_orphan(half("ns%Normal", sys_flag=SYS_COMPRESSED), "T1-x")
     message = client.said[0].recover_orphaned_transaction_command.message
     assert (message.topic.resource_namespace, message.topic.name) == ("ns", "Normal")
@@ -104,14 +105,14 @@ def test_a_producer_hears_its_own_name_of_the_topic(bench) -> None:
 def test_streams_that_are_closed_or_not_read_are_not_asked(bench) -> None:
     clients = bench.methods.telemetry.clients
     first, second = Client(bench, producer("Normal")), Client(bench, producer("Normal"), connection="two")
-    assert len(clients.producer_streams("Normal")) == 2
+    assert len(clients.producer_streams("Normal", "Normal")) == 2
     first.call.live = False
     second.call.writable = False
-    assert clients.producer_streams("Normal") == []
+    assert clients.producer_streams("Normal", "Normal") == []
     second.call.writable = True
-    assert len(clients.producer_streams("Normal")) == 1
+    assert len(clients.producer_streams("Normal", "Normal")) == 1
     again = Client(bench, producer("Normal"))
-    streams = clients.producer_streams("Normal")
+    streams = clients.producer_streams("Normal", "Normal")
     assert len(streams) == 2, "a client that opens another stream is asked there"
     assert all(stream.recover_orphan(half(), "T1-x") for stream in streams)
     assert (len(again.said), len(second.said), first.said) == (1, 1, [])

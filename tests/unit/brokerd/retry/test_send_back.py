@@ -23,6 +23,7 @@ from remoting.record.checksum import without
 from remoting.record.codec import Record, decode_record, encode_record
 from remoting.record.hosts import offset_message_id
 from remoting.record.properties import encode_properties
+from tests.support.open_guard import anybody_may
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.store.stores import STORE_HOST, draft
 
@@ -66,7 +67,7 @@ class RetryBroker(Broker):
         """Send a message back; why that failed, or None."""
         answers: list[RequestError | None] = []
         try:
-            self.retry.send_back(SentBack(group, offset, level, limit, version, unit_mode), answers.append)
+            self.retry.send_back(SentBack(group, offset, level, limit, version, unit_mode), answers.append, anybody_may)
         except LogboomError as error:
             return error
         self.turns.run(1)
@@ -300,7 +301,7 @@ def test_the_answer_waits_until_the_copy_is_acknowledged(broker: RetryBroker) ->
     broker.core.appends.wait = lambda position, callback: waits.append(callback)
     answers: list[RequestError | None] = []
     for level in (1, -1):
-        broker.retry.send_back(SentBack("g", place, level, None, 479), answers.append)
+        broker.retry.send_back(SentBack("g", place, level, None, 479), answers.append, anybody_may)
     assert (answers, len(waits)) == ([], 2)
     waits[0](PutStatus.PUT_OK)
     waits[1](PutStatus.FLUSH_SLAVE_TIMEOUT)

@@ -14,14 +14,15 @@ from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.decide import EndTransaction, Outcome
-from brokerd.transactions.records import HALF_TOPIC
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
+from remoting.names import HALF_TOPIC
 from remoting.record.properties import encode_properties
 from remoting.settings import Live
 from tests.support.alone import Nobody
 from tests.support.memory_log import HOST, MemoryRecordLog
+from tests.support.open_guard import anybody_may
 from tests.support.turns import Turns
 
 
@@ -82,7 +83,7 @@ def tell_story(seed: int) -> tuple[Follower, dict[int, list[tuple[int, int, int]
             queue_offset, physical_offset = rng.choice(known)
             outcome = rng.choice((Outcome.COMMIT, Outcome.ROLLBACK))
             request = EndTransaction("pg", queue_offset, physical_offset, outcome, from_check=True)
-            master.service.end(request, lambda _: None)
+            master.service.end(request, lambda _: None, anybody_may)
         elif what < 0.8:
             turns.run(30_000)
         else:

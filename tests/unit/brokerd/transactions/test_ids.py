@@ -10,10 +10,11 @@ import pytest
 
 from brokerd.transactions.decide import EndTransaction, Outcome, WrongTransaction
 from brokerd.transactions.ids import SECRET_LENGTH, TransactionId, parse_transaction_id
-from brokerd.transactions.records import HALF_TOPIC, SECRET, EndedAs
+from brokerd.transactions.records import SECRET, EndedAs
 from brokerd.transactions.settings import TransactionSettings
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.names import HALF_TOPIC
 from tests.support.transactions import Producer, Stream, TransactionBroker
 
 MINE = "0123456789abcdef" * 2

@@ -8,11 +8,12 @@ from brokerd.replication.roles.effects import Role
 from brokerd.store.put_status import PutStatus
 from brokerd.transactions import checking, topics
 from brokerd.transactions.decide import EndTransaction, Outcome
-from brokerd.transactions.records import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC, TRANSACTION_GROUP, EndedAs
+from brokerd.transactions.records import GIVEN_UP_TOPIC, OP_TOPIC, TRANSACTION_GROUP, EndedAs
 from brokerd.transactions.settings import TransactionSettings
 from remoting import codes
 from remoting.errors import StorageError
 from remoting.java_hash import java_hash
+from remoting.names import HALF_TOPIC
 from remoting.record.hosts import offset_message_id
 from remoting.record.layout import SYS_COMPRESSED, SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_PREPARED
 from tests.support.transactions import CLIENT_HOST, HOST, Producer, TransactionBroker

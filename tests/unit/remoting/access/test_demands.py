@@ -9,6 +9,7 @@ import pytest
 
 from remoting import codes
 from remoting.access.decision import Demand
+from remoting.access.demands import topic_demand
 from remoting.access.model import CLUSTER, CREATE, GET, GROUP, LIST, PUB, SUB, TOPIC, UPDATE
 from remoting.errors import RequestError
 from remoting.frame import Command
@@ -101,3 +102,14 @@ def test_the_cluster_itself() -> None:
     assert demands(codes.AUTH_CREATE_USER, {"username": "u"}) == [change]
     assert demands(77_777) == [change]
     assert demands(codes.VIEW_MESSAGE_BY_ID, {"offset": "1"}) == [Demand(CLUSTER, "DefaultCluster", (SUB, GET))]
+
+
+def test_who_answers_a_check_says_where_half_messages_wait() -> None:
+    """Java's client gives the topic of the question back; the broker asks again for that of the message."""
+    assert demands(codes.END_TRANSACTION, {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}) == []
+    assert demands(codes.END_TRANSACTION, {"topic": "orders"}) == [Demand(TOPIC, "orders", (PUB,))]
+
+
+def test_a_retry_topic_of_a_pop_group_is_its_groups() -> None:
+    assert topic_demand("%RETRY%g+orders", SUB) == Demand(GROUP, "g", (SUB,))
+    assert topic_demand("%DLQ%g", SUB) == Demand(GROUP, "g", (SUB,))

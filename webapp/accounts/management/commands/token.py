@@ -22,7 +22,7 @@ class Command(BaseCommand):
         scopes = f"one of {', '.join(PERMISSIONS)}; repeat for more"
         create.add_argument("--scope", action="append", required=True, metavar="SCOPE", help=scopes)
         create.add_argument("--user", default="admin", help="whose token (default: admin)")
-        create.add_argument("--days", type=int, help="how long it is valid (default: for ever)")
+        create.add_argument("--days", type=int, help="how long it is valid (default: 90, at most 366)")
         actions.add_parser("list", help="list tokens")
         revoke = actions.add_parser("revoke", help="end a token")
         revoke.add_argument("prefix", help="as `token list` shows it")
