@@ -53,7 +53,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "channels",
     "django_htmx",
-    "webapp.accounts",
+    "webapp.accounts.apps.AccountsConfig",
     "webapp.audit",
     "webapp.operations",
     "webapp.clusters",
