@@ -40,7 +40,7 @@ class Popper(Client):
 
     def step(self) -> None:
         broker = self.broker
-        asked_ms = self.world.now_ms
+        asked_ms, mastership = self.world.now_ms, self.cluster.interruptions
         wait_ms = self.rng.choice((0, 0, 300))
 
         def run(reply: Reply) -> None:
@@ -55,9 +55,10 @@ class Popper(Client):
             )
             broker.core.pop.pop(request, reply)
 
-        self.call(broker, run, lambda outcome: self._popped(outcome, asked_ms), 1500)
+        self.call(broker, run, lambda outcome: self._popped(outcome, asked_ms, mastership), 1500)
 
-    def _popped(self, outcome: PopOutcome | None, asked_ms: float) -> None:
+    def _popped(self, outcome: PopOutcome | None, asked_ms: float, mastership: int) -> None:
+        """`mastership` is the one of when it was asked: the next one may have begun when its answer comes, by another clock."""
         if outcome is None or outcome.status is PopStatus.REFUSED:
             self.history.count("pop", "unknown" if outcome is None else "failed")
             self.move()
@@ -66,10 +67,10 @@ class Popper(Client):
         self.history.count("pop", "ok")
         self.idle_pops = self.idle_pops + 1 if outcome.status is PopStatus.NOTHING else 0
         for message in outcome.messages:
-            self._take(message, asked_ms, outcome.invisible_time_ms)
+            self._take(message, asked_ms, outcome.invisible_time_ms, mastership)
         self.again(2, 40)
 
-    def _take(self, message: PoppedMessage, asked_ms: float, invisible_time_ms: int) -> None:
+    def _take(self, message: PoppedMessage, asked_ms: float, invisible_time_ms: int, mastership: int) -> None:
         try:
             record, is_intact = look_at(message.record)
         except ProtocolError as error:
@@ -93,16 +94,16 @@ class Popper(Client):
         )
         hidden = self._hidden.get(place)
         self.world.require(
-            hidden is None or hidden[0] != self.cluster.interruptions or self.world.now_ms >= hidden[1],
+            hidden is None or hidden[0] != mastership or self.world.now_ms >= hidden[1],
             f"{name} delivered {body[:20]!r} from {place} twice within its invisible time",
         )
-        mastership, attempts = self._attempts.get(place, (-1, 0))
+        before, attempts = self._attempts.get(place, (-1, 0))
         self.world.require(
-            mastership != self.cluster.interruptions or message.delivery_attempt > attempts,
+            before != mastership or message.delivery_attempt > attempts,
             f"{name} counts delivery {message.delivery_attempt} of {body[:20]!r} after delivery {attempts}",
         )
-        self._attempts[place] = (self.cluster.interruptions, message.delivery_attempt)
-        self._hidden[place] = (self.cluster.interruptions, asked_ms + _OF_ITS_TIME * invisible_time_ms)
+        self._attempts[place] = (mastership, message.delivery_attempt)
+        self._hidden[place] = (mastership, asked_ms + _OF_ITS_TIME * invisible_time_ms)
         self.history.deliveries[body] += 1
         self.in_hand += 1
         choice = self.rng.random()
