@@ -38,11 +38,18 @@ def numbered(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-def last_line(path: Path) -> str | None:
-    """The last line that says something, for an error message, without its time; None when there is none."""
+def size(path: Path) -> int:
+    """How many bytes it has; 0 without a file."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def last_line(path: Path, begin: int = 0) -> str | None:
+    """The last line from `begin` on that says something, for an error message, without its time; None when there is none. A file
+    that was cut since counts from its begin."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            end = os.fstat(file.fileno()).st_size
+            file.seek(max(begin if begin <= end else 0, end - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return None

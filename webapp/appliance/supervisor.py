@@ -61,6 +61,11 @@ class _Process:
     unwanted: asyncio.Event = field(default_factory=asyncio.Event)
     is_leaving: bool = False
     said: str = ""
+    log_begin: int = 0  # of its present life
+
+    def last_words(self) -> str | None:
+        """What it said last in its present life, or the last one."""
+        return log_files.last_line(self.log_file, self.log_begin)
 
     def want(self, wanted: bool) -> None:
         """Whether it is to run; it does from the start."""
@@ -237,6 +242,7 @@ class Supervisor:
         if isinstance(spec.probe, HeartbeatProbe):
             spec.probe.file.unlink(missing_ok=True)
         env = {**self._environ, **self._plan.env, **spec.env}
+        process.log_begin = log_files.size(process.log_file)
         process.child = spawn(spec.argv, env, self._plan.working_dir, process.log_file)
         process.life.spawned(process.child.pid, _now_ms())
         self._changed(process)
@@ -270,13 +276,13 @@ class Supervisor:
         delay_ms = process.life.exited(code, _now_ms())
         process.lacks = exit_text(code)
         self._changed(process)
-        self._listener.exited(process.spec.name, process.lacks, log_files.last_line(process.log_file), delay_ms)
+        self._listener.exited(process.spec.name, process.lacks, process.last_words(), delay_ms)
         return delay_ms
 
     def _retire(self, process: _Process, code: int) -> None:
         process.life.retired(code)
         self._changed(process)
-        self._listener.retired(process.spec.name, log_files.last_line(process.log_file))
+        self._listener.retired(process.spec.name, process.last_words())
         self._mark_ready(process)
 
     async def _await_ready(self, process: _Process) -> None:
@@ -425,10 +431,11 @@ async def _pause(process: _Process, delay_s: float) -> None:
 
 
 def _why_not_ready(process: _Process) -> str:
-    is_slow = process.life.state is State.STARTING and process.spec.group is not None  # it says what it waits for
-    if is_slow or process.life.state in (State.BACKING_OFF, State.FAILED):
-        last_words = log_files.last_line(process.log_file)
+    if process.life.state in (State.BACKING_OFF, State.FAILED):
+        last_words = process.last_words()
         return f"{process.lacks}; it last said: {last_words}" if last_words else process.lacks
+    if process.life.state is State.STARTING and process.spec.group is not None and (says := process.last_words()):
+        return f"{says} ({process.lacks})"  # a broker knows better what it waits for
     return process.lacks
 
 

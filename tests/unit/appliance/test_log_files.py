@@ -37,3 +37,17 @@ def test_last_words(tmp_path: Path) -> None:
     assert log_files.last_line(path) == "the reason: no such thing"
     path.write_bytes(b"\xff\xfe" + b"y" * 10_000)
     assert len(log_files.last_line(path) or "") == 300
+
+
+def test_the_last_words_are_of_the_present_life_and_without_their_time(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    assert log_files.size(path) == 0
+    path.write_text("2026-01-31 12:00:00,000 CRITICAL brokerd: stopped: no disk\n")
+    assert log_files.last_line(path) == "stopped: no disk"
+    begin = log_files.size(path)
+    assert log_files.last_line(path, begin) is None
+    with path.open("a") as file:
+        file.write("2026-01-31 12:00:00,000 INFO brokerd.store: 3 files\n\n")
+    assert log_files.last_line(path, begin) == "3 files"
+    path.write_text("begun anew\n")
+    assert log_files.last_line(path, begin) == "begun anew"
