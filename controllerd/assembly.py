@@ -23,6 +23,7 @@ from controllerd.placements.records import Record as PlacementRecord
 from controllerd.placements.state import PlacementsState
 from controllerd.placing import Placing
 from controllerd.processors.access import AccessProcessor, Sealer
+from controllerd.processors.anchors import AnchorsProcessor
 from controllerd.processors.controllers_view import ControllersView
 from controllerd.processors.hand_over import ask_to_hand_over
 from controllerd.processors.heartbeats import HeartbeatProcessor
@@ -274,6 +275,7 @@ class Controller:
             serving.measured(replicas.handles()),
             serving.measured(views.handles()),
             serving.handlers(placements.handles()),
+            serving.handlers(AnchorsProcessor(self._driver, self._machine, timeout_ms).handles()),
             self._name_server.handlers(),
             self._peers.handlers(),
         )

@@ -171,6 +171,8 @@ HANDOVER_PASSED = 12030
 OPEN_GATE = 12031
 FIND_TIMERS = 12040
 RECALL_TIMERS = 12041
+KEEP_ANCHOR = 12050
+GET_ANCHOR = 12051
 
 # The names of the requests, by their codes: all that is defined above
 REQUESTS: Final[Mapping[int, str]] = {code: name for name, code in tuple(vars().items()) if name.isupper()}

@@ -217,6 +217,8 @@ _TABLE: Final = (
     Row(codes.OPEN_GATE, By.MASTER, CHANGE_CLUSTER),
     Row(codes.FIND_TIMERS, By.MASTER, READ_CLUSTER),
     Row(codes.RECALL_TIMERS, By.MASTER, CHANGE_CLUSTER),
+    Row(codes.KEEP_ANCHOR, By.LEADER, demands.COMPONENT),
+    Row(codes.GET_ANCHOR, By.LEADER, demands.COMPONENT),
 )
 ROWS: Final[Mapping[int, Row]] = {row.code: row for row in _TABLE}
 assert len(ROWS) == len(_TABLE), "a code has two rows"

@@ -108,7 +108,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     "controllerd": [
         ["metrics", "nameserver", "raft", "records"],
         ["access", "pushes", "replicas", "settings"],
-        ["placements"],
+        ["anchors", "placements"],
         ["state"],
         ["exposition", "live_settings"],
         ["elections", "placing"],

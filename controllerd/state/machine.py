@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from controllerd.anchors.subject import AnchorsState
 from controllerd.placements.state import PlacementsState
 from controllerd.records.decision import Applied, Decision
 from controllerd.records.entry import decode_entry, encode_entry
@@ -22,7 +23,7 @@ from controllerd.records.subject import State, Subject, Subjects, UnknownFormat,
 from controllerd.replicas.state import ReplicasState
 from controllerd.state.features import Features
 from controllerd.state.former import former_request, former_states
-from controllerd.state.subjects import ACCESS, FEATURES, PLACEMENTS, REPLICAS, SUBJECTS
+from controllerd.state.subjects import ACCESS, ANCHORS, FEATURES, PLACEMENTS, REPLICAS, SUBJECTS
 from remoting.access.model import AccessState
 
 # Hears of every record after it was applied, on every controller, with the subject's state as it is then; None instead of the
@@ -62,6 +63,11 @@ class ControllerMachine:
     def placements(self) -> PlacementsState:
         """What is committed about who takes which message groups."""
         return self._committed(PLACEMENTS)
+
+    @property
+    def anchors(self) -> AnchorsState:
+        """What is committed about chains that are kept elsewhere."""
+        return self._committed(ANCHORS)
 
     def _committed(self, subject: Subject[State, Any, Any]) -> State:
         state: State = self._states[subject.name]

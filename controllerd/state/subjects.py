@@ -8,6 +8,7 @@ from typing import Final, get_args
 from controllerd.access import decide as access_decide
 from controllerd.access import records as access_records
 from controllerd.access import requests as access_requests
+from controllerd.anchors import subject as anchors
 from controllerd.placements import decide as placements_decide
 from controllerd.placements import records as placements_records
 from controllerd.placements import requests as placements_requests
@@ -58,5 +59,15 @@ PLACEMENTS: Final = Subject(
     codec.encode,
     partial(codec.decode, PlacementsState, exactly=True),
 )
+ANCHORS: Final = Subject(
+    "anchors",
+    anchors.AnchorsState(),
+    (anchors.KeepAnchor,),
+    anchors.decide,
+    anchors.apply,
+    anchors.FORMATS,
+    codec.encode,
+    partial(codec.decode, anchors.AnchorsState, exactly=True),
+)
 
-SUBJECTS: Final[Subjects] = {each.name: each for each in (REPLICAS, ACCESS, FEATURES, PLACEMENTS)}
+SUBJECTS: Final[Subjects] = {each.name: each for each in (REPLICAS, ACCESS, FEATURES, PLACEMENTS, ANCHORS)}

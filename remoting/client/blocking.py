@@ -17,6 +17,7 @@ import orjson
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestTimeout
+from remoting.facts.anchors import Anchor
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode, encode
@@ -288,6 +289,19 @@ class AdminClient:
         accept = (codes.SUCCESS, codes.REQUEST_CODE_NOT_SUPPORTED)
         answer = self.ask_leader(codes.TOPIC_PLACEMENT, {"topic": name}, timeout_ms=self._timeout_ms, accept=accept)
         return decode(TopicPlacement, answer.body) if answer.code == codes.SUCCESS and answer.body else None
+
+    def anchor(self, chain: str) -> Anchor | None:
+        """How far a chain of records had come when it was anchored last; None when it never was.
+
+        Raises ConnectionLost, RequestTimeout or RequestError when there is no leader to ask.
+        """
+        answer = self.ask_leader(codes.GET_ANCHOR, {"chain": chain}, timeout_ms=self._timeout_ms)
+        return decode(Anchor, answer.body) if answer.body else None
+
+    def keep_anchor(self, chain: str, anchor: Anchor, *, anew: bool = False) -> None:
+        """Have the controllers keep it. Raises RequestError when the chain had come further before, unless it begins anew."""
+        ext = {"chain": chain, "sequence": str(anchor.sequence), "digest": anchor.digest, "at": str(anchor.at_ms)}
+        self.ask_leader(codes.KEEP_ANCHOR, {**ext, "anew": str(anew).lower()}, timeout_ms=self._timeout_ms)
 
     def create_group(
         self, name: str, fifo: bool = False, retry_max_times: int = 16, settings: Mapping[str, Setting] | None = None

@@ -1,13 +1,15 @@
-"""A later version of the program: one record has another format from feature level 3 on, and there is one more subject."""
+"""A later version of the program: one record has another format from a later feature level on, and there is one more subject."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from controllerd.records.decision import Decision
-from controllerd.records.subject import Format, Subject, Subjects, plain
+from controllerd.records.subject import Format, Subject, Subjects, highest_level, plain
 from controllerd.replicas.records import FORMATS, MasterLost
 from controllerd.state.subjects import REPLICAS, SUBJECTS
+
+LEVEL = highest_level(SUBJECTS) + 1
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ def _decode_lost(fields: list[object]) -> MasterLost:
 
 
 SHORT_LOST = Format(
-    "master_lost", MasterLost, lambda record: [record.broker_name, record.master_epoch], _decode_lost, 2, 3
+    "master_lost", MasterLost, lambda record: [record.broker_name, record.master_epoch], _decode_lost, 2, LEVEL
 )
 NOTES: Subject[Note, Note, Note] = Subject(
     "notes",
@@ -31,7 +33,7 @@ NOTES: Subject[Note, Note, Note] = Subject(
     (Note,),
     lambda _state, request: Decision((request,)),
     lambda _state, record: record,
-    (replace(plain("note", Note), level=3),),
+    (replace(plain("note", Note), level=LEVEL),),
     lambda state: state.text.encode(),
     lambda content: Note(content.decode()),
 )

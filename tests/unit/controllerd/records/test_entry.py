@@ -19,7 +19,7 @@ from controllerd.state.features import LevelRaised
 from controllerd.state.subjects import ACCESS, FEATURES, REPLICAS, SUBJECTS
 from remoting.access.model import ACTIONS, ALLOW, CUSTOM, DEFAULT, DENY, Entry, Resource, User
 from remoting.errors import ProtocolError, RequestError
-from tests.unit.controllerd.records.newer import NEWER
+from tests.unit.controllerd.records.newer import LEVEL, NEWER
 
 texts = st.text(max_size=20)
 whole = st.integers(-(2**63), 2**63 - 1)
@@ -150,7 +150,7 @@ def test_what_a_later_version_wrote_is_refused_with_what_to_do(changed: dict[str
 def test_records_are_written_in_the_newest_format_of_the_level_in_force() -> None:
     lost, elected = MasterLost("a", 7), MasterElected("a", 1, 8, 0)
     replicas = NEWER["replicas"]
-    before, after = (orjson.loads(encode_entry(replicas, Decision((lost, elected)), level)) for level in (1, 3))
+    before, after = (orjson.loads(encode_entry(replicas, Decision((lost, elected)), level)) for level in (1, LEVEL))
     assert [each[:2] for each in before["records"]] == [["master_lost", 1], ["master_elected", 1]]
     assert [each[:2] for each in after["records"]] == [["master_lost", 2], ["master_elected", 1]]
     for entry in (before, after):
@@ -160,9 +160,9 @@ def test_records_are_written_in_the_newest_format_of_the_level_in_force() -> Non
 def test_what_needs_a_higher_level_is_refused_before_it_is_written() -> None:
     notes = NEWER["notes"]
     decision = notes.decide(notes.initial, notes.requests[0]("x"))
-    with pytest.raises(RequestError, match="needs feature level 3, and the controllers are at 1; upgrade"):
+    with pytest.raises(RequestError, match=f"needs feature level {LEVEL}, and the controllers are at 1; upgrade"):
         encode_entry(notes, decision, 1)
-    assert decode_entry(encode_entry(notes, decision, 3), NEWER)[1] == decision
+    assert decode_entry(encode_entry(notes, decision, LEVEL), NEWER)[1] == decision
 
 
 def test_tuples_and_nested_values_keep_their_types() -> None:

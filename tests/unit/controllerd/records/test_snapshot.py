@@ -14,12 +14,12 @@ from controllerd.state.features import RaiseLevel
 from controllerd.state.machine import ControllerMachine
 from controllerd.state.subjects import SUBJECTS
 from remoting.errors import ProtocolError
-from tests.unit.controllerd.records.newer import NEWER, Note
+from tests.unit.controllerd.records.newer import LEVEL, NEWER, Note
 
 REQUESTS = (
     ApplyBrokerId("c", "broker-a", 1, "127.0.0.1:1;7"),
     CreateUser("root", "sealed", "Super", "enable", by_super=True),
-    RaiseLevel((3, 3)),
+    RaiseLevel((LEVEL, LEVEL)),
     Note("remember"),
 )
 
@@ -50,7 +50,7 @@ def test_before_the_level_is_raised_an_older_version_reads_it() -> None:
     assert copy.access.users.keys() == {"root"}
 
 
-@pytest.mark.parametrize(("count", "what"), [(3, "feature level 3"), (4, "the subject 'notes'")])
+@pytest.mark.parametrize(("count", "what"), [(3, f"feature level {LEVEL}"), (4, "the subject 'notes'")])
 def test_what_a_later_version_wrote_is_refused(count: int, what: str) -> None:
     with pytest.raises(UnknownFormat, match=f"{what} is not known"):
         ControllerMachine().restore(filled(count).snapshot())

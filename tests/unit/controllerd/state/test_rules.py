@@ -18,7 +18,7 @@ from controllerd.state.machine import ControllerMachine
 from controllerd.state.subjects import FEATURES, SUBJECTS
 from remoting import codes
 from remoting.access.model import CUSTOM, Entry, resource
-from tests.unit.controllerd.records.newer import NEWER, Note
+from tests.unit.controllerd.records.newer import LEVEL, NEWER, Note
 from tests.unit.controllerd.replicas.builders import alter, apply_id, clean, elect, register, seen
 
 REQUESTS: tuple[Any, ...] = (
@@ -91,7 +91,7 @@ def test_a_later_version_replays_the_log_of_an_earlier_one() -> None:
 
 def test_an_earlier_version_stops_where_a_later_one_raised_the_level() -> None:
     log, _ = written()
-    raised = encode_entry(FEATURES, Decision((LevelRaised(3),)), 1)
+    raised = encode_entry(FEATURES, Decision((LevelRaised(LEVEL),)), 1)
     later = ControllerMachine(subjects=NEWER)
     later.apply(raised)
     noted = later.decide(Note("x"))

@@ -19,7 +19,7 @@ from remoting import codes
 from remoting.errors import NotLeader, RequestError
 from tests.unit.controllerd.raft.test_core import acknowledge, elect, make_core
 from tests.unit.controllerd.raft.test_node import work
-from tests.unit.controllerd.records.newer import NEWER, Note
+from tests.unit.controllerd.records.newer import LEVEL, NEWER, Note
 from tests.unit.controllerd.replicas.builders import NAME, alter, apply_id, group_of_three, register, seen
 from tests.unit.controllerd.replicas.builders import elect as elect_master
 
@@ -171,12 +171,12 @@ def test_records_of_a_higher_level_follow_its_raising_at_once_and_not_before() -
     leader = Leader(ControllerMachine(subjects=NEWER))
     with pytest.raises(RequestError, match="upgrade all of them first"):
         leader.propose(Note("early"))
-    leader.propose(RaiseLevel((3, 1, 3)))
+    leader.propose(RaiseLevel((LEVEL, 1, LEVEL)))
     with pytest.raises(RequestError, match="upgrade all of them first"):
         leader.propose(Note("one of them is old"))
-    leader.propose(RaiseLevel((3, 3, 3)))
+    leader.propose(RaiseLevel((LEVEL, LEVEL, LEVEL)))
     leader.propose(Note("now"))
-    leader.propose(RaiseLevel((3, 3, 3)))
+    leader.propose(RaiseLevel((LEVEL, LEVEL, LEVEL)))
     leader.commit()
-    assert [each.remark for each in leader.replies] == ["the level is 1 already", None, None, "the level is 3 already"]
-    assert leader.machine.features.level == 3
+    assert [each.remark for each in leader.replies] == ["the level is 1 already", None, None, f"the level is {LEVEL} already"]
+    assert leader.machine.features.level == LEVEL

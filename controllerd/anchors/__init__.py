@@ -1,0 +1,1 @@
+"""How far chains had come that are kept elsewhere, such as the console's audit trail: the subject `anchors` of the log."""
