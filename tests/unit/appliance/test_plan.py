@@ -7,7 +7,7 @@ import pytest
 from remoting.errors import SettingsError
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape
-from webapp.appliance.plan import PREPARED, Kind, Plan, StopStage, make_plan, mount_of
+from webapp.appliance.plan import PREPARED, Kind, Plan, StopStage, make_plan
 
 LAYOUT = DataLayout(Path("/data"))
 
@@ -116,23 +116,3 @@ def test_names_and_data_directories_are_unique() -> None:
         process.argv[process.argv.index("--data") + 1] for process in plan.processes if "--data" in process.argv
     ]
     assert len(set(directories)) == 5 + 27
-
-
-def test_a_mount_takes_the_place_of_a_groups_first_broker() -> None:
-    plan = plan_of(Options(broker_settings=("a.b=1",)), Shape(1, 2, 2))
-    assert {group: [each.name for each in own] for group, own in plan.broker_groups.items()} == {
-        "broker-a": ["broker-a-1", "broker-a-2"],
-        "broker-b": ["broker-b-1", "broker-b-2"],
-    }
-    first = plan.broker_groups["broker-b"][0]
-    mount = mount_of(first, Path("/data/mounts/broker-b/0badcafe"))
-    assert (mount.name, mount.ports, mount.probe, mount.group) == (
-        "mount-broker-b",
-        first.ports,
-        first.probe,
-        "broker-b",
-    )
-    assert (
-        " ".join(mount.argv)
-        == " ".join(first.argv).replace("/brokers/broker-b-1", "/mounts/broker-b/0badcafe") + " --mount"
-    )
