@@ -19,6 +19,7 @@ from webapp.appliance.place import PROJECT_DIR
 
 _RELEASE_S: Final = 50.0  # it watches a lease that was not laid down for 30 s
 _LONGEST: Final = 500
+_ANSWER_MS: Final = 5_000  # an operation that only looks ends before its worker's time does
 
 
 class NotReleased(LogboomError):
@@ -52,7 +53,7 @@ class Appliance:
     def objects(self, cluster: str, group: str) -> Objects:
         """What the group has in the tier, which there has to be. Raises SettingsError."""
         assert self.place is not None, "asked for a tier that there is not"
-        return Objects.open(self.place, cluster, group)
+        return Objects.open(self.place._replace(request_timeout_ms=_ANSWER_MS), cluster, group)
 
     def release(self, cluster: str, group: str) -> str:
         """Give the group's lease back, as its mount did not go on; a sentence. Raises NotReleased."""

@@ -21,7 +21,17 @@ from tasks.appliance import Appliance, NotReleased
 from tasks.changes import Change, ChangeFailed, GoOnLater, Stopped
 from tasks.tier.mounts import has_manifest, latest_lease
 from tasks.tier.objects import TierError
-from webapp.wishes import Busy, GroupWish, Wish, WishUnreadable, alone, read_wish, remove_wish, write_wish
+from webapp.wishes import (
+    Busy,
+    GroupWish,
+    Wish,
+    WishUnreadable,
+    alone,
+    mount_process,
+    read_wish,
+    remove_wish,
+    write_wish,
+)
 
 LOOK_EVERY_S: Final = 1.0
 WORK_FOR_S: Final = 25.0  # then others have their turn
@@ -140,7 +150,7 @@ class _Work:
 
 
 def _is_mount(process: Mapping[str, Any], group: str) -> bool:
-    return bool(process["name"] == f"mount-{group}")
+    return bool(process["name"] == mount_process(group))
 
 
 def switch_off(work: _Work) -> dict[str, Any]:
@@ -241,7 +251,7 @@ def mount(work: _Work) -> dict[str, Any]:
         work.want(Wish.DOWN, mount_id, given_up=work.place["given_up"])
         raise
     address = own[0]["address"]
-    work.change.record([NodeOutcome(f"mount-{work.group}", Outcome.CONFIRMED, f"serves at {address}")])
+    work.change.record([NodeOutcome(mount_process(work.group), Outcome.CONFIRMED, f"serves at {address}")])
     return {
         "sentence": f"{work.group} is mounted read-only at {address}: consumers go on there, sends are refused. "
         f"`manage.py group unmount {work.group}` ends it.",

@@ -56,6 +56,11 @@ class Busy(LogboomError):
     """Somebody else changes what is wanted of this group."""
 
 
+def mount_process(group: str) -> str:
+    """What the supervisor calls the process that serves a group in the place of its own brokers."""
+    return f"mount-{group}"
+
+
 def encode_wish(wish: GroupWish) -> bytes:
     """As it is in the file."""
     return json.dumps({"version": VERSION, **wish._asdict()}).encode() + b"\n"

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from remoting.errors import SettingsError
+from remoting.tier.complaints import reason_of
 
 _RETRIES: Final = 2  # of a request, by the library, after errors of servers and connections
-_LONGEST_REASON: Final = 300
 _SCHEMES: Final = ("file", "s3", "gs", "az", "memory")
 
 
@@ -73,11 +73,6 @@ def check_url(url: str, name: str = "tiers.url") -> None:
             f"{name}={url}: write file:///directory, s3://bucket/prefix, gs://bucket/prefix, "
             "az://container/prefix or memory:///"
         )
-
-
-def reason_of(error: Exception) -> str:
-    """The library's first line; what follows is for its authors."""
-    return str(error).strip().partition("\n")[0][:_LONGEST_REASON]
 
 
 def _options(place: StorePlace) -> dict[str, Any]:

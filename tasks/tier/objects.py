@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from remoting.errors import LogboomError
+from remoting.tier.complaints import advice_of, is_too_short, reason_of
 from remoting.tier.names import group_directory
-from remoting.tier.object_stores import StorePlace, open_store, reason_of
+from remoting.tier.object_stores import StorePlace, open_store
 
-_TOO_SHORT: Final = ("range was invalid", "Invalid range", "416 Range Not Satisfiable")
 _REQUEST_TIMEOUT_MS: Final = 30_000
 _WHOLE_BYTES: Final = 1 << 30  # of an object that is read as a whole
 
@@ -168,7 +168,9 @@ def _put_file(root: Path, path: Path, content: bytes) -> bool:
 
 
 def _translated(error: Exception, what: str) -> TierError:
-    reason = reason_of(error)
-    if isinstance(error, FileNotFoundError) or any(say in reason for say in _TOO_SHORT):
+    reason, advice = reason_of(error), advice_of(error)
+    if advice is not None:
+        return TierError(f"the object store did not {what}: {advice} ({reason})")
+    if isinstance(error, FileNotFoundError) or is_too_short(error):
         return NotThere(f"the object store does not have it: could not {what}: {reason}")
     return TierError(f"the object store did not {what}: {reason}")

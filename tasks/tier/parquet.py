@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from remoting.tier.object_stores import reason_of
+from remoting.tier.complaints import reason_of
 from tasks.tier.objects import Objects, TierError
 
 OFFSET: Final = "queue_offset"

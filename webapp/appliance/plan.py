@@ -12,6 +12,7 @@ from enum import IntEnum, StrEnum
 from pathlib import Path
 
 from remoting.errors import SettingsError
+from webapp import wishes
 from webapp.appliance import environment
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape, tier_of
@@ -298,7 +299,7 @@ def mount_of(broker: ProcessSpec, data: Path) -> ProcessSpec:
     """The process that serves this broker's group from its tier, at this broker's addresses: none of the group's own runs."""
     argv = list(broker.argv)
     argv[argv.index("--data") + 1] = str(data)
-    return replace(broker, name=f"mount-{broker.group}", argv=(*argv, "--mount"))
+    return replace(broker, name=wishes.mount_process(str(broker.group)), argv=(*argv, "--mount"))
 
 
 def _front(options: Options, layout: DataLayout, python: str, http: str, embedded_redis: bool) -> list[ProcessSpec]:

@@ -16,10 +16,9 @@ from webapp.clusters.retiring import PERMISSION, TARGET, named_group
 from webapp.errors import Conflict, Problem
 from webapp.operations.kinds import Kind, Parameters
 from webapp.rules import Rules
-from webapp.wishes import GroupWish, Wish, WishUnreadable, read_wish, read_wishes
+from webapp.wishes import GroupWish, Wish, WishUnreadable, mount_process, read_wish, read_wishes
 
 _BROKER: Final = "broker"
-_MOUNT: Final = "mount-"
 
 
 class SwitchedGroup(NamedTuple):
@@ -46,7 +45,7 @@ def switched_groups(processes: Sequence[Process]) -> list[SwitchedGroup]:
         if isinstance(wish, WishUnreadable):
             found.append(SwitchedGroup("", group, "", "", "", str(wish)))
             continue
-        mount = next((each for each in processes if each.name == _MOUNT + group), None)
+        mount = next((each for each in processes if each.name == mount_process(group)), None)
         seen = (mount.name, mount.state, mount.why or "") if mount is not None else ("", "", "")
         found.append(SwitchedGroup(wish.cluster, group, wish.wish, *seen))
     return found
@@ -56,7 +55,7 @@ def _own(group: str) -> list[Process]:
     """The group's own brokers, those that the appliance's supervisor has. Raises Conflict."""
     processes = snapshot.current().facts.processes
     own = [
-        each for each in processes if each.group == group and each.kind == _BROKER and not each.name.startswith(_MOUNT)
+        each for each in processes if each.group == group and each.kind == _BROKER and each.name != mount_process(group)
     ]
     if not own:
         raise Conflict(
@@ -133,14 +132,14 @@ def _plan_mount(parameters: Parameters) -> list[dict[str, str]]:
     group = parameters["group"]
     return [
         {"node": "controllers", "change": f"forget the replicas of {group}: their logs do not count any more"},
-        {"node": _MOUNT + group, "change": f"serves what the tier has, read-only, at {_own(group)[0].address}"},
+        {"node": mount_process(group), "change": f"serves what the tier has, read-only, at {_own(group)[0].address}"},
     ]
 
 
 def _plan_unmount(parameters: Parameters) -> list[dict[str, str]]:
     group = parameters["group"]
     return [
-        {"node": _MOUNT + group, "change": "stops, and gives its lease in the tier back"},
+        {"node": mount_process(group), "change": "stops, and gives its lease in the tier back"},
         {"node": "controllers", "change": "forget the mount"},
     ]
 

@@ -11,11 +11,12 @@ import obstore
 from obstore.exceptions import NotSupportedError
 from obstore.store import MemoryStore
 
-from brokerd.tiers.objects.complaints import is_without_bucket, translated
+from brokerd.tiers.objects.complaints import translated
 from brokerd.tiers.objects.durable import Durable
 from brokerd.tiers.objects.interface import Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
+from remoting.tier.complaints import is_without_bucket
 from remoting.tier.object_stores import StorePlace, open_store
 
 _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side

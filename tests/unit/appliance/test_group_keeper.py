@@ -15,7 +15,8 @@ from tests.unit.appliance.fakes import CRASHING, DEADLINE_S, POLITE, Recorder, p
 from webapp.appliance import probes
 from webapp.appliance.group_keeper import GroupKeeper
 from webapp.appliance.layout import DataLayout
-from webapp.appliance.plan import Kind, Plan, ProcessSpec, StopStage
+from webapp.appliance.options import Options, Shape
+from webapp.appliance.plan import Kind, Plan, ProcessSpec, StopStage, make_plan, mount_of
 from webapp.appliance.supervisor import Supervisor
 from webapp.wishes import GroupWish, Wish, remove_wish, write_wish
 
@@ -158,3 +159,24 @@ async def test_a_wish_that_cannot_be_read_changes_nothing_and_starts_nobody(layo
         (layout.groups / "a.json").write_text("{}")
         await it.keeper.follow()
         assert it.states() == {"a-1": "running"}
+
+
+def test_a_mount_takes_the_place_of_a_groups_first_broker(layout: DataLayout) -> None:
+    options = Options(broker_settings=("a.b=1",))
+    the_plan = make_plan(options, Shape(1, 2, 2), layout, "/python", None, {})
+    assert {group: [each.name for each in own] for group, own in the_plan.broker_groups.items()} == {
+        "broker-a": ["broker-a-1", "broker-a-2"],
+        "broker-b": ["broker-b-1", "broker-b-2"],
+    }
+    first = the_plan.broker_groups["broker-b"][0]
+    mount = mount_of(first, layout.mount("broker-b", "0badcafe"))
+    assert (mount.name, mount.ports, mount.probe, mount.group) == (
+        "mount-broker-b",
+        first.ports,
+        first.probe,
+        "broker-b",
+    )
+    assert (
+        " ".join(mount.argv)
+        == " ".join(first.argv).replace("/brokers/broker-b-1", "/mounts/broker-b/0badcafe") + " --mount"
+    )

@@ -11,7 +11,7 @@ import pytest
 from brokerd import __main__ as main
 from brokerd.composition.settings import parse
 from remoting import exit_codes
-from remoting.errors import CorruptedFile
+from remoting.errors import CorruptedFile, SettingsError
 
 
 async def test_a_broker_that_fails_ends_with_a_code_and_the_reason_as_its_last_words(
@@ -62,3 +62,13 @@ async def test_a_start_that_is_mended_loads_the_library_once(monkeypatch: pytest
     await main.serve(parse(["--data", "/x"]))
     assert started == ["native"] * 3
     assert len(chosen) == 1
+
+
+@pytest.mark.parametrize("option", ["--name", "--cluster"])
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("b" * 128, "may have 127"), ("brökér", "letters, digits"), ("a/b", "letters, digits")]
+)
+def test_a_name_that_becomes_part_of_file_names_is_bounded(option: str, name: str, sentence: str) -> None:
+    with pytest.raises(SettingsError, match=f"{option}.*{sentence}"):
+        parse(["--data", "/x", option, name])
+    parse(["--data", "/x", option, "b" * 127])
