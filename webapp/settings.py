@@ -3,6 +3,7 @@
 
 LOGBOOM_ENVIRONMENT      name shown on every page, so that nobody mistakes production for a laptop
 LOGBOOM_READ_ONLY        1: every change is refused
+LOGBOOM_VIEWERS_READ     topics whose messages viewers may read: names, or beginnings with *; separated by commas
 LOGBOOM_TRUSTED_PROXIES  addresses and networks, separated by commas, whose X-Forwarded-For says who asked
 LOGBOOM_HTTPS            1: cookies only over TLS, HSTS on (a proxy in front terminates TLS)
 """
@@ -35,6 +36,7 @@ ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
 BEHIND_PROXY = _flag("LOGBOOM_HTTPS")
 HTTPS = BEHIND_PROXY or ENVIRONMENT.secure_host is not None
+VIEWERS_READ = [each.strip() for each in os.environ.get("LOGBOOM_VIEWERS_READ", "").split(",") if each.strip()]
 TRUSTED_PROXIES = [
     ipaddress.ip_network(each.strip(), strict=False)
     for each in os.environ.get("LOGBOOM_TRUSTED_PROXIES", "").split(",")

@@ -164,9 +164,13 @@ class ClientRegistry:
         ]
 
     def producer_connection(self, client_id: str) -> RemotingConnection | None:
-        """Where a remoting producer is connected; the latest connection of several. None when it is not there."""
+        """Where a remoting producer is connected; the latest connection of several, as clients come back, but none of another
+        user than the longest there has: an id is no secret. None when it is not there."""
         connections = self._producer_places.get(client_id)
-        return next(reversed(connections)) if connections else None
+        if not connections:
+            return None
+        user = self._producing_user(next(iter(connections)))
+        return next(each for each in reversed(connections) if self._producing_user(each) == user)
 
     def producer_streams(self, group: str, topic: str) -> Sequence[CommandStream]:
         """The open streams of those who publish, over gRPC, what the group is named like, and may publish the topic; the longest
@@ -305,6 +309,10 @@ class ClientRegistry:
         if not self._table(is_consumer, group):
             tables = self._consumers if is_consumer else self._producers
             del tables[group]
+
+    def _producing_user(self, connection: RemotingConnection) -> str:
+        """Who signs what comes on a producer's connection."""
+        return next(self._member(place).info.user for place in self._places[connection] if not place[0])
 
     def _count_producer(self, client_id: str, connection: RemotingConnection | None, step: int) -> None:
         """Change in how many producer groups a client is on a connection."""

@@ -19,6 +19,7 @@ from django.test import Client, RequestFactory
 from django.utils import timezone
 
 from tests.web.conftest import PASSWORD, actor, admin, bearer, console, users, viewer  # noqa: F401
+from tests.web.fakes import FakeCluster
 from webapp import origin
 from webapp.accounts import devices, login_limit, services, sessions, tokens
 from webapp.accounts.models import ApiToken, LoginAttempt, User
@@ -287,3 +288,56 @@ def test_what_is_dangerous_is_written_down() -> None:
     """A new kind of change has to be looked at: whether it can be undone, or makes a key that lasts."""
     assert {kind.name for kind in KINDS.values() if kind.is_dangerous} == DANGEROUS
     assert all(kind.is_dangerous for kind in KINDS.values() if kind.permission in ("access.write", "users.write"))
+
+
+# ---- reading messages
+
+
+def read(client: Client, topic: str, headers: dict[str, str]) -> dict[str, Any]:
+    listed = client.get(f"/api/v1/topics/{topic}/messages?group=broker-a", headers=headers).json()["items"][0]
+    one = client.get(f"/api/v1/topics/{topic}/messages/broker-a/0/{listed['offset']}", headers=headers).json()
+    assert listed == one
+    return one
+
+
+def test_a_viewer_is_not_shown_what_messages_say(settings: Any, client: Client, bearer: Bearer) -> None:  # noqa: F811
+    FakeCluster.store("orders", 0, b"card 4711", {"KEYS": "o-1", "customer": "ann"})
+    low, high = bearer("viewer", "messages.read"), bearer("operator", "messages.read", "messages.bodies")
+    seen = read(client, "orders", low)
+    assert (seen["body_hidden"], seen["body_text"], seen["body_base64"]) == (True, "", "")
+    assert (seen["properties"], seen["keys"], seen["body_bytes"]) == ({"KEYS": "o-1"}, "o-1", 9)
+    assert read(client, "orders", high)["body_text"] == "card 4711"
+    for open_topics, is_hidden in ((["order*"], False), (["orders"], False), (["order"], True), (["*"], False)):
+        settings.VIEWERS_READ = open_topics
+        assert read(client, "orders", low)["body_hidden"] is is_hidden
+
+
+def test_pages_hide_it_as_well(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    FakeCluster.store("orders", 0, b"card 4711", {"KEYS": "o-1", "customer": "ann"})
+    for role, is_shown in (("viewer", False), ("operator", True)):
+        client.force_login(users[role])
+        for path in (
+            "/topics/orders/messages",
+            "/topics/orders/messages/broker-a/0/0",
+            "/topics/orders/messages?key=o-1",
+        ):
+            content = client.get(path).content
+            assert b"o-1" in content
+            assert (b"card 4711" in content or b"ann" in content) is is_shown, (role, path)
+
+
+def test_what_brokers_keep_for_themselves_is_read_by_admins_alone(
+    settings: Any,
+    client: Client,
+    bearer: Bearer,  # noqa: F811
+) -> None:
+    settings.VIEWERS_READ = ["*"]
+    half = "RMQ_SYS_TRANS_HALF_TOPIC"
+    FakeCluster.add_topic(half)
+    FakeCluster.store(half, 0, b"card 4711", {"TRAN_SECRET": "s"})
+    for role, is_hidden, *scopes in (
+        ("viewer", True, "messages.read"),
+        ("operator", True, "messages.read", "messages.bodies"),
+        ("admin", False, "messages.read", "messages.bodies", "access.write"),
+    ):
+        assert read(client, half, bearer(str(role), *map(str, scopes)))["body_hidden"] is is_hidden

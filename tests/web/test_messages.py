@@ -161,16 +161,16 @@ def test_the_page_starts_with_the_newest_of_a_queue_that_has_some(viewer: Client
 
 
 @pytest.mark.usefixtures("stored")
-def test_one_message_has_its_own_page(viewer: Client) -> None:
-    text = viewer.get("/topics/orders/messages/broker-a/1/42").content.decode()
+def test_one_message_has_its_own_page(operator: Client) -> None:
+    text = operator.get("/topics/orders/messages/broker-a/1/42").content.decode()
     assert "&quot;n&quot;: 42" in text
     assert "7b 22 6e 22" in text
-    response = viewer.get("/api/v1/topics/orders/messages/broker-a/1/42")
+    response = operator.get("/api/v1/topics/orders/messages/broker-a/1/42")
     document = response.json()
     assert base64.b64decode(document["body_base64"]) == b'{"n": 42}'
     assert document["crc_ok"] is True
-    assert viewer.get("/api/v1/topics/orders/messages/broker-a/1/100").json()["code"] == "message-not-found"
-    assert viewer.get("/topics/orders/messages/broker-a/1/9999999999999999999").status_code == 404
+    assert operator.get("/api/v1/topics/orders/messages/broker-a/1/100").json()["code"] == "message-not-found"
+    assert operator.get("/topics/orders/messages/broker-a/1/9999999999999999999").status_code == 404
 
 
 def test_a_body_that_was_changed_on_disk_says_so(viewer: Client) -> None:

@@ -16,7 +16,7 @@ from django.test import Client
 from tests.web.conftest import PASSWORD
 from tests.web.fakes import MemorySnapshots, snapshot_document
 from webapp import feeds, live, push
-from webapp.accounts import services
+from webapp.accounts import services, sessions
 from webapp.accounts.models import User
 from webapp.accounts.permissions import Actor
 from webapp.asgi import application
@@ -341,6 +341,23 @@ async def test_access_is_looked_at_again(
     await User.objects.filter(username="viewer").aupdate(is_active=False)
     assert await closed(communicator) == push.ACCESS_ENDED
     await communicator.disconnect()
+
+
+async def test_a_session_that_is_idle_opens_no_socket_and_closes_those_it_has(
+    users: dict[str, User], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "RECHECK_S", 0.05)
+    client = Client()
+    await sync_to_async(client.force_login)(users["viewer"])
+    cookie = f"logboom_session={client.cookies['logboom_session'].value}".encode()
+    communicator = socket("/ws/snapshot?view=bar", cookie)
+    await communicator.connect(TIMEOUT_S)
+    await receive(communicator)
+    monkeypatch.setattr(sessions, "IDLE_S", -1)
+    assert await closed(communicator) == push.ACCESS_ENDED
+    await communicator.disconnect()
+    connected, _ = await socket("/ws/snapshot?view=bar", cookie).connect(TIMEOUT_S)
+    assert not connected
 
 
 async def test_who_does_not_acknowledge_gets_no_more_and_is_closed(

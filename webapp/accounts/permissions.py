@@ -39,7 +39,8 @@ ROLE_NAMES = ("viewer", "operator", "admin")
 
 PERMISSIONS: dict[str, tuple[Role, str]] = {
     "cluster.read": (Role.VIEWER, "see the cluster, topics and consumer groups"),
-    "messages.read": (Role.VIEWER, "browse messages"),
+    "messages.read": (Role.VIEWER, "browse messages, without what they say"),
+    "messages.bodies": (Role.OPERATOR, "read what messages say"),
     "operations.read": (Role.VIEWER, "see operations and their outcome"),
     "reports.read": (Role.VIEWER, "see reports and download their results"),
     "tokens.write": (Role.VIEWER, "make and revoke one's own tokens"),

@@ -10,8 +10,10 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from webapp import gateway
-from webapp.api.base import Int64Field, changing, reads, showing
+from webapp.accounts.permissions import actor_of
+from webapp.api.base import Int64Field, changing, reads
 from webapp.messages import browse
+from webapp.messages.reading import shown_to
 from webapp.messages.types import DECISIONS
 
 
@@ -30,6 +32,9 @@ class MessageSerializer(serializers.Serializer):
     tag = serializers.CharField(allow_blank=True)
     reconsume_times = serializers.IntegerField(source="record.reconsume_times")
     properties = serializers.DictField(child=serializers.CharField())
+    body_hidden = serializers.BooleanField(
+        source="is_hidden", help_text="What it says is not in this answer: that needs messages.bodies."
+    )
     body_bytes = serializers.IntegerField(source="body.stored_bytes", help_text="As stored.")
     body_compression = serializers.CharField(source="body.compression")
     body_truncated = serializers.BooleanField(
@@ -94,7 +99,7 @@ class MessagesView(APIView):
     def get(self, request: Request, name: str) -> Response:
         browsed, messages = browse.ask(browse.read_question(name, request.query_params))
         document = {
-            "items": messages,
+            "items": shown_to(actor_of(request), messages),
             "next_offset": browsed.next_offset,
             "min_offset": browsed.min_offset,
             "max_offset": browsed.max_offset,
@@ -123,10 +128,14 @@ class MessagesByKeyView(APIView):
         ],
     )
     def get(self, request: Request, name: str) -> Response:
-        return Response(FoundSerializer({"items": browse.by_key(name, request.query_params)}).data)
+        found = shown_to(actor_of(request), browse.by_key(name, request.query_params))
+        return Response(FoundSerializer({"items": found}).data)
 
 
 class MessageView(APIView):
     read_permission = "messages.read"
 
-    get = showing("message", "One message", MessageSerializer, browse.one)
+    @reads("message", "One message", MessageSerializer)
+    def get(self, request: Request, name: str, group: str, queue_id: int, offset: int) -> Response:
+        (found,) = shown_to(actor_of(request), [browse.one(name, group, queue_id, offset)])
+        return Response(MessageSerializer(found).data)

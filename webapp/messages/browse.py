@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -32,6 +32,15 @@ class Message:
     group: str
     body: Body
     properties: dict[str, str]
+    is_hidden: bool = False  # what it says is not here
+
+    def hidden(self, shown: Collection[str]) -> Message:
+        """The same without what it says; of its properties those that are named."""
+        body = Body(
+            b"", self.body.stored_bytes, self.body.compression, False, "hidden: you may not read messages of this topic"
+        )
+        properties = {name: value for name, value in self.properties.items() if name in shown}
+        return replace(self, body=body, properties=properties, is_hidden=True)
 
     @property
     def offset(self) -> int:

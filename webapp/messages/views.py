@@ -14,6 +14,7 @@ from webapp.errors import Problem
 from webapp.messages import browse
 from webapp.messages.changes import delay_levels
 from webapp.messages.life import life_of
+from webapp.messages.reading import shown_to
 from webapp.messages.types import DECISIONS, FIELDS, fields_of
 from webapp.operations.services import submit
 from webapp.pages import needs, page, part_or_page, posted, receipt
@@ -28,7 +29,7 @@ def messages(request: HttpRequest, name: str) -> HttpResponse:
     context: dict[str, Any] = {"name": name, "values": request.GET, "errors": {}, "max_count": gateway.MAX_BROWSE}
     try:
         if request.GET.get("key"):
-            context["found"] = browse.by_key(name, request.GET)
+            context["found"] = shown_to(actor_of(request), browse.by_key(name, request.GET))
         ranges = gateway.queue_ranges(name)
         context["ranges"] = ranges
         context["chosen"] = chosen = browse.choose(name, ranges, request.GET)
@@ -42,7 +43,7 @@ def messages(request: HttpRequest, name: str) -> HttpResponse:
             context.update(
                 question=question,
                 browsed=browsed,
-                messages=found,
+                messages=shown_to(actor_of(request), found),
                 older=max(browsed.min_offset, browsed.offset - question.count)
                 if browsed.offset > browsed.min_offset
                 else None,
@@ -58,7 +59,8 @@ def messages(request: HttpRequest, name: str) -> HttpResponse:
 @needs("messages.read")
 def message(request: HttpRequest, name: str, group: str, queue_id: int, offset: int) -> HttpResponse:
     found = browse.one(name, group, queue_id, offset)
-    context = {"name": name, "message": found, "life": life_of(found, name)}
+    (shown,) = shown_to(actor_of(request), [found])
+    context = {"name": name, "message": shown, "life": life_of(found, name)}
     return page(request, part_or_page(request, "messages/message.html"), context)
 
 
