@@ -278,6 +278,7 @@ def test_a_confirmation_is_no_way_to_guess_and_leads_nowhere_else(viewer: Client
 
 DANGEROUS = {
     *("topic.delete", "group.delete", "user.create", "user.change", "token.create", "broker-group.retire"),
+    *("broker-group.down", "broker-group.mount", "broker-group.unmount"),
     *("controller.add", "controller.promote", "controller.remove", "controller.transfer"),
     *("client-user.create", "client-user.update", "client-user.delete"),
     *("permission.put", "permission.remove"),

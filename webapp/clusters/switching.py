@@ -150,7 +150,9 @@ def _kind(
     may: Callable[[str, GroupWish | None], None],
     plan: Callable[[Parameters], list[dict[str, str]]],
 ) -> Kind:
-    return Kind(f"broker-group.{action}", title, PERMISSION, _validate(may), plan, target=TARGET)
+    return Kind(
+        f"broker-group.{action}", title, PERMISSION, _validate(may), plan, target=TARGET, is_dangerous=action != "up"
+    )
 
 
 DOWN: Final = _kind("down", "Switch off broker group", _may_down, _plan_down)
@@ -165,7 +167,6 @@ class Dialog(NamedTuple):
     kind: Kind
     meaning: str
     verb: str
-    is_dangerous: bool = True
 
 
 DIALOGS: Final[Mapping[str, Dialog]] = {
@@ -180,7 +181,7 @@ DIALOGS: Final[Mapping[str, Dialog]] = {
         "Its brokers stop, also over the next start: nobody can send to it or read from it until it is switched on again.",
         "Switch off",
     ),
-    "up": Dialog(UP, "Its own brokers are started, with what is on their disks.", "Switch on", is_dangerous=False),
+    "up": Dialog(UP, "Its own brokers are started, with what is on their disks.", "Switch on"),
     "mount": Dialog(
         MOUNT,
         "Its own brokers are given up for good. What was uploaded is served read-only under the same name; messages that were "

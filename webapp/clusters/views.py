@@ -79,7 +79,7 @@ def broker_group(request: HttpRequest, change: str) -> HttpResponse:
         "title": f"{dialog.kind.title} {parameters['group']}",
         "meaning": dialog.meaning,
         "verb": dialog.verb,
-        "is_dangerous": dialog.is_dangerous,
+        "is_dangerous": dialog.kind.is_dangerous,
     }
     if request.method == "GET":
         try:

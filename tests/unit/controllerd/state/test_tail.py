@@ -178,5 +178,10 @@ def test_records_of_a_higher_level_follow_its_raising_at_once_and_not_before() -
     leader.propose(Note("now"))
     leader.propose(RaiseLevel((LEVEL, LEVEL, LEVEL)))
     leader.commit()
-    assert [each.remark for each in leader.replies] == ["the level is 1 already", None, None, f"the level is {LEVEL} already"]
+    assert [each.remark for each in leader.replies] == [
+        "the level is 1 already",
+        None,
+        None,
+        f"the level is {LEVEL} already",
+    ]
     assert leader.machine.features.level == LEVEL
