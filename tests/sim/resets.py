@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.consuming.read_place import PullSettings
 from brokerd.members.registry import ClientRegistry
@@ -21,8 +22,8 @@ from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.requests import AckStatus, PopOutcome, PopRequest, PopStatus
 from brokerd.processors.offsets.consumption import Consumption
 from brokerd.processors.offsets.resets import ResetProcessor
+from brokerd.processors.sliced import Slices
 from remoting import codes
-from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
 from remoting.settings import Live
@@ -153,10 +154,8 @@ class ResetReader(Client):
             connection: Any = Connection(self)
             request = Command(codes.INVOKE_BROKER_TO_RESET_OFFSET, 1, ext, b"", 0)
             connection.expect(request, lambda code, _ext, body: reply((code, body)))
-            try:
-                _processor(broker).reset(connection, request)
-            except LogboomError as error:
-                reply((error.code, b""))
+            slices = Slices(broker.call_soon, FetchWaits(broker))
+            slices.handler(_processor(broker).reset)(connection, [request])
 
         self.call(broker, run, lambda answer: self._was_reset(answer, began_ms, since_ms), SURE_TIMEOUT_MS)
 
