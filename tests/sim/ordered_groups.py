@@ -154,7 +154,7 @@ class GroupPopper(Client):
         """Which groups the messages belong to: what is given is confirmed, and so is everything before it. Of what is in the
         tier alone by now nobody looks it up: it counts as of no group."""
         groups = self._seen.groups
-        groups += [""] * (broker.core.store.min_offset(_TOPIC, 0) - len(groups))
+        groups += [""] * (broker.core.store.local_min_offset(_TOPIC, 0) - len(groups))
         while len(groups) <= last:
             records = broker.core.store.read_messages(_TOPIC, 0, len(groups), 100, 1 << 20).records
             groups += [look_at(each).record.property_map().get(SHARDING_KEY, "") for each in records]
