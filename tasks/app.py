@@ -30,12 +30,14 @@ DEFAULT_QUEUE = "default"
 REPORTS_QUEUE = "reports"
 MAKE_DUE_RUNS = "tasks.reports.make_due_runs"
 MAKE_DUE_EXPORTS = "tasks.due_exports.make"
+ANCHOR_AUDIT = "tasks.audit.anchor"
 
 OPERATION_SOFT_LIMIT_S = 60
 REPORT_SOFT_LIMIT_S = 2 * 3600
 GRACE_S = 30
 LOOK_EVERY_S = 5.0
 EXPORTS_EVERY_S = 120.0
+ANCHOR_EVERY_S = 60.0
 VISIBILITY_TIMEOUT_S = REPORT_SOFT_LIMIT_S + 10 * GRACE_S
 
 app = Celery("tasks", broker=settings.REDIS_URL)
@@ -46,6 +48,7 @@ app.conf.update(
         "tasks.reports.schedules",
         "tasks.schedule",
         "tasks.due_exports",
+        "tasks.audit",
     ],
     accept_content=["json"],
     task_ignore_result=True,
@@ -79,6 +82,11 @@ app.conf.beat_schedule = {
         "task": MAKE_DUE_EXPORTS,
         "schedule": EXPORTS_EVERY_S,
         "options": {"queue": DEFAULT_QUEUE, "expires": EXPORTS_EVERY_S},
+    },
+    "audit": {
+        "task": ANCHOR_AUDIT,
+        "schedule": ANCHOR_EVERY_S,
+        "options": {"queue": DEFAULT_QUEUE, "expires": ANCHOR_EVERY_S},
     },
     "janitor": {
         "task": "tasks.schedule.janitor",

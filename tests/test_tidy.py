@@ -135,7 +135,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["appliance", "controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
         ["app", "collector", "export", "mounting"],
         ["operations", "reports"],
-        ["due_exports", "schedule"],
+        ["audit", "due_exports", "schedule"],
     ],
 }
 

@@ -2,6 +2,7 @@
 `webapp.appliance.environment` for the names that the whole appliance shares; some more concern these pages alone:
 
 LOGBOOM_ENVIRONMENT      name shown on every page, so that nobody mistakes production for a laptop
+LOGBOOM_AUDIT_KEY_FILE   another place for the key of the audit trail
 LOGBOOM_READ_ONLY        1: every change is refused
 LOGBOOM_VIEWERS_READ     topics whose messages viewers may read: names, or beginnings with *; separated by commas
 LOGBOOM_TRUSTED_PROXIES  addresses and networks, separated by commas, whose X-Forwarded-For says who asked
@@ -44,6 +45,9 @@ TRUSTED_PROXIES = [
 ]
 
 SECRET_KEY = ENVIRONMENT.secret_key or secret_files.read_or_create(ENVIRONMENT.data.secret_key_file)
+AUDIT_KEY = secret_files.read_or_create(
+    Path(os.environ.get("LOGBOOM_AUDIT_KEY_FILE") or ENVIRONMENT.data.audit_key_file)
+)
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", *ENVIRONMENT.allowed_hosts]
 
 INSTALLED_APPS = [
@@ -76,6 +80,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "webapp.accounts.idle.IdleSessions",
+    "webapp.audit.refusals.Refusals",
     "webapp.middleware.LoginRequired",
     "django_htmx.middleware.HtmxMiddleware",
     "webapp.middleware.UserTimeZone",

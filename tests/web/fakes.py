@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from controllerd.access.requests import CreateUser, DeleteUser, PutEntries, RemoveEntries, Request, UpdateUser
+from controllerd.anchors.subject import KeepAnchor
+from controllerd.state.features import RaiseLevel
 from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.access.answers import answer_query
@@ -17,6 +19,7 @@ from remoting.access.model import read_policies, resource, subject_name
 from remoting.client.access_admin import AccessAdmin
 from remoting.client.blocking import AdminClient, FoundMessage, NodeOutcome, PulledMessages, QueueOffsets
 from remoting.errors import RequestError
+from remoting.facts.anchors import Anchor
 from remoting.facts.broker_state import EpochState, MemberState
 from remoting.facts.given_up import GivenUp, GivenUpPage
 from remoting.facts.history import HistoryEntry
@@ -111,6 +114,13 @@ class RecordingQueue:
         cls.broken = False
 
 
+def _agreed_machine() -> ControllerMachine:
+    """What controllers of one version come to, without a log."""
+    machine = ControllerMachine()
+    machine.apply(machine.decide(RaiseLevel((machine.highest_level,))))
+    return machine
+
+
 class FakeCluster:
     """A cluster of one broker group whose queues are lists of records."""
 
@@ -126,10 +136,12 @@ class FakeCluster:
     error: ClassVar[Exception | None] = None
     timers: ClassVar[list[TimerItem]] = []
     timer_page: ClassVar[int] = 100  # so many are looked at for one request
+    machine: ClassVar[ControllerMachine] = _agreed_machine()
 
     @classmethod
     def clear(cls) -> None:
         cls.timers.clear()
+        cls.machine = _agreed_machine()
         cls.timer_page = 100
         cls.topics.clear()
         cls.types.clear()
@@ -310,6 +322,21 @@ class FakeCluster:
 
     def _end(self, topic: str, queue_id: int) -> int:
         return self.min_offsets[topic, queue_id] + len(self.queues[topic, queue_id])
+
+    def anchor(self, chain: str) -> Anchor | None:
+        self._raise_if_told()
+        return self.machine.anchors.anchors.get(chain)
+
+    def keep_anchor(self, chain: str, anchor: Anchor, *, anew: bool = False) -> None:
+        self._raise_if_told()
+        request = KeepAnchor(chain, anchor.sequence, anchor.digest, anchor.at_ms, anew)
+        reply = self.machine.apply(self.machine.decide(request)).reply
+        if reply.code:
+            raise RequestError(reply.code, reply.remark)
+
+    def _raise_if_told(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def _check(self, topic: str, group: str = "broker-a") -> None:
         if self.error is not None:

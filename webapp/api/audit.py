@@ -36,6 +36,8 @@ class VerificationSerializer(serializers.Serializer):
     intact = serializers.BooleanField()
     broken_at = Int64Field()
     reason = serializers.CharField(allow_blank=True)
+    anchored = Int64Field()
+    anchor_problem = serializers.CharField(allow_blank=True)
 
 
 AuditPage = listed("AuditPage", AuditEntrySerializer)

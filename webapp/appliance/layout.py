@@ -56,6 +56,8 @@ class DataLayout:
     """Where the embedded Redis listens, its password included, for commands that a person starts."""
     cli_token_file = _Below("secrets", "cli-token")
     """The API token of this machine's command line."""
+    audit_key_file = _Below("secrets", "audit-key")
+    """What the console's audit trail is sealed with; LOGBOOM_AUDIT_KEY_FILE names another place."""
     replication_secret_file = _Below("secrets", "replication-secret")
     """What the components of the cluster know one another by."""
     first_user_file = _Below("secrets", "first-user")

@@ -1,8 +1,9 @@
 """The audit trail: one row per attempted change, chained by hashes.
 
 A row is written once. `save` refuses a row that exists, `delete`, `update` and bulk writes refuse always, and no view offers
-them. Each row's hash covers its content and the hash of the row before it, so a row that was changed or removed behind our back
-breaks the chain at that place (`webapp.audit.services.verify`). `AuditHead` is the lock that keeps the chain from forking.
+them. Each row's hash covers its content and the hash of the row before it, under a key that is not in the database, so a row
+that was changed or removed behind our back breaks the chain at that place (`webapp.audit.services.verify`). `AuditHead` is the
+lock that keeps the chain from forking.
 """
 
 from __future__ import annotations

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from remoting.facts.anchors import Anchor
+from webapp.audit import anchoring
 from webapp.audit.models import AuditEntry, AuditHead
 from webapp.rules import Rules
 
@@ -65,19 +69,30 @@ def record(
 
 
 def entry_hash(entry: AuditEntry) -> str:
-    """SHA-256 over everything that the row says and the hash of the row before it."""
+    """HMAC-SHA256 over everything that the row says and the hash of the row before it."""
+    return hmac.new(settings.AUDIT_KEY.encode(), content_of(entry), hashlib.sha256).hexdigest()
+
+
+def content_of(entry: AuditEntry) -> bytes:
+    """What the hash of a row covers."""
     content = {name: getattr(entry, name) for name in _HASHED}
     content |= {"at": entry.at.astimezone(UTC).isoformat(timespec="microseconds"), "outcome": str(entry.outcome)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Whether the chain holds. `broken_at` is the first sequence number that does not fit what is before it."""
+    """Whether the chain holds. `broken_at` is the first sequence number that does not fit what is before it or was anchored.
+
+    `anchored` is the number of the row that the controllers have kept last, None when they have none or were not asked, and
+    `anchor_problem` says why not, or that the anchor was begun anew.
+    """
 
     entries: int
     broken_at: int | None
     reason: str
+    anchored: int | None = None
+    anchor_problem: str = ""
 
     @property
     def intact(self) -> bool:
@@ -85,15 +100,32 @@ class Verification:
 
 
 def verify() -> Verification:
-    """Walk the whole chain, from the first row to the head."""
+    """Walk the whole chain, from the first row to the head, and compare it with what the controllers keep of it."""
+    anchor, problem = anchoring.ask()
+    found = _verify_rows(anchor)
+    if anchor is None:
+        return replace(found, anchor_problem=problem)
+    if found.intact and anchor.sequence > found.entries:
+        at = datetime.fromtimestamp(anchor.at_ms / 1000, UTC).isoformat(timespec="seconds")
+        reason = f"rows are missing at the end: {anchor.sequence} were there on {at}, as the controllers know"
+        found = replace(found, broken_at=found.entries + 1, reason=reason)
+    anew = (
+        f"begun anew {anchor.begun_anew} times, last in the place of {anchor.before_that}" if anchor.begun_anew else ""
+    )
+    return replace(found, anchored=anchor.sequence, anchor_problem=anew)
+
+
+def _verify_rows(anchor: Anchor | None) -> Verification:
     previous, sequence = GENESIS, 0
     for entry in AuditEntry.objects.order_by("sequence").iterator(chunk_size=500):
         if entry.sequence != sequence + 1:
             return Verification(sequence, sequence + 1, "the row is missing")
         if entry.previous_hash != previous:
             return Verification(sequence, entry.sequence, "the row does not continue the one before it")
-        if entry.hash != entry_hash(entry):
+        if not hmac.compare_digest(entry.hash, entry_hash(entry)):
             return Verification(sequence, entry.sequence, "the row was changed after it was written")
+        if anchor is not None and entry.sequence == anchor.sequence and entry.hash != anchor.digest:
+            return Verification(sequence, entry.sequence, "it is another row than the one that the controllers know")
         previous, sequence = entry.hash, entry.sequence
     head = AuditHead.objects.filter(pk=1).first()
     if head is not None and (head.sequence, head.hash) != (sequence, previous):

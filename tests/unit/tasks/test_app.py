@@ -34,7 +34,7 @@ def test_a_report_is_not_delivered_again_while_it_may_still_run() -> None:
 def test_every_task_has_time_limits_and_reports_a_queue_of_their_own() -> None:
     app.loader.import_default_modules()
     ours = {name: task for name, task in app.tasks.items() if name.startswith("tasks.")}
-    assert len(ours) == 7
+    assert len(ours) == 8
     for name, task in ours.items():
         assert task.time_limit or app.conf.task_time_limit, name
     routed = {name: app.amqp.router.route({}, name)["queue"].name for name in ours}
