@@ -310,8 +310,12 @@ async def test_the_view_shows_controllers_and_why_replicas_are_eligible(three: C
         assert group["replicas"][1]["address"] == second.address
         assert group["replicas"][0]["lastHeartbeatMs"] < 1000
         assert view["metrics"]["masters_elected"] == 1
-        follower = await three.view((leader + 1) % 3)
-        assert follower["groups"][0]["masterEpoch"] == 1
+
+        async def follower_knows() -> bool:
+            follower = await three.view((leader + 1) % 3)
+            return bool(follower["groups"]) and follower["groups"][0]["masterEpoch"] == 1
+
+        await eventually("a follower applies what was committed", follower_knows)
 
 
 async def test_one_controller_alone_works_and_remembers(one: Controllers) -> None:
