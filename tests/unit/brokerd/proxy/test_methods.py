@@ -158,6 +158,15 @@ def test_the_namespace_is_part_of_the_name_and_echoed(bench) -> None:
     assert (queue.topic.resource_namespace, queue.topic.name) == ("ns", "Normal")
 
 
+def test_no_two_namespaces_have_a_name_in_common(bench) -> None:
+    bench.broker.add_topic("a%b%c")
+    assert route_of(bench, "b%c", "a").status.code == Code.OK
+    assert route_of(bench, "c", "a%b").status.code == Code.ILLEGAL_TOPIC
+    assert route_of(bench, "c", "%RETRY%a%b").status.code == Code.ILLEGAL_TOPIC
+    request = service.HeartbeatRequest(group=definition.Resource(resource_namespace="a%b", name="c"))
+    assert bench.call("Heartbeat", request, service.HeartbeatResponse).status.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
 @pytest.mark.parametrize(
     ("name", "code"), [("Unknown", Code.TOPIC_NOT_FOUND), ("", Code.ILLEGAL_TOPIC), ("a b", Code.ILLEGAL_TOPIC)]
 )
