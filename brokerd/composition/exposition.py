@@ -191,7 +191,7 @@ class Exposition:
         held = self._sources.survey.groups()
         longest = heapq.nsmallest(_MAX_GROUPS, held.items(), key=lambda each: (each[1].oldest_ms or now_ms, each[0]))
         in_flight = Family("logboom_pop_group_in_flight", "gauge", "messages that a group took and did not finish")
-        oldest = Family("logboom_pop_group_oldest_seconds", "gauge", "for how long a group has held its oldest one")
+        oldest = Family("logboom_pop_group_oldest_seconds", "gauge", "for how long its clients have had the oldest one")
         blocked = Family("logboom_pop_group_blocked_queues", "gauge", "ordered queues that hold messages back")
         waiting = Family(
             "logboom_pop_group_waiting_message_groups",
@@ -209,7 +209,7 @@ class Exposition:
         return [
             _gauge(
                 "logboom_pop_oldest_seconds",
-                "for how long the oldest one has been in flight",
+                "for how long a client has had the oldest one",
                 _age_s(oldest_ms, now_ms),
             ),
             _gauge(

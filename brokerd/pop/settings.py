@@ -33,7 +33,7 @@ class PopSettings:
     )
     max_in_flight_per_group: int = setting(
         100_000,
-        "a group gets no new message while it holds so many that are neither acknowledged nor back",
+        "a group gets no new message while it holds so many that are not finished: with clients, or waiting to be taken again",
         minimum=1,
         maximum=1 << 30,
     )

@@ -30,6 +30,7 @@ TYPE_NAMES: Final = {
     definition.MessageType.Value(name): name for name in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY")
 }
 NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY = TYPE_NAMES
+LITE: Final = definition.MessageType.Value("LITE")
 MIXED_TYPES: Final = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")  # what a MIXED topic takes
 MAX_LITE_TOPIC: Final = 64
 _GZIP: Final = definition.Encoding.Value("GZIP")
@@ -204,7 +205,7 @@ def _check_type(system: Any, deliver_at_ms: int | None, group: str, topic: str, 
             Code.TOPIC_NOT_FOUND,
             f"topic {topic} does not exist; create it in the console or with manage.py topic create",
         )
-    if system.HasField("lite_topic"):
+    if system.HasField("lite_topic") or system.message_type == LITE:
         _refuse_lite(system.lite_topic)
     if system.message_type == TRANSACTION:
         message_type = TRANSACTION

@@ -1,6 +1,7 @@
 """Names of topics and groups as gRPC clients give them: a namespace and a name (pure).
 
-Two namespaces are two worlds: what the log knows is `namespace%name`, so equal names in different namespaces never meet.
+Two namespaces are two worlds: what the log knows is `namespace%name`, so equal names in different namespaces never meet. A
+namespace has no % itself, or `b%c` in `a` would be `c` in `a%b`.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def group_name(resource: Any) -> str:
 
 def _legal(resource: Any, check: Callable[[str], None], code: Code) -> str:
     name = full_name(resource)
+    if "%" in resource.resource_namespace:
+        raise Refusal(code, f"a namespace has no %, as {resource.resource_namespace[:32]!r} does")
     try:
         check(name)
     except InvalidParameter as error:

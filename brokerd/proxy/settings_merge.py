@@ -6,7 +6,7 @@ lacks a part, others take a missing number as zero; so everything that any of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from brokerd.metadata.configs import GroupConfig
@@ -46,6 +46,10 @@ def refuse_lite(client_type: int) -> None:
 # Node.js ("HTTP") does not read delays one by one: it takes them as no attempt beyond the first, and an ordered consumer of its
 # then gives up what its listener refuses once.
 READ_NO_LISTS: Final = frozenset({"HTTP"})
+# Python reads lists alone, and whole seconds of their delays: without a list it gives messages up by a count of its own, and
+# less than a second is none to it.
+READ_SECONDS_OF_LISTS: Final = frozenset({"PYTHON"})
+_MOST_DELAYS: Final = 64
 
 
 def merge(settings: Any, group: GroupConfig | None, language: str = "", *, takes_metrics: bool = False) -> Any:
@@ -58,7 +62,7 @@ def merge(settings: Any, group: GroupConfig | None, language: str = "", *, takes
     if settings.HasField("publishing"):
         _merge_publishing(merged)
     elif settings.HasField("subscription"):
-        _merge_subscription(merged, group or GroupConfig(""), as_list=language not in READ_NO_LISTS)
+        _merge_subscription(merged, group or GroupConfig(""), language)
     else:
         raise Refusal(Code.BAD_REQUEST, "settings need publishing (a producer's) or subscription (a consumer's)")
     merged.metric.Clear()
@@ -88,10 +92,10 @@ def _merge_publishing(merged: Any) -> None:
     merged.publishing.validate_message_type = True
 
 
-def _merge_subscription(merged: Any, group: GroupConfig, *, as_list: bool) -> None:
+def _merge_subscription(merged: Any, group: GroupConfig, language: str) -> None:
     policy = merged.backoff_policy
     policy.max_attempts = group.retry_max_times + 1
-    _merge_delays(policy, group.retry_policy or {}, as_list=as_list)
+    _merge_delays(policy, group.retry_policy or {}, language)
     subscription = merged.subscription
     subscription.fifo = group.fifo
     subscription.receive_batch_size = MAX_BATCH
@@ -102,26 +106,48 @@ def _merge_subscription(merged: Any, group: GroupConfig, *, as_list: bool) -> No
         subscription.max_lite_topic_size = MAX_LITE_TOPIC
 
 
-def _merge_delays(policy: Any, given: Mapping[str, Any], *, as_list: bool) -> None:
-    """After which times a message comes again: as the group's retry policy says, else the usual ones.
-
-    Who reads no list is told from where to where its times double.
-    """
-    exponential = given.get("exponentialRetryPolicy")
-    if given.get("type") == "EXPONENTIAL" and exponential is not None:
-        backoff = policy.exponential_backoff
-        backoff.initial.FromMilliseconds(exponential["initial"])
-        backoff.max.FromMilliseconds(exponential["max"])
-        backoff.multiplier = exponential["multiplier"]
+def _merge_delays(policy: Any, given: Mapping[str, Any], language: str) -> None:
+    """After which times a message comes again: as the group's retry policy says, else the usual ones; in the form that clients of
+    the language read."""
+    exponential = given.get("exponentialRetryPolicy") if given.get("type") == "EXPONENTIAL" else None
+    if exponential is not None:
+        range_ms = exponential["initial"], exponential["max"], exponential["multiplier"]
+        if language in READ_SECONDS_OF_LISTS:
+            _tell_list(policy, [_whole_seconds(each) for each in _growing(*range_ms, policy.max_attempts)])
+        else:
+            _tell_range(policy, *range_ms)
         return
     customized = given.get("customizedRetryPolicy") or {}
     delays_ms = customized.get("next") or [1000 * seconds for seconds in BACKOFF_S]
-    if not as_list:
-        backoff = policy.exponential_backoff
-        backoff.initial.FromMilliseconds(delays_ms[0])
-        backoff.max.FromMilliseconds(delays_ms[-1])
-        backoff.multiplier = 2
-        return
+    if language in READ_NO_LISTS:  # from where to where they double
+        _tell_range(policy, delays_ms[0], delays_ms[-1], 2)
+    elif language in READ_SECONDS_OF_LISTS:
+        _tell_list(policy, [_whole_seconds(each) for each in delays_ms])
+    else:
+        _tell_list(policy, delays_ms)
+
+
+def _tell_range(policy: Any, initial_ms: int, longest_ms: int, multiplier: int) -> None:
+    backoff = policy.exponential_backoff
+    backoff.initial.FromMilliseconds(initial_ms)
+    backoff.max.FromMilliseconds(longest_ms)
+    backoff.multiplier = multiplier
+
+
+def _tell_list(policy: Any, delays_ms: Sequence[int]) -> None:
     del policy.customized_backoff.next[:]
     for delay_ms in delays_ms:
         policy.customized_backoff.next.add().FromMilliseconds(delay_ms)
+
+
+def _growing(initial_ms: int, longest_ms: int, multiplier: int, attempts: int) -> Sequence[int]:
+    """The delays one by one: none is longer than the longest one, which is the last where there are that many attempts."""
+    delays_ms = [initial_ms]
+    while delays_ms[-1] < longest_ms and len(delays_ms) < min(attempts, _MOST_DELAYS):
+        delays_ms.append(min(max(delays_ms[-1], 1) * multiplier, longest_ms))
+    return [min(each, longest_ms) for each in delays_ms]
+
+
+def _whole_seconds(delay_ms: int) -> int:
+    """At least so long."""
+    return max(1000, -(-delay_ms // 1000) * 1000)

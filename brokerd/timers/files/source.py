@@ -78,9 +78,10 @@ class Confirmed:
             return None
         if self._confirmed is not None and self._confirmed.known_at > present.known_at:
             self._confirmed = None  # the log was cut before it
-        if self._next is None or self._next.known_at > present.known_at:
+        dispatched = self._dispatch_offset()
+        if self._next is None or present.known_at < self._next.known_at or present.known_at <= dispatched:
             self._next = present
-        if self._next.known_at <= self._dispatch_offset():
+        if self._next.known_at <= dispatched:
             self._confirmed, self._next = self._next, None
         return self._confirmed
 

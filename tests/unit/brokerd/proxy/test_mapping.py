@@ -264,6 +264,8 @@ def test_lite_topics_are_refused_by_name(kind) -> None:
     assert "lite topics" in refused.text
     for name in ("", " ", "x" * 65, "a\nb"):
         assert refusal(good(lite_topic=name), kind).code == Code.ILLEGAL_LITE_TOPIC
+    unnamed = refusal(good(message_type=mapping.LITE), kind)
+    assert (unnamed.code, "lite topic" in unnamed.text) == (Code.ILLEGAL_LITE_TOPIC, True)
 
 
 def test_transaction_recovery_is_at_most_an_hour() -> None:

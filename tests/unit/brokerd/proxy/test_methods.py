@@ -158,6 +158,15 @@ def test_the_namespace_is_part_of_the_name_and_echoed(bench) -> None:
     assert (queue.topic.resource_namespace, queue.topic.name) == ("ns", "Normal")
 
 
+def test_no_two_namespaces_have_a_name_in_common(bench) -> None:
+    bench.broker.add_topic("a%b%c")
+    assert route_of(bench, "b%c", "a").status.code == Code.OK
+    assert route_of(bench, "c", "a%b").status.code == Code.ILLEGAL_TOPIC
+    assert route_of(bench, "c", "%RETRY%a%b").status.code == Code.ILLEGAL_TOPIC
+    request = service.HeartbeatRequest(group=definition.Resource(resource_namespace="a%b", name="c"))
+    assert bench.call("Heartbeat", request, service.HeartbeatResponse).status.code == Code.ILLEGAL_CONSUMER_GROUP
+
+
 @pytest.mark.parametrize(
     ("name", "code"), [("Unknown", Code.TOPIC_NOT_FOUND), ("", Code.ILLEGAL_TOPIC), ("a b", Code.ILLEGAL_TOPIC)]
 )
@@ -499,8 +508,9 @@ def consumer(group="G"):
     return settings
 
 
-def merged(bench, settings):
-    response = bench.begin("Telemetry", settings_of(settings)).response(service.TelemetryCommand)
+def merged(bench, settings, language="PYTHON"):
+    metadata = METADATA | {"x-mq-language": language}
+    response = bench.begin("Telemetry", settings_of(settings), metadata=metadata).response(service.TelemetryCommand)
     assert response.status.code == Code.OK
     return response.settings
 
@@ -538,14 +548,31 @@ def test_a_groups_retry_policy_is_what_its_consumers_are_told(bench) -> None:
     bench.broker.group_table["E"] = GroupConfig(
         "E", retry_policy={"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}
     )
-    backoff = merged(bench, consumer("E")).backoff_policy.exponential_backoff
+    backoff = merged(bench, consumer("E"), "JAVA").backoff_policy.exponential_backoff
     assert (backoff.initial.ToMilliseconds(), backoff.max.ToMilliseconds(), backoff.multiplier) == (500, 60_000, 3)
     delays = {"customizedRetryPolicy": {"next": [100, 2500]}}
     bench.broker.group_table["C"] = GroupConfig("C", retry_policy={"type": "CUSTOMIZED", **delays})
-    told = merged(bench, consumer("C")).backoff_policy.customized_backoff.next
+    told = merged(bench, consumer("C"), "JAVA").backoff_policy.customized_backoff.next
     assert [each.ToMilliseconds() for each in told] == [100, 2500]
     bench.broker.group_table["X"] = GroupConfig("X", retry_policy={"type": "EXPONENTIAL"})
-    assert len(merged(bench, consumer("X")).backoff_policy.customized_backoff.next) == 18
+    assert len(merged(bench, consumer("X"), "JAVA").backoff_policy.customized_backoff.next) == 18
+
+
+def test_python_is_told_delays_that_it_reads(bench) -> None:
+    """It reads a list alone, and whole seconds: a half is none, and the message would come again at once."""
+    delays = {"customizedRetryPolicy": {"next": [100, 2500, 3000]}}
+    doubling = {"exponentialRetryPolicy": {"initial": 500, "max": 9500, "multiplier": 4}}
+    bench.broker.group_table["C"] = GroupConfig("C", retry_max_times=4, retry_policy={"type": "CUSTOMIZED", **delays})
+    bench.broker.group_table["E"] = GroupConfig(
+        "E", retry_max_times=9, retry_policy={"type": "EXPONENTIAL", **doubling}
+    )
+    bench.broker.group_table["F"] = GroupConfig(
+        "F", retry_max_times=1, retry_policy={"type": "EXPONENTIAL", **doubling}
+    )
+    for group, attempts, seconds in (("C", 5, [1, 3, 3]), ("E", 10, [1, 2, 8, 10]), ("F", 2, [1, 2])):
+        policy = merged(bench, consumer(group)).backoff_policy
+        assert (policy.max_attempts, policy.WhichOneof("strategy")) == (attempts, "customized_backoff")
+        assert [each.seconds for each in policy.customized_backoff.next] == seconds
 
 
 def test_node_is_told_delays_that_it_reads(bench) -> None:

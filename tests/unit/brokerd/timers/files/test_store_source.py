@@ -9,7 +9,8 @@ from brokerd.store.store import MessageStore
 from brokerd.timers.codes import CODE_RULES, DELETE_KEY, DUE_MS, LEG_MS, START, Key, encode_code
 from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY
-from brokerd.timers.files.source import UNKNOWN, Delivered, StoreSource
+from brokerd.timers.files.page import read_page
+from brokerd.timers.files.source import UNKNOWN, Confirmed, Delivered, StoreSource
 from brokerd.timers.files.timer_files import TimerFiles
 from remoting.disk import Disk
 from remoting.java_hash import java_hash
@@ -77,6 +78,18 @@ def test_timers_are_followed_kept_and_cut_with_the_log() -> None:
     assert disk.names(LOG_DIRECTORY) == []
 
 
+def test_a_broker_that_ends_leaves_files_that_know_what_was_delivered_last() -> None:
+    """RocketMQ would deliver it again: it goes by these files alone."""
+    disk = MemoryDisk()
+    broker = Broker(disk)
+    put(broker.store, timer(NOW_MS), timer(NOW_MS + 5000))
+    broker.present = Delivered(Done(Key(NOW_MS, 0)), broker.store.dispatch_offset)
+    broker.end()
+    left = read_page(disk)
+    assert left is not None
+    assert (left.passed, left.applied, left.messages) == (Key(NOW_MS, 0), 2, 1)
+
+
 def test_the_topic_and_the_time_are_the_records() -> None:
     disk = MemoryDisk()
     broker = Broker(disk)
@@ -90,6 +103,17 @@ def test_the_topic_and_the_time_are_the_records() -> None:
     assert stored_ms + int.from_bytes(content[24:28], "big") == NOW_MS + 4999
     assert int.from_bytes(content[40:44], "big", signed=True) == java_hash("TopicA")
     assert broker.source.origin(1 << 40, 100) == UNKNOWN
+
+
+def test_what_is_confirmed_is_known_at_the_first_look() -> None:
+    """Also when an earlier state was waited for: a broker that ends looks once."""
+    dispatched, present = 100, Delivered(Done(Key(NOW_MS, 0)), 150)
+    confirmed = Confirmed(lambda: dispatched, lambda: present)
+    assert confirmed() is None
+    dispatched, present = 300, Delivered(Done(Key(NOW_MS + 1, 1)), 250)
+    assert confirmed() == present
+    earlier, present = present, Delivered(Done(Key(NOW_MS + 2, 2)), 350)
+    assert confirmed() == earlier
 
 
 def test_a_start_from_a_log_that_is_confirmed_less_far_waits() -> None:
