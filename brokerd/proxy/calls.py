@@ -105,6 +105,7 @@ def run(handler: Handler, calls: Sequence[Call]) -> None:
 CANCELLED: Final = "CANCELLED"  # the client went away before the answer
 _OTHER: Final = "OTHER"
 _MAX_CODES: Final = 64
+_STATUS_FIELD: Final = b"\x0a"
 _CODE_FIELD: Final = b"\x08"
 
 
@@ -122,9 +123,10 @@ class CallFigures:
         self.open_streams = 0
 
     def answered(self, message: bytes) -> None:
-        """A response with a status, or the first of a stream of them, was given."""
-        answers, code = self._answers, message[3:7]
-        answers[code] = answers.get(code, 0) + 1
+        """A response with a status, or the first of a stream of them, was given; anything else on a stream is no answer."""
+        if message[:1] == _STATUS_FIELD:
+            answers, code = self._answers, message[3:7]
+            answers[code] = answers.get(code, 0) + 1
 
     def ended(self, what: str) -> None:
         """A call ended without a response: with a transport's status, or because its client went away."""
@@ -149,7 +151,7 @@ class StatuslessFigures(CallFigures):
     __slots__ = ()
 
     def answered(self, message: bytes) -> None:
-        super().answered(b"")
+        self._answers[b""] = self._answers.get(b"", 0) + 1
 
 
 def decode_varint(encoded: bytes) -> int:

@@ -200,5 +200,8 @@ def _number(name: str, text: str) -> int:
 
 
 def _in_words(duration_ms: int) -> str:
-    days, rest_ms = divmod(duration_ms, 86_400_000)
-    return f"{days} d {rest_ms / 3_600_000:.4g} h" if days else f"{rest_ms / 1000:g} s"
+    minutes, rest_ms = divmod(duration_ms, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = (days, "d"), (hours, "h"), (minutes, "min"), (rest_ms / 1000, "s")
+    return " ".join(f"{number:g} {unit}" for number, unit in parts if number) or "0 s"

@@ -33,6 +33,17 @@ def test_a_response_is_counted_by_the_code_in_its_status(code, text) -> None:
     assert figures.by_code(code_name) == {code.name: 1}
 
 
+def test_what_a_client_is_told_unasked_is_no_answer() -> None:
+    figures = CallFigures()
+    recover = service.TelemetryCommand()
+    recover.recover_orphaned_transaction_command.transaction_id = "T"
+    reconnect = service.TelemetryCommand()
+    reconnect.reconnect_endpoints_command.nonce = "n"
+    for command in (recover, reconnect):
+        figures.answered(command.SerializeToString())
+    assert figures.by_code(code_name) == {}
+
+
 def test_the_codes_that_are_told_apart_are_bounded() -> None:
     figures = CallFigures()
     for code in range(10_000, 10_200):

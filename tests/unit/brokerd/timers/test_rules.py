@@ -7,7 +7,7 @@ import pytest
 from brokerd.store.draft import Draft
 from brokerd.timers import rules
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, MESSAGE, OUT_MS, PLACE, RECALL, due_of, kind_of, timer_code
-from brokerd.timers.rules import Clock
+from brokerd.timers.rules import Clock, too_far_ahead
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.names import TIMER_TOPIC
@@ -137,6 +137,15 @@ def test_forty_days_are_taken_and_not_a_millisecond_more() -> None:
         {"TIMER_DELAY_SEC": "9" * 19},
     ):
         assert "timers.max_ahead_s" in refused(**asked)
+
+
+def test_who_asks_for_too_much_reads_exactly_how_much() -> None:
+    assert too_far_ahead(400 * DAY_MS - 20, MAX_AHEAD_MS).startswith(
+        "the message is to be delivered 399 d 23 h 59 min 59.98 s ahead; at most 40 d are accepted"
+    )
+    assert "40 d 0.001 s ahead" in too_far_ahead(MAX_AHEAD_MS + 1, MAX_AHEAD_MS)
+    assert "1 h 30 min ahead; at most 5 s are" in too_far_ahead(5_400_000, 5000)
+    assert "at most 0 s are" in too_far_ahead(1, 0)
 
 
 def test_what_only_brokers_write_is_taken_out() -> None:
