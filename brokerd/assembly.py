@@ -50,7 +50,6 @@ from brokerd.processors.rights import may_publish
 from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.proxy.access import may_end
 from brokerd.proxy.answers import answers_agree
-from brokerd.proxy.endpoint import PROTOCOLS
 from brokerd.proxy.http2.native_hpack import block_readers_agree
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.placed import Placed
@@ -308,7 +307,7 @@ class Broker:
                 settings.forward,
                 settings.pop.auto_create_groups,
                 self._guard,
-                tls_server(settings.tls, PROTOCOLS),
+                settings.tls,
                 native.library,
                 Placed(core.placements, self._directory),
             ),

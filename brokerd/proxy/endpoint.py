@@ -13,7 +13,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from brokerd.proxy.calls import Call, Method, Peer, run
@@ -25,7 +25,7 @@ from remoting.errors import ProtocolError, SettingsError
 from remoting.record.hosts import pack_host
 from remoting.settings import setting
 from remoting.transport import tls
-from remoting.transport.tls import TlsServer, TlsSettings
+from remoting.transport.tls import DISABLED, PERMISSIVE, TlsSettings, tls_server
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,20 @@ class EndpointSettings:
     key_path: str = setting("", "the certificate's private key, a PEM file")
 
 
+def _of_this_port(tls: TlsSettings, settings: EndpointSettings) -> TlsSettings:
+    """The daemon's TLS with this port's own certificate, if it has one: without TLS elsewhere it is beside plaintext."""
+    if bool(settings.certificate_path) != bool(settings.key_path):
+        raise SettingsError("set both grpc.certificate_path and grpc.key_path for TLS, or neither")
+    if not settings.certificate_path:
+        return tls
+    return replace(
+        tls,
+        mode=PERMISSIVE if tls.mode == DISABLED else tls.mode,
+        certificate_path=settings.certificate_path,
+        key_path=settings.key_path,
+    )
+
+
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
@@ -86,9 +100,9 @@ class GrpcEndpoint:
         settings: EndpointSettings,
         *,
         closed: Callable[[object], None] | None = None,
-        tls: TlsServer | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """`tls` is what the settings' own certificate takes the place of, if they name one."""
+        """`tls` is the daemon's; a certificate of this port's own takes the place of that one, and all else of it counts."""
         self._host = host
         self._port = port
         self._closed = closed
@@ -102,7 +116,7 @@ class GrpcEndpoint:
         self.settings = settings
         self.limits = GrpcLimits(settings.max_message_bytes, settings.max_streamed_message_bytes)
         self.budget = Budget(settings.max_unfinished_bytes)
-        self.tls = tls
+        self.tls = tls_server(_of_this_port(tls or TlsSettings(), settings), PROTOCOLS)
         self.connections: set[GrpcProtocol] = set()
 
     @property
@@ -113,16 +127,7 @@ class GrpcEndpoint:
         return port
 
     async def start(self) -> None:
-        """Bind and serve. Raises SettingsError when the address cannot be bound or the certificate is unusable."""
-        if bool(self.settings.certificate_path) != bool(self.settings.key_path):
-            raise SettingsError("set both grpc.certificate_path and grpc.key_path for TLS, or neither")
-        if self.settings.certificate_path:
-            own = TlsSettings(
-                mode=tls.ENFORCING if self.tls is not None and self.tls.enforcing else tls.PERMISSIVE,
-                certificate_path=self.settings.certificate_path,
-                key_path=self.settings.key_path,
-            )
-            self.tls = TlsServer(own, PROTOCOLS)
+        """Bind and serve. Raises SettingsError when the address cannot be bound."""
         self._loop = asyncio.get_running_loop()
         try:
             self._server = await self._loop.create_server(

@@ -43,7 +43,7 @@ from remoting.guarding.guard import Guard
 from remoting.transport.client import RemotingClient
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
-from remoting.transport.tls import TlsServer
+from remoting.transport.tls import TlsSettings
 
 _SEND_MESSAGE: Final = "SendMessage"
 
@@ -54,14 +54,14 @@ def wall_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
-    """What the port may be like; without `placed` it takes every send. `tls` is what the endpoint's own certificate takes the
-    place of, if its settings name one; `library` lays out answers and reads header blocks."""
+    """What the port may be like; without `placed` it takes every send. `tls` is the daemon's, but for the
+    certificate where the endpoint has one of its own; `library` lays out answers and reads header blocks."""
 
     endpoint: EndpointSettings = field(default_factory=EndpointSettings)
     forward: ForwardSettings = field(default_factory=ForwardSettings)
     auto_create_groups: bool = True
     guard: Guard | None = None
-    tls: TlsServer | None = None
+    tls: TlsSettings | None = None
     library: Library | None = None
     placed: Placed | None = None
 

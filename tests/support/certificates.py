@@ -36,11 +36,11 @@ class Authority:
         self.ca, self._key = directory / "ca.pem", directory / "ca.key"
         _openssl(*_NEW_KEY, str(self._key), "-x509", "-days", "2", "-subj", "/CN=test authority", "-out", str(self.ca))
 
-    def sign(self, name: str) -> Certificate:
-        """A certificate for 127.0.0.1 with a new key; another call with the same name replaces its files."""
+    def sign(self, name: str, names: str = "IP:127.0.0.1,DNS:localhost") -> Certificate:
+        """A certificate for `names` with a new key; another call with the same name replaces its files."""
         certificate, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         request, extensions = self._directory / f"{name}.csr", self._directory / "extensions"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        extensions.write_text(f"subjectAltName={names}\n")
         _openssl(*_NEW_KEY, str(key), "-subj", f"/CN={name}", "-out", str(request))
         signed = self._directory / f"{name}.new"
         _openssl(

@@ -8,6 +8,7 @@ import datetime
 import random
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -27,7 +28,8 @@ from brokerd.proxy.status import Code
 from remoting.errors import SettingsError
 from remoting.settings import override
 from remoting.transport.client import RemotingClient
-from remoting.transport.tls import FIRST_BYTE
+from remoting.transport.tls import DISABLED, ENFORCING, FIRST_BYTE, PERMISSIVE, TlsSettings
+from tests.support.certificates import Authority, Certificate
 from tests.unit.brokerd.proxy.fakes import Alone, FakeBroker
 from tests.unit.brokerd.proxy.rawclient import RawClient
 from tests.unit.brokerd.proxy.test_methods import producer, resource, sending, settings_of
@@ -38,7 +40,9 @@ NO_METHODS = CallHeads({}, 1)
 
 
 @contextlib.asynccontextmanager
-async def serving(broker: FakeBroker | None = None, **settings) -> AsyncIterator[GrpcProxy]:
+async def serving(
+    broker: FakeBroker | None = None, tls: TlsSettings | None = None, **settings
+) -> AsyncIterator[GrpcProxy]:
     if broker is None:
         broker = FakeBroker()
     broker.add_topic("Normal")
@@ -48,7 +52,7 @@ async def serving(broker: FakeBroker | None = None, **settings) -> AsyncIterator
         broker.services(),
         RemotingClient(),
         Alone(),
-        ProxyOptions(EndpointSettings(**settings)),
+        ProxyOptions(EndpointSettings(**settings), tls=tls),
     )
     await proxy.start()
     try:
@@ -220,6 +224,53 @@ async def test_whatever_comes_first_the_port_serves_the_next(certificate, seed) 
             await client.close()
 
 
+@pytest.mark.parametrize("mode", [DISABLED, PERMISSIVE, ENFORCING])
+async def test_a_certificate_of_the_ports_own_changes_nothing_else(certificate, tmp_path, mode) -> None:
+    authority, stranger = Authority(tmp_path / "known"), Authority(tmp_path / "stranger")
+    daemons = authority.sign("daemon")
+    rules = TlsSettings(
+        mode=mode,
+        certificate_path=str(daemons.certificate),
+        key_path=str(daemons.key),
+        ca_path=str(authority.ca),
+        client_auth="required",
+    )
+    known, unknown = authority.sign("client"), stranger.sign("client")
+    async with serving(tls=rules, **certificate) as proxy:
+        port = proxy.endpoint.port
+        client = await RawClient.connect(port, tls=showing(known))
+        assert client.writer.get_extra_info("ssl_object").getpeercert(True) == shown_by(certificate)
+        assert await heartbeat(client) == Code.OK
+        await client.close()
+        for shown in (None, unknown):
+            assert await refuses(port, showing(shown))
+        assert await refuses(port, None) == (mode == ENFORCING)
+        await until("no connection", lambda: not proxy.endpoint.connections)
+
+
+def showing(shown: Certificate | None) -> ssl.SSLContext:
+    context = trusting()
+    if shown is not None:
+        context.load_cert_chain(shown.certificate, shown.key)
+    return context
+
+
+def shown_by(certificate: dict[str, str]) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(Path(certificate["certificate_path"]).read_text())
+
+
+async def refuses(port: int, tls: ssl.SSLContext | None) -> bool:
+    """Whether the port closes the connection instead of answering a call."""
+    try:
+        client = await RawClient.connect(port, tls=tls)
+        try:
+            return await heartbeat(client) != Code.OK
+        finally:
+            await client.close()
+    except (OSError, EOFError):  # the handshake of TLS 1.3 is over for a client before it is judged
+        return True
+
+
 @pytest.mark.parametrize("begun", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"P"])
 async def test_who_does_not_come_to_the_point_is_closed_on_a_port_with_tls(certificate, begun) -> None:
     async with serving(handshake_s=0.05, sweep_s=0.01, **certificate) as proxy:
@@ -233,10 +284,10 @@ async def test_who_does_not_come_to_the_point_is_closed_on_a_port_with_tls(certi
 
 async def test_tls_settings_that_cannot_work_are_refused_at_start(tmp_path, certificate) -> None:
     with pytest.raises(SettingsError, match=r"grpc\.key_path"):
-        await GrpcEndpoint("127.0.0.1", 0, NO_METHODS, EndpointSettings(certificate_path="x")).start()
+        GrpcEndpoint("127.0.0.1", 0, NO_METHODS, EndpointSettings(certificate_path="x"))
     settings = EndpointSettings(certificate_path=certificate["certificate_path"], key_path=str(tmp_path / "missing"))
     with pytest.raises(SettingsError, match="PEM"):
-        await GrpcEndpoint("127.0.0.1", 0, NO_METHODS, settings).start()
+        GrpcEndpoint("127.0.0.1", 0, NO_METHODS, settings)
 
 
 def test_settings_are_declared_with_their_bounds() -> None:
