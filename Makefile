@@ -22,6 +22,9 @@ BOOTSTRAP = for candidate in python3.11 python3.12 python3.13 python3.14 python3
 	exec $$candidate -P webapp/appliance/bootstrap.py $(1); fi; done; \
 	echo "set-up: Logboom needs Python 3.11 or newer; install Debian's python3 and python3-venv and run again"; exit 1
 
+# Reads the old lock before it writes the new one, and keeps its versions.
+LOCK = .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header pyproject.toml
+
 help: ## what this Makefile can do
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
@@ -92,16 +95,27 @@ h2spec: .venv/.installed-dev ## HTTP/2 conformance of the gRPC endpoint (needs G
 interop: .venv/.installed-dev ## brokers, controllers and tools of Apache RocketMQ against ours (needs a JDK and Maven)
 	$(PYTEST) tests/interop --least-checks 354 $(ARGS)
 
+lock: .venv/.installed-dev ## lock what pyproject.toml asks for, at the versions locked already where they fit (ARGS="--upgrade", "--upgrade-package NAME")
+	$(LOCK) --extra dev $(ARGS) --output-file requirements-dev.lock
+	$(LOCK) --constraint requirements-dev.lock $(ARGS) --output-file requirements.lock
+
+sbom: .venv/.installed-dev ## what an appliance is made of, with hashes: build/sbom.cdx.json (CycloneDX)
+	@mkdir -p build
+	.venv/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --output-file build/sbom.cdx.json requirements.lock
+
+audit: .venv/.installed-dev ## ask a database for known weaknesses of all that is locked (ARGS="--url URL": one of your own)
+	@$(PYTHON) -m tests.audit $(ARGS)
+
 bench-programs:
 	@$(call BOOTSTRAP,programs h2load gcc)
 
 programs:
-	@$(call BOOTSTRAP,programs chromium redis-server java)
+	@$(call BOOTSTRAP,programs chromium java)
 
-.venv/.installed: pyproject.toml requirements.lock
+.venv/.installed: requirements.lock
 	@$(call BOOTSTRAP,packages)
 
-.venv/.installed-dev: pyproject.toml requirements.lock
+.venv/.installed-dev: requirements-dev.lock requirements.lock
 	@$(call BOOTSTRAP,packages --dev)
 
-.PHONY: help up status test check sim sim-soak mutants models fuzz fuzz-turns sanitized soak pop-soak timer-soak tier bench bench-replication bench-compare chaos h2spec interop programs bench-programs
+.PHONY: help up status test check sim sim-soak mutants models fuzz fuzz-turns sanitized soak pop-soak timer-soak tier bench bench-replication bench-compare chaos h2spec interop lock sbom audit programs bench-programs

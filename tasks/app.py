@@ -25,6 +25,7 @@ from celery.schedules import crontab
 from django.conf import settings
 
 from tasks.heartbeat import WorkerHeartbeat
+from tasks.transport import ScriptlessAmqp
 
 DEFAULT_QUEUE = "default"
 REPORTS_QUEUE = "reports"
@@ -40,7 +41,7 @@ EXPORTS_EVERY_S = 120.0
 ANCHOR_EVERY_S = 60.0
 VISIBILITY_TIMEOUT_S = REPORT_SOFT_LIMIT_S + 10 * GRACE_S
 
-app = Celery("tasks", broker=settings.REDIS_URL)
+app = Celery("tasks", broker=settings.QUEUE_URL, amqp=ScriptlessAmqp)
 app.conf.update(
     include=[
         "tasks.operations",

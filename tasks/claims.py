@@ -10,7 +10,6 @@ claim means a dead holder only after it was missing for a while (`Claims.missing
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,7 +17,8 @@ from typing import Any
 
 import redis
 from redis.exceptions import LockNotOwnedError
-from redis.lock import Lock
+
+from tasks.locks import PlainLock
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ _MISSED_KEPT_MS = 600_000
 class Claim:
     """A claim that is held. `keep` it in time, `release` it at the end; any thread may."""
 
-    def __init__(self, lock: Lock, token: str) -> None:
+    def __init__(self, lock: PlainLock) -> None:
         self._lock = lock
-        self._token = token
 
     def keep(self) -> bool:
         """Hold on for another period, also when Redis forgot it. False while somebody else has it. Raises RedisError."""
         try:
-            return self._lock.reacquire()
+            self._lock.reacquire()
         except LockNotOwnedError:
-            return bool(self._lock.acquire(blocking=False, token=self._token))
+            return self._lock.acquire()
+        return True
 
     def release(self) -> None:
         """Give it back. What cannot be given back expires by itself, so that fails nobody's work."""
@@ -58,9 +58,8 @@ class Claims:
 
     def take(self, name: str, ttl_s: float) -> Claim | None:
         """Claim the name, or None when somebody holds it."""
-        lock = self._store.lock(_PREFIX + name, timeout=ttl_s, thread_local=False)
-        token = secrets.token_hex(16)
-        return Claim(lock, token) if lock.acquire(blocking=False, token=token) else None
+        lock = PlainLock(self._store, _PREFIX + name, ttl_s)
+        return Claim(lock) if lock.acquire() else None
 
     def is_held(self, name: str) -> bool:
         """Whether somebody holds the name."""

@@ -118,8 +118,8 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["__main__"],
     ],
     "webapp": [
-        ["announce", "converters", "display", "errors", "paging", "wishes"],
-        ["feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
+        ["announce", "converters", "display", "errors", "paging", "redis_urls", "wishes"],
+        ["channel_layer", "feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "history", "messages", "operations", "reports"),
@@ -131,7 +131,8 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["asgi"],
     ],
     "tasks": [
-        ["changes", "claims", "heartbeat_file", "snapshot", "stopping", "tier"],
+        ["changes", "heartbeat_file", "locks", "snapshot", "stopping", "tier"],
+        ["claims", "transport"],
         ["appliance", "controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
         ["app", "collector", "export", "mounting"],
         ["operations", "reports"],
@@ -154,7 +155,7 @@ MOST_LINES = 700
 TOP_LEVEL = {
     *("webapp", "brokerd", "controllerd", "tasks", "tests", "manage.py"),
     *("remoting", "docs", "README.md", "CHANGELOG.md", "LICENSE"),
-    *("Makefile", ".ci", ".gitignore", "pyproject.toml", "requirements.lock"),
+    *("Makefile", ".ci", ".gitignore", "pyproject.toml", "requirements.lock", "requirements-dev.lock"),
 }
 
 # What starts without being imported: programs, what Django and Celery find by convention, and set-up before anything is there.

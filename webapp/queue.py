@@ -21,7 +21,7 @@ class CeleryQueue:
     """A queue of tasks. A Redis that does not answer is reported within about a second instead of being waited for."""
 
     def __init__(self) -> None:
-        self._celery = Celery("webapp", broker=settings.REDIS_URL, set_as_current=False)
+        self._celery = Celery("webapp", broker=settings.QUEUE_URL, set_as_current=False)
         self._celery.conf.update(
             task_ignore_result=True,
             task_default_queue="default",

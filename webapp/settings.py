@@ -17,6 +17,7 @@ from pathlib import Path
 
 import dj_database_url
 
+from webapp import redis_urls
 from webapp.appliance import redis_server, secret_files
 from webapp.appliance.environment import DEFAULT_REDIS_URL, Environment
 
@@ -33,6 +34,7 @@ REPORTS_DIR = ENVIRONMENT.data.reports
 CONTROLLERS = list(ENVIRONMENT.controllers)
 REPORTS_AT_ONCE = ENVIRONMENT.reports_at_once
 REDIS_URL = ENVIRONMENT.redis_url or redis_server.embedded_url(ENVIRONMENT.data) or DEFAULT_REDIS_URL
+QUEUE_URL = redis_urls.for_celery(REDIS_URL)
 ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
 BEHIND_PROXY = _flag("LOGBOOM_HTTPS")
@@ -126,7 +128,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CHANNEL_LAYERS = {
     "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "BACKEND": "webapp.channel_layer.ScriptlessChannelLayer",
         "CONFIG": {
             # the layer waits up to 5 s for a message: a reading socket must not give up at the same moment
             "hosts": [{"address": REDIS_URL, "socket_timeout": 20, "socket_connect_timeout": 3}],

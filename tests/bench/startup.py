@@ -28,10 +28,10 @@ from tests.bench.processes import family_cpu_seconds
 GOAL_S: Final = 20.0
 
 _PATIENCE_S: Final = 120
-# distances from one base port: controllers, brokers, gRPC, console, Redis
-_OPTIONS: Final = {"--controller-port": 0, "--broker-port": 10, "--grpc-port": 50, "--redis-port": 61}
+# distances from one base port: controllers, brokers, gRPC, console
+_OPTIONS: Final = {"--controller-port": 0, "--broker-port": 10, "--grpc-port": 50}
 _HTTP: Final = 60
-_USED: Final = (0, 1, 2, 10, 11, 20, 21, 30, 31, 50, 51, 52, 60, 61)
+_USED: Final = (0, 1, 2, 10, 11, 20, 21, 30, 31, 50, 51, 52, 60)
 
 
 def run(starts: int) -> list[float]:

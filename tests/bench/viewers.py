@@ -32,6 +32,7 @@ from typing import Final
 from tests.bench.harness import ROOT, Row
 from tests.bench.processes import cpu_seconds
 from tests.support.ports import free_ports
+from tests.support.redis import embedded
 
 VIEWERS: Final = 50
 SECONDS: Final = 20
@@ -58,11 +59,12 @@ class Console:
 def console(version: Path) -> Iterator[Console]:
     """Start one of the version in this working tree, and stop it."""
     directory = Path(tempfile.mkdtemp(prefix="viewers"))
-    redis_port, http_port = free_ports(2)
+    http_port = free_ports(1)[0]
+    redis = embedded(directory)
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("LOGBOOM_", "DJANGO_"))},
         "LOGBOOM_DATA_DIR": str(directory),
-        "REDIS_URL": f"redis://127.0.0.1:{redis_port}/0",
+        "REDIS_URL": redis.url,
         "LOGBOOM_CONTROLLERS": "127.0.0.1:1",
         "LOGBOOM_ADMIN_PASSWORD": "a boom of many logs",
         "DJANGO_SETTINGS_MODULE": "webapp.settings",
@@ -77,7 +79,7 @@ def console(version: Path) -> Iterator[Console]:
         return process
 
     try:
-        start("redis-server", "--port", str(redis_port), "--save", "", "--appendonly", "no")
+        start(*redis.argv)
         prepare = [sys.executable, "-m", "webapp.appliance.prepare"]
         subprocess.run(prepare, cwd=directory, env=environment, check=True, capture_output=True)
         web = start(sys.executable, "-m", "daphne", "-p", str(http_port), "webapp.asgi:application")

@@ -19,12 +19,13 @@ from typing import Any
 
 import pytest
 import redis
-from channels_redis.core import RedisChannelLayer
 
 from tests.support.beside import Beside
 from tests.support.forked import Forked, fork
 from tests.support.ports import free_ports
+from tests.support.redis import embedded
 from webapp.appliance.bootstrap import PROGRAMS
+from webapp.channel_layer import ScriptlessChannelLayer
 
 PROJECT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, PROGRAMS["chromium"][0])), None)
@@ -45,12 +46,13 @@ class Console:
     """The running console. `feed` writes a snapshot as the collector does."""
 
     def __init__(self, directory: Path) -> None:
-        self.redis_port, self.http_port = free_ports(2)
+        self.http_port = free_ports(1)[0]
+        self._redis = embedded(directory)
         self.address = f"http://127.0.0.1:{self.http_port}"
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("LOGBOOM_", "DJANGO_"))},
             "LOGBOOM_DATA_DIR": str(directory),
-            "REDIS_URL": f"redis://127.0.0.1:{self.redis_port}/0",
+            "REDIS_URL": self._redis.url,
             "LOGBOOM_CONTROLLERS": "127.0.0.1:1",
             "LOGBOOM_ADMIN_PASSWORD": PASSWORD,
             "DJANGO_SETTINGS_MODULE": "tests.browser.settings",
@@ -68,11 +70,8 @@ class Console:
         self._feeder = threading.Thread(target=self._keep_feeding, daemon=True)
 
     def start(self) -> None:
-        redis_server = shutil.which("redis-server")
-        assert redis_server, "the browser tests need redis-server: apt-get install redis-server"
         with open(self._directory / "redis.log", "ab") as log:
-            command = [redis_server, "--port", str(self.redis_port), "--save", "", "--appendonly", "no"]
-            self._processes.append(subprocess.Popen(command, cwd=self._directory, stdout=log, stderr=log))
+            self._processes.append(subprocess.Popen(self._redis.argv, cwd=self._directory, stdout=log, stderr=log))
         assert self._fork("prepare").wait(START_DEADLINE_S) == 0, (self._directory / "prepare.log").read_text()
         self.start_web()
         self._feeder.start()
@@ -85,7 +84,7 @@ class Console:
         """What is in the console's database with its log, and in Redis."""
         files = [path.read_bytes() for path in self._directory.rglob("console.sqlite3*")]
         assert files, "the database is there"
-        store = redis.Redis(port=self.redis_port)
+        store = redis.Redis.from_url(self._redis.url)
         values = [store.dump(key) or b"" for key in store.scan_iter()]
         store.close()
         return b"".join([*files, *values])
@@ -109,12 +108,12 @@ class Console:
         document = {**self._document, "seq": self.sequence}
         if not document.get("pinned"):
             document["as_of"] = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        store = redis.Redis(port=self.redis_port)
+        store = redis.Redis.from_url(self._redis.url)
         store.set("logboom:snapshot", json.dumps(document))
         store.close()
 
         async def announce() -> None:
-            layer = RedisChannelLayer(hosts=[self.environment["REDIS_URL"]], prefix="logboom:channels")
+            layer = ScriptlessChannelLayer(hosts=[self._redis.url], prefix="logboom:channels")
             await layer.group_send("snapshot", {"type": "snapshot.changed", "seq": self.sequence})
             await layer.close_pools()
 

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import random
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -25,7 +24,7 @@ import redis
 
 from tests.support.cluster import eventually
 from tests.support.leash import leashed
-from tests.support.ports import free_ports
+from tests.support.redis import embedded
 from tests.support.scheduling import SCHEDULES
 
 pytestmark = pytest.mark.slow
@@ -40,21 +39,16 @@ class Stage:
     """Redis, the program that starts and kills, and the test itself in the place of the worker that runs reports."""
 
     def __init__(self, directory: Path) -> None:
-        port = free_ports(1)[0]
+        redis_server = embedded(directory)
         self.database = directory / "console.sqlite3"
         self.deliveries: Counter[str] = Counter()
         self.executions: Counter[str] = Counter()
-        server = shutil.which("redis-server")
-        assert server is not None, "install redis-server"
-        self._redis_server = subprocess.Popen(
-            leashed([server, "--port", str(port), "--save", "", "--bind", "127.0.0.1"]),
-            stdout=subprocess.DEVNULL,
-        )
-        self._redis = redis.Redis(port=port)
+        self._redis_server = subprocess.Popen(leashed(redis_server.argv), stdout=subprocess.DEVNULL)
+        self._redis = redis.Redis.from_url(redis_server.url)
         self._program = subprocess.Popen(
             leashed([sys.executable, "-m", "tests.support.scheduling"]),
             cwd=ROOT,
-            env={**os.environ, "LOGBOOM_DATA_DIR": str(directory), "REDIS_URL": f"redis://127.0.0.1:{port}/0"},
+            env={**os.environ, "LOGBOOM_DATA_DIR": str(directory), "REDIS_URL": redis_server.url},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -29,9 +28,12 @@ from remoting.record.properties import encode_properties
 from tests.reports.conftest import ROOT, SparkProcess
 from tests.support.beside import Beside
 from tests.support.client_bytes import encode_batch_body
-from tests.support.cluster import Cluster, eventually, free_ports
+from tests.support.cluster import Cluster, eventually
 from tests.support.forked import Forked, fork
 from tests.support.leash import leashed
+from tests.support.redis import embedded
+from webapp import redis_urls
+from webapp.appliance.plan import WITHOUT_QUEUES_OF_THEIR_OWN
 
 pytestmark = pytest.mark.slow
 
@@ -45,11 +47,10 @@ class Appliance:
 
     def __init__(self, root: Path, spark: SparkProcess) -> None:
         self.cluster = Cluster(root / "cluster", controllers=1, replicas=1)
-        self.redis_port = free_ports(1)[0]
-        self.redis_url = f"redis://127.0.0.1:{self.redis_port}/0"
+        self.redis = embedded(Path(spark.environ["LOGBOOM_DATA_DIR"]))
         self.environ = {
             **spark.environ,
-            "REDIS_URL": self.redis_url,
+            "REDIS_URL": self.redis.url,
             "LOGBOOM_CONTROLLERS": ",".join(self.cluster.controller_addresses),
             "DJANGO_SETTINGS_MODULE": "webapp.settings",
             "PYTHONUNBUFFERED": "1",
@@ -57,19 +58,20 @@ class Appliance:
         self.data = Path(self.environ["LOGBOOM_DATA_DIR"])
         self.processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
         self.beside = Beside(self.environ, self.data / "django.log")
-        self.celery = Celery("tests", broker=self.redis_url, set_as_current=False)
+        self.celery = Celery("tests", broker=redis_urls.for_celery(self.redis.url), set_as_current=False)
 
     def start(self) -> None:
         self.start_redis()
         assert self.fork("prepare").wait(120) == 0, (self.data / "prepare.log").read_text()
         self.cluster.start()
-        self.celery_process("worker", "-Q", "default,reports", "--concurrency", "1")
+        self.start_worker()
         self.celery_process("beat", "--pidfile", "")
 
     def start_redis(self) -> None:
-        program = shutil.which("redis-server")
-        assert program is not None, "install redis-server"
-        self.spawn("redis", program, "--port", str(self.redis_port), "--save", "", "--bind", "127.0.0.1")
+        self.spawn("redis", *self.redis.argv)
+
+    def start_worker(self) -> None:
+        self.celery_process("worker", "-Q", "default,reports", "--concurrency", "1", *WITHOUT_QUEUES_OF_THEIR_OWN)
 
     def celery_process(self, name: str, *arguments: str) -> None:
         heartbeat = self.data / f"{name}.heartbeat"
@@ -222,7 +224,7 @@ def test_cancelling_ends_it_and_the_next_report_works_in_the_same_session(applia
 def test_a_restarted_redis_ends_no_report(appliance: Appliance) -> None:
     run_id = appliance.make_run()
     appliance.wait_reading(run_id)
-    store = redis.Redis.from_url(appliance.redis_url)
+    store = redis.Redis.from_url(appliance.redis.url)
     claim = f"logboom:claim:report:{run_id}"
     assert store.exists(claim)
     os.kill(appliance.processes["redis"].pid, signal.SIGKILL)
@@ -237,7 +239,7 @@ def test_the_collector_publishes_what_the_cluster_is(appliance: Appliance) -> No
     heartbeat = appliance.data / "collector.heartbeat"
     arguments = (sys.executable, "-m", "tasks.collector")
     appliance.spawn("collector", *arguments, LOGBOOM_HEARTBEAT_FILE=str(heartbeat))
-    store = redis.Redis.from_url(appliance.redis_url)
+    store = redis.Redis.from_url(appliance.redis.url)
 
     def published() -> dict[str, Any] | None:
         raw = store.get("logboom:snapshot")
@@ -290,7 +292,7 @@ def test_a_stopped_worker_ends_its_report_with_the_reason(appliance: Appliance) 
     found = appliance.report(run_id)
     assert found["state"] == "failed"
     assert "The appliance was stopped while this report ran" in found["reason"]
-    appliance.celery_process("worker", "-Q", "default,reports", "--concurrency", "1")
+    appliance.start_worker()
 
 
 def test_a_killed_worker_leaves_no_job_and_the_janitor_says_what_happened(
@@ -302,7 +304,7 @@ def test_a_killed_worker_leaves_no_job_and_the_janitor_says_what_happened(
     os.killpg(appliance.processes["worker"].pid, signal.SIGKILL)
     appliance.processes["worker"].wait(10)
     eventually("Spark is replaced, since the report left things behind", lambda: _jvm(spark_process) != generation, 60)
-    appliance.celery_process("worker", "-Q", "default,reports", "--concurrency", "1")
+    appliance.start_worker()
     found = appliance.wait_state(run_id, "failed", timeout_s=120)
     assert found["reason"].startswith("The worker that ran this report gave no sign of life")
     again = appliance.wait_state(appliance.make_run(), "succeeded", "failed")

@@ -20,9 +20,9 @@ from webapp.appliance.layout import DataLayout
 START_S = 120
 STOP_S = 10
 
-# Distances from a base port that is free with all of them: controllers, brokers with replication, gRPC, console, Redis
-CONTROLLER, BROKER, GRPC, HTTP, REDIS = 0, 10, 50, 60, 61
-USED = (0, 1, 2, 10, 11, 20, 21, 30, 31, 50, 51, 52, 60, 61)
+# Distances from a base port that is free with all of them: controllers, brokers with replication, gRPC, console
+CONTROLLER, BROKER, GRPC, HTTP = 0, 10, 50, 60
+USED = (0, 1, 2, 10, 11, 20, 21, 30, 31, 50, 51, 52, 60)
 
 
 def free_base() -> int:
@@ -48,7 +48,6 @@ class Appliance:
             ("--controller-port", CONTROLLER),
             ("--broker-port", BROKER),
             ("--grpc-port", GRPC),
-            ("--redis-port", REDIS),
         ):
             self.arguments += [option, str(base + distance)]
         self.arguments += arguments

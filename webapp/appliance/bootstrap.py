@@ -3,7 +3,7 @@
 Called by the Makefile with any Python of 3.11 or newer, before anything is installed, so it imports nothing but the standard
 library and nothing of ours:
 
-    python -P webapp/appliance/bootstrap.py packages [--dev]     .venv from pyproject.toml, at the versions of requirements.lock
+    python -P webapp/appliance/bootstrap.py packages [--dev]     .venv as requirements.lock has it (requirements-dev.lock)
     python -P webapp/appliance/bootstrap.py programs NAME ...    what tests and benchmarks drive, such as chromium
 
 Running it again when all is there changes nothing and takes no time. What cannot be had is said in one sentence.
@@ -19,13 +19,15 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 VENV = PROJECT / ".venv"
 LOCK = PROJECT / "requirements.lock"
+DEV_LOCK = PROJECT / "requirements-dev.lock"  # all of the other, and what tests and tools need
+BUILDER = "setuptools"  # builds those locked packages that come as source alone
 
 # What tests and benchmarks drive: the first of these programs that is there will do, else the first of these Debian packages
 # that can be had brings one. Chromium without windows takes a quarter of the processor that the whole one does.
@@ -35,7 +37,6 @@ PROGRAMS = {
         ("chromium-headless-shell", "chromium"),
         "the browser tests",
     ),
-    "redis-server": (("redis-server",), ("redis-server",), "the tests with a real Redis"),
     "java": (("java",), ("openjdk-17-jre-headless",), "the tests of Spark reports"),
     "h2load": (("h2load",), ("nghttp2-client",), "the benchmarks of the gRPC endpoint"),
     "gcc": (("gcc", "cc"), ("gcc",), "the benchmarks' load generator"),
@@ -87,14 +88,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def install_packages(dev: bool) -> None:
-    """Bring .venv to what pyproject.toml asks for; the stamp that the Makefile looks at says that it is done."""
+    """Bring .venv to what is locked; the stamp that the Makefile looks at says that it is done."""
     stamp = VENV / (".installed-dev" if dev else ".installed")
     fingerprint = _fingerprint(dev)
     with LOCK.open() as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)  # two `make` at once take turns
         if not stamp.exists() or stamp.read_text() != fingerprint:
             _make_venv()
-            _pip_install(_wanted(dev))
+            _install_locked(DEV_LOCK if dev else LOCK)
             say("set-up: Python packages are in place")
         stamp.write_text(fingerprint)
         if dev:
@@ -102,14 +103,8 @@ def install_packages(dev: bool) -> None:
 
 
 def _fingerprint(dev: bool) -> str:
-    content = repr((dev, sys.version_info[:2], _wanted(dev), LOCK.read_text()))
+    content = repr((dev, sys.version_info[:2], (DEV_LOCK if dev else LOCK).read_text()))
     return hashlib.sha256(content.encode()).hexdigest() + "\n"
-
-
-def _wanted(dev: bool) -> list[str]:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    extra = project["optional-dependencies"]["dev"] if dev else []
-    return [*project["dependencies"], *extra]
 
 
 def _make_venv() -> None:
@@ -125,10 +120,31 @@ def _make_venv() -> None:
         raise Missing(f"a virtual environment cannot be made; install Debian's {package} and run the command again")
 
 
-def _pip_install(wanted: Sequence[str]) -> None:
+def _install_locked(lock: Path) -> None:
+    """Only files whose hashes the lock has, those that build the others included.
+
+    pip checks no hash of what it fetches to build a package from source. So the builder comes first, and is used where it is.
+    """
     say("set-up: installing Python packages (some hundred megabytes the first time; PySpark is most of it)")
-    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--constraint", str(LOCK), "--progress-bar", "off"]
-    command += ["--no-input", "--disable-pip-version-check", *wanted]
+    with tempfile.NamedTemporaryFile("w", suffix=".lock") as builder:
+        builder.write(locked(lock.read_text())[BUILDER])
+        builder.flush()
+        _pip_install("--requirement", builder.name)
+    _pip_install("--no-build-isolation", "--requirement", str(lock))
+
+
+def locked(text: str) -> dict[str, str]:
+    """What a lock says of each package, hashes included, by the package's name as registries spell it."""
+    found: dict[str, str] = {}
+    for part in re.finditer(r"^([A-Za-z0-9._-]+)==(?:.*\\\n)*.*\n", text, re.MULTILINE):
+        name = re.sub(r"[._-]+", "-", part[1]).lower()
+        found[name] = found.get(name, "") + part[0]  # one for each range of Python versions
+    return found
+
+
+def _pip_install(*arguments: str) -> None:
+    command = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--require-hashes", "--progress-bar", "off"]
+    command += ["--no-input", "--disable-pip-version-check", *arguments]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
@@ -172,6 +188,8 @@ def explain(lines: Sequence[str]) -> str:
             "the Python packages cannot be fetched: no package registry answers, or it lacks them; check the network, or name a "
             f"mirror (PIP_INDEX_URL or pip.conf), and run the command again ({error.partition(': for help')[0]})"
         )
+    if any("THESE PACKAGES DO NOT MATCH THE HASHES" in line for line in lines):
+        return f"a Python package is not the one that was locked: it was changed where it came from, or on the way ({error})"
     if any("No space left on device" in line for line in lines):
         return "the Python packages cannot be installed because the disk is full; they need about 2 GB"
     return f"the Python packages cannot be installed ({error})"

@@ -7,7 +7,7 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | variable | set by | meaning |
 |---|---|---|
 | LOGBOOM_ADMIN_PASSWORD | person | password of the first `admin`; generated and printed once when absent |
-| REDIS_URL | person, else supervisor | Redis for Celery and channels; absent: an embedded one |
+| REDIS_URL | person, else supervisor | Redis of tasks and live pages (`redis:`, `rediss:`, `unix:`); absent: an embedded one |
 | DATABASE_URL | person | the console's database; absent: SQLite in the data directory |
 | JAVA_HOME | person, else supervisor | Java 17 or newer for Spark |
 | LOGBOOM_SPARK_MASTER | person | `local[*]` (default), `spark://`, `k8s://`, `yarn`, or `sc://` for Spark Connect |
@@ -24,6 +24,7 @@ a few more that concern its pages alone); Spark's are checked in `tasks/spark/se
 | LOGBOOM_JAVA_PROBLEM | supervisor | why Spark cannot run here, one sentence; absent when it can |
 | LOGBOOM_CLUSTER_SECRET_FILE | supervisor | the file by which the components of the cluster know one another |
 | LOGBOOM_TLS_CA | person, else `secure` | PEM: controllers and brokers are dialled with TLS and must show a certificate of it |
+| LOGBOOM_TLS_CHECK_HOST | person | 0: a certificate of LOGBOOM_TLS_CA will do; else it has to name the address that is dialled |
 | LOGBOOM_TLS_CERTIFICATE | person | the certificate that the console and its tasks show to them when they ask: a PEM file |
 | LOGBOOM_TLS_KEY | person | its private key: a PEM file |
 | LOGBOOM_SECURE_HOST | supervisor | by which address or name other machines reach the console, by HTTPS; absent: not at all |
@@ -60,6 +61,7 @@ HEARTBEAT_FILE = "LOGBOOM_HEARTBEAT_FILE"
 CLUSTER_SECRET = "LOGBOOM_CLUSTER_SECRET_FILE"
 SECURE_HOST = "LOGBOOM_SECURE_HOST"
 TLS_CA = "LOGBOOM_TLS_CA"
+TLS_CHECK_HOST = "LOGBOOM_TLS_CHECK_HOST"
 TLS_CERTIFICATE = "LOGBOOM_TLS_CERTIFICATE"
 TLS_KEY = "LOGBOOM_TLS_KEY"
 

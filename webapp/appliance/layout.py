@@ -39,7 +39,7 @@ class DataLayout:
     groups = _Below("groups")
     """What people want of broker groups: `webapp.wishes`."""
     redis = _Below("redis")
-    """Working directory of the embedded Redis."""
+    """Configuration, socket and working directory of the embedded Redis."""
     console_database = _Below("console.sqlite3")
     """The console's SQLite database; DATABASE_URL replaces it."""
     shape_file = _Below("appliance.json")

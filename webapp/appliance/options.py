@@ -60,7 +60,7 @@ class Options:
     controller_port: int = 9876
     broker_port: int = 10911
     grpc_port: int = 8081
-    redis_port: int = 6390
+    redis_server: Path | None = None
     controller_settings: tuple[str, ...] = ()
     broker_settings: tuple[str, ...] = ()
     tier: Tier | None = None
@@ -194,10 +194,15 @@ def _parser() -> argparse.ArgumentParser:
         ("controller_port", "port of the first controller and name server; the others follow at +1"),
         ("broker_port", "port of the first broker; the others follow at +10, replication is at +1 of each"),
         ("grpc_port", "port of the first broker's gRPC endpoint; the others follow at +1"),
-        ("redis_port", "port of the embedded Redis (not used when REDIS_URL is set)"),
     ):
         option, default = f"--{name.replace('_', '-')}", getattr(Options(), name)
         places.add_argument(option, type=bounded(1, 65535), metavar="PORT", help=f"{what} (default: {default})")
+    places.add_argument(
+        "--redis-server",
+        type=lambda text: Path(text).expanduser().absolute(),
+        metavar="FILE",
+        help="a redis-server or valkey-server to run instead of the bundled one (not used when REDIS_URL is set)",
+    )
     tier = parser.add_argument_group("tier (kept in the data directory; later starts may leave it out)")
     tier.add_argument(
         "--tier",

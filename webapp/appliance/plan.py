@@ -25,6 +25,9 @@ HOST = LOOPBACK
 # A child of the reports worker that holds more than this is replaced after its report: its rows and Arrow's buffers stay its own.
 REPORT_MEMORY_KIB = 400 * 1024
 
+# What workers tell one another is nothing to us, and the queues for it, which expire, would be kept by scripts in Redis.
+WITHOUT_QUEUES_OF_THEIR_OWN = ("--without-gossip", "--without-mingle")
+
 WEB = "web"
 """The console's server."""
 
@@ -56,9 +59,10 @@ class StopStage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RedisProbe:
-    """Ready when PING is answered."""
+    """Ready when PING is answered, on its socket, to its user."""
 
-    address: str
+    socket: Path
+    user: str
     password_file: Path
 
 
@@ -124,6 +128,15 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RedisPart:
+    """The Redis of the appliance: its name for people and, of an embedded one, how it is run and asked."""
+
+    what: str
+    argv: tuple[str, ...] = ()
+    probe: RedisProbe | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All processes of one appliance and what they share."""
 
@@ -133,6 +146,7 @@ class Plan:
     controllers: tuple[str, ...]
     grpc_endpoints: tuple[str, ...]
     name_servers: tuple[str, ...] = ()  # the controllers, as clients know them
+    redis: str = ""  # which one it is, for people
     https: str | None = None  # the console for other machines
     working_dir: Path = PROJECT_DIR
 
@@ -156,22 +170,22 @@ def make_plan(
     shape: Shape,
     layout: DataLayout,
     python: str,
-    redis_argv: Sequence[str] | None,
+    redis: RedisPart,
     handed_down: dict[str, str],
 ) -> Plan:
     """Lay out the appliance.
 
-    `redis_argv` starts the embedded Redis and is None when REDIS_URL names another one; `handed_down` holds the variables that
-    do not follow from the options (Redis, Java).
+    `handed_down` holds the variables that do not follow from the options (Redis, Java).
     """
     controllers = tuple(f"{HOST}:{options.controller_port + index}" for index in range(shape.controllers))
     http = join_address(options.http_host, options.http_port)
     brokers = _brokers(options, shape, layout, python, controllers)
+    embedded = _redis(redis)
     processes = [
-        *([_redis(options, layout, redis_argv)] if redis_argv is not None else []),
+        *embedded,
         *_controllers(options, shape, layout, python, controllers),
         *brokers,
-        *_front(options, layout, python, http, embedded_redis=redis_argv is not None),
+        *_front(options, layout, python, http, embedded_redis=bool(embedded)),
     ]
     plan = Plan(
         processes=tuple(processes),
@@ -187,6 +201,7 @@ def make_plan(
             **handed_down,
         },
         http=http,
+        redis=redis.what,
         controllers=controllers,
         grpc_endpoints=tuple(join_address(options.host, options.grpc_port + index) for index in range(len(brokers))),
         name_servers=tuple(
@@ -214,15 +229,11 @@ def _secure(options: Options, layout: DataLayout) -> dict[str, str]:
     }
 
 
-def _redis(options: Options, layout: DataLayout, argv: Sequence[str]) -> ProcessSpec:
-    return ProcessSpec(
-        name="redis",
-        kind=Kind.REDIS,
-        argv=tuple(argv),
-        probe=RedisProbe(f"{HOST}:{options.redis_port}", layout.redis_password_file),
-        stop_stage=StopStage.REDIS,
-        ports=(PortUse(HOST, options.redis_port, "--redis-port"),),
-    )
+def _redis(redis: RedisPart) -> list[ProcessSpec]:
+    """None when REDIS_URL names another one."""
+    if redis.probe is None:
+        return []
+    return [ProcessSpec(name="redis", kind=Kind.REDIS, argv=redis.argv, probe=redis.probe, stop_stage=StopStage.REDIS)]
 
 
 def _controllers(
@@ -305,7 +316,7 @@ def mount_of(broker: ProcessSpec, data: Path) -> ProcessSpec:
 def _front(options: Options, layout: DataLayout, python: str, http: str, embedded_redis: bool) -> list[ProcessSpec]:
     after = (PREPARED, "redis") if embedded_redis else (PREPARED,)
     celery = (python, "-m", "celery", "-A", "tasks")
-    worker = ("--without-gossip", "--without-mingle", "--loglevel", "INFO")
+    worker = (*WITHOUT_QUEUES_OF_THEIR_OWN, "--loglevel", "INFO")
 
     def background(name: str, kind: Kind, argv: tuple[str, ...]) -> ProcessSpec:
         heartbeat = layout.heartbeat_file(name)

@@ -117,11 +117,10 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _redis(probe: RedisProbe) -> str | None:
-    host, port = split_address(probe.address)
-    reader, writer = await asyncio.open_connection(host, port, limit=MAX_ANSWER_BYTES)
+    reader, writer = await asyncio.open_unix_connection(probe.socket, limit=MAX_ANSWER_BYTES)
     try:
         password = probe.password_file.read_text().strip()
-        writer.write(f"AUTH {password}\r\nPING\r\n".encode("ascii"))
+        writer.write(f"AUTH {probe.user} {password}\r\nPING\r\n".encode("ascii"))
         for expected in (b"+OK", b"+PONG"):
             answer = (await reader.readline()).strip()
             if answer != expected:

@@ -5,7 +5,8 @@ outlives a killed supervisor, so a reader believes it only while the lock file i
 
     {"version": 1, "state": "starting" | "running" | "stopping" | "stopped", "pid": 4711,
      "started_at": "2026-01-31T12:00:00.000Z", "http": "127.0.0.1:8000", "https": null | "logs.example.com:8443",
-     "controllers": ["127.0.0.1:9876"], "grpc": ["127.0.0.1:8081"], "processes": [
+     "controllers": ["127.0.0.1:9876"], "grpc": ["127.0.0.1:8081"], "redis": "Valkey 9.1.2 (bundled)",
+     "processes": [
        {"name": "broker-a-1", "kind": "broker", "state": "running", "pid": 4712, "restarts": 0, "address": "127.0.0.1:10911",
         "log": "/data/logs/broker-a-1.log", "since": "2026-01-31T12:00:00.000Z", "group": null | "broker-a",
         "why": null | "what it lacks",

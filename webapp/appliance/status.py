@@ -126,6 +126,8 @@ def _as_text(content: Mapping[str, Any]) -> str:
     if supervisor is not None:
         https = f" and https://{supervisor['https']}/" if supervisor.get("https") else ""
         lines.append(f"console http://{supervisor['http']}/{https}, supervisor process {supervisor['pid']}")
+        if redis := supervisor.get("redis"):  # a supervisor of an older version does not say
+            lines.append(f"Redis: {redis}")
         roles = [_role(process["replica"]) for process in supervisor["processes"]]
         width = max(map(len, roles), default=0)
         lines += [_row(process, role, width) for process, role in zip(supervisor["processes"], roles, strict=True)]

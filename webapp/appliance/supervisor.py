@@ -382,6 +382,7 @@ class Supervisor:
             "https": self._plan.https,
             "controllers": list(self._plan.controllers),
             "grpc": list(self._plan.grpc_endpoints),
+            "redis": self._plan.redis,
             "processes": [_describe(process) for process in self._processes.values()],
         }
         try:

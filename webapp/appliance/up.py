@@ -21,13 +21,23 @@ from typing import Any
 
 from remoting.errors import LogboomError, SettingsError
 from remoting.facts.words import Health
-from webapp.appliance import certificates, environment, java, native, preflight, probes, redis_server, secret_files
+from webapp.appliance import (
+    certificates,
+    environment,
+    java,
+    native,
+    preflight,
+    probes,
+    redis_binary,
+    redis_server,
+    secret_files,
+)
 from webapp.appliance.environment import Environment
 from webapp.appliance.group_keeper import GroupKeeper
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape, settle_tier
 from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
-from webapp.appliance.plan import HOST, PREPARED, WEB, Plan, make_plan
+from webapp.appliance.plan import PREPARED, WEB, Plan, RedisPart, RedisProbe, make_plan
 from webapp.appliance.processes import dying_with_this_process
 from webapp.appliance.supervisor import Supervisor
 from webapp.appliance.terminal import Terminal
@@ -94,12 +104,8 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal, own_ca
         f"{f'; for other machines at {options.secure.host}' if options.secure else ''}"
     )
     handed_down = {}
-    redis_argv = None
-    external_redis = os.environ.get(environment.REDIS_URL)
-    if external_redis:
-        redis_server.check_external(external_redis)
-    else:
-        redis_argv, handed_down[environment.REDIS_URL] = redis_server.prepare_embedded(layout, HOST, options.redis_port)
+    redis, handed_down[environment.REDIS_URL] = _redis(options, layout)
+    terminal.step(f"Redis: {redis.what}")
     found = java.find_or_install(os.environ, terminal.step)
     if found.home is not None:
         handed_down[environment.JAVA_HOME] = found.home
@@ -115,11 +121,22 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal, own_ca
     if options.has_authentication and not layout.first_user_file.exists():
         password = secret_files.read_or_create(layout.first_user_file, prefix=f"{FIRST_USER}:").partition(":")[2]
         terminal.say(f"Clients sign as      {FIRST_USER}, secret key {password}  (shown this once; a super user)")
-    plan = make_plan(options, shape, layout, sys.executable, redis_argv, handed_down)
+    plan = make_plan(options, shape, layout, sys.executable, redis, handed_down)
     preflight.check_ports(plan)
     preflight.write_remembered(layout, preflight.Remembered(shape, options.tier, options.secure))
     _allow_many_files()
     return plan, options
+
+
+def _redis(options: Options, layout: DataLayout) -> tuple[RedisPart, str]:
+    """The Redis to use, and its address. Raises SettingsError."""
+    if external := os.environ.get(environment.REDIS_URL):
+        return RedisPart(redis_server.check_external(external)), external
+    server = redis_binary.choose(options.redis_server)
+    embedded = redis_server.prepare_embedded(layout, server)
+    doubt = "" if server.is_mended else ", not known to hold the fixes of CVE-2025-21605 and CVE-2025-49844"
+    probe = RedisProbe(embedded.socket, redis_server.USER, layout.redis_password_file)
+    return RedisPart(f"{server}{doubt}", embedded.argv, probe), embedded.url
 
 
 async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Terminal) -> End:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from webapp.appliance import bootstrap
 from webapp.appliance.place import PROJECT_DIR
@@ -19,11 +23,34 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     assert {name.partition(".")[0] for name in imported} <= sys.stdlib_module_names
 
 
-def test_every_wanted_package_has_a_locked_version() -> None:
-    locked = {line.partition("==")[0].lower().replace("_", "-") for line in bootstrap.LOCK.read_text().splitlines()}
-    for requirement in bootstrap._wanted(dev=True):
-        name = requirement.split("[")[0].split(">")[0].split("<")[0].split("=")[0].lower()
-        assert name in locked, requirement
+def wanted(*, dev: bool) -> list[Requirement]:
+    project = tomllib.loads((PROJECT_DIR / "pyproject.toml").read_text())["project"]
+    extra = project["optional-dependencies"]["dev"] if dev else []
+    return [Requirement(each) for each in (*project["dependencies"], *extra)]
+
+
+@pytest.mark.parametrize("dev", [False, True])
+def test_every_wanted_package_has_a_locked_version(dev: bool) -> None:
+    found = bootstrap.locked((bootstrap.DEV_LOCK if dev else bootstrap.LOCK).read_text())
+    for requirement in wanted(dev=dev):
+        versions = re.findall(r"==(\S+)", found.get(canonicalize_name(requirement.name), ""))
+        assert any(version in requirement.specifier for version in versions), f"{requirement}: run `make lock`"
+    assert bootstrap.BUILDER in found, "what comes as source is built with it"
+
+
+def test_both_locks_hold_the_same_of_what_both_have() -> None:
+    run, dev = (bootstrap.locked(path.read_text()) for path in (bootstrap.LOCK, bootstrap.DEV_LOCK))
+    assert run == {name: dev.get(name) for name in run}
+
+
+@pytest.mark.parametrize("path", [bootstrap.LOCK, bootstrap.DEV_LOCK], ids=lambda path: path.name)
+def test_a_lock_holds_versions_with_hashes_and_nothing_else(path: Path) -> None:
+    text = path.read_text()
+    found = bootstrap.locked(text)
+    assert "".join(found.values()) == text, "a line that is no package's"
+    hashed = re.compile(r"[\w.-]+==\S+(?: ;[^\n]*?)?(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n")
+    for name, part in found.items():
+        assert re.sub(hashed, "", part) == "", name
 
 
 @pytest.mark.parametrize(
@@ -43,6 +70,10 @@ def test_every_wanted_package_has_a_locked_version() -> None:
             r"or it lacks them; .*again \(ERROR: ResolutionImpossible\)$",
         ),
         (["ERROR: Failed building wheel for x"], r"cannot be installed \(ERROR: Failed building wheel for x\)$"),
+        (
+            ["ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "    Got 00"],
+            "is not the one that was locked",
+        ),
         ([], "pip said nothing"),
     ],
 )
@@ -85,21 +116,21 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_missing_programs_are_installed_in_one_go(bare_machine: Path) -> None:
     tools = bare_machine / "bin"
     (bare_machine / "apt").write_text(
-        f"for each in chromium-headless-shell redis-server; do : > {tools}/$each; /bin/chmod +x {tools}/$each; done\n"
+        f"for each in chromium-headless-shell gcc; do : > {tools}/$each; /bin/chmod +x {tools}/$each; done\n"
     )
-    assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
-    assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
+    assert bootstrap.main(["programs", "chromium", "gcc"]) == 0
+    assert bootstrap.main(["programs", "chromium", "gcc"]) == 0
     asked = (bare_machine / "asked").read_text()
-    assert asked == "install -y --no-install-recommends -q chromium-headless-shell redis-server\n"
+    assert asked == "install -y --no-install-recommends -q chromium-headless-shell gcc\n"
 
 
 def test_what_this_debian_does_not_have_is_replaced_and_holds_up_nothing_else(bare_machine: Path) -> None:
     tools = bare_machine / "bin"
     (bare_machine / "apt").write_text(
         'case "$*" in *headless*) exit 100;; esac\n'
-        f"for each in chromium redis-server; do : > {tools}/$each; /bin/chmod +x {tools}/$each; done\n"
+        f"for each in chromium gcc; do : > {tools}/$each; /bin/chmod +x {tools}/$each; done\n"
     )
-    assert bootstrap.main(["programs", "chromium", "redis-server"]) == 0
+    assert bootstrap.main(["programs", "chromium", "gcc"]) == 0
 
 
 def test_any_chromium_that_is_there_will_do(bare_machine: Path) -> None:

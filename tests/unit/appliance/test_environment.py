@@ -40,5 +40,5 @@ def test_the_table_names_every_variable() -> None:
 
 
 def test_the_names_are_those_that_dialling_reads() -> None:
-    for name in ("CLUSTER_SECRET", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY"):
+    for name in ("CLUSTER_SECRET", "TLS_CA", "TLS_CERTIFICATE", "TLS_KEY", "TLS_CHECK_HOST"):
         assert getattr(environment, name) == getattr(identity, name)

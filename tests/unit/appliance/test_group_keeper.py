@@ -16,7 +16,7 @@ from webapp.appliance import probes
 from webapp.appliance.group_keeper import GroupKeeper
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape
-from webapp.appliance.plan import Kind, Plan, ProcessSpec, StopStage, make_plan, mount_of
+from webapp.appliance.plan import Kind, Plan, ProcessSpec, RedisPart, StopStage, make_plan, mount_of
 from webapp.appliance.supervisor import Supervisor
 from webapp.wishes import GroupWish, Wish, remove_wish, write_wish
 
@@ -163,7 +163,7 @@ async def test_a_wish_that_cannot_be_read_changes_nothing_and_starts_nobody(layo
 
 def test_a_mount_takes_the_place_of_a_groups_first_broker(layout: DataLayout) -> None:
     options = Options(broker_settings=("a.b=1",))
-    the_plan = make_plan(options, Shape(1, 2, 2), layout, "/python", None, {})
+    the_plan = make_plan(options, Shape(1, 2, 2), layout, "/python", RedisPart("Redis"), {})
     assert {group: [each.name for each in own] for group, own in the_plan.broker_groups.items()} == {
         "broker-a": ["broker-a-1", "broker-a-2"],
         "broker-b": ["broker-b-1", "broker-b-2"],

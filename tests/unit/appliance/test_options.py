@@ -20,12 +20,14 @@ def test_everything_can_be_moved() -> None:
     options = parse_options(
         shlex.split(
             "--controllers 1 --replicas 2 --groups 4 --data /x/y --http [::1]:9000 --controller-port 1 --broker-port 2 "
-            "--grpc-port 3 --redis-port 4 --broker-set flush.mode=async --broker-set a.b=c --timeout 5 --reports-at-once 2"
+            "--grpc-port 3 --redis-server /opt/redis-server --broker-set flush.mode=async --broker-set a.b=c --timeout 5 "
+            "--reports-at-once 2"
         )
     )
     assert options.data_dir == Path("/x/y")
     assert (options.http_host, options.http_port) == ("::1", 9000)
-    assert (options.controller_port, options.broker_port, options.grpc_port, options.redis_port) == (1, 2, 3, 4)
+    assert (options.controller_port, options.broker_port, options.grpc_port) == (1, 2, 3)
+    assert options.redis_server == Path("/opt/redis-server")
     assert options.broker_settings == ("flush.mode=async", "a.b=c")
     assert options.reports_at_once == 2
     assert settle_shape(options, None) == Shape(controllers=1, groups=4, replicas=2)
@@ -105,7 +107,7 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert stop.value.code == 0
     text = capsys.readouterr().out
     for option in shlex.split(
-        "--controllers --replicas --groups --data --http --controller-port --broker-port --grpc-port --redis-port "
+        "--controllers --replicas --groups --data --http --controller-port --broker-port --grpc-port --redis-server "
         "--controller-set --broker-set --reports-at-once --timeout LOGBOOM_ADMIN_PASSWORD REDIS_URL JAVA_HOME"
     ):
         assert option in text

@@ -7,20 +7,19 @@ import pytest
 from remoting.errors import SettingsError
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape
-from webapp.appliance.plan import PREPARED, Kind, Plan, StopStage, make_plan
+from webapp.appliance.plan import PREPARED, Kind, Plan, RedisPart, RedisProbe, StopStage, make_plan
 from webapp.appliance.reach import Secure
 
 LAYOUT = DataLayout(Path("/data"))
+EMBEDDED = RedisPart("Valkey", ("valkey-server", "conf"), RedisProbe(Path("/s"), "us", LAYOUT.redis_password_file))
 
 
 def plan_of(
     options: Options | None = None,
     shape: Shape | None = None,
-    redis_argv: tuple[str, ...] | None = ("redis-server", "conf"),
+    redis: RedisPart = EMBEDDED,
 ) -> Plan:
-    return make_plan(
-        options or Options(), shape or Shape(), LAYOUT, "/python", redis_argv, {"REDIS_URL": "redis://r/0"}
-    )
+    return make_plan(options or Options(), shape or Shape(), LAYOUT, "/python", redis, {"REDIS_URL": "redis://r/0"})
 
 
 def test_the_default_appliance() -> None:
@@ -42,6 +41,7 @@ def test_the_default_appliance() -> None:
     assert plan.env["LOGBOOM_CONTROLLERS"] == "127.0.0.1:9876,127.0.0.1:9877,127.0.0.1:9878"
     assert plan.env["LOGBOOM_HTTP"] == "127.0.0.1:8000"
     assert plan.env["REDIS_URL"] == "redis://r/0"
+    assert (plan.redis, plan.processes[0].argv, plan.processes[0].ports) == ("Valkey", ("valkey-server", "conf"), ())
 
 
 def test_the_daemons_command_lines() -> None:
@@ -110,7 +110,8 @@ def test_daemons_wait_for_nothing_and_the_front_for_the_database() -> None:
 
 
 def test_with_another_redis_there_is_none_in_the_plan() -> None:
-    plan = plan_of(redis_argv=None)
+    plan = plan_of(redis=RedisPart("Redis 8.2.2 (REDIS_URL)"))
+    assert plan.redis == "Redis 8.2.2 (REDIS_URL)"
     assert Kind.REDIS not in {process.kind for process in plan.processes}
     assert {process.after for process in plan.processes} == {(), (PREPARED,)}
 
@@ -123,8 +124,10 @@ def test_an_ipv6_console() -> None:
 def test_ports_that_overlap_are_refused_with_the_options_that_move_them() -> None:
     with pytest.raises(SettingsError, match="broker-a-1 and controller-n0 would both listen on port 8081"):
         plan_of(Options(controller_port=8081))
-    with pytest.raises(SettingsError, match=r"web and redis .* 8000; move one with --http or --redis-port"):
-        plan_of(Options(redis_port=8000))
+    with pytest.raises(
+        SettingsError, match=r"web and controller-n0 .* 8000; move one with --http or --controller-port"
+    ):
+        plan_of(Options(controller_port=8000))
     with pytest.raises(SettingsError, match="above 65535; choose a lower --broker-port"):
         plan_of(Options(broker_port=65530))
 

@@ -15,18 +15,18 @@ from webapp.appliance import preflight, state
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, Shape, Tier
 from webapp.appliance.place import PROJECT_DIR
-from webapp.appliance.plan import Plan, make_plan
+from webapp.appliance.plan import Plan, RedisPart, make_plan
 from webapp.appliance.reach import Secure
 
 
 def plan_with(layout: DataLayout, options: Options) -> Plan:
-    return make_plan(options, Shape(controllers=1, replicas=1), layout, sys.executable, ("redis-server",), {})
+    return make_plan(options, Shape(controllers=1, replicas=1), layout, sys.executable, RedisPart("Redis"), {})
 
 
 def options_with_free_ports() -> Options:
-    """Five ports that are free at this moment, with the next one free as well."""
-    http, controller, broker, grpc, redis = free_ports(5, in_a_row=2)
-    return Options(http_port=http, controller_port=controller, broker_port=broker, grpc_port=grpc, redis_port=redis)
+    """Four ports that are free at this moment, with the next one free as well."""
+    http, controller, broker, grpc = free_ports(4, in_a_row=2)
+    return Options(http_port=http, controller_port=controller, broker_port=broker, grpc_port=grpc)
 
 
 def test_another_system_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,13 +37,19 @@ async def remoting_server(code: int, answer: Answer) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def stream_server(talk: Talk) -> AsyncIterator[str]:
+async def stream_server(talk: Talk, path: Path | None = None) -> AsyncIterator[str]:
+    """On a port, or on a socket at the path."""
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await talk(reader, writer)
         finally:
             writer.close()
 
+    if path is not None:
+        async with await asyncio.start_unix_server(serve, path):
+            yield str(path)
+        return
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
@@ -106,8 +112,12 @@ async def test_somebody_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         await released.wait()
 
     async with stream_server(silent) as address:
-        for probe in (ControllerProbe(address), HttpProbe(address), RedisProbe(address, tmp_path / "password")):
+        for probe in (ControllerProbe(address), HttpProbe(address)):
             assert await probes.ask(probe) is not None
+        released.set()
+    released.clear()
+    async with stream_server(silent, tmp_path / "socket"):
+        assert await probes.ask(RedisProbe(tmp_path / "socket", "us", tmp_path / "password")) is not None
         released.set()
 
 
@@ -141,15 +151,17 @@ async def test_redis_is_ready_when_it_accepts_the_password(tmp_path: Path) -> No
     password_file.write_text("right\n")
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        right = await reader.readline() == b"AUTH right\r\n"
+        right = await reader.readline() == b"AUTH us right\r\n"
         writer.write(b"+OK\r\n" if right else b"-WRONGPASS no\r\n")
         await reader.readline()
         writer.write(b"+PONG\r\n")
 
-    async with stream_server(talk) as address:
-        assert await probes.ask(RedisProbe(address, password_file)) is None
+    probe = RedisProbe(tmp_path / "socket", "us", password_file)
+    assert await probes.ask(probe) == "[Errno 2] No such file or directory"
+    async with stream_server(talk, probe.socket):
+        assert await probes.ask(probe) is None
         password_file.write_text("wrong\n")
-        assert await probes.ask(RedisProbe(address, password_file)) == "Redis answers '-WRONGPASS no'"
+        assert await probes.ask(probe) == "Redis answers '-WRONGPASS no'"
 
 
 async def test_a_heartbeat_is_a_file(tmp_path: Path) -> None:

@@ -38,7 +38,14 @@ def publish(layout: DataLayout, http: str, *states: str, whole: str = "running")
         }
         for index, each in enumerate(states)
     ]
-    content = {"version": 1, "state": whole, "pid": 7, "http": http, "processes": processes}
+    content = {
+        "version": 1,
+        "redis": "Valkey 9.1.2 (bundled)",
+        "state": whole,
+        "pid": 7,
+        "http": http,
+        "processes": processes,
+    }
     state.publish(layout.supervisor_file, content)
 
 
@@ -95,6 +102,7 @@ def test_what_is_printed(layout: DataLayout) -> None:
     assert (
         "  p1               backing-off   restarts 1  last time it was killed by SIGKILL at then\n" in text.getvalue()
     )
+    assert "\nRedis: Valkey 9.1.2 (bundled)\n" in text.getvalue()
     assert status.main(["--data", str(layout.root), "--json"], as_json) == 1
     assert json.loads(as_json.getvalue())["supervisor"]["pid"] == 7
 

@@ -50,7 +50,6 @@ def test_a_taken_port(layout: DataLayout, capsys: pytest.CaptureFixture[str]) ->
         ("--controller-port", options.controller_port),
         ("--broker-port", options.broker_port),
         ("--grpc-port", options.grpc_port),
-        ("--redis-port", options.redis_port),
     ):
         arguments += [option, str(port)]
     with socket.create_server(("127.0.0.1", options.http_port)):

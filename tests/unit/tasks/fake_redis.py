@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
-from redis.lock import Lock
+from collections.abc import Callable
+from typing import Any
 
 
 class FakeRedis:
@@ -44,14 +42,18 @@ class FakeRedis:
         until = self.values[name][1]
         return -1 if until is None else until - self.now_ms
 
-    def lock(self, name: str, *, timeout: float, thread_local: bool) -> Lock:
-        return _Lock(cast(Any, self), name, timeout=timeout, thread_local=thread_local)
+    def transaction(self, function: Callable[[FakeRedis], None], *watches: str) -> None:
+        """Nobody comes in between here."""
+        function(self)
 
-    def get_encoder(self) -> Any:
-        return SimpleNamespace(encode=str.encode)
+    def multi(self) -> None:
+        pass
 
-    def register_script(self, script: str) -> _Script:
-        return _Script(script)
+    def pexpire(self, name: str, period_ms: int) -> bool:
+        if self.get(name) is None:
+            return False
+        self.values[name] = (self.values[name][0], self.now_ms + period_ms)
+        return True
 
     def restart(self) -> None:
         """What the embedded Redis keeps over a restart: nothing."""
@@ -60,24 +62,3 @@ class FakeRedis:
     def publish(self, channel: str, message: str) -> int:
         self.published.append((channel, message))
         return 0
-
-
-class _Script:
-    """One of the lock's scripts, told apart by what they call."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __call__(self, keys: list[str], args: list[Any], client: FakeRedis) -> int:
-        if client.get(keys[0]) != args[0]:
-            return 0
-        if "del" in self._text:
-            return client.delete(keys[0])
-        client.values[keys[0]] = (args[0], client.now_ms + int(args[1]))
-        return 1
-
-
-class _Lock(Lock):
-    """The library's lock with its scripts registered here, and not on the class that real clients use."""
-
-    lua_release = lua_extend = lua_reacquire = None

@@ -13,9 +13,8 @@ from redis.exceptions import ConnectionError, RedisError
 from tasks.claims import Claims
 from tests.support.cluster import eventually
 from tests.support.leash import leashed
-from tests.support.ports import free_ports
+from tests.support.redis import embedded
 from tests.unit.tasks.fake_redis import FakeRedis
-from webapp.appliance.redis_server import find_binary
 
 
 def test_only_one_holds_a_name_until_it_is_given_back(redis: FakeRedis) -> None:
@@ -98,14 +97,13 @@ def test_a_missing_claim_is_counted_from_the_first_look_and_anew_after_a_loss(re
 
 
 def test_the_real_redis_forgets_and_the_owner_remembers(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    with real_redis(port, tmp_path) as client:
+    with real_redis(tmp_path) as client:
         claim = Claims(client).take("report:1", 10)
         assert claim is not None
         assert claim.keep()
     with pytest.raises(ConnectionError):
         claim.keep()
-    with real_redis(port, tmp_path) as client:
+    with real_redis(tmp_path) as client:
         assert not Claims(client).is_held("report:1")
         assert claim.keep()
         assert Claims(client).take("report:1", 10) is None
@@ -116,11 +114,10 @@ def test_the_real_redis_forgets_and_the_owner_remembers(tmp_path: Path) -> None:
 
 
 @contextmanager
-def real_redis(port: int, directory: Path) -> Iterator[Any]:
-    program = find_binary()
-    argv = leashed([program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(directory)])
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as process:
-        client = Redis(port=port)
+def real_redis(directory: Path) -> Iterator[Any]:
+    server = embedded(directory)
+    with subprocess.Popen(leashed(server.argv), stdout=subprocess.DEVNULL) as process:
+        client = Redis.from_url(server.url)
         try:
             eventually("Redis answers", lambda: answers(client))
             yield client
