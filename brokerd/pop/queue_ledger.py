@@ -12,7 +12,7 @@ the whole queue in order until they are finished.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.pop.batch import MAX_BATCH, Batch, LooseBatch, Place, Queue, Taken
@@ -173,11 +173,12 @@ class QueueLedger(Queue):
             if not batch.is_returned and not batch.is_passed_over:
                 yield WaitingGroup(first[0], max(now_ms, batch.due_ms), waiting)
 
-    def free_places(self, attempt_id: str, now_ms: int, count: int) -> list[Place]:
+    def free_places(self, attempt_id: str, now_ms: int, count: int, waiting: Collection[int] = ()) -> list[Place]:
         """What came back or was passed over and may be taken now, `count` messages at most, ascending: nothing of its message
-        group is before it but what is taken with it. A repeated attempt gets its own messages again, uncounted.
+        group is before it but what is taken with it. A repeated attempt gets its own messages again, uncounted. Of the groups
+        `waiting` nothing else may be taken: something of them is in another queue.
 
-        Costs what it gives, whatever waits.
+        Costs what it gives, and those groups, whatever waits.
         """
         own = {each for each in self._attempts.get(attempt_id, ()) if not self.batches[each].is_over(now_ms)}
         heads = [(place.offset, place.batch.pop_time_ms) for place in self._first_of(own)]
@@ -190,7 +191,8 @@ class QueueLedger(Queue):
                 entry = heapq.heappop(free)
                 if self._is_free(*entry):
                     walked.append(entry)
-                    heapq.heappush(heads, entry)
+                    if not waiting or self._group_at(*entry) not in waiting:
+                        heapq.heappush(heads, entry)
             if not heads:
                 break
             offset, pop_time_ms = heapq.heappop(heads)
@@ -224,6 +226,12 @@ class QueueLedger(Queue):
         place = batch.place_of(offset)
         is_there = place >= 0 and bool(batch.remaining >> place & 1)
         return is_there and self.order.is_first(batch.groups[place], offset)
+
+    def _group_at(self, offset: int, pop_time_ms: int) -> int:
+        """The message group of an unfinished message."""
+        batch = self.batches[pop_time_ms]
+        assert batch.groups is not None
+        return batch.groups[batch.place_of(offset)]
 
     def _enter_groups(self, batch: Batch, groups: Sequence[int]) -> None:
         self._ungrouped -= 1
