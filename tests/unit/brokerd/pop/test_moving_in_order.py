@@ -106,8 +106,10 @@ def test_one_message_that_moved_holds_up_its_own_message_group_alone() -> None:
         assert nothing(broker.receive())
         broker.turns.run(1000)
     other = PopBroker(broker.log.copy(), Turns(start_ms=broker.turns.wall_ms())).become_master()
-    last = other.receive()
+    last = other.receive(invisible_time_ms=7000)
     assert last.bodies == ["a1"]
+    now_ms = other.pop_service.now_ms()
+    assert list(other.progress.waiting_groups("g", "t", 0, now_ms)) == [(1, now_ms + 7000, 2)]
     assert nothing(other.receive())
     waiting = other.receive(wait_ms=5000)
     other.ack(*last.messages)
