@@ -3,7 +3,7 @@
 Of the user's entries that fit resource, action and address, the one with the most specific resource decides: a name before a
 prefix, a longer prefix before a shorter one, a prefix before all of a type, that before `*`; Deny before Allow. When none fits,
 the answer is no. A super user may do everything, and nobody else anything with the topics that brokers keep
-their own state in: no entry gives that.
+their own state in, nor with what has no name: no entry gives that.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def decide(state: AccessState, user_name: str, demand: Demand, source: str) -> V
         return Verdict(False, f"the user {user_name} is disabled")
     if user.is_super:
         return Verdict(True, f"{user_name} is a super user")
+    if not demand.name:
+        return Verdict(False, f"the request does not say which {demand.type.lower()} it is about")
     if demand.type == TOPIC and is_brokers_topic(demand.name):
         return Verdict(False, f"{demand.name} is the brokers' own, which super users alone may use")
     policies = state.acls.get(user_name, {})

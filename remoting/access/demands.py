@@ -155,7 +155,9 @@ def locks(request: Command, cluster: str) -> list[Demand]:
 
 @_need("every Group and Topic of the body: Sub")
 def batch_ack(request: Command, cluster: str) -> list[Demand]:
-    named = {(_text(each, "c"), _text(each, "t")) for each in _objects(_body(request), "acks")}
+    named = {
+        (_either(each, "c", "consumerGroup"), _either(each, "t", "topic")) for each in _objects(_body(request), "acks")
+    }
     return _bound(
         [demand for group, topic in sorted(named) for demand in (group_demand(group, SUB), topic_demand(topic, SUB))]
     )
@@ -221,6 +223,11 @@ def _objects(body: Mapping[str, Any], key: str) -> Iterable[dict[str, Any]]:
 def _text(body: Mapping[str, Any], key: str) -> str:
     value = body.get(key)
     return value if isinstance(value, str) else ""
+
+
+def _either(body: Mapping[str, Any], short: str, long: str) -> str:
+    """A text that may have either name: the short one when it says something, as those who carry it out read it."""
+    return _text(body, short) or _text(body, long)
 
 
 def _bound(demands: list[Demand]) -> list[Demand]:
