@@ -9,7 +9,20 @@ import pytest
 
 from remoting import codes
 from remoting.access.decision import Demand, decide
-from remoting.access.model import ALL, ALLOW, CLUSTER, CUSTOM, GROUP, SUB, SUPER, TOPIC, AccessState, Entry, User, resource
+from remoting.access.model import (
+    ALL,
+    ALLOW,
+    CLUSTER,
+    CUSTOM,
+    GROUP,
+    SUB,
+    SUPER,
+    TOPIC,
+    AccessState,
+    Entry,
+    User,
+    resource,
+)
 from remoting.client.access_admin import AccessAdmin
 from tests.security.people import Person
 from tests.support.cluster import Cluster, eventually
