@@ -160,7 +160,8 @@ CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}logboom_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Strict"
 CSRF_COOKIE_SECURE = HTTPS
-CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if HTTPS and not host.startswith("[")]
+# Behind a proxy, which may ask for another host than the browser did. Else another port of this host would be trusted.
+CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if BEHIND_PROXY and not host.startswith("[")]
 CSRF_FAILURE_VIEW = "webapp.errors.csrf_failure"
 if BEHIND_PROXY:  # it terminates TLS and redirects; the appliance itself is reached over loopback
     SECURE_HSTS_SECONDS = 31_536_000

@@ -144,6 +144,22 @@ def test_cookies_belong_to_this_host_alone_under_https(tmp_path: Any, https: str
     assert session_secure is csrf_secure is bool(https)
 
 
+@pytest.mark.parametrize(
+    ("variables", "trusts"),
+    [({}, False), ({"LOGBOOM_SECURE_HOST": "logs.example.com"}, False), ({"LOGBOOM_HTTPS": "1"}, True)],
+)
+def test_another_port_of_this_host_is_somebody_else(tmp_path: Any, variables: dict[str, str], trusts: bool) -> None:
+    """A proxy answers at the port without a number; the appliance's own HTTPS does not."""
+    script = (
+        "import django; django.setup(); from webapp import origin, settings; "
+        "print(origin.is_own('https://logs.example.com', 'logs.example.com:8443'), settings.HTTPS)"
+    )
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "webapp.settings", "LOGBOOM_DATA_DIR": str(tmp_path)}
+    environ |= {"LOGBOOM_ALLOWED_HOSTS": "logs.example.com", **variables}
+    found = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(trusts), str(bool(variables))]
+
+
 # ---- guessing
 
 

@@ -59,6 +59,13 @@ def test_without_its_file_the_first_user_stays_and_no_other_is_shown(appliance: 
     assert not file.exists()
     assert answers(appliance, user)
 
+    assert appliance.stop() == 0
+    file.write_text("admin:drawn for a start that failed\n")
+    file.chmod(0o600)
+    appliance.start()
+    assert "its key counts nowhere any more" in appliance.said
+    assert not file.exists()
+
 
 def test_a_file_that_is_unfit_is_refused_and_one_that_is_gone_is_not(tmp_path: Path) -> None:
     file = tmp_path / "first-user"

@@ -57,6 +57,8 @@ def test_it_is_secured_and_undone_while_it_runs_and_keeps_what_it_acknowledged(
     with socket.create_server((OUTSIDE, appliance.base + HTTPS)):
         refused = appliance.manage("secure", OUTSIDE, *https)
     assert (refused.returncode, "choose another --https-port" in refused.stdout) == (1, True), refused.stdout
+    refused = appliance.manage("secure", OUTSIDE, "--https-port", str(appliance.base + BROKER))
+    assert (refused.returncode, "one of the appliance's own" in refused.stdout) == (1, True), refused.stdout
     assert max_offset(broker, NOBODY) == 50, "nothing was stopped"
 
     done = appliance.manage("secure", OUTSIDE, *https)

@@ -1,8 +1,8 @@
 """The first super user of clients: drawn for a cluster that asks who clients are and has no user yet, and shown once.
 
 The file is for its owner, who may note what it says and remove it; users stay with the controllers. So a file that is missing can
-mean a cluster without users, or one that has some: only the controllers know. What is drawn then is shown when it counts, and
-removed when it does not.
+mean a cluster without users, or one that has some: only the controllers know. What is drawn then is shown when it counts, and a
+file that does not count, from this start or from one that came to nothing, is removed.
 """
 
 from __future__ import annotations
@@ -45,18 +45,23 @@ def read(path: Path) -> Credentials | None:
     return Credentials(name, secret.encode())
 
 
-async def tell(layout: DataLayout, controllers: Sequence[str], terminal: Terminal) -> None:
-    """Show what was drawn at this start, or remove it, as the controllers have other users."""
+async def tell(layout: DataLayout, controllers: Sequence[str], terminal: Terminal, *, is_new: bool) -> None:
+    """Show what was drawn at this start; remove what does not count, as the controllers have other users or another secret."""
     path = layout.first_user_file
     counts = await asyncio.to_thread(_wait_for_users, controllers, path)
-    if counts is None:
+    if counts is False:
+        path.unlink(missing_ok=True)
+        if is_new:
+            terminal.say(
+                "Clients sign as      the users of before, who are kept; the console has them under Client users"
+            )
+        else:
+            terminal.step(f"removed {path}: its key counts nowhere any more")
+    elif is_new and counts is None:
         terminal.say(
             f"Clients sign as      the user in {path}, if the cluster had none before: no controller says so yet"
         )
-    elif not counts:
-        path.unlink(missing_ok=True)
-        terminal.say("Clients sign as      the users of before, who are kept; the console has them under Client users")
-    elif (user := read(path)) is not None:
+    elif is_new and (user := read(path)) is not None:
         secret = user.secret.decode()
         terminal.say(f"Clients sign as      {user.access_key}, secret key {secret}  (shown this once; a super user)")
 

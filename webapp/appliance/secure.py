@@ -146,6 +146,8 @@ def _check_ports(wanted: Secure, running: Mapping[str, Any]) -> None:
     if running.get("https"):
         secured_at, _ = split_address(running["https"])
         own |= {running["https"], *(join_address(secured_at, port) for port in ports)}
+    if wanted.https_port in ports:
+        raise SettingsError(f"port {wanted.https_port} is one of the appliance's own; choose another --https-port")
     for port in (*ports, wanted.https_port):
         is_own = join_address(wanted.host, port) in own
         if not is_own and not preflight.is_free(PortUse(wanted.host, port, "--https-port")):

@@ -269,8 +269,8 @@ async def _bring_up(
     except asyncio.CancelledError:
         _tell_admin(admin, terminal)  # a start that is interrupted must show it, too: it is never shown again
         raise
-    if ready.has_new_user:
-        await first_user.tell(layout, plan.controllers, terminal)
+    if options.has_authentication:
+        await first_user.tell(layout, plan.controllers, terminal, is_new=ready.has_new_user)
     _tell_where(plan, layout, admin, terminal)
     supervisor.announce_running()
     terminal.say("Ctrl-C stops everything.")
