@@ -229,6 +229,15 @@ def test_what_is_refused_for_too_many_is_in_the_trail(client: Client, users: dic
     assert refused.count() == 6
 
 
+def test_who_has_many_addresses_fills_no_trail(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    for _ in range(login_limit.FREE):
+        log_in(client, "admin", "wrong", ip="2001:db8::1")
+    answers = {log_in(client, "admin", "wrong", ip=f"2001:db8::{number:x}") for number in range(2, 80)}
+    assert answers == {429}, "a network of IPv6 is one source"
+    throttled = AuditEntry.objects.filter(action="login", detail=services.THROTTLED)
+    assert throttled.count() == services.MOST_THROTTLED_A_MINUTE
+
+
 def test_the_present_password_cannot_be_guessed_either(viewer: Client, users: dict[str, User]) -> None:  # noqa: F811
     def change(present: str) -> int:
         return viewer.post("/account", {"present": present, "password": NEW}).status_code
