@@ -25,6 +25,7 @@ from webapp.accounts import devices, login_limit, services, sessions, tokens
 from webapp.accounts.models import ApiToken, LoginAttempt, ReadRight, User
 from webapp.accounts.permissions import client_ip, role_of, set_role
 from webapp.audit.models import AuditEntry
+from webapp.operations import services as operations
 from webapp.operations.registry import KINDS
 
 Bearer = Callable[..., dict[str, str]]
@@ -236,6 +237,14 @@ def test_who_has_many_addresses_fills_no_trail(client: Client, users: dict[str, 
     assert answers == {429}, "a network of IPv6 is one source"
     throttled = AuditEntry.objects.filter(action="login", detail=services.THROTTLED)
     assert throttled.count() == services.MOST_THROTTLED_A_MINUTE
+
+
+def test_who_asks_for_what_he_may_not_fills_no_trail(viewer: Client, operator: Client) -> None:  # noqa: F811
+    for _ in range(operations.MOST_REFUSED_A_MINUTE + 20):
+        assert send(viewer, "DELETE", "/api/v1/topics/orders", {}, {})[0] == 403
+    assert AuditEntry.objects.filter(outcome="refused").count() == operations.MOST_REFUSED_A_MINUTE
+    assert send(operator, "POST", "/api/v1/users", {"username": "x", "role": "viewer", "password": NEW}, {})[0] == 403
+    assert AuditEntry.objects.filter(actor_name="operator", outcome="refused").count() == 1, "others' are told"
 
 
 def test_the_present_password_cannot_be_guessed_either(viewer: Client, users: dict[str, User]) -> None:  # noqa: F811
