@@ -61,11 +61,12 @@ from remoting.exporter import MetricsExporter
 from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
 from remoting.transport.client import RemotingClient, split_address
-from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.connection import Handler, Intake, RemotingConnection
 from remoting.transport.identity import component_identity
-from remoting.transport.server import Place, RemotingServer
+from remoting.transport.server import Place, RemotingServer, ServerLimits
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
+from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Controller:
         known = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
         identity = component_identity(known, dialling_context(settings.tls))
         self._guard = Guard(settings.access, settings.access.cluster or _CLUSTER, known, _wall_ms, settings.address)
+        self._watch = Watch(settings.unfinished)
         self._sealer = Sealer(known, _seal)
         if settings.first_user is not None:
             check_first_user(settings.first_user)
@@ -158,6 +160,7 @@ class Controller:
                 further_hosts=(settings.further_host,) if settings.further_host else (),
             ),
             self._guard.protect(self._handlers()),
+            limits=ServerLimits(intake=Intake(self._watch, self._guard.may_send_much)),
             closed=self._connection_closed,
         )
         self._exporter = self._make_exporter(port)
@@ -206,6 +209,7 @@ class Controller:
         if self._exporter is not None:
             await self._exporter.close()
         await self._server.close()
+        self._watch.close()
         await self._tasks.close()
         self._peers.close()
         self._client.close()
@@ -244,7 +248,9 @@ class Controller:
         metrics_port = self._settings.metrics.scrape_port(port)
         if metrics_port is None:
             return None
-        exposition = Exposition(self._settings, self._driver, self._groups, self._counters, self._guard)
+        exposition = Exposition(
+            self._settings, self._driver, self._groups, self._counters, self._guard, self._watch.families
+        )
         return MetricsExporter(self._settings.metrics.host, metrics_port, exposition.render)
 
     def _handlers(self) -> Mapping[int, Handler]:

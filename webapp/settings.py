@@ -19,6 +19,7 @@ import dj_database_url
 from webapp import redis_urls
 from webapp.appliance import redis_server, secret_files
 from webapp.appliance.environment import DEFAULT_REDIS_URL, Environment
+from webapp.intake import MAX_BODY_BYTES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -167,7 +168,8 @@ if BEHIND_PROXY:  # it terminates TLS and redirects; the appliance itself is rea
     SECURE_HSTS_SECONDS = 31_536_000
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
-DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * 1024 * 1024  # a test message body is at most 4 MiB
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+FILE_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES  # no body goes to a file
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 
 LANGUAGE_CODE = "en"
