@@ -19,9 +19,9 @@ from remoting.names import is_brokers_topic
 from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, SYS_INNER_BATCH, SYS_NEED_UNWRAP
 from remoting.record.properties import decode_properties, encode_properties, tags_code
 
-_DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
-_STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-STAMP: Final = encode_properties(_STAMP)
+DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
+STAMP_PROPERTIES: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+STAMP: Final = encode_properties(STAMP_PROPERTIES)
 
 # Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
 # finds by accident is looked at again, name by name.
@@ -132,6 +132,18 @@ def _last_key(properties: bytes) -> re.Match[bytes] | None:
     return found
 
 
+def completed(properties: bytes, next_name: str) -> bytes | None:
+    """Properties that may be stored as they are with the stamp behind them, made of such as lack only their last separator, or a
+    name; `next_name` is what they get then. None when more than that is needed."""
+    if not properties:
+        return b"UNIQ_KEY\x01%b\x02" % next_name.encode()
+    closed = properties if properties.endswith(b"\x02") else properties + b"\x02"
+    found = decode_properties(closed)
+    if asks_for_more(closed) or encode_properties(found) != closed:
+        return None
+    return closed if "UNIQ_KEY" in found else closed + b"UNIQ_KEY\x01%b\x02" % next_name.encode()
+
+
 # Longer properties are looked at each time: what one message of each of many topics was like would take much memory.
 MAX_KEPT_BYTES: Final = 2048
 
@@ -172,13 +184,13 @@ def _complete_properties(draft: Draft, unique_id: Callable[[], str], cluster: st
         raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
     properties = decode_properties(draft.properties)
     check_times(properties, draft.topic)
-    for name in _DROPPED:
+    for name in DROPPED:
         properties.pop(name, None)
     if "UNIQ_KEY" not in properties:
         properties["UNIQ_KEY"] = unique_id()
     if "REPLY_TO_CLIENT" in properties:
         properties["CLUSTER"] = cluster
-    stamped = encode_properties({**properties, **_STAMP})
+    stamped = encode_properties({**properties, **STAMP_PROPERTIES})
     if len(stamped) > MAX_PROPERTIES_BYTES:
         raise RequestError(
             codes.MESSAGE_ILLEGAL,

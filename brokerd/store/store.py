@@ -394,6 +394,8 @@ class MessageStore(StoreReads):
             raise
         self.queue_offsets.advance(run.next_offsets)
         self.dispatcher.offer(run.start, run.entries, run.end_offset)
+        for told in run.appended:
+            told()
 
     def _note_append_error(self, error: StorageError) -> None:
         """The disk refused an append: a full disk is waited out, anything else is final."""

@@ -12,11 +12,11 @@ from time import perf_counter_ns
 from typing import Final
 
 from brokerd.processors.sending.general import GeneralSends
-from brokerd.processors.sending.requests import short_names
 from brokerd.sending.acknowledging import Acknowledger
 from brokerd.sending.boundary import ANSWER_OK, SendKernel, Stop, Taken
 from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import ROLE_CHANGED
+from brokerd.sending.reading import short_names
 from brokerd.statistics.figures import Durations
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import Run

@@ -223,7 +223,7 @@ def test_the_kernel_tells_where_it_stopped_and_why() -> None:
     assert kernel.may_take(plain, PEER)
     assert not kernel.may_take(plain[:-1], PEER), "an unfinished frame is not worth a turn"
     assert not kernel.may_take(echo, PEER)
-    assert not kernel.may_take(plain, pack_host("fe80::1", 1))
+    assert kernel.may_take(plain, pack_host("fe80::1", 1))
     assert not make_kernel(pack_host("fe80::1", 1)).may_take(plain, PEER)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,21 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.delay.levels import DEFAULT_DELAYS
+from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
 from brokerd.metadata.configs import TopicConfig
 from brokerd.processors.sending.general import GeneralSends, MakeTopic
 from brokerd.processors.sending.send import SendProcessor
 from brokerd.sending.counters import Counters
+from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.rules import STAMP
 from brokerd.sending.sender import MessageSender, SendRules
+from brokerd.sending.stored_form import KernelRules
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.timers.codes import CODE_RULES
-from brokerd.transactions.records import half_draft, is_half, ordinary_draft
+from brokerd.transactions.decide import HalfRoom
+from brokerd.transactions.records import Half, half_draft, is_half, ordinary_draft
 from remoting import codes, frame
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.frame import Command
@@ -85,6 +88,13 @@ class Halves:
     def stored(self, draft: Draft, place: AppendResult) -> None:
         self.offsets.append(place.physical_offset)
 
+    def room(self) -> HalfRoom:
+        return HalfRoom(1000, 1 << 30)
+
+    def begun(self, halves: Sequence[Half], end_offset: int) -> None:
+        assert halves[-1].physical_offset + halves[-1].size == end_offset
+        self.offsets += [half.physical_offset for half in halves]
+
 
 class Connection:
     """What a processor uses of a connection; answers are kept decoded."""
@@ -123,7 +133,7 @@ class Broker:
             StoreSettings(segment_size_bytes=segment_size_bytes),
             lambda: self.now,
             pack_host(*STORE_HOST),
-            StoreSeams(CODE_RULES),
+            StoreSeams({**code_rules(DEFAULT_DELAYS), **CODE_RULES}),
         )
         self.store.load()
         self.store.set_appendable(True)
@@ -136,7 +146,10 @@ class Broker:
         rules = SendRules(topics.get, "c", DEFAULT_DELAYS)
         self.sender = MessageSender(self.store, self.acknowledger, rules, self.counters, self.halves, self.timed)
         self.asked: list[tuple[str, int, int | None, int]] = []
-        self.kernel = make_kernel(pack_host(*STORE_HOST), self.timed.terms)
+        kernel_rules = KernelRules(
+            self.sender.unique_ids, self.timed.terms, DEFAULT_DELAYS, "c", LaidOutHalves(self.halves)
+        )
+        self.kernel = make_kernel(pack_host(*STORE_HOST), kernel_rules)
         self.kernel.topics_changed(topics)
         general = GeneralSends(self.sender, pack_host(*STORE_HOST), self.sent_again, make_topic, when_known)
         self.processor = SendProcessor(
@@ -521,7 +534,7 @@ def test_a_refusing_disk_takes_no_number_and_answers_each(monkeypatch: pytest.Mo
     assert broker.store.queue_offsets.table["T", 1] == 1
 
 
-# ---- half messages, requests, missing topics
+# ---- half messages, requests
 
 
 def test_a_half_message_is_answered_with_its_own_offsets_and_the_queue_of_its_message(broker: Broker) -> None:
@@ -559,63 +572,6 @@ def test_a_request_learns_in_which_cluster_it_is_answered(broker: Broker) -> Non
     asked, plain = (decode_record(record).property_map() for record in broker.records())
     assert asked["CLUSTER"] == "c"
     assert "CLUSTER" not in plain
-
-
-class Maker:
-    """Makes every topic, or refuses to."""
-
-    def __init__(self, topics: dict[str, TopicConfig]) -> None:
-        self.topics = topics
-        self.wanted: list[tuple[str, str, int, bool]] = []
-        self.error: LogboomError | None = None
-
-    def __call__(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> Any:
-        self.wanted.append((name, template, queues, is_unit))
-        if self.error is None and template == "TBW102":
-            self.topics[name] = TopicConfig(name, queues, queues)
-        return self.error
-
-
-def test_who_makes_a_topic_by_sending_is_answered_when_it_is_in_the_routes() -> None:
-    topics = dict(TOPICS)
-    routed: list[Callable[[], None]] = []
-    development = Broker(make_topic=Maker(topics), topics=topics, when_known=routed.append)
-    connection = Connection()
-    development.handle(connection, [request(1, b="New", c="TBW102", d="4"), request(2, b="T")])
-    development.acknowledger.complete()
-    assert [answer.opaque for answer in connection.answers] == [2]
-    routed.pop()()
-    assert [(answer.opaque, answer.code) for answer in connection.answers] == [(2, 0), (1, 0)]
-    development.handle(connection, [request(3, b="New", c="TBW102", d="4")])
-    development.acknowledger.complete()
-    assert connection.answers[-1].opaque == 3
-    assert not routed
-
-
-def test_a_missing_topic_is_made_only_where_that_is_switched_on(broker: Broker) -> None:
-    topics = dict(TOPICS)
-    maker = Maker(topics)
-    development = Broker(make_topic=maker, topics=topics)
-    connection = Connection()
-    wish = {"c": "TBW102", "d": "4"}
-    development.handle(
-        connection, [request(1, b="New", **wish), request(2, b="New", **wish), request(3, b="Other", c="U", d="4")]
-    )
-    development.handle(
-        connection, [request(4, b="T"), request(5, b="%DLQ%other", **wish), request(6, b="Third", d="many")]
-    )
-    development.acknowledger.complete()
-    assert maker.wanted == [("New", "TBW102", 4, False), ("Other", "U", 4, False)]
-    assert {answer.opaque: answer.code for answer in connection.answers} == {
-        **{1: 0, 2: 0, 3: codes.TOPIC_NOT_EXIST},
-        **{4: 0, 5: codes.TOPIC_NOT_EXIST, 6: codes.INVALID_PARAMETER},
-    }
-    maker.error = NotMaster()
-    development.handle(connection, [request(7, b="Fourth", **wish)])
-    assert connection.answers[-1].code == codes.SERVICE_NOT_AVAILABLE
-    connection = Connection()
-    broker.handle(connection, [request(1, b="New", **wish)])
-    assert connection.answers[0].code == codes.TOPIC_NOT_EXIST
 
 
 # ---- which requests are batches, which queues there are
