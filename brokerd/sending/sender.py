@@ -21,7 +21,7 @@ from brokerd.sending.rules import prepare, waits_for_store
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
-from brokerd.store.run import AppendResult
+from brokerd.store.run import AppendResult, Run
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.names import HALF_TOPIC, TIMER_TOPIC
@@ -35,6 +35,10 @@ class Store(Protocol):
     def check_draft(self, draft: Draft) -> int: ...
 
     def append_checked(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]: ...
+
+    def lay_out(self, run: Run, draft: Draft) -> AppendResult | None: ...
+
+    def stored_size(self, draft: Draft) -> int: ...
 
     def next_timestamp(self) -> int: ...
 
@@ -169,6 +173,19 @@ class MessageSender:
             self._acknowledger.wait(end_offset, lambda status: done(_with_status(outcomes, status)))
         else:
             done(outcomes)
+
+    def lay_out(self, run: Run, drafts: Sequence[Draft]) -> Sequence[AppendResult] | int:
+        """Lay out what `prepare` found ready, when none of it waits for a moment or begins a transaction; all of it, or when the
+        run has no room, nothing: then its size."""
+        size = sum(map(self._store.stored_size, drafts))
+        if size > run.room:
+            return size
+        placed = []
+        for draft in drafts:
+            place = self._store.lay_out(run, draft)
+            assert place is not None, "there was room for all"
+            placed.append(place)
+        return placed
 
     def turn_of(self, topic: str) -> Callable[[int], int]:
         """Round robin over n queues of a topic."""

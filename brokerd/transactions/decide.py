@@ -69,7 +69,7 @@ class Due(Enum):
 class HalfRoom(NamedTuple):
     """How many transactions may be opened now, and with how many bytes of messages."""
 
-    count: int
+    halves: int
     size_bytes: int
 
 

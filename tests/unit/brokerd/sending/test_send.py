@@ -346,10 +346,12 @@ def test_what_the_checksum_has_no_room_for_is_stored_without(room: int, batch: b
 def test_connections_of_one_turn_share_an_append_and_get_their_own_answers(broker: Broker) -> None:
     connections = [Connection(f"10.0.0.{n}") for n in range(5)]
     for n, connection in enumerate(connections):
-        sent = [request(10 * n + m, properties={"KEYS": "general path"} if m == n == 2 else None) for m in range(3)]
+        odd = {"UNIQ_KEY": "1", "WAIT": "false"}  # for the general path, and answered at once
+        sent = [request(10 * n + m, properties=odd if m == n == 2 else None) for m in range(3)]
         broker.processor.handle(connection, sent)  # type: ignore[arg-type]
     broker.next_turn()
-    assert len(broker.acknowledger.waiting) == 3, "one append before the odd request, the odd one, and one for the rest"
+    assert len(broker.acknowledger.waiting) == 1
+    assert [len(connection.answers) for connection in connections] == [0, 0, 1, 0, 0]
     broker.acknowledger.complete()
     for n, connection in enumerate(connections):
         assert sorted(answer.opaque for answer in connection.answers) == [10 * n, 10 * n + 1, 10 * n + 2]

@@ -37,8 +37,11 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
     for each, seals in product((*bodies, *reversed(bodies)), (False, True)):
         rest = (*place, seals, UniqueIds(0))
         assert lay_out_batch(each, plans, *rest) == lay_out_batch(each, BatchPlans(b"\x01T"), *rest)
-    assert lay_out_batch(bodies[0], plans, *place, True) != lay_out_batch(bodies[1], plans, *place, True)
-    assert lay_out_batch(bodies[4], plans, *place, True) is None
+    rest = (*place, True, UniqueIds(0))
+    assert lay_out_batch(bodies[0], plans, *rest) != lay_out_batch(bodies[1], plans, *rest)
+    unnamed, other = lay_out_batch(bodies[4], plans, *rest), lay_out_batch(bodies[5], plans, *rest)
+    assert unnamed is not None
+    assert (unnamed.named, other) == (5, None)
 
 
 def test_long_properties_are_stored_and_not_kept() -> None:
