@@ -45,6 +45,7 @@ enum {
 #define STAMP_BYTES (sizeof STAMP - 1)
 #define NAME_PROPERTY "UNIQ_KEY\1"
 #define TRANSACTION_ID "__transactionId__\1"
+#define CLUSTER "CLUSTER\1"
 
 /* Shared with native_kernel.py, whose ctypes and struct formats say the same. */
 
@@ -96,8 +97,10 @@ struct areas { /* what stays the same from call to call; rooms in elements */
     struct touched *touched;
     struct moment *moments;
     struct half *halves;
+    int64_t *early; /* which answers are for who does not wait; as many as opaques */
     int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, moments_room, halves_room;
-    int64_t max_frame_bytes, store_host_length;
+    const uint8_t *cluster; /* in which requests are answered */
+    int64_t cluster_length, max_frame_bytes, store_host_length;
     uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
 };
 
@@ -112,7 +115,7 @@ struct request { /* what a call is about */
 
 struct results { /* also how far a call has come */
     int64_t position, end_offset, frames, stop;
-    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves;
+    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early;
 };
 
 /* Private */
@@ -134,6 +137,7 @@ struct look { /* what properties tell; texts without bytes: not there */
     int32_t tags_code;
     struct text asks[ASKS]; /* for a moment */
     int is_timed, is_open;  /* the last separator is not there */
+    int is_request, is_early; /* for an answer by a message; not to be acknowledged before it is answered */
     int is_plain;           /* may be stored as they came */
 };
 
@@ -187,6 +191,13 @@ static int is_alphanumeric(struct text text) {
     return text.length > 0;
 }
 
+/* Whether a text is the same in JSON. */
+static int is_unescaped(struct text text) {
+    for (size_t i = 0; i < text.length; i++)
+        if (text.at[i] < ' ' || text.at[i] > '~' || text.at[i] == '"' || text.at[i] == '\\') return 0;
+    return 1;
+}
+
 /* Take a name and the separator behind it; neither it nor a value is empty, or has the bytes 0 to 2 in it. */
 static int take_name(struct reader *r, struct text *name) {
     name->at = r->at;
@@ -214,8 +225,9 @@ static int is_common(struct text name, struct text value) {
 /* Whether what has this name is about something that the twin must look at, in properties that are not stored as they came. */
 static int is_reserved(struct text name, struct text value) {
     static const char *const begins[] = {"POP_CK",   "TRAN",       "TIMER_",   "__CRC32#",        "__transactionId__",
-                                         "MSG_REGION", "TRACE_ON", "REPLY_TO_CLIENT", "REAL_", "CHECK_IMMUNITY", "WAIT"};
+                                         "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_", "CHECK_IMMUNITY", "WAIT"};
     if (is_common(name, value) || ask_of(name) < ASKS || IS(name, "TRAN_MSG")) return 0;
+    if (IS(name, "WAIT") && IS(value, "false")) return 0;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
         size_t length = strlen(begins[i]);
         if (name.length >= length && memcmp(name.at, begins[i], length) == 0) return 1;
@@ -243,13 +255,14 @@ static int may_be_completed(struct text properties) {
 static int look_at(struct text properties, struct look *look) {
     struct reader r = {properties.at, properties.at + properties.length};
     struct text name, value;
-    int all_common = 1;
+    int all_common = 1, is_usual = 0;
     memset(look, 0, sizeof *look);
     while (r.at < r.end) {
         if (!take_name(&r, &name) || !take_value(&r, &value, &look->is_open)) return 0;
         if (IS(name, "UNIQ_KEY")) {
-            if (look->key.length || !is_alphanumeric(value)) return 0;
+            if (look->key.length || !is_unescaped(value)) return 0;
             look->key = value;
+            is_usual = is_alphanumeric(value);
         } else if (IS(name, "TAGS")) {
             if (look->tag.length) return 0;
             look->tag = value;
@@ -265,10 +278,14 @@ static int look_at(struct text properties, struct look *look) {
                 look->transaction = value;
             } else if (IS(name, "PGROUP")) {
                 look->group = value;
+            } else if (IS(name, "REPLY_TO_CLIENT")) {
+                look->is_request = 1;
+            } else if (IS(name, "WAIT") && IS(value, "false")) {
+                look->is_early = 1;
             }
         }
     }
-    look->is_plain = look->key.length > 0 && !look->is_open && (all_common || !has_special(properties));
+    look->is_plain = is_usual && !look->is_open && (all_common || !has_special(properties));
     return (look->is_plain || may_be_completed(properties)) && java_hash(look->tag, &look->tags_code);
 }
 
@@ -330,7 +347,8 @@ struct message { /* of a send, or of a batch */
     int64_t flag, code;
     enum where where;
     int is_plain;          /* its properties are stored as they came */
-    int is_open, is_named; /* what others are completed with: the last separator, a name */
+    int is_open, is_named, is_request; /* what others are completed with: the last separator, a name, the cluster */
+    int is_early;                      /* is not to be acknowledged before it is answered */
     struct wait wait;
     int64_t level;        /* of one that waits for it */
     size_t moment_length; /* of what is added to the properties of one that is not for its own topic */
@@ -362,8 +380,9 @@ static int64_t level_of(const struct areas *areas, struct text text) {
 }
 
 /* How long the properties are before what is added for a wait or a transaction. */
-static size_t completed_length(const struct message *message) {
-    return message->properties.length + (size_t)message->is_open + (message->is_named ? NAMED_BYTES : 0) + STAMP_BYTES;
+static size_t completed_length(const struct call *call, const struct message *message) {
+    size_t cluster = message->is_request ? sizeof CLUSTER + (size_t)call->areas->cluster_length : 0;
+    return message->properties.length + (size_t)message->is_open + (message->is_named ? NAMED_BYTES : 0) + cluster + STAMP_BYTES;
 }
 
 /* Find out where a message goes that is not for its own topic; what it waits with goes to its area, which has room for the longest. */
@@ -407,6 +426,8 @@ static enum stop understand_properties(const struct call *call, const struct sen
     message->is_plain = look.is_plain;
     message->is_open = look.is_open;
     message->is_named = 0;
+    message->is_request = look.is_request && call->areas->cluster_length > 0;
+    message->is_early = look.is_early;
     message->moment_length = 0;
     if (look.key.length == 0) name_message(call, message);
     if (!look.is_timed && !look.level.length && !look.transaction.length && !(send->sys_flag & SYS_TRANSACTION)) return STOP_END;
@@ -415,7 +436,7 @@ static enum stop understand_properties(const struct call *call, const struct sen
 
 static size_t properties_length(const struct call *call, const struct message *message) {
     size_t transaction = message->where == HALF ? sizeof TRANSACTION_ID + message->key.length : 0;
-    return completed_length(message) + transaction + message->moment_length + (call->request->seals ? TAIL_BYTES : 0);
+    return completed_length(call, message) + transaction + message->moment_length + (call->request->seals ? TAIL_BYTES : 0);
 }
 
 /* Write the properties up to the checksum, and behind the body their length and the topic before them. */
@@ -426,6 +447,7 @@ static uint8_t *put_behind_body(const struct call *call, const struct message *m
     at = put_text(at + 2, message->properties.at, message->properties.length);
     if (message->is_open) *at++ = 2;
     if (message->is_named) at = PUT(put_text(PUT(at, NAME_PROPERTY), message->name, NAME_BYTES), "\2");
+    if (message->is_request) at = PUT(put_text(PUT(at, CLUSTER), call->areas->cluster, (size_t)call->areas->cluster_length), "\2");
     at = put_text(at, STAMP, STAMP_BYTES);
     if (message->where == HALF) at = PUT(put_text(PUT(at, TRANSACTION_ID), message->key.at, message->key.length), "\2");
     return put_text(at, message->moment, message->moment_length);
@@ -483,7 +505,7 @@ static void put_record(const struct call *call, const struct send *send, const s
 static enum stop open_half(struct call *call, const struct send *send, const struct message *message, const struct place *place,
                            size_t size) {
     const struct request *request = call->request;
-    int64_t opens = (int64_t)(message->body.length + completed_length(message));
+    int64_t opens = (int64_t)(message->body.length + completed_length(call, message));
     if (call->now.halves >= request->half_count || opens > request->half_bytes - call->half_bytes) return STOP_LEFT;
     if (call->now.halves == call->areas->halves_room) return STOP_ROOM;
     int64_t since_ms = send->born_timestamp < request->now_ms ? send->born_timestamp : request->now_ms;
@@ -563,7 +585,7 @@ static uint8_t *put_ids(const struct call *call, uint8_t *at, int64_t position) 
 /* Answer a send that wrote `count` records, the first of them with that number; `single` is its only message, if it has one. 0
  * when there is no room. */
 static int add_answer(struct call *call, const struct send *send, int64_t count, const struct message *single,
-                      int64_t queue_offset) {
+                      int64_t queue_offset, int is_early) {
     int has_handle = single != NULL && single->where == TIMER && single->key.length <= MAX_NAMED_KEY_BYTES;
     int64_t needed = ANSWER_BYTES + count * ID_BYTES + (single != NULL ? (int64_t)single->key.length : 0);
     needed += has_handle ? HANDLE_BYTES : 0;
@@ -586,6 +608,7 @@ static int add_answer(struct call *call, const struct send *send, int64_t count,
     put32(begin, (uint32_t)(at - begin - 4));
     put32(begin + 4, (uint32_t)(at - begin - PREFIX_BYTES));
     call->now.answers_size += at - begin;
+    if (is_early) call->areas->early[call->now.early++] = call->now.opaques;
     call->areas->opaques[call->now.opaques++] = send->header.opaque;
     return 1;
 }
@@ -609,7 +632,7 @@ static enum stop lay_out_single(struct call *call, const struct send *send, stru
     message.flag = send->flag;
     stop = add_message(call, send, &message, places);
     if (stop != STOP_END) return stop;
-    return add_answer(call, send, 1, &message, queue_offset) ? STOP_END : STOP_ROOM;
+    return add_answer(call, send, 1, &message, queue_offset, message.is_early) ? STOP_END : STOP_ROOM;
 }
 
 /* Take the next message of a batch: total size, magic, CRC, flag, body's length, body, properties' length, properties. */
@@ -633,17 +656,19 @@ static enum stop lay_out_batch(struct call *call, const struct send *send, struc
     struct message message;
     struct text properties;
     int64_t count = 0, queue_offset = 0;
+    int all_early = 1;
     if (has_special(send->header.fields[PROPERTIES])) return STOP_LEFT; /* a batch asks for nothing as a whole */
     for (; r.at < r.end; count++) {
         if (count == MAX_BATCH_COUNT || !take_item(&r, &message, &properties)) return STOP_LEFT;
         enum stop stop = understand_properties(call, send, properties, &message);
         if (stop == STOP_END && (message.where == HALF || message.where == DELAYED)) stop = STOP_LEFT; /* for no batch */
         if (stop != STOP_END) return stop;
+        all_early &= message.is_early;
         if (count == 0) queue_offset = places[message.where].next;
         stop = add_message(call, send, &message, places);
         if (stop != STOP_END) return stop;
     }
-    return add_answer(call, send, count, NULL, queue_offset) ? STOP_END : STOP_ROOM;
+    return add_answer(call, send, count, NULL, queue_offset, all_early) ? STOP_END : STOP_ROOM;
 }
 
 /* Number the send's messages and lay them out. What it takes of its slots counts at the end alone. */

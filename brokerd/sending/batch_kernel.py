@@ -331,6 +331,18 @@ class _Completed(NamedTuple):
 
 def _completed(properties: Sequence[bytes], ids: UniqueIds) -> _Completed | None:
     """The properties of each message as they may be stored; None when one of them is for somebody else."""
+    first = properties[0]
+    if not first:
+        if not any(properties):
+            names = [b"UNIQ_KEY\x01%b\x02" % ids.ahead(number).encode() for number in range(len(properties))]
+            return _Completed(names, len(names))
+    elif not first.endswith(b"\x02"):
+        closed = completed(first, "")
+        pattern = None if closed is None else pattern_of(closed)
+        if pattern is not None and closed == first + b"\x02":
+            every = [text + b"\x02" for text in properties]
+            if pattern.is_of_all(every):  # they have the same names
+                return _Completed(every, 0)
     named = 0
     every = []
     for text in properties:
@@ -349,13 +361,8 @@ def _tags_codes(properties: Sequence[bytes]) -> Sequence[int] | None:
     pattern = pattern_of(properties[0])
     if pattern is None:
         return None
-    head, key_at, key_end, rest, code = pattern
-    if (
-        {text[:key_at] for text in properties} == {head}
-        and {text[key_end:] for text in properties} == {rest}
-        and b"".join([text[key_at:key_end] for text in properties]).isalnum()
-    ):
-        return [code] * len(properties)
+    if pattern.is_of_all(properties):
+        return [pattern.tags_code] * len(properties)
     codes = []
     for text in properties:
         pattern = pattern_of(text)

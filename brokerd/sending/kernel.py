@@ -301,8 +301,12 @@ class Kernel:
                 break
             if not frame_flag & codes.FLAG_ONEWAY:
                 header = self._answer(other, queue_id, opaque, is_batch=is_batch)
-                answers += (_PREFIX.pack(4 + len(header), len(header)), header)
-                opaques.append(opaque)
+                pieces = [_PREFIX.pack(4 + len(header), len(header)), header]
+                if other.waits:
+                    answers += pieces
+                    opaques.append(opaque)
+                else:
+                    taken.add_early(pieces, [opaque])
             position = run.end_offset
             count += 1
         else:

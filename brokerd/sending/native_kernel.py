@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
@@ -57,7 +57,7 @@ _MOMENT_NUMBERS: Final = (
 )
 _HALF: Final = struct.Struct("=6q")
 _NAME_BEGIN_BYTES: Final = 16
-_RESULTS: Final = struct.Struct("=13q")
+_RESULTS: Final = struct.Struct("=14q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
 _TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQ")
@@ -75,8 +75,10 @@ class _Areas(ctypes.Structure):
             (name, ctypes.c_int64 if name in ("target_count", "timer_slot", "delay_count") else ctypes.c_void_p)
             for name in ("targets", "target_count", "slots", "timer_slot", "terms", "delays_ms", "delay_count")
         ),
-        *((name, ctypes.c_void_p) for name in _AREAS),
+        *((name, ctypes.c_void_p) for name in (*_AREAS, "early")),
         *((f"{name}_room", ctypes.c_int64) for name in _AREAS),
+        ("cluster", ctypes.c_char_p),
+        ("cluster_length", ctypes.c_int64),
         ("max_frame_bytes", ctypes.c_int64),
         ("store_host_length", ctypes.c_int64),
         ("store_host", ctypes.c_uint8 * HOST_V6_BYTES),
@@ -130,7 +132,9 @@ class NativeKernel:
         self._moments = array("q", bytes(8 * _MOMENT_NUMBERS * _MOMENTS))
         self._halves = bytearray(_HALVES * _HALF.size)
         self._halves_view = memoryview(self._halves)
+        self._early = array("q", bytes(8 * _FRAMES))
         self._delays_ms = array("q", rules.delays or [0])
+        self._cluster = rules.cluster.encode()
         self._terms = bytearray(_TERMS_OF.size)
         self._slots: SlotLimit | None = None  # of these terms
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
@@ -147,6 +151,7 @@ class NativeKernel:
             touched=_address(self._touched),
             moments=_address(self._moments),
             halves=_address(self._halves),
+            early=_address(self._early),
             records_room=_RECORDS_BYTES,
             answers_room=_ANSWERS_BYTES,
             scratch_room=_SCRATCH_BYTES,
@@ -155,6 +160,8 @@ class NativeKernel:
             touched_room=_FRAMES,
             moments_room=_MOMENTS,
             halves_room=_HALVES,
+            cluster=self._cluster,
+            cluster_length=len(self._cluster),
             max_frame_bytes=max_frame_bytes,
             store_host_length=len(store_host),
         )
@@ -196,6 +203,8 @@ class NativeKernel:
             taken.position = others.position
             taken.answers += others.answers
             taken.opaques += others.opaques
+            if others.early is not None:
+                taken.add_early(others.early.answers, others.early.opaques)
             if others.stop is not Stop.END:
                 taken.stop = others.stop
                 break
@@ -240,6 +249,7 @@ class NativeKernel:
                 moments,
                 names,
                 halves,
+                early,
             ) = _RESULTS.unpack(self._results)
             if not self._has_guessed(run.next_offsets, touched):
                 self._guess(run.next_offsets, touched)
@@ -259,7 +269,9 @@ class NativeKernel:
             taken.position = position
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
-        if opaques:
+        if early:
+            self._add_answers(taken, opaques, set(self._early[:early]))
+        elif opaques:
             taken.answers.append(bytes(self._answers_view[:answers]))
             taken.opaques += self._opaques[:opaques]
         if is_full:
@@ -322,6 +334,19 @@ class NativeKernel:
             self._units_view[: count * _UNIT.size]
         ):
             add((names[target], queue_id, queue_offset, position, size, code, now_ms, messages))
+
+    def _add_answers(self, taken: Taken, count: int, early: Set[int]) -> None:
+        """So many answers of the call, some of which are for who does not wait."""
+        at = 0
+        for index, opaque in enumerate(self._opaques[:count]):
+            end = at + 4 + int.from_bytes(self._answers_view[at : at + 4])
+            answer = bytes(self._answers_view[at:end])
+            if index in early:
+                taken.add_early([answer], [opaque])
+            else:
+                taken.answers.append(answer)
+                taken.opaques.append(opaque)
+            at = end
 
     def _halves_of(self, count: int) -> list[Half]:
         """So many half messages that the call laid out."""

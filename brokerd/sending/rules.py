@@ -6,7 +6,7 @@ The kernel handles the common case with the same outcome; a test holds the two a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
@@ -138,8 +138,10 @@ def completed(properties: bytes, next_name: str) -> bytes | None:
     if not properties:
         return b"UNIQ_KEY\x01%b\x02" % next_name.encode()
     closed = properties if properties.endswith(b"\x02") else properties + b"\x02"
+    if asks_for_more(closed):
+        return None
     found = decode_properties(closed)
-    if asks_for_more(closed) or encode_properties(found) != closed:
+    if encode_properties(found) != closed:
         return None
     return closed if "UNIQ_KEY" in found else closed + b"UNIQ_KEY\x01%b\x02" % next_name.encode()
 
@@ -159,6 +161,15 @@ class Pattern(NamedTuple):
     key_end: int
     rest: bytes
     tags_code: int
+
+    def is_of_all(self, every: Sequence[bytes]) -> bool:
+        """Whether all these properties follow it, with keys of one length."""
+        key_at, key_end = self.key_at, self.key_end
+        return (
+            {text[:key_at] for text in every} == {self.head}
+            and {text[key_end:] for text in every} == {self.rest}
+            and b"".join([text[key_at:key_end] for text in every]).isalnum()
+        )
 
 
 def pattern_of(properties: bytes) -> Pattern | None:

@@ -2,8 +2,7 @@
 completed, those of peers with IPv6 addresses (pure).
 
 What is stored of them is what the general path would store (`rules`, `transactions.records`, `delay.rules`, `timers.rules`), in
-one pass over the properties. All else is left to that path: what is refused, what is answered before it is acknowledged, what
-recalls another message, what is due already.
+one pass over the properties. All else is left to that path: what is refused, what recalls another message, what is due already.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from brokerd.sending.rules import (
 )
 from brokerd.sending.tails import HIGH, LOW, MASK, MIDDLE
 from brokerd.sending.unique_ids import UniqueIds
-from brokerd.store.draft import Draft, draft_size, lay_out_draft
+from brokerd.store.draft import Draft, lay_out_draft
 from brokerd.store.log.derive import NO_RULES
 from brokerd.store.run import Run
 from brokerd.timers.rules import ASK, added_for, asked_ms, may_wait, most_properties_bytes, wait_until
 from brokerd.timers.terms import Terms
 from brokerd.transactions import records
+from brokerd.transactions.records import NO_IMMUNITY, Half
 from remoting.checksum import crc32
 from remoting.errors import RequestError
 from remoting.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -45,18 +45,19 @@ from remoting.record.layout import (
     SYS_NEED_UNWRAP,
     SYS_TRANSACTION_MASK,
     SYS_V6_HOSTS,
+    record_size,
 )
 from remoting.record.properties import decode_properties, encode_properties, tags_code
 
 TIMERS: Final = (TIMER_TOPIC, 0)
-_HALVES: Final = (HALF_TOPIC, 0)
 _TIMER: Final = "TIMER_"  # which all begin with that is about moments
 _KEY: Final = "UNIQ_KEY"
 _REQUESTER: Final = "REPLY_TO_CLIENT"
+_MOST_BYTES: Final = MAX_PROPERTIES_BYTES - TAIL_BYTES
+_REWRITTEN: Final = {*DROPPED, _REQUESTER}
 _UNKNOWN_FLAGS: Final = SYS_INNER_BATCH | SYS_NEED_UNWRAP
 # What a half message has that the general path must look at
 _OF_HALVES: Final = {records.TRANSACTION_ID, records.REAL_TOPIC, records.REAL_QUEUE_ID, *records.OWN}
-
 # The terms of this turn of the loop; None when all is for the general path
 AskTerms = Callable[[], Terms | None]
 
@@ -94,15 +95,22 @@ class Asked:
 
 
 class Stored(NamedTuple):
-    """A message as it is stored. `code` is its entry's; `due_ms` when it is due that waits for a moment of its own; `is_named`
-    whether it took a name that its client had not given; `opens_bytes` what a half message takes of the room for them."""
+    """How a message is stored, in what differs from its draft. `code` is its entry's, `waits` whether its producer is answered
+    when it is acknowledged and not before, `is_named` whether it took a name that its client had not given, `due_ms` when it is
+    due that waits for a moment of its own. Of a half message: what it takes of the room for them, and how long its producer is left
+    alone."""
 
-    draft: Draft
+    topic: str
+    queue_id: int
+    properties: bytes
+    sys_flag: int
     key: str
     code: int
-    due_ms: int = -1
+    waits: bool
     is_named: bool = False
+    due_ms: int = -1
     opens_bytes: int = -1
+    immunity_ms: int = NO_IMMUNITY
 
 
 class LaidOutSends(NamedTuple):
@@ -110,6 +118,7 @@ class LaidOutSends(NamedTuple):
 
     positions: Sequence[int]
     queue_offset: int  # of the first
+    waits: bool
     key: str = ""
     handle: str = ""
 
@@ -121,15 +130,23 @@ def lay_out_one(
     stored = stored_form(run, draft, rules, asked, run.next_offsets[TIMERS], 0)
     if stored is None:
         return None
-    placed = _lay_out(run, [stored], rules, store_host)
-    if isinstance(placed, int):
-        return placed
+    size = _size(run, draft, stored, store_host)
+    if size > run.room:
+        return size
+    position = run.end_offset
+    queue_offset = _lay_out(run, draft, stored, size, store_host)
+    if stored.opens_bytes >= 0:
+        assert rules.halves is not None, "it was asked for room"
+        since_ms = min(draft.born_timestamp_ms, run.timestamp_ms)
+        place = queue_offset, queue_offset, position, size
+        rules.halves.add(run, [Half(*place, since_ms, 0, stored.immunity_ms, stored.key, False)])
+    rules.ids.next_number += stored.is_named
     handle = ""
     if stored.due_ms >= 0:
         terms = asked.terms()
         assert terms is not None, "it waits by them"
-        handle = terms.handle(draft.topic, stored.due_ms, stored.key, placed.queue_offset)
-    return placed._replace(key=stored.key, handle=handle)
+        handle = terms.handle(draft.topic, stored.due_ms, stored.key, queue_offset)
+    return LaidOutSends((position,), queue_offset, stored.waits, stored.key, handle)
 
 
 def lay_out_many(
@@ -142,94 +159,150 @@ def lay_out_many(
         return None
     if items is None or batch.sys_flag & SYS_TRANSACTION_MASK:
         return None
-    every: list[Stored] = []
-    place, named = run.next_offsets[TIMERS], 0
+    every: list[tuple[Draft, Stored, int]] = []
+    place, named, total = run.next_offsets[TIMERS], 0, 0
     for flag, body, properties in zip(*items, strict=True):
         draft = batch._replace(flag=flag, body=body, properties=properties)
         stored = stored_form(run, draft, rules, asked, place, named)
-        if stored is None or stored.draft.topic not in (batch.topic, TIMER_TOPIC):
+        if stored is None or stored.topic not in (batch.topic, TIMER_TOPIC):
             return None  # a batch has no delay level, and begins no transaction
+        size = _size(run, draft, stored, store_host)
         place += stored.due_ms >= 0
         named += stored.is_named
-        every.append(stored)
-    return _lay_out(run, every, rules, store_host)
+        total += size
+        every.append((draft, stored, size))
+    if total > run.room:
+        return total
+    positions, queue_offsets = [], []
+    for draft, stored, size in every:
+        positions.append(run.end_offset)
+        queue_offsets.append(_lay_out(run, draft, stored, size, store_host))
+    rules.ids.next_number += named
+    return LaidOutSends(positions, queue_offsets[0], any(stored.waits for _, stored, _ in every))
 
 
 def stored_form(run: Run, draft: Draft, rules: KernelRules, asked: Asked, place: int, named: int) -> Stored | None:
-    """The message as it is stored; None when that is for the general path. `place` is the queue offset that it gets in the timer
+    """How a message is stored; None when that is for the general path. `place` is the queue offset that it gets in the timer
     topic, `named` how many messages before it took a name."""
-    properties, sys_flag = draft.properties, draft.sys_flag
+    topic, queue_id, properties, sys_flag = draft.topic, draft.queue_id, draft.properties, draft.sys_flag
     if sys_flag & _UNKNOWN_FLAGS or b"\0" in properties:
         return None
-    if is_ordinary(properties) and not sys_flag & SYS_TRANSACTION_MASK:
-        if len(properties) + len(STAMP) > MAX_PROPERTIES_BYTES - TAIL_BYTES:
+    is_in_transaction = bool(sys_flag & SYS_TRANSACTION_MASK)
+    if not is_in_transaction and is_ordinary(properties):
+        if len(properties) + len(STAMP) > _MOST_BYTES:
             return None
-        return Stored(draft._replace(properties=properties + STAMP), unique_key(draft), tags_code(properties))
-    found = decode_properties(properties)
-    if found.get("WAIT") == "false":
-        return None
-    wait = None
+        code = tags_code(properties)
+        return Stored(topic, queue_id, properties + STAMP, sys_flag, unique_key(draft), code, True)
+    told = _Told(properties)
+    found = told.found
     if b"TIMER_" in properties and any(name.startswith(_TIMER) for name in found):
-        if not _is_ordinary_wait(draft, found):
-            return None
-        terms = asked.terms()
-        if terms is None:
-            return None
-        now_ms = terms.clock.now_ms
-        try:
-            moment_ms = asked_ms(found, now_ms)
-        except RequestError:
-            return None
-        if moment_ms is None or not now_ms < moment_ms <= now_ms + terms.max_ahead_ms:
-            return None
-        wait = wait_until(moment_ms, terms.clock)
-    for name in DROPPED:
-        found.pop(name, None)
-    is_named = _KEY not in found
-    if is_named:
-        found[_KEY] = rules.ids.ahead(named)
-    if _REQUESTER in found:
-        found["CLUSTER"] = rules.cluster
-    found |= STAMP_PROPERTIES
-    key = found[_KEY]
-    if wait is not None:
-        if sys_flag & SYS_TRANSACTION_MASK:
-            return None
-        encoded = encode_properties(found | added_for(wait, draft.topic, draft.queue_id))
-        if len(encoded) > min(most_properties_bytes(wait), MAX_PROPERTIES_BYTES - TAIL_BYTES):
-            return None
-        if terms is not None and terms.slots is not None and not terms.slots.take(place, wait):
-            return None
-        waiting = draft._replace(topic=TIMER_TOPIC, queue_id=0, properties=encoded)
-        return Stored(waiting, key, wait.code, wait.due_ms, is_named)
-    if records.TRANSACTION in found or sys_flag & SYS_TRANSACTION_MASK:
-        return _half(run, draft, rules, found, is_named)
-    level = parse_level(found.get(DELAY, ""))
-    if level is None:
+        return None if is_in_transaction else _waiting(draft, rules, asked, told, place, named)
+    is_named = told.complete(rules, named)
+    if is_in_transaction or records.TRANSACTION in found:
+        return _half(run, draft, rules, told, is_named)
+    key, waits = found[_KEY], _waits(found)
+    level = parse_level(found[DELAY]) if DELAY in found else 0
+    if level is None or (level > 0 and not rules.delays):
         return None
-    code = -1
     if level > 0:
         level = min(level, len(rules.delays))
-        if not level:
-            return None
-        found |= {DELAY: str(level), REAL_TOPIC: draft.topic, REAL_QUEUE: str(draft.queue_id)}
-        draft = draft._replace(topic=SCHEDULE_TOPIC, queue_id=level - 1)
+        told.change(DELAY, str(level))
+        encoded = told.written({REAL_TOPIC: topic, REAL_QUEUE: str(queue_id)})
         code = run.timestamp_ms + rules.delays[level - 1]
-    encoded = encode_properties(found)
-    if len(encoded) > MAX_PROPERTIES_BYTES - TAIL_BYTES:
+        topic, queue_id = SCHEDULE_TOPIC, level - 1
+    else:
+        encoded = told.written({})
+        code = tags_code(encoded)
+    if len(encoded) > _MOST_BYTES:
         return None
-    return Stored(draft._replace(properties=encoded), key, tags_code(encoded) if code < 0 else code, -1, is_named)
+    return Stored(topic, queue_id, encoded, sys_flag, key, code, waits, is_named)
 
 
-def _is_ordinary_wait(draft: Draft, found: Mapping[str, str]) -> bool:
-    """Whether what asks for a moment asks for nothing else that the general path must look at."""
-    return may_wait(draft) and not any(
+class _Told:
+    """The properties of a message, `found`, and what they are written as while that is how they came: `_base`, then None."""
+
+    __slots__ = ("_base", "found")
+
+    def __init__(self, properties: bytes) -> None:
+        closed = properties if not properties or properties.endswith(b"\x02") else properties + b"\x02"
+        self.found = found = decode_properties(closed)
+        # Every entry gave a property of its own: written again, they are the same.
+        is_tidy = len(found) == closed.count(b"\x02") and found.keys().isdisjoint(_REWRITTEN)
+        self._base = closed if is_tidy and (closed.isascii() or _is_utf8(closed)) else None
+
+    def complete(self, rules: KernelRules, named: int) -> bool:
+        """What the broker adds to the properties of every message, and takes out; whether it had to name it."""
+        found = self.found
+        is_named = _KEY not in found
+        if self._base is None:
+            for name in DROPPED:
+                found.pop(name, None)
+        if is_named:
+            found[_KEY] = name = rules.ids.ahead(named)
+            if self._base is not None:
+                self._base += b"UNIQ_KEY\x01%b\x02" % name.encode()
+        if _REQUESTER in found:
+            found["CLUSTER"] = rules.cluster
+        if self._base is not None:
+            self._base += STAMP
+        return is_named
+
+    def change(self, name: str, value: str) -> None:
+        """A property that is there has this value."""
+        if self.found[name] != value:
+            self.found[name] = value
+            self._base = None
+
+    def written(self, added: Mapping[str, str]) -> bytes:
+        """Completed properties with these behind them."""
+        if self._base is not None and self.found.keys().isdisjoint(added):
+            return self._base + encode_properties(added)
+        return encode_properties({**self.found, **STAMP_PROPERTIES, **added})
+
+
+def _waits(found: Mapping[str, str]) -> bool:
+    return found.get("WAIT") != "false"
+
+
+def _is_utf8(encoded: bytes) -> bool:
+    try:
+        encoded.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _waiting(draft: Draft, rules: KernelRules, asked: Asked, told: _Told, place: int, named: int) -> Stored | None:
+    """A message that names a moment of its own, or something else of timers."""
+    found = told.found
+    if not may_wait(draft) or any(
         name in (DELAY, records.TRANSACTION) or (name.startswith(_TIMER) and name not in ASK) for name in found
-    )
+    ):
+        return None
+    terms = asked.terms()
+    if terms is None:
+        return None
+    now_ms = terms.clock.now_ms
+    try:
+        moment_ms = asked_ms(found, now_ms)
+    except RequestError:
+        return None
+    if moment_ms is None or not now_ms < moment_ms <= now_ms + terms.max_ahead_ms:
+        return None
+    wait = wait_until(moment_ms, terms.clock)
+    is_named = told.complete(rules, named)
+    encoded = told.written(added_for(wait, draft.topic, draft.queue_id))
+    if len(encoded) > min(most_properties_bytes(wait), _MOST_BYTES):
+        return None
+    if terms.slots is not None and not terms.slots.take(place, wait):
+        return None
+    key, waits = found[_KEY], _waits(found)
+    return Stored(TIMER_TOPIC, 0, encoded, draft.sys_flag, key, wait.code, waits, is_named, wait.due_ms)
 
 
-def _half(run: Run, draft: Draft, rules: KernelRules, found: dict[str, str], is_named: bool) -> Stored | None:
-    """The half message of a message whose properties, with their stamp, are `found`."""
+def _half(run: Run, draft: Draft, rules: KernelRules, told: _Told, is_named: bool) -> Stored | None:
+    """The half message of a message whose properties are completed."""
+    found = told.found
     if (
         found.get(records.TRANSACTION, "").lower() != "true"
         or DELAY in found
@@ -238,73 +311,49 @@ def _half(run: Run, draft: Draft, rules: KernelRules, found: dict[str, str], is_
         or rules.halves is None
     ):
         return None
-    opens_bytes = len(draft.body) + len(encode_properties(found))
-    count, room_bytes = rules.halves.room(run)
-    if count <= 0 or opens_bytes > room_bytes:
+    opens_bytes = len(draft.body) + len(told.written({}))
+    halves, room_bytes = rules.halves.room(run)
+    if halves <= 0 or opens_bytes > room_bytes:
         return None
     key = found[_KEY]
-    found |= {
-        records.TRANSACTION_ID: key,
-        records.REAL_TOPIC: draft.topic,
-        records.REAL_QUEUE_ID: str(draft.queue_id),
-    }
-    encoded = encode_properties(found)
+    added = {records.TRANSACTION_ID: key, records.REAL_TOPIC: draft.topic, records.REAL_QUEUE_ID: str(draft.queue_id)}
+    encoded = told.written(added)
     if len(encoded) > MAX_PROPERTIES_BYTES - records.ROOM_BYTES:
         return None
-    flags = draft.sys_flag & ~SYS_TRANSACTION_MASK
-    half = draft._replace(topic=HALF_TOPIC, queue_id=0, properties=encoded, sys_flag=flags)
-    return Stored(half, key, tags_code(encoded), -1, is_named, opens_bytes)
+    flags, waits = draft.sys_flag & ~SYS_TRANSACTION_MASK, _waits(found)
+    immunity_ms = records.immunity_ms(found, NO_IMMUNITY)
+    return Stored(HALF_TOPIC, 0, encoded, flags, key, tags_code(encoded), waits, is_named, -1, opens_bytes, immunity_ms)
 
 
-def _lay_out(run: Run, every: Sequence[Stored], rules: KernelRules, store_host: bytes) -> LaidOutSends | int:
-    """All of them, or, when the run has no room, nothing; then their size."""
-    size = sum(draft_size(stored.draft, len(store_host)) for stored in every) + run.seals * len(every) * TAIL_BYTES
-    if size > run.room:
-        return size
-    positions, first = [], -1
-    for stored in every:
-        position = run.end_offset
-        queue_offset = _lay_out_record(run, stored, store_host)
-        first = queue_offset if first < 0 else first
-        positions.append(position)
-        if stored.opens_bytes >= 0:
-            _open(run, stored, rules, position, queue_offset)
-    rules.ids.next_number += sum(stored.is_named for stored in every)
-    return LaidOutSends(positions, first)
+def _size(run: Run, draft: Draft, stored: Stored, store_host: bytes) -> int:
+    """How many bytes the record takes."""
+    length = len(stored.properties) + TAIL_BYTES * run.seals
+    return record_size(len(stored.topic.encode()), len(draft.body), length, len(draft.born_host), len(store_host))
 
 
-def _open(run: Run, stored: Stored, rules: KernelRules, position: int, queue_offset: int) -> None:
-    """A half message was laid out."""
-    draft = stored.draft
-    size = run.end_offset - position
-    half = records.half_of_draft(draft, queue_offset, position, size, run.timestamp_ms)
-    assert rules.halves is not None, "it was asked for room"
-    rules.halves.add(run, [half])
-
-
-def _lay_out_record(run: Run, stored: Stored, store_host: bytes) -> int:
-    """Its queue offset."""
-    draft = stored.draft
+def _lay_out(run: Run, draft: Draft, stored: Stored, size: int, store_host: bytes) -> int:
+    """Lay out a message for which there is room; its queue offset."""
+    topic, queue_id, properties, sys_flag = stored[:4]
     if len(draft.born_host) != HOST_BYTES or len(store_host) != HOST_BYTES:
-        place = lay_out_draft(run, draft, store_host, NO_RULES, run.most_bytes, code=stored.code)
-        assert place is not None, "there was room for all"
+        whole = draft._replace(topic=topic, queue_id=queue_id, properties=properties, sys_flag=sys_flag)
+        place = lay_out_draft(run, whole, store_host, NO_RULES, run.most_bytes, code=stored.code)
+        assert place is not None, "there was room for it"
         return place.queue_offset
-    slot = draft.topic, draft.queue_id
-    topic, body, position = draft.topic.encode(), draft.body, run.end_offset
+    slot, name, body, position = (topic, queue_id), topic.encode(), draft.body, run.end_offset
     queue_offset = run.next_offsets[slot]
-    length = len(draft.properties) + TAIL_BYTES * run.seals
-    behind = b"".join((bytes((len(topic),)), topic, LENGTH.pack(length), draft.properties))
-    size = HEAD_V4.size + len(body) + len(behind) + TAIL_BYTES * run.seals
     head = HEAD_V4.pack(
-        size, MAGIC_V1, crc32(body) & MASK, draft.queue_id, draft.flag, queue_offset, position, draft.sys_flag & ~SYS_V6_HOSTS,
+        size, MAGIC_V1, crc32(body) & MASK, queue_id, draft.flag, queue_offset, position, sys_flag & ~SYS_V6_HOSTS,
         draft.born_timestamp_ms, draft.born_host, run.timestamp_ms, store_host, draft.reconsume_times, 0, len(body),
     )  # fmt: skip
-    run.records += (head, body, behind)
+    length = LENGTH.pack(len(properties) + TAIL_BYTES * run.seals)
+    behind = b"".join((bytes((len(name),)), name, length, properties))
     if run.seals:
         checksum = crc32(behind, crc32(body, crc32(head))) & MASK
         rest = checksum // 10_000
-        run.records += (LOW[checksum % 10_000], MIDDLE[rest % 1000], HIGH[rest // 1000])
+        run.records += (head, body, behind, LOW[checksum % 10_000], MIDDLE[rest % 1000], HIGH[rest // 1000])
+    else:
+        run.records += (head, body, behind)
     run.next_offsets[slot] = queue_offset + 1
-    run.entries.append((*slot, queue_offset, position, size, stored.code, run.timestamp_ms, 1))
+    run.entries.append((topic, queue_id, queue_offset, position, size, stored.code, run.timestamp_ms, 1))
     run.end_offset += size
     return queue_offset

@@ -99,12 +99,10 @@ def compact(code: int, flag: int, fields: Mapping[str, Any], body: bytes) -> byt
 
 
 def _escaped(code: int, flag: int, fields: Mapping[str, Any], body: bytes) -> bytes:
-    """Every letter that needs no escape has one."""
-    header = as_json()(code, flag, fields, b"")[_PREFIX.size :].decode()
-    begin = header.index('"i":"') + 5
-    end = header.index('"', begin)
-    text = "".join(f"\\u{ord(each):04x}" if each in "UNIQKEYWAITtrue_" else each for each in header[begin:end])
-    return _framed((header[:begin] + text.replace("\\\\u0001", "\\u0001") + header[end:]).encode(), body)
+    """Every letter of the properties that needs no escape has one."""
+    header = as_json()(code, flag, {**fields, "i": ""}, b"")[_PREFIX.size :]
+    text = "".join(each if each.isdigit() else f"\\u{ord(each):04x}" for each in fields["i"])
+    return _framed(header.replace(b'"i":""', b'"i":"%b"' % text.encode()), body)
 
 
 def _framed(header: bytes, body: bytes) -> bytes:

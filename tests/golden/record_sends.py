@@ -30,7 +30,7 @@ _CHECKS: Final[Mapping[str, Sequence[str]]] = {
     "java-4": ("send-sync", "send-oneway", "send-batch", "send-properties", "send-compressed-zlib", "delay-level",
                "push-orderly", "transaction-commit"),
     "java-5": ("send-sync", "send-oneway", "send-batch", "send-properties", "send-compressed-zlib", "delay-level",
-               "push-orderly", "transaction-commit", "send-compressed-lz4", "send-auto-batch", "timer"),
+               "push-orderly", "transaction-commit", "send-compressed-lz4", "send-auto-batch"),
     "go": ("send-sync", "send-oneway", "send-batch", "send-properties", "send-compressed", "delay-level", "transaction"),
     "cpp": ("send-sync", "send-oneway", "send-orderly", "delay-level"),
     "node": ("send", "send-compressed", "delay-level"),

@@ -48,13 +48,6 @@ class Prepared(NamedTuple):
     queue_id: int
 
 
-class LaidOutRequest(NamedTuple):
-    """What was laid out of a request; `waits`: it is answered when that is acknowledged, and otherwise when it is in the log."""
-
-    taken: Taken
-    waits: bool
-
-
 class MakeTopic(Protocol):
     """Makes a topic after a template; returns why not."""
 
@@ -100,7 +93,7 @@ class GeneralSends:
             return None
         return Prepared([draft for _, draft in ready], outcomes[0].queue_id)
 
-    def lay_out(self, run: Run, request: Command, prepared: Prepared) -> LaidOutRequest | int:
+    def lay_out(self, run: Run, request: Command, prepared: Prepared) -> Taken | int:
         """Lay out prepared messages; their size when the run has no room for all."""
         drafts = prepared.drafts
         placed = self._sender.lay_out(run, drafts)
@@ -109,12 +102,14 @@ class GeneralSends:
         taken = Taken()
         if not request.is_oneway:
             key = unique_key(drafts[0]) if request.ext.get("m") != "true" else ""
-            fields = self._fields(
-                prepared.queue_id, [each.physical_offset for each in placed], placed[0].queue_offset, key
-            )
-            taken.answers = [_encoded(request.opaque, fields)]
-            taken.opaques = [request.opaque]
-        return LaidOutRequest(taken, any(waits_for_store(draft.properties) for draft in drafts))
+            positions = [each.physical_offset for each in placed]
+            fields = self._fields(prepared.queue_id, positions, placed[0].queue_offset, key)
+            answers, opaques = [_encoded(request.opaque, fields)], [request.opaque]
+            if any(waits_for_store(draft.properties) for draft in drafts):
+                taken.answers, taken.opaques = answers, opaques
+            else:
+                taken.add_early(answers, opaques)
+        return taken
 
     def send(self, connection: RemotingConnection, request: Command) -> None:
         """Append the messages of a request with short field names, and answer when they are acknowledged."""

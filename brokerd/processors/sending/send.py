@@ -98,7 +98,7 @@ class SendProcessor:
         while (run := turn.run or turn.begin()) is not None:
             taken = self._kernel.take(run, buffer, position, connection.packed_peer, MOST_TAKEN - count)
             position = taken.position
-            count += len(taken.opaques)
+            count += taken.answered
             turn.add(connection, taken)
             if taken.stop is not Stop.FULL:
                 return position, count, taken.stop is Stop.OTHER
@@ -136,7 +136,7 @@ class SendProcessor:
                 return
             laid_out = self._general.lay_out(run, request, prepared)
             if not isinstance(laid_out, int):
-                turn.add(connection, laid_out.taken, waits=laid_out.waits)
+                turn.add(connection, laid_out)
                 return
             if laid_out > run.most_bytes:
                 turn.append()
@@ -174,10 +174,12 @@ class _Turn:
         for request in requests:
             connection.respond_error(request, self._error)
 
-    def add(self, connection: RemotingConnection, taken: Taken, *, waits: bool = True) -> None:
-        """Requests of a connection are laid out in the present run, and wait until it is acknowledged, or is in the log."""
+    def add(self, connection: RemotingConnection, taken: Taken) -> None:
+        """Requests of a connection are laid out in the present run."""
         if taken.opaques:
-            (self._parts if waits else self._early).append((connection, taken))
+            self._parts.append((connection, taken))
+        if taken.early is not None:
+            self._early.append((connection, taken.early))
         run = self.run
         assert run is not None
         if run.end_offset - run.start >= _MAX_RUN_BYTES:

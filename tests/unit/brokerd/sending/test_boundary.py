@@ -101,7 +101,7 @@ def encoded(command: Command, *, compact: bool = False) -> bytes:
     return frame.encode_request(command.code, command.opaque, command.ext, command.body, oneway=command.is_oneway)
 
 
-KINDS = ["plain", "batch", "compact", "one-way", "odd", "long", "other", "no text", "spaced"]
+KINDS = ["plain", "batch", "compact", "one-way", "odd", "early", "long", "other", "no text", "spaced"]
 kinds = st.lists(
     st.tuples(st.sampled_from(KINDS), st.binary(min_size=1, max_size=300), st.integers(0, 3)), min_size=1, max_size=30
 )
@@ -115,6 +115,8 @@ def frame_of(opaque: int, kind: str, body: bytes, queue: int) -> bytes:
         body = encode_batch_body(batch_items(opaque, body, properties, 0, 3, ""))
         return encoded(request(opaque, body, properties, codes.SEND_BATCH_MESSAGE, e=str(queue), m="true"))
     if kind == "odd":
+        properties["TIMER_OUT_MS"] = "1"  # for the general path
+    if kind == "early":
         properties["WAIT"] = "false"
     command = request(opaque, body, properties, e=str(queue))
     if kind == "one-way":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -31,7 +32,7 @@ from brokerd.timers.rules import Clock
 from brokerd.timers.terms import Terms
 from brokerd.transactions.decide import HalfRoom
 from brokerd.transactions.records import Half
-from remoting.frame import Command
+from remoting.frame import Command, decode_frames
 from remoting.record.checksum import is_intact
 from remoting.record.hosts import pack_host
 from remoting.record.walk import records_in
@@ -104,6 +105,7 @@ def outcome(run: Run, taken: Taken) -> Mapping[str, Any]:
         "answers": b"".join(taken.answers),
         "opaques": list(taken.opaques),
         "stop": (taken.position, taken.stop),
+        "early": (b"".join(taken.early.answers), taken.early.opaques) if taken.early is not None else None,
         "halves": [half for told in run.appended for half in told.args[0]],  # type: ignore[attr-defined]
     }
 
@@ -116,10 +118,13 @@ def check_same(
     library: Library | None = None,
     peer: bytes = PEER,
     host: bytes = HOST,
+    topics: Mapping[str, int] | None = None,
     **run_of: Any,
 ) -> Mapping[str, Any]:
     """Both kernels, twice: what they learned from the first time changes nothing."""
     pair = kernels(library, host)
+    for kernel in pair:
+        kernel.topics_changed({name: TopicConfig(name, queues, queues, 6) for name, queues in (topics or {}).items()})
     found: Mapping[str, Any] = {}
     for _ in range(2):
         runs = new_run(**run_of), new_run(**run_of)
@@ -225,6 +230,22 @@ ORDINARY: dict[str, bytes] = {
     "a batch without properties": json_send(BATCH, encode_batch_body([(n, b"x" * (n + 1), b"") for n in range(9)])),
     "a batch of alike without properties": json_send(BATCH, encode_batch_body([(0, b"x", b"")] * 9)),
     "a batch without separators": json_send(BATCH, encode_batch_body([(0, b"x", item(n)[2][:-1]) for n in range(9)])),
+    "a request": json_send({**SINGLE, "i": SINGLE["i"] + "REPLY_TO_CLIENT\x01c\x02"}),
+    "a request without a key": json_send({**SINGLE, "i": "REPLY_TO_CLIENT\x01c\x02"}),
+    "a request at a level": json_send({**SINGLE, "i": SINGLE["i"] + "REPLY_TO_CLIENT\x01c\x02DELAY\x012"}),
+    "half and a request": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "TRAN_MSG\x01true\x02PGROUP\x01g\x02REPLY_TO_CLIENT\x01c"}
+    ),
+    "no wait": json_send({**SINGLE, "i": "UNIQ_KEY\x01A\x02WAIT\x01false\x02"}),
+    "no wait, a level": json_send({**SINGLE, "i": "UNIQ_KEY\x01A\x02WAIT\x01false\x02DELAY\x011\x02"}),
+    "no wait, one-way": json_send({**SINGLE, "i": "UNIQ_KEY\x01A\x02WAIT\x01false\x02"}, flag=2),
+    "a batch without wait": json_send(BATCH, encode_batch_body([(0, b"x", b"WAIT\x01false")] * 3)),
+    "a batch with and without wait": json_send(BATCH, encode_batch_body([(0, b"x", b"WAIT\x01false"), item(1)])),
+    "a key with a hyphen": json_send({**SINGLE, "i": "UNIQ_KEY\x01a-b c\x02"}),
+    "a moment and a key with a hyphen": json_send({**SINGLE, "i": "UNIQ_KEY\x01a-b\x02TIMER_DELAY_MS\x013\x02"}),
+    "half and a key with a hyphen": json_send(
+        {**SINGLE, "i": "UNIQ_KEY\x01a-b\x02TRAN_MSG\x01true\x02PGROUP\x01g\x02"}
+    ),
     "a batch of all": json_send(
         BATCH, encode_batch_body([item(1), (0, b"x", b""), (1, b"y", item(2)[2][:-1]), (0, b"z", b"own\x01v"), item(3)])
     ),
@@ -248,6 +269,22 @@ def test_the_library_takes_what_is_ordinary_and_leaves_nothing_of_it(kind: str) 
         frames, stop = native.lay_out(run, data, PEER, 9, taken)
     assert (frames, stop) == (3, 0)
     assert taken.position == len(data)
+
+
+RECORDED = sorted((Path(__file__).parents[3] / "golden" / "sends").iterdir())
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
+def test_the_library_takes_all_that_the_clients_of_the_original_wrote(path: Path) -> None:
+    data = path.read_bytes()
+    commands: list[Command] = []
+    decode_frames(data, commands)
+    topics = {each.ext.get("b") or each.ext["topic"]: 2 for each in commands}
+    _, native = kernels()
+    native.topics_changed({name: TopicConfig(name, queues, queues, 6) for name, queues in topics.items()})
+    frames, stop = native.lay_out(new_run(), data, PEER, 1000, taken := Taken())
+    assert (frames, stop, taken.position) == (len(commands), 0, len(data))
+    check_same(data, topics=topics)
 
 
 lengths_of_any_size = st.integers(1, 200) | st.integers(1, 5000)
@@ -310,7 +347,10 @@ OTHER: dict[str, bytes] = {
     "open and an entry without a name": json_send({**SINGLE, "i": SINGLE["i"] + "\x01a"}),
     "open and many": json_send({**SINGLE, "i": SINGLE["i"] + "".join(f"n{n}\x01v\x02" for n in range(80)) + "a\x01b"}),
     "open and a handle of POP": json_send({**SINGLE, "i": SINGLE["i"] + "POP_CK\x011 2\x02a\x01b"}),
-    "a request": json_send({**SINGLE, "i": SINGLE["i"] + "REPLY_TO_CLIENT\x01c\x02"}),
+    "a request and a cluster": json_send({**SINGLE, "i": SINGLE["i"] + "REPLY_TO_CLIENT\x01c\x02CLUSTER\x01d\x02"}),
+    "a key with a quote": json_send({**SINGLE, "i": 'UNIQ_KEY\x01a"b\x02'}),
+    "a key that is no ASCII": json_send({**SINGLE, "i": "UNIQ_KEY\x01größe\x02"}),
+    "WAIT that is neither": json_send({**SINGLE, "i": "UNIQ_KEY\x01A\x02WAIT\x01perhaps\x02"}),
     "other flags": json_send({**SINGLE, "f": "16"}),
     "flags of batches kept as one": json_send({**SINGLE, "f": "128"}),
     "a field that is a fraction": json_send({**SINGLE, "e": 1.0}),
@@ -350,7 +390,6 @@ OTHER: dict[str, bytes] = {
     "a negative length": b"\xff\xff\xff\xf0\0\0\0\x40" + bytes(64),
     "two keys": json_send({**SINGLE, "i": SINGLE["i"] + "UNIQ_KEY\x01other\x02"}),
     "two tags": json_send({**SINGLE, "i": SINGLE["i"] + "TAGS\x01other\x02"}),
-    "a key with a hyphen": json_send({**SINGLE, "i": "UNIQ_KEY\x01a-b\x02"}),
     "a value with a separator": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01b\x01c\x02"}),
     "an entry without a value": json_send({**SINGLE, "i": SINGLE["i"] + "abc\x02"}),
     "an empty value": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01\x02"}),

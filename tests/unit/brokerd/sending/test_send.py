@@ -346,7 +346,7 @@ def test_what_the_checksum_has_no_room_for_is_stored_without(room: int, batch: b
 def test_connections_of_one_turn_share_an_append_and_get_their_own_answers(broker: Broker) -> None:
     connections = [Connection(f"10.0.0.{n}") for n in range(5)]
     for n, connection in enumerate(connections):
-        odd = {"UNIQ_KEY": "1", "WAIT": "false"}  # for the general path, and answered at once
+        odd = {"UNIQ_KEY": "1", "WAIT": "false"}  # answered at once
         sent = [request(10 * n + m, properties=odd if m == n == 2 else None) for m in range(3)]
         broker.processor.handle(connection, sent)  # type: ignore[arg-type]
     broker.next_turn()
@@ -356,6 +356,39 @@ def test_connections_of_one_turn_share_an_append_and_get_their_own_answers(broke
     for n, connection in enumerate(connections):
         assert sorted(answer.opaque for answer in connection.answers) == [10 * n, 10 * n + 1, 10 * n + 2]
     assert len(broker.records()) == 15
+
+
+GENERAL = {"j": "40000"}  # more attempts than the kernel takes
+
+
+def test_the_general_path_shares_the_append_of_what_is_around(broker: Broker) -> None:
+    connection = Connection()
+    early = {"UNIQ_KEY": "1", "WAIT": "false"}
+    batch = encode_batch_body([(0, b"x", encode_properties({"UNIQ_KEY": str(n)})) for n in range(3)])
+    sends = [request(1), request(2, **GENERAL), request(3, properties=early, **GENERAL), request(4, properties=early)]
+    sends += [request(5, batch, m="true", **GENERAL), request(6, b"", **GENERAL), request(7)]
+    sends[3].flag = codes.FLAG_ONEWAY
+    broker.handle(connection, sends)
+    assert [(answer.opaque, answer.code) for answer in connection.answers] == [(6, codes.MESSAGE_ILLEGAL), (3, 0)]
+    assert len(broker.acknowledger.waiting) == 1
+    broker.acknowledger.complete(PutStatus.FLUSH_DISK_TIMEOUT)
+    assert [answer.code for answer in connection.answers[2:]] == [codes.FLUSH_DISK_TIMEOUT] * 4
+    assert [answer.opaque for answer in connection.answers[2:]] == [1, 2, 5, 7]
+    assert connection.answers[3].ext["transactionId"] == f"{2:032d}"
+    assert connection.answers[4].ext["msgId"].count(",") == 2
+    offsets = [decode_record(record).queue_offset for record in broker.records()]
+    assert offsets == list(range(8))
+
+
+def test_what_the_general_path_lays_out_goes_to_the_next_file_or_to_several() -> None:
+    broker = Broker(segment_size_bytes=8192)
+    connection = Connection()
+    broker.handle(connection, [request(n, b"x" * 3000, **GENERAL) for n in range(5)])
+    items = [(0, b"x" * 3000, encode_properties({"UNIQ_KEY": str(n)})) for n in range(4)]
+    broker.handle(connection, [request(6), request(5, encode_batch_body(items), m="true", **GENERAL), request(7)])
+    broker.acknowledger.complete()
+    assert sorted((answer.opaque, answer.code) for answer in connection.answers) == [(n, 0) for n in range(8)]
+    assert [decode_record(record).queue_offset for record in broker.records()] == list(range(11))
 
 
 def test_records_go_to_the_next_file_when_one_is_full() -> None:
