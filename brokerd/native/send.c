@@ -183,6 +183,16 @@ static int has_special(struct text text) {
     return 0;
 }
 
+/* Whether properties may ask for a delay level or a moment. */
+static int asks_for_time(struct text text) {
+    const uint8_t *end = text.at + text.length;
+    for (const uint8_t *at = text.at; at < end; at++) {
+        if (end - at >= 5 && memcmp(at, "DELAY", 5) == 0) return 1;
+        if (end - at >= 6 && memcmp(at, "TIMER_", 6) == 0) return 1;
+    }
+    return 0;
+}
+
 static int is_alphanumeric(struct text text) {
     for (size_t i = 0; i < text.length; i++) {
         uint8_t letter = text.at[i] | 0x20;
@@ -273,7 +283,7 @@ static int look_at(struct text properties, struct look *look) {
                 look->asks[ask] = value;
                 look->is_timed = 1;
             } else if (IS(name, "DELAY")) {
-                look->level = value;
+                if (!IS(value, "0")) look->level = value; /* which some clients write that want no delay */
             } else if (IS(name, "TRAN_MSG")) {
                 look->transaction = value;
             } else if (IS(name, "PGROUP")) {
@@ -657,7 +667,7 @@ static enum stop lay_out_batch(struct call *call, const struct send *send, struc
     struct text properties;
     int64_t count = 0, queue_offset = 0;
     int all_early = 1;
-    if (has_special(send->header.fields[PROPERTIES])) return STOP_LEFT; /* a batch asks for nothing as a whole */
+    if (asks_for_time(send->header.fields[PROPERTIES])) return STOP_LEFT; /* a batch waits for nothing as a whole */
     for (; r.at < r.end; count++) {
         if (count == MAX_BATCH_COUNT || !take_item(&r, &message, &properties)) return STOP_LEFT;
         enum stop stop = understand_properties(call, send, properties, &message);

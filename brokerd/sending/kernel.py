@@ -20,7 +20,7 @@ from brokerd.sending.rules import (
     MAX_KEPT_BYTES,
     STAMP,
     Pattern,
-    asks_for_more,
+    asks_for_time,
     check_destination,
     completed,
     pattern_of,
@@ -194,7 +194,7 @@ class Kernel:
             ):
                 break
             is_batch = ext.get("m") == "true"
-            if is_batch and asks_for_more(properties):  # a batch asks for nothing as a whole
+            if is_batch and asks_for_time(properties):  # a batch waits for nothing as a whole
                 break
             is_plain = has_short_hosts and not sys_flag & _OTHER_SYS_FLAGS
             slot = (target.name, queue_id)

@@ -117,6 +117,11 @@ def asks_for_more(properties: bytes) -> bool:
     return _SPECIAL.search(properties) is not None
 
 
+def asks_for_time(properties: bytes) -> bool:
+    """A quick look: whether properties may ask for a delay level or a moment."""
+    return b"DELAY" in properties or b"TIMER_" in properties
+
+
 def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
     """The unique key in properties that may be stored as they came, with the stamp behind them; None for all others."""
     if not properties.endswith(b"\x02") or _SPECIAL.search(properties):

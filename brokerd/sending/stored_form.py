@@ -95,10 +95,9 @@ class Asked:
 
 
 class Stored(NamedTuple):
-    """How a message is stored, in what differs from its draft. `code` is its entry's, `waits` whether its producer is answered
-    when it is acknowledged and not before, `is_named` whether it took a name that its client had not given, `due_ms` when it is
-    due that waits for a moment of its own. Of a half message: what it takes of the room for them, and how long its producer is left
-    alone."""
+    """How a message is stored, in what differs from its draft. `code` is its entry's; `waits`: its producer is answered when it is
+    acknowledged and not before; `is_named`: it took a name, its client having given none; `due_ms` is when it is due that waits for
+    a moment of its own. Of a half message: what it takes of the room for them, and how long its producer is left alone."""
 
     topic: str
     queue_id: int
@@ -260,6 +259,10 @@ class _Told:
         return encode_properties({**self.found, **STAMP_PROPERTIES, **added})
 
 
+def _asks_for_level(found: Mapping[str, str]) -> bool:
+    return DELAY in found and parse_level(found[DELAY]) != 0
+
+
 def _waits(found: Mapping[str, str]) -> bool:
     return found.get("WAIT") != "false"
 
@@ -275,9 +278,8 @@ def _is_utf8(encoded: bytes) -> bool:
 def _waiting(draft: Draft, rules: KernelRules, asked: Asked, told: _Told, place: int, named: int) -> Stored | None:
     """A message that names a moment of its own, or something else of timers."""
     found = told.found
-    if not may_wait(draft) or any(
-        name in (DELAY, records.TRANSACTION) or (name.startswith(_TIMER) and name not in ASK) for name in found
-    ):
+    others = (name for name in found if name.startswith(_TIMER) and name not in ASK)
+    if not may_wait(draft) or records.TRANSACTION in found or _asks_for_level(found) or any(others):
         return None
     terms = asked.terms()
     if terms is None:
@@ -305,7 +307,7 @@ def _half(run: Run, draft: Draft, rules: KernelRules, told: _Told, is_named: boo
     found = told.found
     if (
         found.get(records.TRANSACTION, "").lower() != "true"
-        or DELAY in found
+        or _asks_for_level(found)
         or not found.get(records.PRODUCER_GROUP)
         or not found.keys().isdisjoint(_OF_HALVES)
         or rules.halves is None

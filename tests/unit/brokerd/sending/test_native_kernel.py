@@ -214,6 +214,11 @@ ORDINARY: dict[str, bytes] = {
     "a value like a name of the broker's": json_send({**SINGLE, "i": SINGLE["i"] + "note\x01no DELAY, TRAN_MSG\x02"}),
     "a FIFO key": json_send({**SINGLE, "i": SINGLE["i"] + "__SHARDINGKEY\x01order\x02"}),
     "a FIFO key and no separator": json_send({**SINGLE, "i": SINGLE["i"] + "__SHARDINGKEY\x01order"}),
+    "level 0": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x010\x02"}),
+    "a moment at level 0": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x010\x02TIMER_DELAY_MS\x017\x02"}),
+    "half at level 0": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x010\x02TRAN_MSG\x01true\x02PGROUP\x01g"}),
+    "a batch with an empty value as a whole": json_send({**BATCH, "i": "KEYS\x01\x02"}, encode_batch_body([item(1)])),
+    "a batch at level 0": json_send(BATCH, encode_batch_body([item(1), (0, b"x", b"DELAY\x010")])),
     "a level": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x013\x02"}),
     "the last level": json_send({**SINGLE, "i": "DELAY\x0118\x02" + SINGLE["i"][:-1]}),
     "a level without a key": json_send({**SINGLE, "i": "DELAY\x011"}),
@@ -279,7 +284,7 @@ def test_the_library_takes_all_that_the_clients_of_the_original_wrote(path: Path
     data = path.read_bytes()
     commands: list[Command] = []
     decode_frames(data, commands)
-    topics = {each.ext.get("b") or each.ext["topic"]: 2 for each in commands}
+    topics = {each.ext.get("b") or each.ext["topic"]: 4 for each in commands}
     _, native = kernels()
     native.topics_changed({name: TopicConfig(name, queues, queues, 6) for name, queues in topics.items()})
     frames, stop = native.lay_out(new_run(), data, PEER, 1000, taken := Taken())
@@ -308,7 +313,6 @@ OTHER: dict[str, bytes] = {
     "short names of long ones": json_send(SINGLE, code=10),
     "long names of short ones": json_send(long_named(SINGLE)),
     "a level that is none": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x01soon\x02"}),
-    "level 0": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x010\x02"}),
     "a negative level": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x01-1\x02"}),
     "a level with a sign": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x01+3\x02"}),
     "a level with zeros": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x01003\x02"}),
