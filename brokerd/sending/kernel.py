@@ -23,6 +23,7 @@ from brokerd.sending.rules import (
     asks_for_time,
     check_destination,
     completed,
+    may_be_completed,
     pattern_of,
 )
 from brokerd.sending.stored_form import (
@@ -242,7 +243,7 @@ class Kernel:
                 is_known = properties[key_end:] == rest and properties[:key_at] == head and key.isalnum()
                 if not is_known:
                     pattern = pattern_of(properties)
-                    if pattern is None:
+                    if pattern is None and may_be_completed(properties):
                         closed = completed(properties, rules.ids.ahead(0))
                         pattern = None if closed is None else pattern_of(closed)
                         if closed is not None and pattern is not None:

@@ -137,6 +137,11 @@ def _last_key(properties: bytes) -> re.Match[bytes] | None:
     return found
 
 
+def may_be_completed(properties: bytes) -> bool:
+    """A quick look: False when it is for something else that properties may not be stored as they came."""
+    return not properties.endswith(b"\x02") or b"UNIQ_KEY\x01" not in properties
+
+
 def completed(properties: bytes, next_name: str) -> bytes | None:
     """Properties that may be stored as they are with the stamp behind them, made of such as lack only their last separator, or a
     name; `next_name` is what they get then. None when more than that is needed."""

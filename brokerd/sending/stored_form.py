@@ -97,7 +97,7 @@ class Asked:
 class Stored(NamedTuple):
     """How a message is stored, in what differs from its draft. `code` is its entry's; `waits`: its producer is answered when
     it is acknowledged and not before; `is_named`: it took a name, its client having given none; `due_ms` is when it is due that
-    waits for a moment of its own. Of a half message: what it takes of the room for them, and how long its producer is left alone."""
+    waits for a moment of its own. Of a half message: what it takes of the room for them, how long its producer is left alone."""
 
     topic: str
     queue_id: int
