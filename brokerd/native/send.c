@@ -130,6 +130,8 @@ struct send {
     const struct target *target;
     int32_t target_index;
     int64_t queue_id, sys_flag, born_timestamp, flag, reconsume_times;
+    int is_batch;
+    uint32_t flags; /* of its records */
 };
 
 struct look { /* what properties tell; texts without bytes: not there */
@@ -236,6 +238,7 @@ static int is_common(struct text name, struct text value) {
 static int is_reserved(struct text name, struct text value) {
     static const char *const begins[] = {"POP_CK",   "TRAN",       "TIMER_",   "__CRC32#",        "__transactionId__",
                                          "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_", "CHECK_IMMUNITY", "WAIT"};
+    if (memchr("PT_MCRW", name.at[0], 7) == NULL) return 0;
     if (is_common(name, value) || ask_of(name) < ASKS || IS(name, "TRAN_MSG")) return 0;
     if (IS(name, "WAIT") && IS(value, "false")) return 0;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
@@ -270,9 +273,9 @@ static int look_at(struct text properties, struct look *look) {
     while (r.at < r.end) {
         if (!take_name(&r, &name) || !take_value(&r, &value, &look->is_open)) return 0;
         if (IS(name, "UNIQ_KEY")) {
-            if (look->key.length || !is_unescaped(value)) return 0;
-            look->key = value;
             is_usual = is_alphanumeric(value);
+            if (look->key.length || (!is_usual && !is_unescaped(value))) return 0;
+            look->key = value;
         } else if (IS(name, "TAGS")) {
             if (look->tag.length) return 0;
             look->tag = value;
@@ -295,7 +298,8 @@ static int look_at(struct text properties, struct look *look) {
             }
         }
     }
-    look->is_plain = is_usual && !look->is_open && (all_common || !has_special(properties));
+    int is_other = look->is_timed || look->level.length || look->transaction.length || look->is_request || look->is_early;
+    look->is_plain = is_usual && !look->is_open && !is_other && (all_common || !has_special(properties));
     return (look->is_plain || may_be_completed(properties)) && java_hash(look->tag, &look->tags_code);
 }
 
@@ -362,6 +366,7 @@ struct message { /* of a send, or of a batch */
     struct wait wait;
     int64_t level;        /* of one that waits for it */
     size_t moment_length; /* of what is added to the properties of one that is not for its own topic */
+    size_t length;        /* of the properties in the record */
     uint8_t moment[MOMENT_PROPERTIES_BYTES], name[NAME_BYTES];
 };
 
@@ -453,7 +458,7 @@ static size_t properties_length(const struct call *call, const struct message *m
 static uint8_t *put_behind_body(const struct call *call, const struct message *message, const struct place *place, uint8_t *at) {
     *at++ = (uint8_t)place->topic.length;
     at = put_text(at, place->topic.at, place->topic.length);
-    put16(at, (uint16_t)properties_length(call, message));
+    put16(at, (uint16_t)message->length);
     at = put_text(at + 2, message->properties.at, message->properties.length);
     if (message->is_open) *at++ = 2;
     if (message->is_named) at = PUT(put_text(PUT(at, NAME_PROPERTY), message->name, NAME_BYTES), "\2");
@@ -463,10 +468,16 @@ static uint8_t *put_behind_body(const struct call *call, const struct message *m
     return put_text(at, message->moment, message->moment_length);
 }
 
-/* The flags of a record: those of its send that count, and what its hosts are. */
+static uint8_t *put_host(uint8_t *at, const uint8_t *host, int64_t length) {
+    memcpy(at, host, HOST_BYTES);
+    if (length > HOST_BYTES) memcpy(at + HOST_BYTES, host + HOST_BYTES, HOST_V6_BYTES - HOST_BYTES);
+    return at + length;
+}
+
+/* The flags of the records: those of their send that count, and what their hosts are. */
 static uint32_t flags_of(const struct call *call, const struct send *send) {
     int64_t flags = send->sys_flag & ~(int64_t)SYS_TRANSACTION;
-    if (IS(send->header.fields[IS_BATCH], "true")) flags &= ~(int64_t)SYS_COMPRESSED;
+    if (send->is_batch) flags &= ~(int64_t)SYS_COMPRESSED;
     if (call->request->peer_length > HOST_BYTES) flags |= RECORD_BORN_HOST_V6;
     if (call->areas->store_host_length > HOST_BYTES) flags |= RECORD_STORE_HOST_V6;
     return (uint32_t)flags;
@@ -488,11 +499,11 @@ static void put_record(const struct call *call, const struct send *send, const s
     put32(at + 16, (uint32_t)message->flag);
     put64(at + 20, (uint64_t)place->next);
     put64(at + 28, (uint64_t)call->now.end_offset);
-    put32(at + 36, flags_of(call, send));
+    put32(at + 36, send->flags);
     put64(at + 40, (uint64_t)send->born_timestamp);
-    at = put_text(at + 48, call->request->peer, (size_t)call->request->peer_length);
+    at = put_host(at + 48, call->request->peer, call->request->peer_length);
     put64(at, (uint64_t)call->request->now_ms);
-    at = put_text(at + 8, call->areas->store_host, (size_t)call->areas->store_host_length);
+    at = put_host(at + 8, call->areas->store_host, call->areas->store_host_length);
     put32(at, (uint32_t)send->reconsume_times);
     put64(at + 4, 0);
     put32(at + 12, (uint32_t)message->body.length);
@@ -542,11 +553,10 @@ static int add_unit(struct call *call, const struct place *place, int64_t size, 
 }
 
 /* Lay out one message behind the others of the frame, in its place among `places`. */
-static enum stop add_message(struct call *call, const struct send *send, const struct message *message,
-                             struct place *places) {
+static enum stop add_message(struct call *call, const struct send *send, struct message *message, struct place *places) {
     struct place *place = &places[message->where];
     int has_leg = message->where == TIMER && message->wait.leg_ms >= 0;
-    size_t properties = properties_length(call, message), tail = call->request->seals ? TAIL_BYTES : 0;
+    size_t properties = message->length = properties_length(call, message), tail = call->request->seals ? TAIL_BYTES : 0;
     size_t most = message->where == HALF ? MAX_HALF_PROPERTIES_BYTES
                   : message->is_plain    ? MAX_PROPERTIES_BYTES
                                          : MAX_PROPERTIES_BYTES - TAIL_BYTES;
@@ -682,7 +692,7 @@ static enum stop lay_out_batch(struct call *call, const struct send *send, struc
 }
 
 /* Number the send's messages and lay them out. What it takes of its slots counts at the end alone. */
-static enum stop lay_out(struct call *call, const struct send *send) {
+static enum stop lay_out(struct call *call, struct send *send) {
     const struct areas *areas = call->areas;
     struct slot *slots = areas->slots;
     int64_t own = (int64_t)send->target->first_slot + send->queue_id;
@@ -693,7 +703,9 @@ static enum stop lay_out(struct call *call, const struct send *send) {
         places[i] = (struct place){brokers_topics[i], (int32_t)(areas->target_count + i - TIMER), 0, slot, slots[slot].next};
     }
     if (call->now.touched + PLACES > areas->touched_room) return STOP_ROOM;
-    enum stop stop = IS(send->header.fields[IS_BATCH], "true") ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
+    send->is_batch = IS(send->header.fields[IS_BATCH], "true");
+    send->flags = flags_of(call, send);
+    enum stop stop = send->is_batch ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
     if (stop != STOP_END) return stop;
     for (int i = 0; i < PLACES; i++) {
         struct slot *slot = &slots[places[i].slot];
