@@ -459,7 +459,8 @@ static uint8_t *put_behind_body(const struct call *call, const struct message *m
     *at++ = (uint8_t)place->topic.length;
     at = put_text(at, place->topic.at, place->topic.length);
     put16(at, (uint16_t)message->length);
-    at = put_text(at + 2, message->properties.at, message->properties.length);
+    at += 2;
+    if (message->properties.length > 0) at = put_text(at, message->properties.at, message->properties.length);
     if (message->is_open) *at++ = 2;
     if (message->is_named) at = PUT(put_text(PUT(at, NAME_PROPERTY), message->name, NAME_BYTES), "\2");
     if (message->is_request) at = PUT(put_text(PUT(at, CLUSTER), call->areas->cluster, (size_t)call->areas->cluster_length), "\2");
