@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 
-from controllerd.access.first_user import FirstUser, load_first_user
+from controllerd.access.first_user import FirstUser, check_first_user
 from controllerd.elections import Elections, tell_of_master
 from controllerd.exposition import Exposition
 from controllerd.live_settings import LiveSettings
@@ -105,9 +105,11 @@ class Controller:
         self._guard = Guard(settings.access, settings.access.cluster or _CLUSTER, known, _wall_ms, settings.address)
         self._watch = Watch(settings.unfinished)
         self._sealer = Sealer(known, _seal)
-        given = load_first_user(settings.first_user) if settings.first_user is not None else None
-        self._first_user = FirstUser(given, disk, settings.data, lambda: secrets.token_urlsafe(18))
+        if settings.first_user is not None:
+            check_first_user(settings.first_user)
+        self._first_user = FirstUser(settings.first_user, disk, settings.data, lambda: secrets.token_urlsafe(18))
         self._makes_first_user = False
+        self._no_first_user_since = ""
         self._sealed_anew = False
         self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
@@ -392,6 +394,8 @@ class Controller:
             else:
                 self._first_user.not_needed()
         except LogboomError as error:
-            log.warning("the first user is not made yet: %s", error)
+            if str(error) != self._no_first_user_since:  # it is tried again every second
+                log.warning("the first user is not made yet: %s", error)
+            self._no_first_user_since = str(error)
         finally:
             self._makes_first_user = False

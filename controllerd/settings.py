@@ -130,8 +130,8 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
         "--first-user",
         type=Path,
         metavar="FILE",
-        help="NAME:PASSWORD of the super user that the first start with access.authentication makes, mode 0600; without it a "
-        "password is drawn and written to DATA/first-user",
+        help="NAME:PASSWORD of the super user that the first start with access.authentication makes, mode 0600, and not needed "
+        "any more then; without the option a password is drawn and written to DATA/first-user",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"

@@ -133,7 +133,7 @@ def decode_frames(buffer: bytes | bytearray, commands: list[Command], max_frame_
                 raise ProtocolError("code, opaque and flag of a header must be integers")
             if ext:
                 plain = type(ext) is dict and set(map(type, ext.values())) == _STRINGS
-                command.ext = ext if plain else _as_strings(ext)
+                command.ext = ext if plain else as_strings(ext)
             else:
                 command.ext = {}
         elif word >> 24 == 1:
@@ -169,7 +169,8 @@ def decode_head(buffer: bytes) -> Command:
     return commands[0]
 
 
-def _as_strings(ext: Any) -> dict[str, str]:
+def as_strings(ext: Any) -> dict[str, str]:
+    """The fields of a header whatever their values are; raises ProtocolError for what no peer writes there."""
     if not isinstance(ext, dict):
         raise ProtocolError("extFields must be an object")
     result = {}

@@ -1,10 +1,14 @@
 /* Raw send load for a remoting broker: C connections, each keeping W requests in flight, for S seconds.
  *
  *   load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH [REQUESTS [DUE_MS SPREAD_MS]]
+ *   load HOST PORT @FRAMES CONNECTIONS IN_FLIGHT SECONDS
  *
  * BATCH 0 sends single messages (code 310), n > 0 batches of n (code 320), -n batches of n with bodies of different lengths around
  * BODY_BYTES. With REQUESTS it ends after so many, though the time is not up. With DUE_MS, a time in milliseconds since 1970, every
- * message is to be delivered then or within SPREAD_MS behind, spread evenly. Prints one line of JSON:
+ * message is to be delivered then or within SPREAD_MS behind, spread evenly. FRAMES is a file of frames that are sent as they are, one
+ * after the other and again from the first one, but for the request's number: for each its count of messages, 1 if it is one-way,
+ * count of places and length, all as u32 of this machine; the places, each an offset and 0 for ten decimal digits or 1 for four
+ * bytes; the frame. The one-way ones count as answered with the next that is answered. Prints one line of JSON:
  * requests acknowledged, messages, failures (answers with another code), seconds, and latency percentiles in microseconds.
  * Every answer is read and its code checked; after the time is up the requests in flight are awaited.
  *
@@ -36,6 +40,12 @@
 #define LATENCIES (1 << 22)
 #define MIXED_BYTES 256 /* how much the bodies of a mixed batch differ in length */
 
+struct frame {
+    uint32_t messages, is_oneway, place_count, length;
+    const uint32_t *places;
+    const char *bytes;
+};
+
 struct connection {
     int socket;
 #ifdef SECURE
@@ -58,6 +68,10 @@ static size_t body_length;
 static const char *topic;
 static int queues, batch, mixed;
 static long long most = -1, due_ms, spread_ms = 1;
+static struct frame *frames; /* the last of them is answered */
+static size_t frame_count, frames_length;
+static long long messages_of_all;
+static uint32_t messages_of[SLOTS]; /* of what is in flight, by the request's number */
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -95,6 +109,57 @@ static void make_body(size_t size) {
     body_length = (size_t)(at - body);
 }
 
+static void read_frames(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        perror(path);
+        exit(1);
+    }
+    uint32_t head[4];
+    while (fread(head, sizeof *head, 4, file) == 4) {
+        uint32_t *places = malloc(head[2] * 2 * sizeof *places);
+        char *bytes = malloc(head[3]);
+        if (fread(places, 2 * sizeof *places, head[2], file) != head[2] || fread(bytes, 1, head[3], file) != head[3]) {
+            fprintf(stderr, "%s ends amid a frame\n", path);
+            exit(1);
+        }
+        frames = realloc(frames, (frame_count + 1) * sizeof *frames);
+        frames[frame_count++] = (struct frame){head[0], head[1], head[2], head[3], places, bytes};
+        frames_length += head[3];
+    }
+    fclose(file);
+    if (!frame_count || frames[frame_count - 1].is_oneway) {
+        fprintf(stderr, "%s does not end with a frame that is answered\n", path);
+        exit(1);
+    }
+}
+
+/* Write the frames up to the next that is answered. */
+static void queue_frames(struct connection *c) {
+    static size_t next;
+    uint32_t messages = 0;
+    for (;;) {
+        const struct frame *frame = &frames[next++ % frame_count];
+        long long opaque = next_opaque++;
+        char *at = c->out + c->out_length, digits[24];
+        memcpy(at, frame->bytes, frame->length);
+        sprintf(digits, "%010lld", opaque);
+        for (uint32_t i = 0; i < frame->place_count; i++) {
+            if (frame->places[2 * i + 1])
+                put32(at + frame->places[2 * i], (uint32_t)opaque);
+            else
+                memcpy(at + frame->places[2 * i], digits, 10);
+        }
+        c->out_length += frame->length;
+        messages += frame->messages;
+        if (frame->is_oneway) continue;
+        messages_of[opaque % SLOTS] = messages;
+        sent_at[opaque % SLOTS] = now_ns();
+        c->in_flight++;
+        return;
+    }
+}
+
 static const char *access_key, *secret;
 
 /* The ext entries that a signed request has beside the others; nothing of one that is not. */
@@ -124,6 +189,10 @@ static void sign(char *entries, long long opaque) {
 }
 
 static void queue_request(struct connection *c) {
+    if (frame_count) {
+        queue_frames(c);
+        return;
+    }
     long long opaque = next_opaque++;
     char *frame = c->out + c->out_length;
     char due[64] = "", signature[256];
@@ -209,11 +278,15 @@ static void take_answer(struct connection *c, const char *header, size_t length)
         fprintf(stderr, "an answer without code or opaque\n");
         exit(1);
     }
-    if (atoi(code + 7) == 0)
+    long long number = atoll(opaque + 9);
+    if (atoi(code + 7) == 0) {
         acknowledged++;
-    else
+        messages_of_all += frame_count ? messages_of[number % SLOTS] : (uint32_t)(batch ? batch : 1);
+    } else {
+        if (!failures) fprintf(stderr, "refused: %.*s\n", (int)length, header);
         failures++;
-    uint64_t took = now_ns() - sent_at[atoll(opaque + 9) % SLOTS];
+    }
+    uint64_t took = now_ns() - sent_at[number % SLOTS];
     latencies[latency_count++ % LATENCIES] = (uint32_t)(took / 1000);
     c->in_flight--;
 }
@@ -253,9 +326,11 @@ static int compare(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 10 || argc > 13 || argc == 12) {
+    int has_frames = argc == 7 && argv[3][0] == '@';
+    if (!has_frames && (argc < 10 || argc > 13 || argc == 12)) {
         fprintf(stderr, "usage: load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH "
-                        "[REQUESTS [DUE_MS SPREAD_MS]]\n");
+                        "[REQUESTS [DUE_MS SPREAD_MS]]\n"
+                        "       load HOST PORT @FRAMES CONNECTIONS IN_FLIGHT SECONDS\n");
         return 2;
     }
     if (argc > 10) most = atoll(argv[10]);
@@ -266,26 +341,35 @@ int main(int argc, char **argv) {
     access_key = getenv("LOAD_KEY");
     secret = getenv("LOAD_SECRET");
     topic = argv[3];
-    queues = atoi(argv[4]);
-    int count = atoi(argv[5]), window = atoi(argv[6]);
-    double seconds = atof(argv[7]);
-    batch = abs(atoi(argv[9]));
-    mixed = argv[9][0] == '-';
-    make_body((size_t)atoi(argv[8]));
+    char **common = argv + (has_frames ? 4 : 5);
+    int count = atoi(common[0]), window = atoi(common[1]);
+    double seconds = atof(common[2]);
+    if (has_frames) {
+        read_frames(argv[3] + 1);
+    } else {
+        queues = atoi(argv[4]);
+        batch = abs(atoi(argv[9]));
+        mixed = argv[9][0] == '-';
+        make_body((size_t)atoi(argv[8]));
+    }
+    size_t request_length = has_frames ? frames_length : body_length + 1024;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
-    inet_pton(AF_INET, argv[1], &address.sin_addr);
+    struct sockaddr_in6 address6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)atoi(argv[2]))};
+    int is_v6 = strchr(argv[1], ':') != NULL;
+    inet_pton(is_v6 ? AF_INET6 : AF_INET, argv[1], is_v6 ? (void *)&address6.sin6_addr : (void *)&address.sin_addr);
     struct connection *connections = calloc((size_t)count, sizeof *connections);
     int poll = epoll_create1(0);
     for (int i = 0; i < count; i++) {
         struct connection *c = &connections[i];
-        c->socket = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(c->socket, (struct sockaddr *)&address, sizeof address) != 0) {
+        c->socket = socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+        if (connect(c->socket, is_v6 ? (struct sockaddr *)&address6 : (struct sockaddr *)&address,
+                    is_v6 ? sizeof address6 : sizeof address) != 0) {
             perror("connect");
             return 1;
         }
         int one = 1;
         setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        c->out = malloc((body_length + 1024) * (size_t)(window + 1));
+        c->out = malloc(request_length * (size_t)(window + 1));
         c->in = malloc(READ_BYTES);
         secure(c);
         fcntl(c->socket, F_SETFL, O_NONBLOCK);
@@ -325,8 +409,7 @@ int main(int argc, char **argv) {
     qsort(latencies, kept, sizeof *latencies, compare);
     printf("{\"requests\":%lld,\"messages\":%lld,\"failures\":%lld,\"seconds\":%.3f,\"messages_per_s\":%.0f,"
            "\"p50_us\":%u,\"p99_us\":%u,\"max_us\":%u}\n",
-           acknowledged, acknowledged * (batch ? batch : 1), failures, elapsed,
-           (double)(acknowledged * (batch ? batch : 1)) / elapsed, latencies[kept / 2], latencies[kept * 99 / 100],
+           acknowledged, messages_of_all, failures, elapsed, (double)messages_of_all / elapsed, latencies[kept / 2], latencies[kept * 99 / 100],
            latencies[kept - 1]);
     return 0;
 }
