@@ -6,6 +6,7 @@ acknowledged is committed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -19,8 +20,9 @@ from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.table import MOST_CHANGES, TierTable, records_of
 from brokerd.tiers.upload.uploader import Loop
 from remoting.errors import LogboomError, NotMaster
-from remoting.tier.contents import COMMITTED, MERGED, Change, Queue, indexed, unindexed
+from remoting.tier.contents import COMMITTED, MERGED, Change, Queue, TierContents, indexed, unindexed
 from remoting.tier.index import IndexObject
+from remoting.tier.manifest import PIECE_ROWS, in_pieces
 from remoting.tier.segments import decode_segment
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -66,10 +68,10 @@ class Commits:
         self._writing = False
         self._stopped = False
 
-    def open(self, rows: Sequence[Change], changes: Sequence[Change], opened: Committed) -> None:
-        """Begin with a checkpoint of these rows, which is what the table's contents are with those changes."""
+    def open(self, contents: TierContents, changes: Sequence[Change], opened: Committed) -> None:
+        """Begin with a checkpoint of these contents, which are what the table's are with those changes."""
         self._writing = True
-        self._loop.spawn(self._open(rows, changes, opened), "write the first checkpoint of an epoch to the tier")
+        self._loop.spawn(self._open(contents, changes, opened), "write the first checkpoint of an epoch to the tier")
 
     def add(self, change: Change, committed: Committed, items: bytes = b"") -> None:
         """Commit the change, behind all that were added before; with it the index says how its messages are found."""
@@ -106,9 +108,9 @@ class Commits:
         self._stopped = True
         self._waiting.clear()
 
-    async def _open(self, rows: Sequence[Change], changes: Sequence[Change], opened: Committed) -> None:
+    async def _open(self, contents: TierContents, changes: Sequence[Change], opened: Committed) -> None:
         try:
-            if await self.write(rows, is_checkpoint=True):
+            if await self._write_checkpoint(contents):
                 end_offset = await self._record(changes)
                 if end_offset is not None:
                     self._wait(end_offset, [opened])
@@ -127,7 +129,7 @@ class Commits:
         part, self._waiting = self._waiting[:MOST_CHANGES], self._waiting[MOST_CHANGES:]
         changes, new, old = await self._indexed(b"".join([items for _, _, items in part]))
         changes += [change for change, _, _ in part]
-        if self._stopped or not await self.write(changes, is_checkpoint=False):
+        if self._stopped or not await self.write(changes):
             return
         end_offset = await self._record(changes)
         if end_offset is None:
@@ -135,7 +137,7 @@ class Commits:
         for change in changes:
             self._on_their_way.discard(_name_in(change))
         self._wait(end_offset, [*(committed for _, committed, _ in part), partial(self._index_changed, new, old)])
-        if self._writer.wants_checkpoint and await self.write(list(self._table.contents.rows()), is_checkpoint=True):
+        if self._writer.wants_checkpoint and await self._write_checkpoint(self._table.contents.copy()):
             await self._remove_old()
 
     async def _indexed(self, items: bytes) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
@@ -158,9 +160,22 @@ class Commits:
         self._index_changing.difference_update(entry.key for entry in [*new, *old])
         self._retired([entry.name for entry in old])
 
-    async def write(self, changes: Sequence[Change], *, is_checkpoint: bool) -> bool:
-        """Have it in the manifest; False when this life ended meanwhile."""
-        self._writer.begin(changes, self._epochs(), is_checkpoint=is_checkpoint)
+    async def write(self, changes: Sequence[Change]) -> bool:
+        """Have them in the manifest; False when this life ended meanwhile."""
+        self._writer.begin(changes, self._epochs())
+        return await self._finish()
+
+    async def _write_checkpoint(self, contents: TierContents) -> bool:
+        """The same of all contents, which nobody changes; a piece of them in a turn of the loop."""
+        for piece, (rows, is_last) in enumerate(in_pieces(contents.rows(), PIECE_ROWS)):
+            self._writer.begin_piece(rows, self._epochs(), piece, is_last=is_last)
+            if not await self._finish():
+                return False
+            await self._loop.pause(0)
+        return not self._stopped
+
+    async def _finish(self) -> bool:
+        """Have in the manifest what was begun; False when this life ended meanwhile."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopped:
             try:
@@ -185,15 +200,24 @@ class Commits:
             self._troubled(error)  # with the next checkpoint
 
     async def _record(self, changes: Sequence[Change]) -> int | None:
-        """Have in the log what the manifest says now, and where that ends. A full disk is waited for; None: this life ended."""
+        """Have in the log what the manifest says now, a record in each turn of the loop, and where that ends.
+
+        A full disk is waited for; None: this life ended.
+        """
+        waiting = deque(records_of(changes, self._table.position, self._writer.position))
         while not self._stopped:
             try:
-                return self._journal.append_all(records_of(changes, self._table.position, self._writer.position))
+                end_offset = self._journal.append_all([waiting[0]])
             except NotMaster:
                 return None
             except LogboomError as error:
                 self._troubled(ObjectStoreError(f"this broker's log does not take what was uploaded: {error}"))
                 await self._loop.pause(_FIRST_PAUSE_S)
+                continue
+            waiting.popleft()
+            if not waiting:
+                return end_offset
+            await self._loop.pause(0)
         return None
 
     def _wait(self, end_offset: int, committed: Sequence[Committed]) -> None:

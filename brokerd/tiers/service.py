@@ -29,7 +29,7 @@ from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse_mounted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
-from brokerd.tiers.opening import opening_changes
+from brokerd.tiers.opening import Opening, opening_of
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
@@ -39,6 +39,7 @@ from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed
+from remoting.tier.manifest import ManifestPart
 from remoting.tier.segments import QueueSegments, Segment
 from remoting.tier.states import Row
 
@@ -128,6 +129,7 @@ class TierService:
         self._uploader: Uploader | None = None
         self._commits: Commits | None = None
         self._to_look_at: list[Queue] = []
+        self._deleted_meanwhile: set[str] = set()  # since the opening began
         self.upkeep: Upkeep | None = None  # from when the tier is being opened on
         self.states: StateKeeper | None = None  # from when it is open on
 
@@ -317,6 +319,8 @@ class TierService:
             self.pending.remove(queue)
         if self.upkeep is not None:
             self.upkeep.drop(topic)
+        else:
+            self._deleted_meanwhile.add(topic)
 
     # ---- opening
 
@@ -348,21 +352,34 @@ class TierService:
         parts = await manifests.newest(position.epoch) or await manifests.behind(position)
         if life != self._life:
             return
-        try:
-            rules = self._around.lineage(), self._is_stale, self._new_id
-            changes = opening_changes(self.table.contents, parts, *rules, may_claim=self._is_mount)
-        except ValueError as error:
-            raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
-        wanted = self.table.contents.copy()
-        for change in changes:
-            wanted.apply(change)
+        opening = await self._opening_of(parts, life)
+        if opening is None:
+            return
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
         index = IndexWriter(objects, self._around.keys, self._epoch, self.next_number, self._loop)
         told = Told(self.troubled, self.fenced, self._retired)
         self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)
-        commits.open(list(wanted.rows()), changes, partial(self._opened, life, objects))
+        commits.open(opening.wanted, opening.changes, partial(self._opened, life, objects))
+        for topic in self._deleted_meanwhile:
+            self.upkeep.drop(topic)
+
+    async def _opening_of(self, parts: Sequence[ManifestPart], life: int) -> Opening | None:
+        """A step of it in each turn of the loop; None when this life ended. Raises ObjectStoreError, Fenced among them."""
+        self._deleted_meanwhile = set()
+        rules = self._around.lineage(), self._is_stale, self._new_id
+        steps = opening_of(self.table.contents.copy(), parts, *rules, may_claim=self._is_mount)
+        try:
+            while life == self._life:
+                next(steps)
+                await self._loop.pause(0)
+        except StopIteration as end:
+            opening: Opening = end.value
+            return opening
+        except ValueError as error:
+            raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
+        return None
 
     def _opened(self, life: int, objects: ObjectStore) -> None:
         if life != self._life:

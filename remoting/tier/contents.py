@@ -51,7 +51,10 @@ class Holdings(NamedTuple):
 
 
 class TierContents:
-    """The segments of each queue, what all of it comes to, and the objects of the index by epoch and number."""
+    """The segments of each queue, what all of it comes to, and the objects of the index by epoch and number.
+
+    A queue's segments are replaced as a whole when they change, so copies share them, and a copy costs little.
+    """
 
     def __init__(self) -> None:
         self.log_id = ""  # of the log that they are made of; "" before the first
@@ -90,7 +93,7 @@ class TierContents:
                 return self._merge(Queue(topic, queue_id), decode_segment(values))
             case [str(kind), str(topic), int(queue_id), int(offset)] if kind in (EXPIRED, CUT):
                 queue = Queue(topic, queue_id)
-                segments = self.queues.setdefault(queue, QueueSegments())
+                segments = self._changed(queue)
                 gone = segments.drop_before(offset) if kind == EXPIRED else segments.drop_from(offset)
                 if not segments.end:
                     del self.queues[queue]
@@ -128,31 +131,32 @@ class TierContents:
         twin.log_id = self.log_id
         twin.holdings = self.holdings
         twin.index = dict(self.index)
-        twin.queues = {queue: QueueSegments(list(segments), segments.passed) for queue, segments in self.queues.items()}
+        twin.queues = dict(self.queues)
         return twin
 
     def taken_out_by(self, change: Change) -> list[tuple[Queue, Segment]]:
         """What would leave the contents with it. Raises ValueError."""
         twin = TierContents()
-        topic = change[1]
-        twin.queues = {
-            queue: QueueSegments(list(segments), segments.passed)
-            for queue, segments in self.queues.items()
-            if queue.topic == topic
-        }
+        twin.queues = {queue: self.queues[queue] for queue in self._touched_by(change) if queue in self.queues}
         return twin.apply(change)
 
     def _commit(self, queue: Queue, segment: Segment) -> None:
         segments = self.queues.get(queue)
         if segments is not None and (segment.first < segments.end or segment.base < segments.message_end):
             raise ValueError(f"a segment from {segment.first} on does not follow what {queue} has in the tier")
-        self.queues.setdefault(queue, QueueSegments()).add(segment)
+        self._changed(queue).add(segment)
 
     def _merge(self, queue: Queue, segment: Segment) -> list[tuple[Queue, Segment]]:
         segments = self.queues.get(queue)
         if segments is None or not segments.holds_whole(segment.first, segment.end):
             raise ValueError(f"{queue} has no segments that {segment.first} to {segment.end} are made of")
-        return [(queue, old) for old in segments.replace(segment)]
+        return [(queue, old) for old in self._changed(queue).replace(segment)]
+
+    def _changed(self, queue: Queue) -> QueueSegments:
+        """The queue's segments, to be changed: who has a copy of the contents keeps what they were."""
+        segments = self.queues.get(queue)
+        self.queues[queue] = changed = QueueSegments() if segments is None else segments.copy()
+        return changed
 
 
 def begun(log_id: str) -> Change:
@@ -196,11 +200,3 @@ def _keys(keys: list[Any]) -> list[tuple[int, int]]:
             case _:
                 raise ValueError("an object of the index is named by its epoch and its number")
     return found
-
-
-def contents_of(changes: Iterable[Any]) -> TierContents:
-    """Raises ValueError."""
-    contents = TierContents()
-    for change in changes:
-        contents.apply(change)
-    return contents

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.tiers import removal, upkeep
+from brokerd.tiers import commits, manifests, removal, table, upkeep
 from brokerd.tiers.index.searching import Search
 from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.removal import Removal
@@ -19,8 +19,17 @@ from remoting.tier.segments import QueueSegments
 from tests.unit.brokerd.tiers.world import World, Wrong
 
 SEEDS = 20
+ROWS = 3
 STEPS = 60
 MANY_SEEDS = 150
+
+
+@pytest.fixture(autouse=True)
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints of the manifest have several pieces, and records several changes."""
+    monkeypatch.setattr(commits, "PIECE_ROWS", ROWS)
+    monkeypatch.setattr(table, "MOST_CHANGES", ROWS)
+    monkeypatch.setattr(manifests, "PARTS_BEFORE_CHECKPOINT", 8)
 
 
 def test_no_story_loses_a_message() -> None:
