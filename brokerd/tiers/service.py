@@ -292,14 +292,14 @@ class TierService:
         """Messages became readable."""
         if self.objects is None or self._is_mount:
             return
-        is_news = False
+        is_news, pending = False, self.pending
         for topic, queue_id, max_offset, _ in arrivals:
-            queue = Queue(topic, queue_id)
-            if queue in self.pending:
-                is_news |= self.pending.grown(queue, max_offset)
+            queue = topic, queue_id
+            if queue in pending:
+                is_news |= pending.grown(queue, max_offset)
             else:
-                self._look_at(queue)
-                is_news |= queue in self.pending
+                self._look_at(Queue(topic, queue_id))
+                is_news |= queue in pending
         if is_news and self._uploader is not None:
             self._uploader.wake()
 
@@ -315,7 +315,7 @@ class TierService:
         """Its queues begin anew, if they ever do."""
         if self.cold is not None:
             self.cold.cache.forget(topic)
-        for queue in [queue for queue, _ in self.pending.items() if queue.topic == topic]:
+        for queue in [queue for queue in self.pending.queues() if queue.topic == topic]:
             self.pending.remove(queue)
         if self.upkeep is not None:
             self.upkeep.drop(topic)

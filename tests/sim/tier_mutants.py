@@ -23,7 +23,7 @@ def _nobody_waits(self: TierService) -> int | None:
 
 async def _entries_later(self: Uploader, batch: Any, segment: Any) -> None:
     """A segment counts as uploaded when its messages are there."""
-    await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
+    await self._objects.put(segment.messages_name(*batch.queue), [batch.messages])
 
 
 _local_range = StoreQueues.local_range

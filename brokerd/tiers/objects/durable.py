@@ -1,4 +1,4 @@
-"""Files of a directory made durable: their bytes, and the names of all that leads to them."""
+"""Names of files made durable, and of all that leads to them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ class Durable:
         self._known: dict[Path, int] = {}  # by their inodes: another one may have come to the place
 
     def make(self, path: Path) -> None:
-        """The file, which is new, and the directories that may have been made for it. Raises OSError."""
-        sync_path(path)
+        """The name of the file, which is new, and the directories that may have been made for it. Raises OSError."""
         sync_path(path.parent)
         made: dict[Path, int] = {}
         for directory in path.parents:

@@ -187,12 +187,12 @@ class Uploader:
                 await self._loop.pause(_FIRST_PAUSE_S)
             else:
                 break
-        self._buffers.give_back(batch.buffers)
+        self._buffers.give_back(batch.buffer)
         return segment, batch.index_items
 
     async def _put_both(self, batch: Batch, segment: Segment) -> None:
         """Messages before the entries that point to them (storage.md 4.3)."""
-        await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
+        await self._objects.put(segment.messages_name(*batch.queue), [batch.messages])
         await self._objects.put(segment.entries_name(*batch.queue), batch.entries)
 
     def _succeeded(self, queue: Queue, stored: tuple[Segment, bytes] | None) -> None:

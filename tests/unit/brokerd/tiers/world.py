@@ -388,7 +388,7 @@ class World:
         self.turns.run(400_000)
         tiers = self.core.tiers
         if tiers.trouble or not tiers.is_open or len(tiers.pending):
-            raise Wrong(f"not uploaded: {dict(tiers.pending.items())}; {tiers.trouble}; open: {tiers.is_open}")
+            raise Wrong(f"not uploaded: {list(tiers.pending.queues())}; {tiers.trouble}; open: {tiers.is_open}")
         self.remove_files(needs_room=False)
         self.check()
         self.check_objects(after_a_day=False)
