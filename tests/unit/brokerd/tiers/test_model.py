@@ -82,7 +82,12 @@ def one_segment_too_far(segments: QueueSegments, before_ms: int) -> int | None:
     return beyond.end if beyond is not None else None
 
 
+def always(*_args: object) -> bool:
+    return True
+
+
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
+    "a checkpoint counts before it is whole": (manifests, "has_whole_checkpoint", always),
     "merged twice": (Upkeep, "_is_changing", never),
     "swept without a look at the age": (removal, "YOUNG_MS", -(10**12)),
     "removed without a look at who is the master": (Removal, "_remove", without_a_look),
