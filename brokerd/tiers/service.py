@@ -223,8 +223,11 @@ class TierService:
         return self._journal.held_offset()
 
     def waiting_offset(self) -> int | None:
-        """The first byte of the log that is to be uploaded; files are kept from there on while the disk has room."""
-        return self.pending.held_offset() if self.objects is not None else None
+        """The first byte of the log that is to be uploaded; files are kept from there on while the disk has room. All are while
+        there are queues of which it is not known."""
+        if self.objects is None:
+            return None
+        return 0 if self._to_look_at else self.pending.held_offset()
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         self._journal.follow()

@@ -43,6 +43,7 @@ def test_no_story_loses_a_message() -> None:
     assert sum(world.faults for world in worlds) > 50
     assert sum(world.zombies for world in worlds) > 5
     assert sum(world.removed_files for world in worlds) > 30
+    assert sum(world.switched for world in worlds) > 10
     assert sum(world.losses for world in worlds) > 3
     assert sum(world.merges for world in worlds) > 20
     assert sum(world.archived for world in worlds) > 20
