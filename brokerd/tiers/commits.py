@@ -160,10 +160,14 @@ class Commits:
                 log.error("a change of the tier is left out: %s", error)
                 self._on_their_way.discard(_name_in(change))
                 if change[0] == COMMITTED:
-                    committed()
+                    self._loop.scheduler.call_later(_LONGEST_PAUSE_S, self._done_unless_stopped, committed)
             else:
                 found.append((change, committed, items))
         return found
+
+    def _done_unless_stopped(self, committed: Committed) -> None:
+        if not self._stopped:
+            committed()
 
     async def _indexed(self, items: bytes) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
         """Have them in objects of the index: what says so, these, and those that nobody needs then. Nothing, maybe, when this
@@ -249,6 +253,7 @@ class Commits:
             try:
                 end_offset = self._journal.append_all([waiting[0]])
             except (NotMaster, CorruptedFile):  # the latter: it is in the log, and contradicts it
+                self.stop()  # what follows would be committed behind something that is not in the table
                 return None
             except LogboomError as error:
                 has_failed = True

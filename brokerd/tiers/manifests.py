@@ -35,6 +35,18 @@ class Manifests:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
+    async def beyond(self, position: Position) -> list[ManifestPart]:
+        """What was written since that one by anybody: what follows it, or a later checkpoint and on. Raises ObjectStoreError."""
+        if parts := await self.newest(position.epoch):
+            return parts
+        parts = await self.behind(position)
+        last = parts[-1].position if parts else position
+        same = [each for each in await self._positions(position.epoch - 1) if each.epoch == position.epoch]
+        if same and same[-1] > last:
+            # some that followed are gone: a log that was cut far back knows nothing of a checkpoint since then
+            return await self._from_checkpoint(same)
+        return parts
+
     async def behind(self, position: Position) -> list[ManifestPart]:
         """What was written in that epoch behind that number. Raises ObjectStoreError."""
         parts: list[ManifestPart] = []

@@ -352,7 +352,7 @@ class TierService:
                 f"the tier has a manifest of epoch {self._epoch} or a later one: another log is, or was, kept under the name "
                 "of this broker group. Give tiers.url another prefix, or remove what is there"
             )
-        parts = await manifests.newest(position.epoch) or await manifests.behind(position)
+        parts = await manifests.beyond(position)
         if life != self._life:
             return
         opening = await self._opening_of(parts, life)

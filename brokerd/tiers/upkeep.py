@@ -56,10 +56,12 @@ class Upkeep:
         self._dropping: Counter[str] = Counter()
         self._grown: dict[Queue, None] = {}
         self._kept_ms = 0  # nothing in the tier is older, as far as was looked
+        self._is_open = False
         self._index_going = self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
 
     def begin(self) -> None:
         """The tier is open."""
+        self._is_open = True
         self._grown.update(dict.fromkeys(self._owner.contents.queues))
         self._tend()
 
@@ -92,7 +94,9 @@ class Upkeep:
 
     def drop(self, topic: str) -> None:
         """The topic was deleted: what it has in the tier goes, and what is on its way there."""
-        if any(queue.topic == topic for queue in self._owner.contents.queues) or self._commits.is_any_on_its_way(topic):
+        has_some = any(queue.topic == topic for queue in self._owner.contents.queues)
+        # what the manifest has beyond the own log is in the contents when the tier is open
+        if has_some or self._commits.is_any_on_its_way(topic) or not self._is_open:
             self._dropping[topic] += 1
             self._take_out(dropped(topic), partial(self._dropped, topic))
 

@@ -44,7 +44,7 @@ class Backend:
     async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         path = f"{self._directory}/{name}"
         if self._files is not None:
-            await _put_file(self._files, path, [content] if isinstance(content, bytes) else content)
+            await _put_file(self._files, path, name, [content] if isinstance(content, bytes) else content)
             return
         pieces = b"".join(content) if self._keeps_pieces and not isinstance(content, bytes) else content
         try:
@@ -86,12 +86,12 @@ class Backend:
             raise (failures[0] if failures else translated(error, f"store {name}")) from error
         if self._files is not None:
             await self._files.make_durable(path)
-            await _make_names_durable(self._files, path)
+            await _make_names_durable(self._files, path, name)
 
     async def get(self, name: str, start: int, length: int) -> Bytes:
         path = f"{self._directory}/{name}"
         if self._files is not None:
-            return await _read_file(self._files, path, start, length)
+            return await _read_file(self._files, path, name, start, length)
         parts = [(at, min(_PART_BYTES, start + length - at)) for at in range(start, start + length, _PART_BYTES)]
         try:
             got = await asyncio.gather(
@@ -167,31 +167,31 @@ def open_backend(settings: TierSettings, directory: str) -> Backend:
     return Backend(store, directory, root)
 
 
-async def _put_file(files: DirectoryFiles, path: str, pieces: Sequence[Bytes]) -> None:
+async def _put_file(files: DirectoryFiles, path: str, name: str, pieces: Sequence[Bytes]) -> None:
     try:
         await files.put(path, pieces)
     except FileExistsError:
-        raise AlreadyThere(f"the object store has that already: could not store {path}") from None
+        raise AlreadyThere(f"the object store has that already: could not store {name}") from None
     except FileNotFoundError as error:
-        raise Refused(str(translated(error, f"store {path}"))) from error
+        raise Refused(str(translated(error, f"store {name}"))) from error
     except OSError as error:
-        raise translated(error, f"store {path}") from error
-    await _make_names_durable(files, path)
+        raise translated(error, f"store {name}") from error
+    await _make_names_durable(files, path, name)
 
 
-async def _make_names_durable(files: DirectoryFiles, path: str) -> None:
+async def _make_names_durable(files: DirectoryFiles, path: str, name: str) -> None:
     try:
         await files.make_names_durable(path)
     except OSError as error:
-        raise Unknown(f"it is not known whether {path} would be there after a loss of power: {error}") from error
+        raise Unknown(f"it is not known whether {name} would be there after a loss of power: {error}") from error
 
 
-async def _read_file(files: DirectoryFiles, path: str, start: int, length: int) -> bytes:
+async def _read_file(files: DirectoryFiles, path: str, name: str, start: int, length: int) -> bytes:
     try:
         found = await files.read(path, start, length)
     except OSError as error:
-        raise translated(error, f"read {path}") from error
-    return _whole(found, path, start, length)
+        raise translated(error, f"read {name}") from error
+    return _whole(found, name, start, length)
 
 
 def _whole(found: _B, name: str, start: int, length: int) -> _B:

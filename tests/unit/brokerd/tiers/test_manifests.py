@@ -159,6 +159,24 @@ async def test_what_is_before_the_first_piece_of_the_last_checkpoint_is_removed(
     assert [each.name[-1] for each in await tier.inner.list("manifest/")] == ["1", "2", "3"]
 
 
+async def test_who_knows_nothing_of_the_last_checkpoint_begins_with_it() -> None:
+    tier = Tier()
+    writer = ManifestWriter(tier, 4)
+    await written(writer, committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    for at in range(10, 40, 10):
+        await written(writer, committed(QUEUE, segment(at, at + 10)))
+    await written(writer, committed(QUEUE, segment(0, 40)), is_checkpoint=True)
+    await written(writer, committed(QUEUE, segment(40, 50)))
+    read = Manifests(tier)
+    await tier.remove(["manifest/00000000000000000004-00000000000000000002"])  # who removes may die on the way
+    assert [part.position.number for part in await read.beyond(Position(4, 0))] == [4, 5]
+    await writer.remove_old()
+    for number, first in ((0, 4), (2, 4), (3, 4), (4, 5)):
+        assert [part.position.number for part in await read.beyond(Position(4, number))] == list(range(first, 6))
+    assert await read.beyond(Position(4, 5)) == []
+    assert [part.position.number for part in await read.beyond(Position(-1, -1))] == [4, 5]
+
+
 async def test_a_large_checkpoint_is_not_written_before_as_much_else_is() -> None:
     writer = ManifestWriter(Tier(), 4)
     rows = contents_of(committed(QUEUE, segment(at, at + 1)) for at in range(200))

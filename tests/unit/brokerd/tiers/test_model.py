@@ -18,7 +18,7 @@ from remoting.tier.index import IndexObject
 from remoting.tier.segments import QueueSegments
 from tests.unit.brokerd.tiers.world import World, Wrong
 
-SEEDS = 20
+SEEDS = 40
 ROWS = 3
 STEPS = 60
 MANY_SEEDS = 150
