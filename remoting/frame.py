@@ -154,6 +154,21 @@ def bytes_wanted(buffer: Bytes) -> int:
     return total + 4
 
 
+def header_end(buffer: Bytes) -> int:
+    """Where the header of the first frame ends, whose prefix is there."""
+    word: int = _PREFIX.unpack_from(buffer)[1]
+    return PREFIX_BYTES + (word & 0xFFFFFF)
+
+
+def decode_head(buffer: bytes) -> Command:
+    """The first frame without its body, of which nothing need be there. Raises ProtocolError."""
+    _, word = _PREFIX.unpack_from(buffer)
+    end = header_end(buffer)
+    commands: list[Command] = []
+    decode_frames(_PREFIX.pack(end - 4, word) + buffer[PREFIX_BYTES:end], commands)
+    return commands[0]
+
+
 def _as_strings(ext: Any) -> dict[str, str]:
     if not isinstance(ext, dict):
         raise ProtocolError("extFields must be an object")

@@ -12,7 +12,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from brokerd.members.consumer_groups import ClientInfo, ConsumerData, ConsumerGroup, Member, Subscription
+from brokerd.members.consumer_groups import (
+    MAX_SUBSCRIPTIONS,
+    ClientInfo,
+    ConsumerData,
+    ConsumerGroup,
+    Member,
+    Subscription,
+)
 from brokerd.members.streams import CommandStream
 from remoting import codes
 from remoting.errors import RequestError
@@ -64,6 +71,8 @@ class ClientRegistry:
             _note_stream(group.members[key], stream)
             for topic, expression in info.subscriptions.items():
                 known = group.subscriptions.get(topic)
+                if known is None and len(group.subscriptions) >= MAX_SUBSCRIPTIONS:
+                    continue  # it gets its messages all the same
                 if known is None or known.expression != expression:
                     version = known.version if known is not None else 0  # pullers of the group go by it
                     group.subscriptions[topic] = Subscription(topic, expression, version=version)

@@ -7,11 +7,12 @@ table.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,11 +112,13 @@ def print_row(row: Pairs) -> None:
 
 
 @contextmanager
-def load_program() -> Iterator[Path]:
-    """The compiled load generator."""
+def load_program(*, secure: bool = False) -> Iterator[Path]:
+    """The compiled load generator; `secure`: with signatures and TLS, for which OpenSSL's headers have to be there."""
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / "load"
-        subprocess.run(["cc", "-O2", "-o", program, ROOT / "tests/bench/load.c"], check=True)
+        source = ROOT / "tests/bench/load.c"
+        more = ("-DSECURE", "-Wno-deprecated-declarations", "-lssl", "-lcrypto") if secure else ()
+        subprocess.run(["cc", "-O2", "-o", program, source, *more], check=True)
         yield program
 
 
@@ -134,6 +137,7 @@ def run_load(
     requests: int = 0,
     due_ms: int = 0,
     spread_ms: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Sample, int]:
     """Run the load; returns the sample and how many messages were acknowledged. A refused send is an error, or else counted.
 
@@ -143,7 +147,8 @@ def run_load(
     words = [host, port, topic, queues, connections, in_flight, seconds, body_bytes, batch]
     if requests:
         words += [requests, *((due_ms, spread_ms) if due_ms else ())]
-    output = subprocess.run([program, *map(str, words)], check=True, capture_output=True, text=True).stdout
+    environ = {**os.environ, **(environment or {})}
+    output = subprocess.run([program, *map(str, words)], check=True, capture_output=True, text=True, env=environ).stdout
     result = json.loads(output)
     if result["failures"] and not may_fail:
         raise RuntimeError(f"{result['failures']} sends were refused")

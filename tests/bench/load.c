@@ -7,6 +7,9 @@
  * message is to be delivered then or within SPREAD_MS behind, spread evenly. Prints one line of JSON:
  * requests acknowledged, messages, failures (answers with another code), seconds, and latency percentiles in microseconds.
  * Every answer is read and its code checked; after the time is up the requests in flight are awaited.
+ *
+ * Built with -DSECURE (and -lssl -lcrypto), it signs every request as clients do when LOAD_KEY and LOAD_SECRET are set, and speaks
+ * TLS, to whatever certificate, when LOAD_TLS is.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,6 +24,11 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef SECURE
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/ssl.h>
+#endif
 
 #define OPAQUE_BASE 1000000000LL
 #define SLOTS (1 << 20)
@@ -30,6 +38,9 @@
 
 struct connection {
     int socket;
+#ifdef SECURE
+    SSL *tls;
+#endif
     int in_flight;
     char *out;
     size_t out_length, out_sent;
@@ -84,18 +95,47 @@ static void make_body(size_t size) {
     body_length = (size_t)(at - body);
 }
 
+static const char *access_key, *secret;
+
+/* The ext entries that a signed request has beside the others; nothing of one that is not. */
+static void sign(char *entries, long long opaque) {
+    entries[0] = 0;
+#ifdef SECURE
+    if (!access_key) return;
+    static HMAC_CTX *hmac;
+    if (!hmac) {
+        hmac = HMAC_CTX_new();
+        HMAC_Init_ex(hmac, secret, (int)strlen(secret), EVP_sha1(), NULL);
+    }
+    char covered[1024];
+    int length = sprintf(covered, "%sbench%sTBW1024%d017000000000000UNIQ_KEY\x01%032lld\x02WAIT\x01true\x02" "0false%sbroker-a",
+        access_key, topic, (int)(opaque % queues), opaque, batch ? "true" : "false");
+    unsigned char digest[20], text[32];
+    unsigned int digest_length;
+    HMAC_Init_ex(hmac, NULL, 0, NULL, NULL);
+    HMAC_Update(hmac, (unsigned char *)covered, (size_t)length);
+    HMAC_Update(hmac, (unsigned char *)body, body_length);
+    HMAC_Final(hmac, digest, &digest_length);
+    EVP_EncodeBlock(text, digest, (int)digest_length);
+    sprintf(entries, "\"AccessKey\":\"%s\",\"Signature\":\"%s\",", access_key, text);
+#else
+    (void)opaque;
+#endif
+}
+
 static void queue_request(struct connection *c) {
     long long opaque = next_opaque++;
     char *frame = c->out + c->out_length;
-    char due[64] = "";
+    char due[64] = "", signature[256];
+    sign(signature, opaque);
     if (due_ms)
         sprintf(due, "TIMER_DELIVER_MS\\u0001%lld\\u0002", due_ms + (opaque - OPAQUE_BASE) * spread_ms / most % spread_ms);
     int header = sprintf(frame + 8,
-        "{\"code\":%d,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
+        "{\"code\":%d,\"extFields\":{%s\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
         "\"g\":\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%032lld\\u0002WAIT\\u0001true\\u0002%s\",\"j\":\"0\","
         "\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%lld,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        batch ? 320 : 310, topic, (int)(opaque % queues), opaque, due, batch ? "true" : "false", opaque);
+        batch ? 320 : 310, signature, topic, (int)(opaque % queues), opaque, due, batch ? "true" : "false", opaque);
     put32(frame, (uint32_t)(4 + (size_t)header + body_length));
     put32(frame + 4, (uint32_t)header);
     memcpy(frame + 8 + header, body, body_length);
@@ -104,13 +144,54 @@ static void queue_request(struct connection *c) {
     sent_at[opaque % SLOTS] = now_ns();
 }
 
+static ssize_t put(struct connection *c, const char *data, size_t length) {
+#ifdef SECURE
+    if (c->tls) {
+        int n = SSL_write(c->tls, data, (int)length);
+        if (n <= 0) errno = SSL_get_error(c->tls, n) == SSL_ERROR_WANT_WRITE ? EAGAIN : EPIPE;
+        return n <= 0 ? -1 : n;
+    }
+#endif
+    return send(c->socket, data, length, MSG_NOSIGNAL);
+}
+
+static ssize_t get(struct connection *c, char *data, size_t length) {
+#ifdef SECURE
+    if (c->tls) {
+        int n = SSL_read(c->tls, data, (int)length);
+        if (n <= 0) errno = SSL_get_error(c->tls, n) == SSL_ERROR_WANT_READ ? EAGAIN : EPIPE;
+        return n <= 0 ? -1 : n;
+    }
+#endif
+    return recv(c->socket, data, length, 0);
+}
+
+static void secure(struct connection *c) {
+#ifdef SECURE
+    static SSL_CTX *context;
+    if (!getenv("LOAD_TLS")) return;
+    if (!context) {
+        context = SSL_CTX_new(TLS_client_method());
+        SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    }
+    c->tls = SSL_new(context);
+    SSL_set_fd(c->tls, c->socket);
+    if (SSL_connect(c->tls) != 1) {
+        fprintf(stderr, "no TLS\n");
+        exit(1);
+    }
+#else
+    (void)c;
+#endif
+}
+
 static int may_send(void) {
     return most < 0 || next_opaque - OPAQUE_BASE < most;
 }
 
 static void flush(struct connection *c) {
     while (c->out_sent < c->out_length) {
-        ssize_t n = send(c->socket, c->out + c->out_sent, c->out_length - c->out_sent, MSG_NOSIGNAL);
+        ssize_t n = put(c, c->out + c->out_sent, c->out_length - c->out_sent);
         if (n < 0) {
             if (errno == EAGAIN) return;
             perror("send");
@@ -139,7 +220,7 @@ static void take_answer(struct connection *c, const char *header, size_t length)
 
 static void receive(struct connection *c) {
     for (;;) {
-        ssize_t n = recv(c->socket, c->in + c->in_length, READ_BYTES - c->in_length, 0);
+        ssize_t n = get(c, c->in + c->in_length, READ_BYTES - c->in_length);
         if (n == 0) {
             fprintf(stderr, "the broker closed the connection\n");
             exit(1);
@@ -182,6 +263,8 @@ int main(int argc, char **argv) {
         due_ms = atoll(argv[11]);
         spread_ms = atoll(argv[12]);
     }
+    access_key = getenv("LOAD_KEY");
+    secret = getenv("LOAD_SECRET");
     topic = argv[3];
     queues = atoi(argv[4]);
     int count = atoi(argv[5]), window = atoi(argv[6]);
@@ -204,6 +287,7 @@ int main(int argc, char **argv) {
         setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         c->out = malloc((body_length + 1024) * (size_t)(window + 1));
         c->in = malloc(READ_BYTES);
+        secure(c);
         fcntl(c->socket, F_SETFL, O_NONBLOCK);
         struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c};
         epoll_ctl(poll, EPOLL_CTL_ADD, c->socket, &event);

@@ -40,7 +40,7 @@ ROLE_NAMES = ("viewer", "operator", "admin")
 PERMISSIONS: dict[str, tuple[Role, str]] = {
     "cluster.read": (Role.VIEWER, "see the cluster, topics and consumer groups"),
     "messages.read": (Role.VIEWER, "browse messages, without what they say"),
-    "messages.bodies": (Role.OPERATOR, "read what messages say"),
+    "messages.bodies": (Role.VIEWER, "read what messages say, of topics that one has the right to read"),
     "operations.read": (Role.VIEWER, "see operations and their outcome"),
     "reports.read": (Role.VIEWER, "see reports and download their results"),
     "tokens.write": (Role.VIEWER, "make and revoke one's own tokens"),
@@ -62,9 +62,14 @@ READ_PERMISSIONS = frozenset(name for name in PERMISSIONS if name.endswith(".rea
 
 
 def role_of(user: User | AnonymousUser) -> Role:
-    """The highest role of an active user."""
+    """What somebody may do: nothing who is nobody, or locked out."""
     if not user.is_authenticated or not user.is_active:
         return Role.NONE
+    return given_role(user)
+
+
+def given_role(user: User) -> Role:
+    """The highest role that a user was given, and has again when he is not locked out any more."""
     if user.is_superuser:
         return Role.ADMIN
     cached: Role | None = getattr(user, "_logboom_role", None)
