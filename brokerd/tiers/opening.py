@@ -12,7 +12,7 @@ from remoting.tier.contents import Change, Queue, TierContents, begun, cut
 from remoting.tier.manifest import ManifestPart
 from remoting.tier.segments import QueueSegments
 
-_CHANGES: Final = 1000  # that a step applies
+_CHANGES: Final = 500  # that a step applies
 
 _OTHER_LOG: Final = (
     "the tier has the messages of another log under the name of this broker group: give tiers.url another prefix, or mount "

@@ -64,11 +64,17 @@ class TierContents:
 
     def apply(self, change: Any) -> list[tuple[Queue, Segment]]:
         """Carry it out; what it took out. Raises ValueError for what is no change, or does not fit; then nothing changed."""
-        touched = self._touched_by(change)
-        before = self._holdings_of(touched)
+        before = [(queue, self.queues.get(queue)) for queue in self._touched_by(change)]
         gone = self._carry_out(change)
-        behind = zip(self.holdings, before, self._holdings_of(touched), strict=True)
-        self.holdings = Holdings._make(total - old + new for total, old, new in behind)
+        count, messages, size, missing = self.holdings
+        for queue, old in before:
+            for segments, sign in ((old, -1), (self.queues.get(queue), 1)):
+                if segments is not None:
+                    count += sign * len(segments)
+                    messages += sign * segments.messages
+                    size += sign * segments.object_bytes
+                    missing += sign * segments.missing
+        self.holdings = Holdings(count, messages, size, missing)
         return gone
 
     def _touched_by(self, change: Any) -> list[Queue]:
@@ -78,11 +84,6 @@ class TierContents:
             case [_, str(topic)]:
                 return [queue for queue in self.queues if queue.topic == topic]
         return []
-
-    def _holdings_of(self, queues: Iterable[Queue]) -> Holdings:
-        found = [self.queues[queue] for queue in queues if queue in self.queues]
-        rows = [(len(each), each.messages, each.object_bytes, each.missing) for each in found]
-        return Holdings(*map(sum, zip(*rows, strict=True))) if rows else Holdings()
 
     def _carry_out(self, change: Any) -> list[tuple[Queue, Segment]]:
         match change:

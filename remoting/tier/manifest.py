@@ -22,7 +22,7 @@ from remoting.tier.checked_json import Layout, decode_json, encode_json
 from remoting.tier.contents import MERGED, Change, Queue, TierContents
 from remoting.tier.segments import Segment
 
-PIECE_ROWS: Final = 1000
+PIECE_ROWS: Final = 500
 
 _LAYOUT: Final = Layout(b"LBTIER\x00\x01", "manifest")
 _OF_PIECES: Final = Layout(b"LBTIER\x00\x02", "manifest")
