@@ -355,7 +355,10 @@ class TierService:
         parts = await manifests.beyond(position)
         if life != self._life:
             return
-        opening = await self._opening_of(parts, life)
+        try:
+            opening = await self._opening_of(parts, life)
+        except ValueError:  # the log has a part of a commit, so the manifest counts from a checkpoint on
+            opening = await self._opening_from_checkpoint(manifests, life)
         if opening is None:
             return
         log_of = self._record_log, self._journal, self.table
@@ -369,7 +372,8 @@ class TierService:
             self.upkeep.drop(topic)
 
     async def _opening_of(self, parts: Sequence[ManifestPart], life: int) -> Opening | None:
-        """A step of it in each turn of the loop; None when this life ended. Raises ObjectStoreError, Fenced among them."""
+        """A step of it in each turn of the loop; None when this life ended. Raises Fenced, and ValueError when the parts do not
+        fit the own contents."""
         self._deleted_meanwhile = set()
         rules = self._around.lineage(), self._is_stale, self._new_id
         steps = opening_of(self.table.contents.copy(), parts, *rules, may_claim=self._is_mount)
@@ -380,9 +384,14 @@ class TierService:
         except StopIteration as end:
             opening: Opening = end.value
             return opening
+        return None
+
+    async def _opening_from_checkpoint(self, manifests: Manifests, life: int) -> Opening | None:
+        """The same, whatever the own contents are. Raises ObjectStoreError, Fenced among them."""
+        try:
+            return await self._opening_of(await manifests.newest(-1), life)
         except ValueError as error:
             raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
-        return None
 
     def _opened(self, life: int, objects: ObjectStore) -> None:
         if life != self._life:

@@ -156,9 +156,7 @@ class Backend:
             raise translated(error, f"remove {len(names)} objects") from error
 
     async def close(self) -> None:
-        """The library keeps no connection of which it would have to be told."""
-        if self._files is not None:
-            self._files.close()
+        """The library keeps no connection of which it would have to be told, and threads of a directory end with it."""
 
 
 def open_backend(settings: TierSettings, directory: str) -> Backend:

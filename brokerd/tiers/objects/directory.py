@@ -39,10 +39,6 @@ class DirectoryFiles:
         self._durable = Durable(root)
         self._threads = ThreadPoolExecutor(_THREADS, "tier")
 
-    def close(self) -> None:
-        """What is under way comes to its end, or not."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
         """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
         await self._in_thread(self._put, name, pieces)
