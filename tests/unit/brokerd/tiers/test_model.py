@@ -12,7 +12,6 @@ from brokerd.tiers import commits, manifests, removal, table, upkeep
 from brokerd.tiers.index.searching import Search
 from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.removal import Removal
-from brokerd.tiers.upkeep import Upkeep
 from remoting.errors import LogboomError
 from remoting.tier.index import IndexObject
 from remoting.tier.segments import QueueSegments
@@ -83,13 +82,7 @@ def one_segment_too_far(segments: QueueSegments, before_ms: int) -> int | None:
     return beyond.end if beyond is not None else None
 
 
-def always(*_args: object) -> bool:
-    return True
-
-
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
-    "a checkpoint counts before it is whole": (manifests, "has_whole_checkpoint", always),
-    "merged twice": (Upkeep, "_is_changing", never),
     "swept without a look at the age": (removal, "YOUNG_MS", -(10**12)),
     "removed without a look at who is the master": (Removal, "_remove", without_a_look),
     "expired one segment too far": (upkeep, "expired_to", one_segment_too_far),
