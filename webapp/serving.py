@@ -19,6 +19,7 @@ from typing import Any, Final
 from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
+from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 from twisted.web.http import HTTPChannel
 
 from remoting.transport.unfinished import Piece, peer_of
@@ -187,8 +188,29 @@ class BoundedFactory(HTTPFactory):
         return channel
 
 
+class BoundedSocket(WebSocketProtocol):
+    """A websocket. The library holds its bound for messages against what is sent, too, and what pages are sent may be longer."""
+
+    def sendMessage(self, *arguments: Any, **more: Any) -> None:
+        """To the page, however long."""
+        bound, self.maxMessagePayloadSize = self.maxMessagePayloadSize, 0
+        try:
+            super().sendMessage(*arguments, **more)
+        finally:
+            self.maxMessagePayloadSize = bound
+
+
 class BoundedServer(Server):
-    """Daphne's server, which makes its factory itself when it runs, and asks nobody: it gets another one here."""
+    """Daphne's server, which makes its factories itself when it runs, and asks nobody: it gets others here."""
+
+    @property
+    def ws_factory(self) -> WebSocketFactory:
+        return self._ws_factory
+
+    @ws_factory.setter
+    def ws_factory(self, made: WebSocketFactory) -> None:
+        made.protocol = BoundedSocket
+        self._ws_factory = made
 
     @property
     def http_factory(self) -> BoundedFactory:

@@ -80,7 +80,10 @@ class Departures:
             )
         if drafts:
             end_offset = self._around.record_log.append_messages(drafts)
-            self._under_way.copied({draft.topic for draft in drafts}, end_offset)
+            moved = {
+                copies.retry_target(each.queue.group, each.queue.topic) for each in batches if _kind(each) == RETRY
+            }
+            self._under_way.copied(moved, end_offset)
         self.journal.append(records.REVIVED, records.finished([batch.entry(batch.remaining) for batch in batches]))
         self.counters.lost += lost
         self.counters.dead_lettered += dead

@@ -19,7 +19,9 @@ from brokerd.proxy.status import Code, Refusal
 
 MAX_SESSIONS_PER_CONNECTION: Final = 256
 MAX_TOPICS_PER_SESSION: Final = 256
-MAX_SETTINGS_BYTES: Final = 64 << 20  # of all sessions, as their clients sent them; a usual one has some hundred bytes
+# Of settings, as clients sent them; usual ones have some hundred bytes. One connection has too few to keep others from theirs.
+MAX_SETTINGS_BYTES: Final = 64 << 20
+MAX_SETTINGS_BYTES_PER_CONNECTION: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,18 @@ class Sessions:
             )
 
     def remember(self, client_id: str, connection: object, announced: Announced) -> None:
-        """For which there is room."""
+        """For which there is room. A connection's oldest ones make room for its newest."""
         clients = self._sessions.setdefault(connection, {})
         self._drop(clients, client_id)
         clients[client_id] = announced
         self._size += announced.size
-        if len(clients) > MAX_SESSIONS_PER_CONNECTION:
-            self._drop(clients, next(iter(clients)))
+        size = sum(each.size for each in clients.values())
+        while len(clients) > 1 and (
+            len(clients) > MAX_SESSIONS_PER_CONNECTION or size > MAX_SETTINGS_BYTES_PER_CONNECTION
+        ):
+            oldest = next(iter(clients))
+            size -= clients[oldest].size
+            self._drop(clients, oldest)
 
     def get(self, client_id: str, connection: object) -> Session | None:
         """What this connection said of a client; None when it said nothing."""

@@ -247,6 +247,21 @@ def test_who_asks_for_what_he_may_not_fills_no_trail(viewer: Client, operator: C
     assert AuditEntry.objects.filter(actor_name="operator", outcome="refused").count() == 1, "others' are told"
 
 
+def test_others_guesses_keep_nobody_who_is_here_from_proving_who_he_is(
+    client: Client,
+    users: dict[str, User],  # noqa: F811
+) -> None:
+    """As behind one proxy, from the same address: of the person's name, and of so many that the address is refused."""
+    assert log_in(client, "admin", PASSWORD) == 302
+    for number in range(login_limit.PER_SOURCE + 5):
+        log_in(Client(), ("admin", f"guess-{number}")[number % 2], "wrong")
+    assert log_in(Client(), "admin", PASSWORD) == 429
+    aged(client, confirmed=sessions.CONFIRMED_S + 1)
+    assert client.post("/account/confirm", {"password": PASSWORD}, REMOTE_ADDR="10.0.0.1").status_code == 302
+    changed = client.post("/account", {"present": PASSWORD, "password": NEW}, REMOTE_ADDR="10.0.0.1")
+    assert changed.status_code == 302
+
+
 def test_the_present_password_cannot_be_guessed_either(viewer: Client, users: dict[str, User]) -> None:  # noqa: F811
     def change(present: str) -> int:
         return viewer.post("/account", {"present": present, "password": NEW}).status_code

@@ -12,6 +12,7 @@ from brokerd.pop.blocks import Block, DueRow, Fired
 from brokerd.pop.departures import Departures
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order import passing
+from brokerd.pop.order.passed import Passed
 from brokerd.pop.order.under_way import UnderWay
 from brokerd.pop.queue_ledger import Again, Blocked, Fresh, OrderedPlan, QueueLedger
 from brokerd.pop.reviver import Reviver
@@ -303,6 +304,14 @@ MUTANTS = (
         scenario(
             test_moving_in_order.test_what_stayed_waits_for_copies_that_are_not_in_their_queue_yet, BY_MESSAGE_GROUP
         ),
+        within=1,
+    ),
+    Mutant(
+        "pop: a message group passes its copies",
+        "POP",
+        "Of a message group of which something moved to the retry topic, what stayed is given before that is finished.",
+        ((Passed, "groups_with_copies", lambda self, group, topic: frozenset()),),
+        scenario(test_moving_in_order.test_one_message_that_moved_holds_up_its_own_message_group_alone),
         within=1,
     ),
     Mutant(

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, Group
 from django.http import HttpRequest
 
-from webapp.accounts.sessions import is_confirmed
+from webapp.accounts.sessions import is_confirmed, name_of
 from webapp.errors import PermissionRefused, ReadOnly
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Actor:
     token: ApiToken | None = None
     permissions: frozenset[str] = field(default_factory=frozenset)
     is_confirmed: bool = True  # False for a browser whose person gave the password long ago; nobody else can be asked
+    session: str = ""  # which one a browser has, told apart from others by nothing that opens it
 
     @property
     def name(self) -> str:
@@ -129,13 +130,18 @@ class Actor:
 
 
 def actor_for(
-    user: User | AnonymousUser, *, ip: str = "", token: ApiToken | None = None, is_confirmed: bool = True
+    user: User | AnonymousUser,
+    *,
+    ip: str = "",
+    token: ApiToken | None = None,
+    is_confirmed: bool = True,
+    session: str = "",
 ) -> Actor:
     """The actor that `user` is, within the scopes of `token` if one is used."""
     allowed = permissions_of(role_of(user))
     if token is not None:
         allowed &= frozenset(token.scopes)
-    return Actor(user=user, ip=ip, token=token, permissions=allowed, is_confirmed=is_confirmed)
+    return Actor(user=user, ip=ip, token=token, permissions=allowed, is_confirmed=is_confirmed, session=session)
 
 
 def actor_of(request: HttpRequest) -> Actor:
@@ -145,8 +151,11 @@ def actor_of(request: HttpRequest) -> Actor:
     auth = getattr(request, "auth", None)
     token = auth if isinstance(auth, ApiToken) else None
     user = getattr(request, "user", None) or AnonymousUser()  # a request that was refused early has none
-    confirmed = token is not None or not user.is_authenticated or is_confirmed(request.session)
-    return actor_for(user, ip=client_ip(request), token=token, is_confirmed=confirmed)
+    if token is not None or not user.is_authenticated:
+        return actor_for(user, ip=client_ip(request), token=token)
+    return actor_for(
+        user, ip=client_ip(request), is_confirmed=is_confirmed(request.session), session=name_of(request.session)
+    )
 
 
 def client_ip(request: HttpRequest) -> str:

@@ -53,12 +53,13 @@ def log_in(request: HttpRequest, username: str, password: str) -> None:
 
 
 def prove_password(actor: Actor, password: str, action: str) -> bool:
-    """Whether this is the password of somebody who is logged in and does this. Guesses are limited as those of a login are.
+    """Whether this is the password of somebody who is logged in and does this. Guesses are limited as those of a login are, and
+    counted by the session: others' keep nobody from it who is logged in.
 
     Raises TooMany."""
     assert isinstance(actor.user, User)
     try:
-        attempt = login_limit.begin(actor.name, actor.ip)
+        attempt = login_limit.begin(actor.name, actor.ip, actor.session)
     except TooMany:
         _audit_throttled(actor, action, actor.name)
         raise

@@ -80,6 +80,24 @@ class Passed:
             for name, queues in self._retry_topics(group, topic)
         )
 
+    def groups_with_copies(self, group: str, topic: str) -> frozenset[int] | None:
+        """The message groups of which there are unfinished copies; None while it is not known of some copies what they are, as
+        nobody has looked at them, or they have the order of a queue."""
+        found: set[int] = set()
+        for name, queues in self._retry_topics(group, topic):
+            if self._under_way.may_come(name, group, topic):
+                return None
+            for queue_id in range(queues):
+                queue = self._ledger.queue(group, name, queue_id)
+                if queue is None or not queue.keeps_groups:
+                    is_known = queue is None and not self._extents.max_offset(name, queue_id)
+                else:
+                    is_known = queue.next_offset >= self._extents.max_offset(name, queue_id)
+                    found.update(queue.order.groups)
+                if not is_known:
+                    return None
+        return frozenset(found)
+
     # ---- inside
 
     def _has_some(self, group: str, topic: str, queue_id: int) -> bool:

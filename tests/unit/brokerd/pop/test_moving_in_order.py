@@ -78,12 +78,42 @@ def test_what_moved_comes_before_what_stayed(scope: str) -> None:
     assert bodies(broker) == [b"a1", b"a2"]
     moved = broker.receive()
     assert moved.bodies == ["a1", "a2"]
+    if scope == "MESSAGE_GROUP":
+        assert broker.receive().bodies == ["b1"], "nothing of its message group moved"
     assert nothing(broker.receive())
     waiting = broker.receive(wait_ms=5000)
     broker.ack(moved.messages[0])
     assert waiting.waits
     broker.ack(moved.messages[1])
-    assert waiting.bodies == ["b1", "a3"]
+    assert waiting.bodies == (["a3"] if scope == "MESSAGE_GROUP" else ["b1", "a3"])
+
+
+def test_one_message_that_moved_holds_up_its_own_message_group_alone() -> None:
+    """However long it fails; and what waits for it is taken in its turn, also by a new master."""
+    broker = ordered("MESSAGE_GROUP")
+    send(broker, "a1")
+    broker.receive(1, invisible_time_ms=1000)
+    broker.turns.run(1000)
+    let_go(broker)
+    assert bodies(broker) == [b"a1"]
+    send(broker, "a2", "a3")
+    for other_message in ("b1", "b2", "c1"):
+        send(broker, other_message)
+        assert broker.receive(1, invisible_time_ms=1000).bodies == ["a1"]
+        others = broker.receive()
+        assert others.bodies == [other_message]
+        broker.ack(*others.messages)
+        assert nothing(broker.receive())
+        broker.turns.run(1000)
+    other = PopBroker(broker.log.copy(), Turns(start_ms=broker.turns.wall_ms())).become_master()
+    last = other.receive(invisible_time_ms=7000)
+    assert last.bodies == ["a1"]
+    now_ms = other.pop_service.now_ms()
+    assert list(other.progress.waiting_groups("g", "t", 0, now_ms)) == [(1, now_ms + 7000, 2)]
+    assert nothing(other.receive())
+    waiting = other.receive(wait_ms=5000)
+    other.ack(*last.messages)
+    assert waiting.bodies == ["a2", "a3"]
 
 
 def test_many_move_in_their_order() -> None:

@@ -258,8 +258,11 @@ class Storm:
                 yield other
 
     def dead_letters(self) -> list[str]:
+        return self.copies(DEAD)
+
+    def copies(self, topic: str) -> list[str]:
         """Also those that are not dispatched."""
-        units = [*self.log.read_units(DEAD, 0, 0, 1 << 30), *self.log.undispatched_units(DEAD)]
+        units = [*self.log.read_units(topic, 0, 0, 1 << 30), *self.log.undispatched_units(topic)]
         return [decode_record(self.log.record_at(*unit[:2])).body.decode() for unit in units]
 
     def check_counts(self) -> None:
@@ -348,6 +351,8 @@ def test_no_storm_breaks_a_promise(seed: int, order: str) -> None:
     storm.check_counts()
     dead = storm.dead_letters()
     assert len(dead) == len(set(dead)), "no dead letter twice"
+    moved = storm.copies(RETRY)
+    assert order == UNORDERED or len(moved) == len(set(moved)), "nothing moves twice before its copy goes"
     assert not (storm.finished.keys() & set(dead)) - storm.given_up, "and none that was acked"
     # nobody reads what was never taken of a queue that the topic has no more
     read = {body for body in storm.sent if storm.places[body].queue_id < storm.queues}

@@ -36,3 +36,15 @@ def test_an_expression_that_no_receive_may_have_is_not_remembered(bench) -> None
         entry.expression.expression = "a" * length
         call = bench.begin("Telemetry", command)
         assert service.TelemetryCommand.FromString(call.answers[0]).status.code == code
+
+
+def test_what_one_connection_says_at_length_takes_the_place_of_what_it_said_before(bench, monkeypatch) -> None:
+    settings = settings_of(producer("Normal"))
+    monkeypatch.setattr(
+        "brokerd.proxy.sessions.MAX_SETTINGS_BYTES_PER_CONNECTION", 2 * len(settings.SerializeToString()) + 1
+    )
+    peer = Peer("a", b"", object())
+    for number in range(4):
+        bench.begin("Telemetry", settings, metadata={**METADATA, "x-mq-client-id": f"c{number}"}, peer=peer)
+    sessions = bench.methods.sessions
+    assert [sessions.get(f"c{number}", peer.connection) is not None for number in range(4)] == [False] * 2 + [True] * 2
