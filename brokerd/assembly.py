@@ -86,11 +86,12 @@ from remoting.record.hosts import pack_host
 from remoting.registry import BROKERS, bind
 from remoting.tier.names import group_directory
 from remoting.transport.client import RemotingClient, split_address
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.identity import component_identity
 from remoting.transport.server import Place, RemotingServer, each
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
+from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +154,7 @@ class Broker:
         dialler = component_identity(secrets, dialling_context(settings.tls))
         tls = tls_server(settings.tls)
         self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms, settings.listen)
+        self._watch = Watch(settings.unfinished)
         self._tasks = TaskOwner("broker")
         self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(steady_ms, wall_ms, may_publish(self._guard))
@@ -314,6 +316,7 @@ class Broker:
                 settings.tls,
                 native.library,
                 Placed(core.placements, self._directory),
+                self._watch,
             ),
         )
         core.metadata.listeners.append(self._proxy.metadata_changed)
@@ -374,7 +377,7 @@ class Broker:
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
-            limits=settings.flow.limits(),
+            limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much)),
             closed=self._connection_closed,
             taker=None if self._guard.is_on or mount is not None else self._sends,
             connections=self._connections,
@@ -423,6 +426,7 @@ class Broker:
             await self._exporter.close()
         await self._proxy.close()
         await self._server.close()
+        self._watch.close()
         if states is not None:
             await _write_last(states)
         self._client.close()
@@ -463,6 +467,7 @@ class Broker:
             lambda: scrub_state(self._scrubber),
             self._guard,
             kernel,
+            self._watch.families,
         )
         return MetricsExporter(
             settings.metrics.host, metrics_port, Exposition(settings.cluster, settings.name, sources).render

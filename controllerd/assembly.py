@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 
-from controllerd.access.first_user import FirstUser, load_first_user
+from controllerd.access.first_user import FirstUser, check_first_user
 from controllerd.elections import Elections, tell_of_master
 from controllerd.exposition import Exposition
 from controllerd.live_settings import LiveSettings
@@ -61,11 +61,12 @@ from remoting.exporter import MetricsExporter
 from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
 from remoting.transport.client import RemotingClient, split_address
-from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.connection import Handler, Intake, RemotingConnection
 from remoting.transport.identity import component_identity
-from remoting.transport.server import Place, RemotingServer
+from remoting.transport.server import Place, RemotingServer, ServerLimits
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
+from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -102,10 +103,13 @@ class Controller:
         known = load_secrets(settings.cluster_secret) if settings.cluster_secret is not None else ()
         identity = component_identity(known, dialling_context(settings.tls))
         self._guard = Guard(settings.access, settings.access.cluster or _CLUSTER, known, _wall_ms, settings.address)
+        self._watch = Watch(settings.unfinished)
         self._sealer = Sealer(known, _seal)
-        given = load_first_user(settings.first_user) if settings.first_user is not None else None
-        self._first_user = FirstUser(given, disk, settings.data, lambda: secrets.token_urlsafe(18))
+        if settings.first_user is not None:
+            check_first_user(settings.first_user)
+        self._first_user = FirstUser(settings.first_user, disk, settings.data, lambda: secrets.token_urlsafe(18))
         self._makes_first_user = False
+        self._no_first_user_since = ""
         self._sealed_anew = False
         self._client = RemotingClient(identity=identity)
         self._pushes = Pushes(self._client, self._counters, self._tasks)
@@ -156,6 +160,7 @@ class Controller:
                 further_hosts=(settings.further_host,) if settings.further_host else (),
             ),
             self._guard.protect(self._handlers()),
+            limits=ServerLimits(intake=Intake(self._watch, self._guard.may_send_much)),
             closed=self._connection_closed,
         )
         self._exporter = self._make_exporter(port)
@@ -204,6 +209,7 @@ class Controller:
         if self._exporter is not None:
             await self._exporter.close()
         await self._server.close()
+        self._watch.close()
         await self._tasks.close()
         self._peers.close()
         self._client.close()
@@ -242,7 +248,9 @@ class Controller:
         metrics_port = self._settings.metrics.scrape_port(port)
         if metrics_port is None:
             return None
-        exposition = Exposition(self._settings, self._driver, self._groups, self._counters, self._guard)
+        exposition = Exposition(
+            self._settings, self._driver, self._groups, self._counters, self._guard, self._watch.families
+        )
         return MetricsExporter(self._settings.metrics.host, metrics_port, exposition.render)
 
     def _handlers(self) -> Mapping[int, Handler]:
@@ -386,6 +394,8 @@ class Controller:
             else:
                 self._first_user.not_needed()
         except LogboomError as error:
-            log.warning("the first user is not made yet: %s", error)
+            if str(error) != self._no_first_user_since:  # it is tried again every second
+                log.warning("the first user is not made yet: %s", error)
+            self._no_first_user_since = str(error)
         finally:
             self._makes_first_user = False

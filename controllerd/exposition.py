@@ -5,6 +5,7 @@ Read at each scrape from the counters and from the state as it is then.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from controllerd.metrics import Counters, Operations
@@ -31,12 +32,14 @@ class Exposition:
         groups: BrokerGroups,
         counters: Counters,
         access: Guard | None = None,
+        unfinished: Callable[[], list[Family]] = list,
     ) -> None:
         self._common = {"address": settings.address, "group": settings.raft.group, "peer_id": settings.node_id}
         self._driver = driver
         self._groups = groups
         self._counters = counters
         self._access = access
+        self._unfinished = unfinished
 
     def render(self) -> bytes:
         """The text of a scrape."""
@@ -58,6 +61,7 @@ class Exposition:
             *self._silences(),
             *self._own(),
             *access_families(self._access),
+            *self._unfinished(),
         ]
         return render(families, self._common)
 

@@ -18,6 +18,7 @@ from remoting.settings import group, setting
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback, check_reach
 from remoting.transport.tls import TlsSettings
+from remoting.transport.watch import UnfinishedSettings
 
 MAX_NODES: Final = 9
 NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
@@ -81,6 +82,7 @@ class ControllerSettings:
     metrics: MetricsSettings = group(MetricsSettings)
     access: AccessSettings = group(AccessSettings)
     tls: TlsSettings = group(TlsSettings)
+    unfinished: UnfinishedSettings = group(UnfinishedSettings)
     cluster_secret: Path | None = None
     first_user: Path | None = None
     join: bool = False
@@ -128,8 +130,8 @@ def parse(arguments: Sequence[str]) -> ControllerSettings:
         "--first-user",
         type=Path,
         metavar="FILE",
-        help="NAME:PASSWORD of the super user that the first start with access.authentication makes, mode 0600; without it a "
-        "password is drawn and written to DATA/first-user",
+        help="NAME:PASSWORD of the super user that the first start with access.authentication makes, mode 0600, and not needed "
+        "any more then; without the option a password is drawn and written to DATA/first-user",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="PART.KEY=VALUE", help="change a setting (see below)"

@@ -133,7 +133,7 @@ def decode_frames(buffer: bytes | bytearray, commands: list[Command], max_frame_
                 raise ProtocolError("code, opaque and flag of a header must be integers")
             if ext:
                 plain = type(ext) is dict and set(map(type, ext.values())) == _STRINGS
-                command.ext = ext if plain else _as_strings(ext)
+                command.ext = ext if plain else as_strings(ext)
             else:
                 command.ext = {}
         elif word >> 24 == 1:
@@ -154,7 +154,23 @@ def bytes_wanted(buffer: Bytes) -> int:
     return total + 4
 
 
-def _as_strings(ext: Any) -> dict[str, str]:
+def header_end(buffer: Bytes) -> int:
+    """Where the header of the first frame ends, whose prefix is there."""
+    word: int = _PREFIX.unpack_from(buffer)[1]
+    return PREFIX_BYTES + (word & 0xFFFFFF)
+
+
+def decode_head(buffer: bytes) -> Command:
+    """The first frame without its body, of which nothing need be there. Raises ProtocolError."""
+    _, word = _PREFIX.unpack_from(buffer)
+    end = header_end(buffer)
+    commands: list[Command] = []
+    decode_frames(_PREFIX.pack(end - 4, word) + buffer[PREFIX_BYTES:end], commands)
+    return commands[0]
+
+
+def as_strings(ext: Any) -> dict[str, str]:
+    """The fields of a header whatever their values are; raises ProtocolError for what no peer writes there."""
     if not isinstance(ext, dict):
         raise ProtocolError("extFields must be an object")
     result = {}

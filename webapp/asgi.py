@@ -1,6 +1,7 @@
 """The console as an ASGI application: HTTP to Django, websockets to the consumers of `webapp.sockets`.
 
-A websocket is let in only from a page of the console itself (`webapp.origin`); who it belongs to is checked by the consumers.
+What a request's body may be is bounded in front of all that (`webapp.intake`). A websocket is let in only from a page of the
+console itself (`webapp.origin`); who it belongs to is checked by the consumers.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 
+from webapp.intake import BoundedBodies
 from webapp.origin import OwnPages
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
@@ -20,7 +22,7 @@ from webapp.sockets import websocket_urlpatterns  # noqa: E402  (models may be i
 
 application = ProtocolTypeRouter(
     {
-        "http": http_application,
+        "http": BoundedBodies(http_application),
         "websocket": OwnPages(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

@@ -4,7 +4,6 @@
 LOGBOOM_ENVIRONMENT      name shown on every page, so that nobody mistakes production for a laptop
 LOGBOOM_AUDIT_KEY_FILE   another place for the key of the audit trail
 LOGBOOM_READ_ONLY        1: every change is refused
-LOGBOOM_VIEWERS_READ     topics whose messages viewers may read: names, or beginnings with *; separated by commas
 LOGBOOM_TRUSTED_PROXIES  addresses and networks, separated by commas, whose X-Forwarded-For says who asked
 LOGBOOM_HTTPS            1: cookies only over TLS, HSTS on (a proxy in front terminates TLS)
 """
@@ -20,6 +19,7 @@ import dj_database_url
 from webapp import redis_urls
 from webapp.appliance import redis_server, secret_files
 from webapp.appliance.environment import DEFAULT_REDIS_URL, Environment
+from webapp.intake import MAX_BODY_BYTES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -39,7 +39,6 @@ ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
 BEHIND_PROXY = _flag("LOGBOOM_HTTPS")
 HTTPS = BEHIND_PROXY or ENVIRONMENT.secure_host is not None
-VIEWERS_READ = [each.strip() for each in os.environ.get("LOGBOOM_VIEWERS_READ", "").split(",") if each.strip()]
 TRUSTED_PROXIES = [
     ipaddress.ip_network(each.strip(), strict=False)
     for each in os.environ.get("LOGBOOM_TRUSTED_PROXIES", "").split(",")
@@ -162,13 +161,15 @@ CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}logboom_csrf"
 CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Strict"
 CSRF_COOKIE_SECURE = HTTPS
-CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if HTTPS and not host.startswith("[")]
+# Behind a proxy, which may ask for another host than the browser did. Else another port of this host would be trusted.
+CSRF_TRUSTED_ORIGINS = [f"https://{host}" for host in ALLOWED_HOSTS if BEHIND_PROXY and not host.startswith("[")]
 CSRF_FAILURE_VIEW = "webapp.errors.csrf_failure"
 if BEHIND_PROXY:  # it terminates TLS and redirects; the appliance itself is reached over loopback
     SECURE_HSTS_SECONDS = 31_536_000
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 
-DATA_UPLOAD_MAX_MEMORY_SIZE = 6 * 1024 * 1024  # a test message body is at most 4 MiB
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+FILE_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES  # no body goes to a file
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 200
 
 LANGUAGE_CODE = "en"
@@ -206,6 +207,8 @@ SPECTACULAR_SETTINGS = {
         "RunState": ["queued", "starting", "running", "succeeded", "failed", "cancelled", "skipped"],
         "UserRole": ["none", "viewer", "operator", "admin"],
         "WriteUserRole": ["viewer", "operator", "admin"],
+        "ReadRightRole": ["viewer", "operator"],
+        "ReadRightDecision": ["allow", "deny"],
         "HistoryKind": [
             *("election", "leader", "no-master", "refused", "replica-down", "out-of-sync"),
             *("leaderless", "controller-down", "process-down"),

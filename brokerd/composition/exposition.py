@@ -78,6 +78,7 @@ class Sources:
     scrub: Callable[[], ScrubState] = ScrubState
     access: Guard | None = None
     kernel: str = PYTHON
+    unfinished: Callable[[], list[Family]] = list
 
 
 class Exposition:
@@ -108,6 +109,7 @@ class Exposition:
             *_loop(state.loop),
             Family("logboom_kernel_info", "gauge", "where loops over messages run").add(1, mode=self._sources.kernel),
             *access_families(self._sources.access),
+            *self._sources.unfinished(),
         ]
         return render(families, common)
 

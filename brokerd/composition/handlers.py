@@ -53,8 +53,10 @@ from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
+from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.stored_form import KernelRules
 from brokerd.timers.finder import TimerFinder
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
 from remoting.guarding.guard import Guard
@@ -238,9 +240,10 @@ def build_sends(
 ) -> SendProcessor:
     """The processor of sends, with its kernel, which is in C where there is a library. `when_known` calls back when name servers
     know the topics; with `make_topics` a topic is made when somebody sends to it."""
-    kernel: SendKernel = (
-        Kernel(store_host, core.timed.terms) if library is None else NativeKernel(library, store_host, core.timed.terms)
+    rules = KernelRules(
+        core.sender.unique_ids, core.timed.terms, core.delays, core.sender.cluster, LaidOutHalves(core.transactions)
     )
+    kernel: SendKernel = Kernel(store_host, rules) if library is None else NativeKernel(library, store_host, rules)
     _tell_topics(kernel, core.metadata)
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)

@@ -52,6 +52,10 @@ class StoreRecordLog:
     def end_offset(self) -> int:
         return self._store.commitlog.end_offset
 
+    @property
+    def dispatch_offset(self) -> int:
+        return self._store.dispatch_offset
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         return self.append_records(topic, [(kind, body)])
 

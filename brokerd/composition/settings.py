@@ -33,6 +33,7 @@ from remoting.settings import group, setting
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback, check_reach
 from remoting.transport.tls import TlsSettings
+from remoting.transport.watch import UnfinishedSettings
 
 _BELOW: Final = 2  # what clients subtract from a broker's port
 
@@ -102,6 +103,7 @@ class BrokerSettings:
     transactions: TransactionSettings = group(TransactionSettings)
     remoting: RemotingSettings = group(RemotingSettings)
     flow: FlowSettings = group(FlowSettings)
+    unfinished: UnfinishedSettings = group(UnfinishedSettings)
     access: AccessSettings = group(AccessSettings)
     tls: TlsSettings = group(TlsSettings)
     given: frozenset[str] = frozenset()  # the settings that the command line names

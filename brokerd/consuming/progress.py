@@ -10,6 +10,7 @@ from typing import Final
 
 from brokerd.metadata.start_offsets import QueueReads
 from brokerd.metadata.tables import Change, MetadataTables
+from brokerd.pop.handles import retry_topic, retry_topic_v1
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.queue_ledger import WaitingGroup
 
@@ -83,7 +84,10 @@ class ConsumerProgress:
     def waiting_groups(self, group: str, topic: str, queue_id: int, now_ms: int) -> Iterator[WaitingGroup]:
         """The message groups of the queue that wait for a message that is with a client."""
         queue = self._ledger.queue(group, topic, queue_id)
-        return queue.waiting_groups(now_ms) if queue is not None else iter(())
+        if queue is None:
+            return iter(())
+        moved = (retry_topic(group, topic), retry_topic_v1(group, topic))
+        return queue.waiting_groups(now_ms, [each for name in moved for each in self._ledger.queues_of(group, name)])
 
     def taken_offset(self, group: str, topic: str, queue_id: int) -> int:
         """Every message of the queue below it was given to the group; 0 when it never took one, or this broker does not know."""

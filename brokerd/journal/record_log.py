@@ -27,6 +27,10 @@ class RecordLog(Protocol):
     def end_offset(self) -> int:
         """Where the log ends (physical)."""
 
+    @property
+    def dispatch_offset(self) -> int:
+        """Everything before it (physical) is in its queue, nothing behind it is."""
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         """Append a record to queue 0 of a system topic at once and return the physical offset of its end.
 

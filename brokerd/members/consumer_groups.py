@@ -75,9 +75,11 @@ class Member:
 
 @dataclass(slots=True, eq=False)
 class ConsumerGroup:
-    """The members of one group and what they last agreed on."""
+    """The members of one group and what they last agreed on. `remoting` are those members that have a remoting connection: of
+    the others there may be very many, and they are told nothing when one comes or goes."""
 
     members: dict[Hashable, Member] = field(default_factory=dict)
+    remoting: dict[Hashable, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     consume_type: str = CONSUME_TYPES[1]
     message_model: str = MESSAGE_MODELS[1]

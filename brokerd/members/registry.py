@@ -12,7 +12,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from brokerd.members.consumer_groups import ClientInfo, ConsumerData, ConsumerGroup, Member, Subscription
+from brokerd.members.consumer_groups import (
+    MAX_SUBSCRIPTIONS,
+    ClientInfo,
+    ConsumerData,
+    ConsumerGroup,
+    Member,
+    Subscription,
+)
 from brokerd.members.streams import CommandStream
 from remoting import codes
 from remoting.errors import RequestError
@@ -64,6 +71,8 @@ class ClientRegistry:
             _note_stream(group.members[key], stream)
             for topic, expression in info.subscriptions.items():
                 known = group.subscriptions.get(topic)
+                if known is None and len(group.subscriptions) >= MAX_SUBSCRIPTIONS:
+                    continue  # it gets its messages all the same
                 if known is None or known.expression != expression:
                     version = known.version if known is not None else 0  # pullers of the group go by it
                     group.subscriptions[topic] = Subscription(topic, expression, version=version)
@@ -148,7 +157,7 @@ class ClientRegistry:
     def remoting_members(self, group: str) -> Sequence[Member]:
         """Those that share the group's queues among themselves."""
         found = self._consumers.get(group)
-        return [each for each in found.members.values() if each.connection is not None] if found is not None else ()
+        return list(found.remoting.values()) if found is not None else ()
 
     def remoting_member(self, group: str, client_id: str) -> Member | None:
         """One of those; None when no such client is connected here."""
@@ -276,7 +285,9 @@ class ClientRegistry:
                 del self._places[connection]
             raise RequestError(codes.SYSTEM_BUSY, "too many clients are connected to this broker")
         self._member_count += 1
-        table[key] = Member(info, remoting_connection, self._now_ms())
+        table[key] = member = Member(info, remoting_connection, self._now_ms())
+        if is_consumer and remoting_connection is not None:
+            self._consumers[group].remoting[key] = member
         places.add((is_consumer, group, key))
         if not is_consumer:
             self._count_producer(info.client_id, remoting_connection, 1)
@@ -289,6 +300,8 @@ class ClientRegistry:
         for connection, place in leaving:
             is_consumer, group, key = place
             member = self._table(is_consumer, group).pop(key)
+            if is_consumer:
+                self._consumers[group].remoting.pop(key, None)
             self._member_count -= 1
             places = self._places[connection]
             places.discard(place)

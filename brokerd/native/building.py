@@ -27,6 +27,7 @@ SOURCES: Final = (
     "blake2s.c",
     "crc.c",
     "due.c",
+    "headers.c",
     "hpack.c",
     "keys.c",
     "moments.c",
@@ -36,7 +37,7 @@ SOURCES: Final = (
     "timer_codes.c",
     "walk.c",
 )
-_HEADERS: Final = ("blake2s.h", "moments.h", "native.h", "record.h", "record_parts.h", "text.h")
+_HEADERS: Final = ("blake2s.h", "headers.h", "moments.h", "native.h", "record.h", "record_parts.h", "text.h")
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _VERSION_TIMEOUT_S: Final = 10

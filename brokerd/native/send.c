@@ -1,7 +1,11 @@
 /* Sends: frames as clients wrote them in; records, queue units and answers out. The twin is brokerd/sending/kernel.py, for batches
- * batch_kernel.py; brokerd/sending/native_kernel.py calls this, and gives to the twin whatever this leaves.
+ * batch_kernel.py and stored_form.py; brokerd/sending/native_kernel.py calls this, and gives to the twin whatever this leaves.
  *
  *   native_send    for each frame: read its header, find the queue, look at the properties, write record, unit and answer
+ *
+ * Most messages are stored as they came. Others wait for a moment or at a delay level, or begin a transaction: these go to a topic of
+ * the broker's, with properties that name their own. Whoever left out the last separator of the properties, or a message's name, gets
+ * them.
  *
  * A frame is laid out whole or not at all: `results` has what counts, `now` what the present frame adds to it; when a frame is
  * left, what it has written is written over by the next. Nothing here says why one is left: the twin finds out by itself.
@@ -10,6 +14,7 @@
  * never reaches behind that. Output: each area comes with its room; what is to be written is measured first, and a frame that has
  * no room ends the call. Lengths that a peer sent are 32 bits and sums of them 64, so none overflows.
  */
+#include "headers.h"
 #include "moments.h"
 #include "record.h"
 
@@ -21,19 +26,26 @@ enum {
     MAX_TOPIC_BYTES = 127,
     MAX_BATCH_COUNT = 32767,
     ITEM_HEAD_BYTES = 20,
-    HOST_BYTES = 8,
+    HOST_BYTES = 8, /* with an IPv4 address */
+    HOST_V6_BYTES = HOST_BYTES + RECORD_LONGER_HOST,
     ANSWER_BYTES = 400, /* more than an answer has beside its message ids and its key */
-    ID_BYTES = 33,      /* of a message in an answer: 32 digits and a comma */
-    MAX_TIMED_PROPERTIES = 32, /* of one message */
-    SEND_MESSAGE_V2 = 310,
-    SEND_BATCH_MESSAGE = 320,
+    ID_BYTES = 2 * HOST_V6_BYTES + 17, /* of a message in an answer: host and position in digits, and a comma */
+    NAME_BYTES = 32,     /* of a message that gets one here */
+    NAME_BEGIN_BYTES = NAME_BYTES / 2,
+    NAMED_BYTES = NAME_BYTES + 10, /* as a property */
+    MAX_COMPLETED_PROPERTIES = 64, /* of one message whose properties are not stored as they came */
+    MAX_HALF_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 256,
     FLAG_RESPONSE = 1,
     FLAG_ONEWAY = 2,
     SYS_COMPRESSED = 1,
     SYS_KNOWN = 0x701, /* compressed, and how */
+    SYS_TRANSACTION = 0xC,
 };
 #define STAMP "MSG_REGION\1DefaultRegion\2TRACE_ON\1true\2"
 #define STAMP_BYTES (sizeof STAMP - 1)
+#define NAME_PROPERTY "UNIQ_KEY\1"
+#define TRANSACTION_ID "__transactionId__\1"
+#define CLUSTER "CLUSTER\1"
 
 /* Shared with native_kernel.py, whose ctypes and struct formats say the same. */
 
@@ -55,7 +67,7 @@ struct touched {
 };
 
 struct unit { /* messages of one frame, size and code, one behind the other in log and queue */
-    int32_t target, queue_id; /* the target behind the last one: the topic in which messages wait */
+    int32_t target, queue_id; /* targets behind the last one: the broker's topics, in the order of `where` */
     int64_t queue_offset, position, size, code, count;
 };
 
@@ -64,63 +76,75 @@ struct moment { /* when a message waits, in the order of their queue; the caller
     int64_t frame; /* how many frames the call took before its own */
 };
 
+struct half { /* a message that begins a transaction */
+    int64_t queue_offset, position, size, since_ms;
+    int64_t key_at, key_length; /* of its name, in the records */
+};
+
 enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
 
 struct areas { /* what stays the same from call to call; rooms in elements */
     const struct target *targets;
     int64_t target_count;
     struct slot *slots;
-    int64_t timer_slot; /* of the queue in which messages wait for a moment */
+    int64_t timer_slot; /* of the queue in which messages wait for a moment; behind it that of halves, then those of the levels */
     struct terms *terms;
+    const int64_t *delays_ms; /* of the levels, from the first on */
+    int64_t delay_count;
     uint8_t *records, *answers, *scratch;
     struct unit *units;
     int64_t *opaques;
     struct touched *touched;
     struct moment *moments;
-    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, moments_room;
-    int64_t max_frame_bytes;
-    uint8_t store_host[HOST_BYTES];
+    struct half *halves;
+    int64_t *early; /* which answers are for who does not wait; as many as opaques */
+    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, moments_room, halves_room;
+    const uint8_t *cluster; /* in which requests are answered */
+    int64_t cluster_length, max_frame_bytes, store_host_length;
+    uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
 };
 
 struct request { /* what a call is about */
     int64_t length, position, most; /* of the buffer; where to begin; frames */
     uint64_t number;                /* another one for each call */
     int64_t end_offset, limit, now_ms, seals;
-    uint8_t peer[HOST_BYTES];
+    int64_t next_name, half_count, half_bytes; /* the number of the next name; the room for transactions that begin */
+    int64_t peer_length;
+    uint8_t peer[HOST_V6_BYTES];
 };
 
 struct results { /* also how far a call has come */
     int64_t position, end_offset, frames, stop;
-    int64_t records_size, answers_size, units, messages, opaques, touched, moments;
+    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early;
 };
 
 /* Private */
 
-struct reader { /* `scratch` is where strings with escapes go */
+struct reader {
     const uint8_t *at, *end;
-    uint8_t *scratch, *scratch_end;
 };
 
-enum field { TOPIC, QUEUE_ID, SYS_FLAG, BORN_TIMESTAMP, FLAG, PROPERTIES, RECONSUME_TIMES, IS_BATCH, FIELDS };
-
 struct send {
-    int64_t code, opaque, frame_flag;
-    struct text fields[FIELDS]; /* no bytes: not there */
+    struct header header;
     struct text body;
     const struct target *target;
     int32_t target_index;
     int64_t queue_id, sys_flag, born_timestamp, flag, reconsume_times;
+    int is_batch;
+    uint32_t flags; /* of its records */
 };
 
-struct look { /* what properties tell */
-    struct text key;
+struct look { /* what properties tell; texts without bytes: not there */
+    struct text key, tag, level, transaction, group;
     int32_t tags_code;
-    struct text asks[ASKS]; /* for a moment; no bytes: not there */
-    int is_timed;
+    struct text asks[ASKS]; /* for a moment */
+    int is_timed, is_open;  /* the last separator is not there */
+    int is_request, is_early; /* for an answer by a message; not to be acknowledged before it is answered */
+    int is_plain;           /* may be stored as they came */
 };
 
-/* The queues that a frame may write to */
-enum where { OWN, TIMER, PLACES };
+/* The queues that a frame may write to: its own, and one of each of the broker's topics */
+enum where { OWN, TIMER, HALF, DELAYED, PLACES };
 
 struct place { /* a queue, and the number of the next message in it */
     struct text topic;
@@ -133,208 +157,17 @@ struct call {
     const struct request *request;
     struct results *results;
     struct results now; /* with what the present frame has written */
+    size_t head_bytes;  /* of a record, up to the body */
+    int64_t half_bytes; /* of the records of halves */
 };
-
-/* ---- JSON headers: a subset of what the twin's parser takes, with the same outcome. Each function is 0 for what it leaves. */
-
-/* The next byte that is no white space, without taking it; -1 at the end. */
-static int peek(struct reader *r) {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t')) r->at++;
-    return r->at < r->end ? *r->at : -1;
-}
-
-static int take(struct reader *r, int wanted) {
-    if (peek(r) != wanted) return 0;
-    r->at++;
-    return 1;
-}
-
-/* The first byte from `at` on that is not plain in a string: a quote, a backslash, a control, or not ASCII; or the end. */
-static const uint8_t *plain_end(const uint8_t *at, const uint8_t *end) {
-    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
-    for (; end - at >= 8; at += 8) {
-        uint64_t x, quote, escape;
-        memcpy(&x, at, 8);
-        quote = x ^ ones * '"';
-        escape = x ^ ones * '\\';
-        if ((x | (x - ones * 0x20) | (quote - ones) | (escape - ones)) & highs) break; /* one of them may be there */
-    }
-    while (at < end && *at >= 0x20 && *at < 0x80 && *at != '"' && *at != '\\') at++;
-    return at;
-}
-
-static int hex_digit(uint8_t digit) {
-    if (digit >= '0' && digit <= '9') return digit - '0';
-    digit |= 0x20;
-    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
-}
-
-/* Take what is behind a backslash, to the scratch, which has room for three bytes. */
-static int take_escape(struct reader *r) {
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (r->at == r->end) return 0;
-    const char *found = memchr(names, *r->at, sizeof names - 1);
-    if (found != NULL) {
-        *r->scratch++ = (uint8_t)values[found - names];
-        r->at++;
-        return 1;
-    }
-    if (*r->at != 'u' || r->end - r->at < 5) return 0;
-    uint32_t point = 0;
-    for (int i = 1; i <= 4; i++) {
-        int digit = hex_digit(r->at[i]);
-        if (digit < 0) return 0;
-        point = point << 4 | (uint32_t)digit;
-    }
-    r->at += 5;
-    if (point >= 0xD800 && point < 0xE000) return 0;
-    if (point >= 0x800) {
-        *r->scratch++ = (uint8_t)(0xE0 | point >> 12);
-        *r->scratch++ = (uint8_t)(0x80 | (point >> 6 & 0x3F));
-        *r->scratch++ = (uint8_t)(0x80 | (point & 0x3F));
-    } else if (point >= 0x80) {
-        *r->scratch++ = (uint8_t)(0xC0 | point >> 6);
-        *r->scratch++ = (uint8_t)(0x80 | (point & 0x3F));
-    } else {
-        *r->scratch++ = (uint8_t)point;
-    }
-    return 1;
-}
-
-/* Take a string. Its text is where it stands, or in the scratch when it has escapes. */
-static int take_string(struct reader *r, struct text *text) {
-    if (!take(r, '"')) return 0;
-    const uint8_t *pending = r->at; /* what is not in the scratch yet */
-    uint8_t *begin = NULL;
-    text->at = r->at;
-    for (;;) {
-        r->at = plain_end(r->at, r->end);
-        if (r->at == r->end || *r->at < 0x20) return 0;
-        if (*r->at >= 0x80) {
-            size_t length = utf8_length(r->at, r->end);
-            if (length == 0) return 0;
-            r->at += length;
-            continue;
-        }
-        size_t length = (size_t)(r->at - pending);
-        if (*r->at == '"' && begin == NULL) {
-            text->length = length;
-            r->at++;
-            return 1;
-        }
-        if ((size_t)(r->scratch_end - r->scratch) < length + 3) return 0;
-        if (begin == NULL) begin = r->scratch;
-        memcpy(r->scratch, pending, length);
-        r->scratch += length;
-        if (*r->at++ == '"') break;
-        if (!take_escape(r)) return 0;
-        pending = r->at;
-    }
-    text->at = begin;
-    text->length = (size_t)(r->scratch - begin);
-    return 1;
-}
-
-/* Take an integer as JSON writes it. */
-static int take_int(struct reader *r, int64_t *number) {
-    peek(r);
-    const uint8_t *begin = r->at;
-    if (r->at < r->end && *r->at == '-') r->at++;
-    const uint8_t *digits = r->at;
-    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
-    if (r->at > digits && *digits == '0' && r->at - begin > 1) return 0; /* 07 is none; -0 is no integer to all */
-    return integer_of((struct text){begin, (size_t)(r->at - begin)}, number) && r->at < r->end &&
-           *r->at != '.' && *r->at != 'e' && *r->at != 'E';
-}
-
-/* Take a value that nobody asks for. */
-static int take_any(struct reader *r) {
-    struct text text;
-    int64_t number;
-    int first = peek(r);
-    if (first == '"') return take_string(r, &text);
-    if (first == '-' || (first >= '0' && first <= '9')) return take_int(r, &number);
-    const char *word = first == 'n' ? "null" : first == 't' ? "true" : first == 'f' ? "false" : NULL;
-    if (word == NULL || (size_t)(r->end - r->at) < strlen(word) || memcmp(r->at, word, strlen(word)) != 0) return 0;
-    r->at += strlen(word);
-    return 1;
-}
-
-static void set_field(struct send *send, struct text name, struct text value) {
-    static const char names[FIELDS] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'm'};
-    if (name.length != 1) return;
-    const char *found = memchr(names, name.at[0], FIELDS);
-    if (found != NULL) send->fields[found - names] = value;
-}
-
-/* Take extFields: an object of strings, not empty. */
-static int take_fields(struct reader *r, struct send *send) {
-    if (!take(r, '{')) return 0;
-    do {
-        struct text name, value;
-        if (!take_string(r, &name) || !take(r, ':') || !take_string(r, &value)) return 0;
-        set_field(send, name, value);
-    } while (take(r, ','));
-    return take(r, '}');
-}
-
-static int take_json(struct reader *r, struct send *send) {
-    enum { CODE = 1, OPAQUE = 2, HAS_FLAG = 4, EXT = 8 };
-    int seen = 0;
-    if (!take(r, '{')) return 0;
-    do {
-        struct text name;
-        int which, done;
-        if (!take_string(r, &name) || !take(r, ':')) return 0;
-        which = IS(name, "code") ? CODE : IS(name, "opaque") ? OPAQUE : IS(name, "flag") ? HAS_FLAG : 0;
-        if (IS(name, "extFields")) which = EXT;
-        if (seen & which) return 0; /* which one counts is the twin's business */
-        seen |= which;
-        done = which == CODE       ? take_int(r, &send->code)
-               : which == OPAQUE   ? take_int(r, &send->opaque)
-               : which == HAS_FLAG ? take_int(r, &send->frame_flag)
-               : which == EXT      ? take_fields(r, send)
-                                   : take_any(r);
-        if (!done) return 0;
-    } while (take(r, ','));
-    return take(r, '}') && peek(r) < 0 && seen == (CODE | OPAQUE | HAS_FLAG | EXT);
-}
-
-/* ---- Compact headers */
-
-/* Take a text that its length, of `width` bytes, precedes. */
-static int take_counted(struct reader *r, size_t width, struct text *text) {
-    if ((size_t)(r->end - r->at) < width) return 0;
-    uint32_t length = width == 2 ? get16(r->at) : get32(r->at);
-    r->at += width;
-    if (length > (uint32_t)INT32_MAX || (width == 2 && length > INT16_MAX) || length > (size_t)(r->end - r->at)) return 0;
-    *text = (struct text){r->at, length};
-    r->at += length;
-    return is_utf8(*text);
-}
-
-static int take_compact(struct reader *r, struct send *send) {
-    struct text remark, name, value;
-    if (r->end - r->at < 17) return 0;
-    send->code = (int16_t)get16(r->at); /* language and version follow */
-    send->opaque = (int32_t)get32(r->at + 5);
-    send->frame_flag = (int32_t)get32(r->at + 9);
-    r->at += 13;
-    if (!take_counted(r, 4, &remark) || r->end - r->at < 4) return 0;
-    uint32_t length = get32(r->at);
-    r->at += 4;
-    if (length > (size_t)(r->end - r->at)) return 0;
-    r->end = r->at + length;
-    while (r->at < r->end) {
-        if (!take_counted(r, 2, &name) || !take_counted(r, 4, &value)) return 0;
-        if (value.length > 0) set_field(send, name, value);
-    }
-    return 1;
-}
 
 /* ---- Properties */
 
-static const uint8_t timer_topic[] = "rmq_sys_wheel_timer";
+static const struct text brokers_topics[PLACES] = {
+    [TIMER] = {(const uint8_t *)"rmq_sys_wheel_timer", 19},
+    [HALF] = {(const uint8_t *)"RMQ_SYS_TRANS_HALF_TOPIC", 24},
+    [DELAYED] = {(const uint8_t *)"SCHEDULE_TOPIC_XXXX", 19},
+};
 
 /* Whether something in the properties is for the general path: `_SPECIAL` in brokerd/sending/rules.py. */
 static int has_special(struct text text) {
@@ -352,6 +185,16 @@ static int has_special(struct text text) {
     return 0;
 }
 
+/* Whether properties may ask for a delay level or a moment. */
+static int asks_for_time(struct text text) {
+    const uint8_t *end = text.at + text.length;
+    for (const uint8_t *at = text.at; at < end; at++) {
+        if (end - at >= 5 && memcmp(at, "DELAY", 5) == 0) return 1;
+        if (end - at >= 6 && memcmp(at, "TIMER_", 6) == 0) return 1;
+    }
+    return 0;
+}
+
 static int is_alphanumeric(struct text text) {
     for (size_t i = 0; i < text.length; i++) {
         uint8_t letter = text.at[i] | 0x20;
@@ -360,13 +203,30 @@ static int is_alphanumeric(struct text text) {
     return text.length > 0;
 }
 
-/* Take the text before the separator, which is not among the bytes 0 to 2 in it, and the separator. */
-static int take_until(struct reader *r, uint8_t separator, struct text *text) {
-    text->at = r->at;
+/* Whether a text is the same in JSON. */
+static int is_unescaped(struct text text) {
+    for (size_t i = 0; i < text.length; i++)
+        if (text.at[i] < ' ' || text.at[i] > '~' || text.at[i] == '"' || text.at[i] == '\\') return 0;
+    return 1;
+}
+
+/* Take a name and the separator behind it; neither it nor a value is empty, or has the bytes 0 to 2 in it. */
+static int take_name(struct reader *r, struct text *name) {
+    name->at = r->at;
     while (r->at < r->end && *r->at > 2) r->at++;
-    if (r->at == r->end || *r->at != separator) return 0;
-    text->length = (size_t)(r->at++ - text->at);
-    return text->length > 0;
+    if (r->at == r->end || *r->at != 1) return 0;
+    name->length = (size_t)(r->at++ - name->at);
+    return name->length > 0;
+}
+
+/* Take a value and the separator behind it, which the last may lack: then it is open. */
+static int take_value(struct reader *r, struct text *value, int *is_open) {
+    value->at = r->at;
+    while (r->at < r->end && *r->at > 2) r->at++;
+    value->length = (size_t)(r->at - value->at);
+    *is_open = r->at == r->end;
+    if (!*is_open && *r->at++ != 2) return 0;
+    return value->length > 0;
 }
 
 /* Whether a property is one of those that most messages have, which have no meaning for the broker: `_COMMON` in rules.py. */
@@ -374,55 +234,73 @@ static int is_common(struct text name, struct text value) {
     return IS(name, "UNIQ_KEY") || IS(name, "TAGS") || IS(name, "KEYS") || (IS(name, "WAIT") && IS(value, "true"));
 }
 
-/* Whether the properties of a message that asks for a moment may be stored as they came, but for that: all names differ, and
- * nothing else is for the general path. `properties` are tidy: texts of names and values with their separators. */
-static int may_wait(struct text properties) {
-    struct text names[MAX_TIMED_PROPERTIES], value;
-    struct reader r = {properties.at, properties.at + properties.length, NULL, NULL};
-    size_t count = 0;
+/* Whether what has this name is about something that the twin must look at, in properties that are not stored as they came. */
+static int is_reserved(struct text name, struct text value) {
+    static const char *const begins[] = {"POP_CK",   "TRAN",       "TIMER_",   "__CRC32#",        "__transactionId__",
+                                         "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_", "CHECK_IMMUNITY", "WAIT"};
+    if (memchr("PT_MCRW", name.at[0], 7) == NULL) return 0;
+    if (is_common(name, value) || ask_of(name) < ASKS || IS(name, "TRAN_MSG")) return 0;
+    if (IS(name, "WAIT") && IS(value, "false")) return 0;
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        size_t length = strlen(begins[i]);
+        if (name.length >= length && memcmp(name.at, begins[i], length) == 0) return 1;
+    }
+    return 0;
+}
+
+/* Whether properties, which `look_at` has gone through, are what they would be when all were read and written again, but for their
+ * last separator: all names differ, all is UTF-8, and no name is reserved. */
+static int may_be_completed(struct text properties) {
+    struct text names[MAX_COMPLETED_PROPERTIES], value;
+    struct reader r = {properties.at, properties.at + properties.length};
+    int is_open;
     if (!is_utf8(properties)) return 0;
-    for (; r.at < r.end; count++) {
-        const uint8_t *begin = r.at;
-        if (count == MAX_TIMED_PROPERTIES || !take_until(&r, 1, &names[count]) || !take_until(&r, 2, &value)) return 0;
-        struct text name = names[count];
-        if (!is_common(name, value) && ask_of(name) == ASKS) {
-            if (has_special((struct text){begin, (size_t)(r.at - begin)})) return 0;
-            if (IS(name, "REAL_TOPIC") || IS(name, "REAL_QID")) return 0;
-        }
+    for (size_t count = 0; r.at < r.end; count++) {
+        if (count == MAX_COMPLETED_PROPERTIES || !take_name(&r, &names[count]) || !take_value(&r, &value, &is_open)) return 0;
+        if (is_reserved(names[count], value)) return 0;
         for (size_t i = 0; i < count; i++)
-            if (names[i].length == name.length && memcmp(names[i].at, name.at, name.length) == 0) return 0;
+            if (names[i].length == names[count].length && memcmp(names[i].at, names[count].at, names[i].length) == 0) return 0;
     }
     return 1;
 }
 
-/* Whether the properties may be stored as they came, and what they tell; a part of what `pattern_of` in rules.py and
- * `waiting_draft` in timed.py take. */
+/* What the properties tell; 0 when they are for the twin. */
 static int look_at(struct text properties, struct look *look) {
-    if (properties.length == 0) return 0;
-    struct reader r = {properties.at, properties.at + properties.length, NULL, NULL};
-    struct text name, value, tag = {properties.at, 0};
-    int all_common = 1;
+    struct reader r = {properties.at, properties.at + properties.length};
+    struct text name, value;
+    int all_common = 1, is_usual = 0;
     memset(look, 0, sizeof *look);
     while (r.at < r.end) {
-        if (!take_until(&r, 1, &name) || !take_until(&r, 2, &value)) return 0;
+        if (!take_name(&r, &name) || !take_value(&r, &value, &look->is_open)) return 0;
         if (IS(name, "UNIQ_KEY")) {
-            if (look->key.length || !is_alphanumeric(value)) return 0;
+            is_usual = is_alphanumeric(value);
+            if (look->key.length || (!is_usual && !is_unescaped(value))) return 0;
             look->key = value;
         } else if (IS(name, "TAGS")) {
-            if (tag.length) return 0;
-            tag = value;
+            if (look->tag.length) return 0;
+            look->tag = value;
         } else if (!is_common(name, value)) {
             enum ask ask = ask_of(name);
             all_common = 0;
             if (ask < ASKS) {
                 look->asks[ask] = value;
                 look->is_timed = 1;
+            } else if (IS(name, "DELAY")) {
+                if (!IS(value, "0")) look->level = value; /* which some clients write that want no delay */
+            } else if (IS(name, "TRAN_MSG")) {
+                look->transaction = value;
+            } else if (IS(name, "PGROUP")) {
+                look->group = value;
+            } else if (IS(name, "REPLY_TO_CLIENT")) {
+                look->is_request = 1;
+            } else if (IS(name, "WAIT") && IS(value, "false")) {
+                look->is_early = 1;
             }
         }
     }
-    if (look->key.length == 0) return 0;
-    if (look->is_timed) return may_wait(properties);
-    return (all_common || !has_special(properties)) && java_hash(tag, &look->tags_code);
+    int is_other = look->is_timed || look->level.length || look->transaction.length || look->is_request || look->is_early;
+    look->is_plain = is_usual && !look->is_open && !is_other && (all_common || !has_special(properties));
+    return (look->is_plain || may_be_completed(properties)) && java_hash(look->tag, &look->tags_code);
 }
 
 /* ---- Frames */
@@ -445,9 +323,11 @@ static const struct target *find_target(const struct areas *areas, struct text n
 
 /* Read the numbers of a send and find its topic; 0 for what is not ordinary. */
 static int understand(const struct areas *areas, struct send *send) {
-    const struct text *fields = send->fields;
+    const struct text *fields = send->header.fields;
+    int64_t code = send->header.code;
     send->reconsume_times = 0;
-    if ((send->code != SEND_MESSAGE_V2 && send->code != SEND_BATCH_MESSAGE) || send->frame_flag & FLAG_RESPONSE) return 0;
+    if (code != SEND_MESSAGE_V2 && code != SEND_BATCH_MESSAGE && code != SEND_MESSAGE) return 0;
+    if (send->header.frame_flag & FLAG_RESPONSE) return 0;
     send->target = find_target(areas, fields[TOPIC]);
     if (send->target == NULL) return 0;
     send->target_index = (int32_t)(send->target - areas->targets);
@@ -455,7 +335,7 @@ static int understand(const struct areas *areas, struct send *send) {
         !integer_of(fields[BORN_TIMESTAMP], &send->born_timestamp) || !integer_of(fields[FLAG], &send->flag))
         return 0;
     if (fields[RECONSUME_TIMES].length > 0 && !integer_of(fields[RECONSUME_TIMES], &send->reconsume_times)) return 0;
-    return send->queue_id >= 0 && send->queue_id < send->target->queues && !(send->sys_flag & ~(int64_t)SYS_KNOWN) &&
+    return send->queue_id >= 0 && send->queue_id < send->target->queues && !(send->sys_flag & ~(int64_t)(SYS_KNOWN | SYS_TRANSACTION)) &&
            send->body.length > 0 && send->body.length <= MAX_BODY_BYTES && send->reconsume_times >= 0 &&
            send->reconsume_times < 0x8000 && send->flag >= INT32_MIN && send->flag <= INT32_MAX &&
            send->born_timestamp >= 0 && send->born_timestamp < (int64_t)1 << 62;
@@ -469,10 +349,8 @@ static int64_t read_frame(const struct areas *areas, const uint8_t *at, int64_t 
     if (length > left) return 0;
     int64_t body_at = PREFIX_BYTES + (int64_t)header_length;
     if (body_at > length || length > areas->max_frame_bytes || header_length > MAX_HEADER_BYTES) return -1;
-    struct reader r = {at + PREFIX_BYTES, at + body_at, areas->scratch, areas->scratch + areas->scratch_room};
-    memset(send, 0, sizeof *send);
     send->body = (struct text){at + body_at, (size_t)(length - body_at)};
-    if (!(encoding == 0 ? take_json(&r, send) : encoding == 1 && take_compact(&r, send))) return -1;
+    if (!read_header(at + PREFIX_BYTES, header_length, encoding, areas->scratch, areas->scratch_room, &send->header)) return -1;
     return understand(areas, send) ? length : -1;
 }
 
@@ -482,30 +360,128 @@ struct message { /* of a send, or of a batch */
     struct text body, properties, key;
     int64_t flag, code;
     enum where where;
+    int is_plain;          /* its properties are stored as they came */
+    int is_open, is_named, is_request; /* what others are completed with: the last separator, a name, the cluster */
+    int is_early;                      /* is not to be acknowledged before it is answered */
     struct wait wait;
-    size_t moment_length; /* of what is added to the properties of one that waits */
-    uint8_t moment[MOMENT_PROPERTIES_BYTES];
+    int64_t level;        /* of one that waits for it */
+    size_t moment_length; /* of what is added to the properties of one that is not for its own topic */
+    size_t length;        /* of the properties in the record */
+    uint8_t moment[MOMENT_PROPERTIES_BYTES], name[NAME_BYTES];
 };
+
+static uint8_t *put_hex(uint8_t *at, const uint8_t *bytes, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] >> 4];
+        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] & 15];
+    }
+    return at;
+}
+
+/* Name a message whose client did not. */
+static void name_message(const struct call *call, struct message *message) {
+    uint8_t number[8], *at = put_text(message->name, call->areas->names_begin, NAME_BEGIN_BYTES);
+    put64(number, (uint64_t)(call->request->next_name + call->now.names));
+    put_hex(at, number, sizeof number);
+    message->key = (struct text){message->name, NAME_BYTES};
+    message->is_named = 1;
+}
+
+/* The level that a message waits for; 0 when the twin must look at it. */
+static int64_t level_of(const struct areas *areas, struct text text) {
+    int64_t level;
+    if (!integer_of(text, &level) || text.at[0] == '0' || level < 1 || level > areas->delay_count) return 0;
+    return level;
+}
+
+/* How long the properties are before what is added for a wait or a transaction. */
+static size_t completed_length(const struct call *call, const struct message *message) {
+    size_t cluster = message->is_request ? sizeof CLUSTER + (size_t)call->areas->cluster_length : 0;
+    return message->properties.length + (size_t)message->is_open + (message->is_named ? NAMED_BYTES : 0) + cluster + STAMP_BYTES;
+}
+
+/* Find out where a message goes that is not for its own topic; what it waits with goes to its area, which has room for the longest. */
+static enum stop find_where(const struct call *call, const struct send *send, const struct look *look, struct message *message) {
+    const struct terms *terms = call->areas->terms;
+    struct text topic = {send->target->name, send->target->name_length};
+    uint8_t *at = message->moment;
+    if (look->is_timed) {
+        if (look->level.length || look->transaction.length || send->sys_flag & SYS_TRANSACTION) return STOP_LEFT;
+        if (terms->state == TERMS_UNASKED) return STOP_TERMS;
+        if (terms->state != TERMS_KNOWN || !wait_for(terms, look->asks, &message->wait)) return STOP_LEFT;
+        message->where = TIMER;
+        message->code = code_of(&message->wait);
+        at = put_moment(at, &message->wait, topic, send->queue_id);
+    } else if (look->transaction.length || send->sys_flag & SYS_TRANSACTION) {
+        if (look->level.length || !IS(look->transaction, "true") || !look->group.length) return STOP_LEFT;
+        message->where = HALF;
+        at = put_decimal(PUT(put_text(PUT(at, "REAL_TOPIC\1"), topic.at, topic.length), "\2REAL_QID\1"), send->queue_id);
+        at = PUT(at, "\2");
+    } else {
+        message->level = level_of(call->areas, look->level);
+        if (!message->level) return STOP_LEFT;
+        message->where = DELAYED;
+        message->code = call->request->now_ms + call->areas->delays_ms[message->level - 1];
+        at = put_decimal(PUT(put_text(PUT(at, "REAL_TOPIC\1"), topic.at, topic.length), "\2REAL_QID\1"), send->queue_id);
+        at = PUT(at, "\2");
+    }
+    message->moment_length = (size_t)(at - message->moment);
+    return STOP_END;
+}
 
 /* Find out where the message with those properties goes. */
 static enum stop understand_properties(const struct call *call, const struct send *send, struct text properties,
                                        struct message *message) {
-    const struct terms *terms = call->areas->terms;
     struct look look;
     if (!look_at(properties, &look)) return STOP_LEFT;
     message->properties = properties;
     message->key = look.key;
-    message->where = look.is_timed ? TIMER : OWN;
+    message->where = OWN;
     message->code = look.tags_code;
+    message->is_plain = look.is_plain;
+    message->is_open = look.is_open;
+    message->is_named = 0;
+    message->is_request = look.is_request && call->areas->cluster_length > 0;
+    message->is_early = look.is_early;
     message->moment_length = 0;
-    if (!look.is_timed) return STOP_END;
-    if (terms->state == TERMS_UNASKED) return STOP_TERMS;
-    if (terms->state != TERMS_KNOWN || !wait_for(terms, look.asks, &message->wait)) return STOP_LEFT;
-    struct text topic = {send->target->name, send->target->name_length};
-    message->code = code_of(&message->wait);
-    message->moment_length =
-        (size_t)(put_moment(message->moment, &message->wait, topic, send->queue_id) - message->moment);
-    return STOP_END;
+    if (look.key.length == 0) name_message(call, message);
+    if (!look.is_timed && !look.level.length && !look.transaction.length && !(send->sys_flag & SYS_TRANSACTION)) return STOP_END;
+    return look.is_plain && !may_be_completed(properties) ? STOP_LEFT : find_where(call, send, &look, message);
+}
+
+static size_t properties_length(const struct call *call, const struct message *message) {
+    size_t transaction = message->where == HALF ? sizeof TRANSACTION_ID + message->key.length : 0;
+    return completed_length(call, message) + transaction + message->moment_length + (call->request->seals ? TAIL_BYTES : 0);
+}
+
+/* Write the properties up to the checksum, and behind the body their length and the topic before them. */
+static uint8_t *put_behind_body(const struct call *call, const struct message *message, const struct place *place, uint8_t *at) {
+    *at++ = (uint8_t)place->topic.length;
+    at = put_text(at, place->topic.at, place->topic.length);
+    put16(at, (uint16_t)message->length);
+    at += 2;
+    if (message->properties.length > 0) at = put_text(at, message->properties.at, message->properties.length);
+    if (message->is_open) *at++ = 2;
+    if (message->is_named) at = PUT(put_text(PUT(at, NAME_PROPERTY), message->name, NAME_BYTES), "\2");
+    if (message->is_request) at = PUT(put_text(PUT(at, CLUSTER), call->areas->cluster, (size_t)call->areas->cluster_length), "\2");
+    at = put_text(at, STAMP, STAMP_BYTES);
+    if (message->where == HALF) at = PUT(put_text(PUT(at, TRANSACTION_ID), message->key.at, message->key.length), "\2");
+    return put_text(at, message->moment, message->moment_length);
+}
+
+static uint8_t *put_host(uint8_t *at, const uint8_t *host, int64_t length) {
+    memcpy(at, host, HOST_BYTES);
+    if (length > HOST_BYTES) memcpy(at + HOST_BYTES, host + HOST_BYTES, HOST_V6_BYTES - HOST_BYTES);
+    return at + length;
+}
+
+/* The flags of the records: those of their send that count, and what their hosts are. */
+static uint32_t flags_of(const struct call *call, const struct send *send) {
+    int64_t flags = send->sys_flag & ~(int64_t)SYS_TRANSACTION;
+    if (send->is_batch) flags &= ~(int64_t)SYS_COMPRESSED;
+    if (call->request->peer_length > HOST_BYTES) flags |= RECORD_BORN_HOST_V6;
+    if (call->areas->store_host_length > HOST_BYTES) flags |= RECORD_STORE_HOST_V6;
+    return (uint32_t)flags;
 }
 
 /* Write a record of that size to `at`, which has room for it.
@@ -514,8 +490,8 @@ static enum stop understand_properties(const struct call *call, const struct sen
  * which the checksum of the whole needs little more. */
 static void put_record(const struct call *call, const struct send *send, const struct message *message, uint8_t *at,
                        size_t size, const struct place *place) {
-    uint8_t *begin = at, *body = at + RECORD_HEAD_BYTES, *behind = body + message->body.length;
-    int is_batch = IS(send->fields[IS_BATCH], "true"), seals = call->request->seals != 0;
+    uint8_t *begin = at, *body = at + call->head_bytes, *behind = body + message->body.length;
+    int seals = call->request->seals != 0;
     uint32_t checksum = 0;
     put32(at, (uint32_t)size);
     put32(at + 4, RECORD_MAGIC_V1);
@@ -524,23 +500,17 @@ static void put_record(const struct call *call, const struct send *send, const s
     put32(at + 16, (uint32_t)message->flag);
     put64(at + 20, (uint64_t)place->next);
     put64(at + 28, (uint64_t)call->now.end_offset);
-    put32(at + 36, (uint32_t)(is_batch ? send->sys_flag & ~SYS_COMPRESSED : send->sys_flag));
+    put32(at + 36, send->flags);
     put64(at + 40, (uint64_t)send->born_timestamp);
-    memcpy(at + 48, call->request->peer, HOST_BYTES);
-    put64(at + 56, (uint64_t)call->request->now_ms);
-    memcpy(at + 64, call->areas->store_host, HOST_BYTES);
-    put32(at + 72, (uint32_t)send->reconsume_times);
-    put64(at + 76, 0);
-    put32(at + 84, (uint32_t)message->body.length);
-    at = behind;
-    *at++ = (uint8_t)place->topic.length;
-    at = put_text(at, place->topic.at, place->topic.length);
-    put16(at, (uint16_t)(message->properties.length + STAMP_BYTES + message->moment_length + (seals ? TAIL_BYTES : 0)));
-    at = put_text(at + 2, message->properties.at, message->properties.length);
-    at = put_text(at, STAMP, STAMP_BYTES);
-    at = put_text(at, message->moment, message->moment_length);
+    at = put_host(at + 48, call->request->peer, call->request->peer_length);
+    put64(at, (uint64_t)call->request->now_ms);
+    at = put_host(at + 8, call->areas->store_host, call->areas->store_host_length);
+    put32(at, (uint32_t)send->reconsume_times);
+    put64(at + 4, 0);
+    put32(at + 12, (uint32_t)message->body.length);
+    at = put_behind_body(call, message, place, behind);
     if (seals) {
-        checksum = crc32_moved(crc32_of(0, begin, RECORD_HEAD_BYTES), (size_t)(at - body));
+        checksum = crc32_moved(crc32_of(0, begin, call->head_bytes), (size_t)(at - body));
         checksum ^= crc32_of(0, behind, (size_t)(at - behind));
     }
     memcpy(body, message->body.at, message->body.length);
@@ -551,6 +521,22 @@ static void put_record(const struct call *call, const struct send *send, const s
         checksum ^= crc32_moved(sum, (size_t)(at - behind)) ^ crc32_moved(get32_little(field), (size_t)(at - field));
         put_tail(at, checksum);
     }
+}
+
+/* Note a record that begins a transaction, which has this size; what stop there is when it may not. */
+static enum stop open_half(struct call *call, const struct send *send, const struct message *message, const struct place *place,
+                           size_t size) {
+    const struct request *request = call->request;
+    int64_t opens = (int64_t)(message->body.length + completed_length(call, message));
+    if (call->now.halves >= request->half_count || opens > request->half_bytes - call->half_bytes) return STOP_LEFT;
+    if (call->now.halves == call->areas->halves_room) return STOP_ROOM;
+    int64_t since_ms = send->born_timestamp < request->now_ms ? send->born_timestamp : request->now_ms;
+    size_t behind_key = 1 + message->moment_length + (request->seals ? TAIL_BYTES : 0);
+    int64_t key_at = call->now.records_size + (int64_t)(size - behind_key - message->key.length);
+    call->areas->halves[call->now.halves++] = (struct half){
+        place->next, call->now.end_offset, (int64_t)size, since_ms, key_at, (int64_t)message->key.length};
+    call->half_bytes += (int64_t)size;
+    return STOP_END;
 }
 
 /* Count a record of the queue, in the frame's last unit if it continues that. 0 when there is no room. */
@@ -568,14 +554,15 @@ static int add_unit(struct call *call, const struct place *place, int64_t size, 
 }
 
 /* Lay out one message behind the others of the frame, in its place among `places`. */
-static enum stop add_message(struct call *call, const struct send *send, const struct message *message,
-                             struct place *places) {
+static enum stop add_message(struct call *call, const struct send *send, struct message *message, struct place *places) {
     struct place *place = &places[message->where];
     int has_leg = message->where == TIMER && message->wait.leg_ms >= 0;
-    size_t encoded = message->properties.length + STAMP_BYTES + message->moment_length;
-    size_t properties = encoded + (call->request->seals ? TAIL_BYTES : 0);
-    size_t size = RECORD_HEAD_BYTES + message->body.length + 1 + place->topic.length + 2 + properties;
-    if (properties > MAX_PROPERTIES_BYTES || encoded + (has_leg ? ROLL_ROOM_BYTES : 0) > MAX_PROPERTIES_BYTES ||
+    size_t properties = message->length = properties_length(call, message), tail = call->request->seals ? TAIL_BYTES : 0;
+    size_t most = message->where == HALF ? MAX_HALF_PROPERTIES_BYTES
+                  : message->is_plain    ? MAX_PROPERTIES_BYTES
+                                         : MAX_PROPERTIES_BYTES - TAIL_BYTES;
+    size_t size = call->head_bytes + message->body.length + 1 + place->topic.length + 2 + properties;
+    if (properties > MAX_PROPERTIES_BYTES || properties - tail + (has_leg ? ROLL_ROOM_BYTES : 0) > most ||
         call->now.end_offset + (int64_t)size > call->request->limit)
         return STOP_LEFT;
     if (call->now.records_size + (int64_t)size > call->areas->records_room) return STOP_ROOM;
@@ -583,10 +570,15 @@ static enum stop add_message(struct call *call, const struct send *send, const s
         if (call->now.moments == call->areas->moments_room) return STOP_ROOM;
         call->areas->moments[call->now.moments++] = (struct moment){message->wait.due_ms, message->code, call->results->frames};
     }
+    if (message->where == HALF) {
+        enum stop stop = open_half(call, send, message, place, size);
+        if (stop != STOP_END) return stop;
+    }
     put_record(call, send, message, call->areas->records + call->now.records_size, size, place);
     if (!add_unit(call, place, (int64_t)size, message->code)) return STOP_ROOM;
     place->next++;
     call->now.messages++;
+    call->now.names += message->is_named;
     call->now.records_size += (int64_t)size;
     call->now.end_offset += (int64_t)size;
     return STOP_END;
@@ -594,18 +586,10 @@ static enum stop add_message(struct call *call, const struct send *send, const s
 
 /* ---- Answers: as kernel.py writes them */
 
-static uint8_t *put_hex(uint8_t *at, const uint8_t *bytes, size_t length) {
-    for (size_t i = 0; i < length; i++) {
-        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] >> 4];
-        *at++ = (uint8_t) "0123456789ABCDEF"[bytes[i] & 15];
-    }
-    return at;
-}
-
-static uint8_t *put_id(uint8_t *at, const uint8_t *store_host, int64_t position) {
+static uint8_t *put_id(uint8_t *at, const struct areas *areas, int64_t position) {
     uint8_t place[8];
     put64(place, (uint64_t)position);
-    return put_hex(put_hex(at, store_host, HOST_BYTES), place, sizeof place);
+    return put_hex(put_hex(at, areas->store_host, (size_t)areas->store_host_length), place, sizeof place);
 }
 
 /* The ids of the records that the frame has written, the first of which is at that position of the log, with commas between. */
@@ -614,7 +598,7 @@ static uint8_t *put_ids(const struct call *call, uint8_t *at, int64_t position) 
     int64_t offset = call->results->records_size;
     for (; offset < call->now.records_size; position += get32(records + offset), offset += get32(records + offset)) {
         if (offset > call->results->records_size) *at++ = ',';
-        at = put_id(at, call->areas->store_host, position);
+        at = put_id(at, call->areas, position);
     }
     return at;
 }
@@ -622,11 +606,11 @@ static uint8_t *put_ids(const struct call *call, uint8_t *at, int64_t position) 
 /* Answer a send that wrote `count` records, the first of them with that number; `single` is its only message, if it has one. 0
  * when there is no room. */
 static int add_answer(struct call *call, const struct send *send, int64_t count, const struct message *single,
-                      int64_t queue_offset) {
+                      int64_t queue_offset, int is_early) {
     int has_handle = single != NULL && single->where == TIMER && single->key.length <= MAX_NAMED_KEY_BYTES;
     int64_t needed = ANSWER_BYTES + count * ID_BYTES + (single != NULL ? (int64_t)single->key.length : 0);
     needed += has_handle ? HANDLE_BYTES : 0;
-    if (send->frame_flag & FLAG_ONEWAY) return 1;
+    if (send->header.frame_flag & FLAG_ONEWAY) return 1;
     if (call->now.answers_size + needed > call->areas->answers_room || call->now.opaques == call->areas->opaques_room)
         return 0;
     uint8_t *begin = call->areas->answers + call->now.answers_size, *at = begin + PREFIX_BYTES;
@@ -641,26 +625,35 @@ static int add_answer(struct call *call, const struct send *send, int64_t count,
         at = put_handle(at, call->areas->terms, topic, &single->wait, single->key, queue_offset);
     }
     at = PUT(at, "\",\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\"},\"flag\":1,\"language\":\"JAVA\",\"opaque\":");
-    at = PUT(put_decimal(at, send->opaque), ",\"version\":479}");
+    at = PUT(put_decimal(at, send->header.opaque), ",\"version\":479}");
     put32(begin, (uint32_t)(at - begin - 4));
     put32(begin + 4, (uint32_t)(at - begin - PREFIX_BYTES));
     call->now.answers_size += at - begin;
-    call->areas->opaques[call->now.opaques++] = send->opaque;
+    if (is_early) call->areas->early[call->now.early++] = call->now.opaques;
+    call->areas->opaques[call->now.opaques++] = send->header.opaque;
     return 1;
 }
 
 /* ---- Sends: each message to its place, which numbers it */
 
+/* The place of those that wait for a level. */
+static void move_to_level(const struct call *call, struct place *place, int64_t level) {
+    place->queue_id = (int32_t)(level - 1);
+    place->slot += level - 1;
+    place->next = call->areas->slots[place->slot].next;
+}
+
 static enum stop lay_out_single(struct call *call, const struct send *send, struct place *places) {
     struct message message;
-    enum stop stop = understand_properties(call, send, send->fields[PROPERTIES], &message);
+    enum stop stop = understand_properties(call, send, send->header.fields[PROPERTIES], &message);
     if (stop != STOP_END) return stop;
+    if (message.where == DELAYED) move_to_level(call, &places[DELAYED], message.level);
     int64_t queue_offset = places[message.where].next;
     message.body = send->body;
     message.flag = send->flag;
     stop = add_message(call, send, &message, places);
     if (stop != STOP_END) return stop;
-    return add_answer(call, send, 1, &message, queue_offset) ? STOP_END : STOP_ROOM;
+    return add_answer(call, send, 1, &message, queue_offset, message.is_early) ? STOP_END : STOP_ROOM;
 }
 
 /* Take the next message of a batch: total size, magic, CRC, flag, body's length, body, properties' length, properties. */
@@ -680,33 +673,40 @@ static int take_item(struct reader *r, struct message *message, struct text *enc
 }
 
 static enum stop lay_out_batch(struct call *call, const struct send *send, struct place *places) {
-    struct reader r = {send->body.at, send->body.at + send->body.length, NULL, NULL};
+    struct reader r = {send->body.at, send->body.at + send->body.length};
     struct message message;
     struct text properties;
     int64_t count = 0, queue_offset = 0;
-    if (has_special(send->fields[PROPERTIES])) return STOP_LEFT; /* a batch asks for nothing as a whole */
+    int all_early = 1;
+    if (asks_for_time(send->header.fields[PROPERTIES])) return STOP_LEFT; /* a batch waits for nothing as a whole */
     for (; r.at < r.end; count++) {
         if (count == MAX_BATCH_COUNT || !take_item(&r, &message, &properties)) return STOP_LEFT;
         enum stop stop = understand_properties(call, send, properties, &message);
+        if (stop == STOP_END && (message.where == HALF || message.where == DELAYED)) stop = STOP_LEFT; /* for no batch */
         if (stop != STOP_END) return stop;
+        all_early &= message.is_early;
         if (count == 0) queue_offset = places[message.where].next;
         stop = add_message(call, send, &message, places);
         if (stop != STOP_END) return stop;
     }
-    return add_answer(call, send, count, NULL, queue_offset) ? STOP_END : STOP_ROOM;
+    return add_answer(call, send, count, NULL, queue_offset, all_early) ? STOP_END : STOP_ROOM;
 }
 
 /* Number the send's messages and lay them out. What it takes of its slots counts at the end alone. */
-static enum stop lay_out(struct call *call, const struct send *send) {
+static enum stop lay_out(struct call *call, struct send *send) {
     const struct areas *areas = call->areas;
     struct slot *slots = areas->slots;
-    int64_t own = (int64_t)send->target->first_slot + send->queue_id, timer = areas->timer_slot;
-    struct place places[PLACES] = {
-        [OWN] = {{send->target->name, send->target->name_length}, send->target_index, (int32_t)send->queue_id, own, slots[own].next},
-        [TIMER] = {{timer_topic, sizeof timer_topic - 1}, (int32_t)areas->target_count, 0, timer, slots[timer].next},
-    };
+    int64_t own = (int64_t)send->target->first_slot + send->queue_id;
+    struct text topic = {send->target->name, send->target->name_length};
+    struct place places[PLACES] = {[OWN] = {topic, send->target_index, (int32_t)send->queue_id, own, slots[own].next}};
+    for (int i = TIMER; i < PLACES; i++) {
+        int64_t slot = areas->timer_slot + i - TIMER;
+        places[i] = (struct place){brokers_topics[i], (int32_t)(areas->target_count + i - TIMER), 0, slot, slots[slot].next};
+    }
     if (call->now.touched + PLACES > areas->touched_room) return STOP_ROOM;
-    enum stop stop = IS(send->fields[IS_BATCH], "true") ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
+    send->is_batch = IS(send->header.fields[IS_BATCH], "true");
+    send->flags = flags_of(call, send);
+    enum stop stop = send->is_batch ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
     if (stop != STOP_END) return stop;
     for (int i = 0; i < PLACES; i++) {
         struct slot *slot = &slots[places[i].slot];
@@ -726,9 +726,10 @@ static enum stop lay_out(struct call *call, const struct send *send) {
  * and calls again, as if this call had not been. */
 EXPORT void native_send(const struct areas *areas, const struct request *request, struct results *results,
                         const uint8_t *buffer) {
-    struct call call = {areas, request, results, {0}};
+    struct call call = {areas, request, results, {0}, 0, 0};
     struct send send;
     enum stop stop = STOP_END;
+    call.head_bytes = (size_t)(RECORD_HEAD_BYTES + request->peer_length + areas->store_host_length - 2 * HOST_BYTES);
     *results = (struct results){.position = request->position, .end_offset = request->end_offset};
     while (results->frames < request->most) {
         int64_t size = read_frame(areas, buffer + results->position, request->length - results->position, &send);

@@ -20,6 +20,7 @@ from brokerd.pop import copies, records
 from brokerd.pop.batch import MAX_BATCH, Batch, Older, Place, Queue
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.order.group_order import encode_hashes
+from brokerd.pop.order.under_way import UnderWay
 from brokerd.pop.reading import read_offsets
 from brokerd.pop.records import FORWARDED, OWN_INVISIBLE_MS, RETRY
 from brokerd.pop.surroundings import Surroundings
@@ -37,12 +38,13 @@ _CHUNK: Final = 256
 
 
 class Departures:
-    """Used on the master by those who decide that messages leave."""
+    """Used on the master by those who decide that messages leave. `journal` and `counters` are the pop service's."""
 
-    def __init__(self, around: Surroundings, journal: Journal, counters: PopCounters) -> None:
+    def __init__(self, around: Surroundings, journal: Journal, counters: PopCounters, under_way: UnderWay) -> None:
         self._around = around
-        self._journal = journal
-        self._counters = counters
+        self.journal = journal
+        self.counters = counters
+        self._under_way = under_way
 
     def begin(self, places: Iterable[Place], kind: str, now_ms: int) -> list[Batch]:
         """Take messages for the dead-letter topic (`DEAD`, `FORWARDED`) or the retry topic (`RETRY`): nobody gets them any more.
@@ -77,10 +79,14 @@ class Departures:
                 of_batch if is_new else _missing(of_batch, stored[_target(batch.queue, _kind(batch))], _since(batch))
             )
         if drafts:
-            self._around.record_log.append_messages(drafts)
-        self._journal.append(records.REVIVED, records.finished([batch.entry(batch.remaining) for batch in batches]))
-        self._counters.lost += lost
-        self._counters.dead_lettered += dead
+            end_offset = self._around.record_log.append_messages(drafts)
+            moved = {
+                copies.retry_target(each.queue.group, each.queue.topic) for each in batches if _kind(each) == RETRY
+            }
+            self._under_way.copied(moved, end_offset)
+        self.journal.append(records.REVIVED, records.finished([batch.entry(batch.remaining) for batch in batches]))
+        self.counters.lost += lost
+        self.counters.dead_lettered += dead
 
     def forward(self, place: Place, pop_time_ms: int, now_ms: int) -> bool:
         """Send one message to the dead-letter topic for a client; False when there is nothing to copy: it is gone, or a dead
@@ -114,7 +120,7 @@ class Departures:
         taken = records.taken_batch(queue.topic, queue.queue_id, queue.next_offset, offsets, counts)
         released = released_of([(queue.topic, [place.as_older() for place in places])])
         body = records.taken(queue.group, pop, [taken], released, hashes_of(places))
-        self._journal.append(records.TAKEN, body)
+        self.journal.append(records.TAKEN, body)
         return queue.batches[pop_time_ms]
 
     def _drafts(self, batch: Batch) -> list[Draft]:

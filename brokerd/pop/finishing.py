@@ -10,10 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from brokerd.journal.journal import Journal
 from brokerd.pop.batch import Batch, Place
 from brokerd.pop.claims import Claims
-from brokerd.pop.counters import PopCounters
 from brokerd.pop.departures import Departures
 from brokerd.pop.handles import ReceiptHandle, decode_handle, is_place, join_handle, split_handle, stored_topic
 from brokerd.pop.ledger import PopLedger
@@ -43,18 +41,17 @@ class Finishing:
         self,
         around: Surroundings,
         ledger: PopLedger,
-        journal: Journal,
-        counters: PopCounters,
+        departures: Departures,
         is_serving: Callable[[], bool],
         changed: Callable[[Claims], None],
     ) -> None:
         self._around = around
         self._ledger = ledger
-        self._journal = journal
-        self._counters = counters
+        self._journal = departures.journal
+        self._counters = departures.counters
         self._is_serving = is_serving
         self._changed = changed
-        self._departures = Departures(around, journal, counters)
+        self._departures = departures
         self._calls: list[tuple[Callable[[Claims], _Answer], Callable[[], None]]] = []
 
     def ack(self, group: str, topic: str, handles: Sequence[str], done: AckDone) -> None:

@@ -406,15 +406,18 @@ class PopLedger:
         queue.finish(batch, mask)
         self._in_flight[queue.group] -= before - queue.in_flight
         if not batch.remaining:
-            queue.end(batch, is_remembered=bool(batch.acked) and self._remember(queue, batch.pop_time_ms))
+            pop_time_ms, is_remembered = batch.pop_time_ms, bool(batch.acked)
+            queue.end(batch, is_remembered=is_remembered)
+            if is_remembered:
+                self._remember(queue, pop_time_ms)
 
-    def _remember(self, queue: QueueLedger, pop_time_ms: int) -> bool:
-        """A batch is done of which a client finished something."""
+    def _remember(self, queue: QueueLedger, pop_time_ms: int) -> None:
+        """A batch is done of which a client finished something. The oldest such one may be forgotten, and where it was tidied up:
+        so what was to be noted of this one is."""
         self._closed.append((queue, pop_time_ms))
         if len(self._closed) > REMEMBERED:
             oldest, oldest_ms = self._closed.popleft()
             oldest.batches.forget(oldest_ms)
-        return True
 
     def _forget_batches(self, queue: QueueLedger) -> None:
         for batch in list(queue.batches.values()):

@@ -2,7 +2,7 @@
 
 They are stored again, in the group's retry topic, with the deliveries that they had; pop state never keeps a file from its end.
 What is with a client then is not moved: it is the client's, by its handle. In an ordered queue what comes behind that stays, too,
-and what moved is given before anything that stayed (`order/taking.py`).
+and what moved is given before what stayed of its queue, or of its message group (`order/taking.py`).
 """
 
 from __future__ import annotations

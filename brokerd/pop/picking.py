@@ -85,7 +85,10 @@ class Picking:
         if limit < high:
             taking.is_gated = True
             high = limit
-        if taking.new_left <= 0 and offset < high:
+        # What was copied counted before it left; and what an ordered group holds may wait for it.
+        is_copied = taking.is_ordered and source.retry_flag != FLAG_NORMAL
+        new_left = taking.messages_left if is_copied else taking.new_left
+        if new_left <= 0 and offset < high:
             taking.is_held_back = True
             taking.rest_count += high - offset
             return
@@ -102,7 +105,7 @@ class Picking:
                 taking.more = True
                 break
             rounds += 1
-            most = min(taking.messages_left, taking.new_left)
+            most = min(taking.messages_left, new_left)
             count = MAX_BATCH if passing is not None and passing.offsets else most
             result = self._reads.read_messages(
                 topic, queue_id, offset, count, taking.bytes_left, message_filter.tags_codes

@@ -12,7 +12,7 @@ the whole queue in order until they are finished.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.pop.batch import MAX_BATCH, Batch, LooseBatch, Place, Queue, Taken
@@ -28,8 +28,8 @@ class Fresh(NamedTuple):
 
 
 class WaitingGroup(NamedTuple):
-    """A message group that waits: for the message at an offset, which is with a client until `until_ms` unless it is finished
-    earlier. `waiting` are the messages that were passed over."""
+    """A message group that waits, for a message that is with a client until `until_ms` unless it is finished earlier. `offset` is
+    of the group's first message in this queue, `waiting` are the messages that were passed over."""
 
     offset: int
     until_ms: int
@@ -162,22 +162,33 @@ class QueueLedger(Queue):
         """Whether all that is unfinished knows its message groups."""
         return not self._ungrouped
 
-    def waiting_groups(self, now_ms: int) -> Iterator[WaitingGroup]:
-        """The message groups that have messages which were passed over, and one before them that is with a client."""
+    def waiting_groups(self, now_ms: int, earlier: Sequence[QueueLedger] = ()) -> Iterator[WaitingGroup]:
+        """The message groups that have messages which were passed over, and one before them that is with a client; `earlier` are
+        the queues of what moved away from before them. The offset is one of a message of the group here."""
         if not self.keeps_groups:
             return
         for group, waiting in self.order.passed_over.items():
             first = self.order.at(group, 0)
             assert first is not None
-            batch = self.batches[first[1]]
-            if not batch.is_returned and not batch.is_passed_over:
-                yield WaitingGroup(first[0], max(now_ms, batch.due_ms), waiting)
+            until = (each.held_until_ms(group, now_ms) for each in (*earlier, self))
+            until_ms = next((each for each in until if each is not None), None)
+            if until_ms is not None:
+                yield WaitingGroup(first[0], until_ms, waiting)
 
-    def free_places(self, attempt_id: str, now_ms: int, count: int) -> list[Place]:
+    def held_until_ms(self, group: int, now_ms: int) -> int | None:
+        """Until when a client has the first unfinished message of a message group; None when none has it."""
+        first = self.order.at(group, 0)
+        batch = self.batches[first[1]] if first is not None else None
+        if batch is None or batch.is_returned or batch.is_passed_over:
+            return None
+        return max(now_ms, batch.due_ms)
+
+    def free_places(self, attempt_id: str, now_ms: int, count: int, waiting: Collection[int] = ()) -> list[Place]:
         """What came back or was passed over and may be taken now, `count` messages at most, ascending: nothing of its message
-        group is before it but what is taken with it. A repeated attempt gets its own messages again, uncounted.
+        group is before it but what is taken with it. A repeated attempt gets its own messages again, uncounted. Of the groups
+        `waiting` nothing else may be taken: something of them is in another queue.
 
-        Costs what it gives, whatever waits.
+        Costs what it gives, and those groups, whatever waits.
         """
         own = {each for each in self._attempts.get(attempt_id, ()) if not self.batches[each].is_over(now_ms)}
         heads = [(place.offset, place.batch.pop_time_ms) for place in self._first_of(own)]
@@ -190,7 +201,8 @@ class QueueLedger(Queue):
                 entry = heapq.heappop(free)
                 if self._is_free(*entry):
                     walked.append(entry)
-                    heapq.heappush(heads, entry)
+                    if not waiting or self._group_at(*entry) not in waiting:
+                        heapq.heappush(heads, entry)
             if not heads:
                 break
             offset, pop_time_ms = heapq.heappop(heads)
@@ -224,6 +236,12 @@ class QueueLedger(Queue):
         place = batch.place_of(offset)
         is_there = place >= 0 and bool(batch.remaining >> place & 1)
         return is_there and self.order.is_first(batch.groups[place], offset)
+
+    def _group_at(self, offset: int, pop_time_ms: int) -> int:
+        """The message group of an unfinished message."""
+        batch = self.batches[pop_time_ms]
+        assert batch.groups is not None
+        return batch.groups[batch.place_of(offset)]
 
     def _enter_groups(self, batch: Batch, groups: Sequence[int]) -> None:
         self._ungrouped -= 1

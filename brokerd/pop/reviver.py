@@ -11,12 +11,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from brokerd.journal.journal import Journal
 from brokerd.loop.scheduler import Timer
 from brokerd.pop import copies, records
 from brokerd.pop.batch import NEVER_MS, Batch, Place, Queue
 from brokerd.pop.blocks import DueRow
-from brokerd.pop.counters import PopCounters
 from brokerd.pop.departures import Departures
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.moving import Mover
@@ -42,17 +40,16 @@ class Reviver:
         self,
         around: Surroundings,
         ledger: PopLedger,
-        journal: Journal,
-        counters: PopCounters,
+        departures: Departures,
         is_alive: Callable[[str], bool],
         came_back: Callable[[str, str], None],
     ) -> None:
         self._around = around
         self._ledger = ledger
-        self._journal = journal
-        self._departures = departures = Departures(around, journal, counters)
+        self._journal = departures.journal
+        self._departures = departures
         self._mover = Mover(around, ledger, departures, self.arm)
-        self._counters = counters
+        self._counters = departures.counters
         self._is_alive = is_alive
         self._came_back = came_back
         self._timer: Timer | None = None

@@ -32,6 +32,7 @@ from brokerd.pop.admission import admit, check_invisible_time
 from brokerd.pop.batch import MAX_BATCH
 from brokerd.pop.claims import Claims
 from brokerd.pop.counters import PopCounters
+from brokerd.pop.departures import Departures
 from brokerd.pop.finishing import Finishing
 from brokerd.pop.giving import Giving
 from brokerd.pop.handles import bases_of_retry_topic
@@ -40,6 +41,7 @@ from brokerd.pop.looking import PopLooking
 from brokerd.pop.order.answers import Answers
 from brokerd.pop.order.gate import Gate
 from brokerd.pop.order.passed import Passed
+from brokerd.pop.order.under_way import UnderWay
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import Parked, PopDone, PopOutcome, PopRequest, PopStatus
 from brokerd.pop.reviver import Reviver
@@ -81,13 +83,13 @@ class PopService:
         self._around = around
         self.now_ms = around.now_ms
         self._serving = False
-        self._reviver = Reviver(around, ledger, journal, counters, is_alive, self._came_back)
-        self._finishing = finishing = Finishing(
-            around, ledger, journal, counters, lambda: self._serving, self._ledger_changed
-        )
+        self._under_way = under_way = UnderWay(lambda: record_log.dispatch_offset)
+        departures = Departures(around, journal, counters, under_way)
+        self._reviver = Reviver(around, ledger, departures, is_alive, self._came_back)
+        self._finishing = finishing = Finishing(around, ledger, departures, lambda: self._serving, self._ledger_changed)
         self.ack, self.change_invisible_time = finishing.ack, finishing.change
         self.forward_to_dead_letter = finishing.forward
-        passed = Passed(around.metadata, around.reads, ledger, self.starts)
+        passed = Passed(around.metadata, around.reads, ledger, self.starts, under_way)
         self.gate = Gate(around.broker_name, around.handovers, passed.has_passed, around.reads.max_offset)
         self.gate.opened.append(self._gate_opened)
         self.answers = Answers(around, self.gate, passed, lambda: self._serving)
@@ -163,6 +165,7 @@ class PopService:
     def lead(self) -> None:
         """Go on with what the log says, as far as it has a topic and a group."""
         now_ms = self._around.now_ms()
+        self._under_way.begin(self._around.record_log.end_offset)
         self.ledger.resume(now_ms, self.settings.lease_grace_ms, self.settings.inherited_lease_ms)
         self._serving = True
         self._administration.drop_orphans()
@@ -190,6 +193,8 @@ class PopService:
             self._wake(arrival.topic, arrival.queue_id, None, arrival.tags_codes)
             for group, topic in bases_of_retry_topic(arrival.topic):
                 self._wake(topic, ANY_QUEUE, group, arrival.tags_codes)
+        for group, topic in self._under_way.released():
+            self._wake(topic, ANY_QUEUE, group)
 
     def fetched(self, topic: str, queue_id: int) -> None:
         """Messages of the tier became readable."""

@@ -12,26 +12,27 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from brokerd.proxy.calls import Call, Method, Peer, run
-from brokerd.proxy.grpc import NOT_GRPC, GrpcConnection, GrpcLimits
-from brokerd.proxy.heads import CallHeads
+from brokerd.proxy.grpc import NOT_GRPC, GrpcConnection, GrpcLimits, Intake
+from brokerd.proxy.heads import PREFIX_BYTES, CallHeads
 from brokerd.proxy.http2.frames import PREFACE
-from brokerd.proxy.http2.limits import Budget
 from remoting.errors import ProtocolError, SettingsError
 from remoting.record.hosts import pack_host
 from remoting.settings import setting
 from remoting.transport import tls
 from remoting.transport.tls import DISABLED, PERMISSIVE, TlsSettings, tls_server
+from remoting.transport.watch import UnfinishedSettings, Watch
 
 log = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _HIGH_WATER_BYTES: Final = _MIB
 _SWEPT_AT_ONCE: Final = 1000
+_STREAMS_OF_A_LOOK: Final = 16  # as long as a connection's own look takes
 
 PROTOCOLS: Final = ("h2",)
 
@@ -54,9 +55,6 @@ class EndpointSettings:
         _MIB, "the largest message taken on a telemetry stream", minimum=1024, maximum=64 * _MIB
     )
     max_connections: int = setting(10000, "client connections at the same time", minimum=1)
-    max_unfinished_bytes: int = setting(
-        512 * _MIB, "requests that have not come completely, of all connections together", minimum=_MIB
-    )
     max_unwritten_bytes: int = setting(
         256 * _MIB, "answers that one client has not read; beyond it is disconnected", minimum=_MIB
     )
@@ -85,6 +83,16 @@ def _of_this_port(tls: TlsSettings, settings: EndpointSettings) -> TlsSettings:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What protects the daemon's ports: its TLS (a certificate of this port's own takes the place of that one, and all else of it
+    counts); what it counts unfinished frames and bodies with; and who makes a call (`grpc.Intake`)."""
+
+    tls: TlsSettings | None = None
+    watch: Watch | None = None
+    user_of: Callable[[Mapping[str, str]], str] | None = None
+
+
 def monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
@@ -100,9 +108,17 @@ class GrpcEndpoint:
         settings: EndpointSettings,
         *,
         closed: Callable[[object], None] | None = None,
-        tls: TlsSettings | None = None,
+        protection: Protection | None = None,
     ) -> None:
-        """`tls` is the daemon's; a certificate of this port's own takes the place of that one, and all else of it counts."""
+        """Without a watch of the daemon's the port has a budget of its own."""
+        protection = protection or Protection()
+        self.watch = protection.watch or Watch(UnfinishedSettings())
+        most = self.watch.proven.most_piece_bytes - PREFIX_BYTES
+        if settings.max_message_bytes > most:
+            raise SettingsError(
+                f"grpc.max_message_bytes is {settings.max_message_bytes}, and unfinished.max_bytes leaves room for {most}: "
+                "lower the one or raise the other"
+            )
         self._host = host
         self._port = port
         self._closed = closed
@@ -115,8 +131,8 @@ class GrpcEndpoint:
         self.heads = heads
         self.settings = settings
         self.limits = GrpcLimits(settings.max_message_bytes, settings.max_streamed_message_bytes)
-        self.budget = Budget(settings.max_unfinished_bytes)
-        self.tls = tls_server(_of_this_port(tls or TlsSettings(), settings), PROTOCOLS)
+        self.intake = Intake(self.watch, protection.user_of)
+        self.tls = tls_server(_of_this_port(protection.tls or TlsSettings(), settings), PROTOCOLS)
         self.connections: set[GrpcProtocol] = set()
 
     @property
@@ -201,10 +217,12 @@ class GrpcEndpoint:
         """Look at some of the connections, so that no turn of the loop is long; at the others in the next turns."""
         unswept = self._unswept or list(self.connections)
         now_ms = monotonic_ms()
-        for connection in unswept[-_SWEPT_AT_ONCE:]:
+        looks = 0
+        while unswept and looks < _SWEPT_AT_ONCE:
+            connection = unswept.pop()
             if connection in self.connections:
+                looks += 1 + connection.stream_count // _STREAMS_OF_A_LOOK
                 connection.check_progress(now_ms)
-        del unswept[-_SWEPT_AT_ONCE:]
         self._unswept = unswept
         self._sweeper = self._loop.call_later(0 if unswept else self.settings.sweep_s, self._sweep)
 
@@ -310,6 +328,10 @@ class GrpcProtocol(asyncio.Protocol):
         self._grpc.go_away()
         self._grpc.want_flush()
 
+    @property
+    def stream_count(self) -> int:
+        return 0 if self._grpc is None else len(self._grpc.http2.streams)
+
     def check_progress(self, now_ms: int) -> None:
         """Close a connection that does not come to the point, does not read, or has nothing to do."""
         settings = self._endpoint.settings
@@ -318,6 +340,11 @@ class GrpcProtocol(asyncio.Protocol):
                 self.abort("no HTTP/2 preface came")
             return
         http2 = self._grpc.http2
+        deadline_ms = self._endpoint.watch.deadline_ms
+        if http2.is_late(now_ms - deadline_ms):
+            self.abort(f"it began a frame or the head of a request, and did not end it within {deadline_ms / 1000:g} s")
+            return
+        self._grpc.end_late_requests(now_ms, deadline_ms)
         unwritten = (self._transport.get_write_buffer_size(), http2.outgoing.blocked_bytes)
         if unwritten != self._unwritten or unwritten == (0, 0):
             self._unwritten = unwritten
@@ -357,7 +384,7 @@ class GrpcProtocol(asyncio.Protocol):
         self._grpc = GrpcConnection(
             self._endpoint.heads,
             self._endpoint.limits,
-            self._endpoint.budget,
+            self._endpoint.intake,
             peer=self._peer,
             wants_flush=self._endpoint.flush_soon,
             now_ms=now_ms,

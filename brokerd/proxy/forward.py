@@ -38,7 +38,7 @@ from brokerd.proxy.proxy_call import (
     ProxyCall,
     decode_messages,
 )
-from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION
+from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION, MAX_SETTINGS_BYTES
 from brokerd.proxy.status import Code, Refusal, refusal_of
 from brokerd.replication.replica import Replica
 from remoting import codes
@@ -126,6 +126,7 @@ class Forwarder:
         self._client_ids: dict[object, int] = {}
         self._connections: dict[int, object] = {}  # by the number that the master knows a client's connection by
         self._announced: dict[object, dict[str, _Announcement]] = {}
+        self._announced_bytes = 0
         self._next_client_id = itertools.count(1)
         # Those to earlier masters stay open: what they still answer is given back
         self._masters: dict[str, RemotingConnection] = {}
@@ -156,7 +157,7 @@ class Forwarder:
             return
         if name == "NotifyClientTermination":
             for call in calls:  # no later master is told of them
-                self._announced.get(call.peer.connection, {}).pop(call.metadata.get(CLIENT_ID, ""), None)
+                self._forget(call.peer.connection, call.metadata.get(CLIENT_ID, ""))
         if name in LOCAL or (here and not self._held.waits(name)):
             self._methods.handlers[name](calls)
             return
@@ -172,6 +173,8 @@ class Forwarder:
 
     def connection_closed(self, connection: object) -> None:
         """A client of this replica went away: the master should not wait for it."""
+        for client_id in list(self._announced.get(connection, ())):
+            self._forget(connection, client_id)
         self._announced.pop(connection, None)
         client = self._client_ids.pop(connection, None)
         if client is not None:
@@ -295,12 +298,20 @@ class Forwarder:
             if connection is not None:
                 self._tell(connection, ANSWER, call, message)
             return
-        clients = self._announced.setdefault(call.peer.connection, {})
         identity = call.metadata.get(CLIENT_ID, "")
-        if len(message) <= MAX_KEPT_BYTES and (identity in clients or len(clients) < MAX_SESSIONS_PER_CONNECTION):
+        self._forget(call.peer.connection, identity)
+        clients = self._announced.setdefault(call.peer.connection, {})
+        has_room = self._announced_bytes + len(message) <= MAX_SETTINGS_BYTES
+        if has_room and len(message) <= MAX_KEPT_BYTES and len(clients) < MAX_SESSIONS_PER_CONNECTION:
             clients[identity] = _Announcement(call, message)
+            self._announced_bytes += len(message)
         if connection is not None:
             self._tell(connection, TELEMETRY, call, message)
+
+    def _forget(self, connection: object, client_id: str) -> None:
+        announcement = self._announced.get(connection, {}).pop(client_id, None)
+        if announcement is not None:
+            self._announced_bytes -= len(announcement.settings)
 
     def _tell(self, connection: RemotingConnection, method: str, call: Call, message: bytes) -> None:
         connection.notify(codes.PROXY_CALL, self._origin(method, call).to_ext(), message)

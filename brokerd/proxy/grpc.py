@@ -11,15 +11,18 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
 from brokerd.proxy.calls import CANCELLED, GrpcStatus, Kind, Method, Peer
 from brokerd.proxy.heads import PREFIX_BYTES, CallHeads, GrpcHead
 from brokerd.proxy.http2 import connection as http2
 from brokerd.proxy.http2.frames import literal_field
-from brokerd.proxy.http2.limits import Budget, Http2Limits
+from brokerd.proxy.http2.limits import Http2Limits
 from brokerd.proxy.http2.streams import CLOSED, Stream
+from remoting.errors import RequestError
+from remoting.transport.client import split_address
+from remoting.transport.unfinished import SMALL_BYTES, Holder, Piece, peer_of
 
 SERVICE_PATH: Final = "/apache.rocketmq.v2.MessagingService/"
 PREFIX: Final = struct.Struct(">BI")
@@ -175,6 +178,11 @@ class _MessageReader:
     def kept_bytes(self) -> int:
         return len(self.buffer)
 
+    @property
+    def wanted_bytes(self) -> int:
+        """How long the message at the front will be; 0 = not known yet."""
+        return PREFIX_BYTES + PREFIX.unpack_from(self.buffer)[1] if len(self.buffer) >= PREFIX_BYTES else 0
+
     def feed(self, chunk: bytes) -> list[tuple[int, bytes]]:
         """The (compressed flag, message) pairs that are complete now. Raises ValueError on a message that is too long."""
         buffer = self.buffer
@@ -203,12 +211,86 @@ class GrpcLimits:
     http2: Http2Limits = field(default_factory=Http2Limits)
 
 
+class Bodies(Protocol):
+    """Counts what has begun to come, with the clock (`remoting/transport/watch.py`)."""
+
+    def begin(self, holder: Holder, peer: str, wanted_bytes: int, received_bytes: int) -> Piece: ...
+
+    def end(self, piece: Piece) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What the bodies of all connections are counted with. `user_of` says who makes a call with this metadata, before its body is
+    there; raises RequestError when that is nobody who may. None = nobody is asked."""
+
+    bodies: Bodies
+    user_of: Callable[[Mapping[str, str]], str] | None = None
+
+
+class _Body:
+    """A body, or a message on a stream, that is not all there."""
+
+    __slots__ = ("_connection", "_stream")
+
+    def __init__(self, connection: GrpcConnection, stream: Stream[GrpcHead]) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def room_came(self, piece: Piece) -> None:
+        """See `unfinished.Holder`."""
+        self._connection.http2.go_on(self._stream)
+        self._connection.want_flush()
+
+    def dropped(self, piece: Piece, reason: str) -> None:
+        """See `unfinished.Holder`."""
+        self._connection.give_up(self._stream, GrpcStatus.RESOURCE_EXHAUSTED, f"the request was given up: {reason}")
+
+
+class _Unfinished:
+    """What one connection's bodies count as; see `http2.Unfinished`. A user's are his own; others' are their address'."""
+
+    __slots__ = ("_address", "_connection", "_intake")
+
+    def __init__(self, intake: Intake, connection: GrpcConnection, address: str) -> None:
+        self._intake = intake
+        self._connection = connection
+        self._address = address
+
+    def begin(self, stream: Stream[GrpcHead], wanted_bytes: int, received_bytes: int) -> bool:
+        """Whoever sends much shows who he is: a call's signature covers none of its body."""
+        intake = self._intake
+        peer = self._address
+        if wanted_bytes > SMALL_BYTES and intake.user_of is not None and stream.head.refusal is None:
+            try:
+                peer = intake.user_of(stream.head.metadata)
+            except RequestError as error:
+                self._connection.give_up(stream, GrpcStatus.UNAUTHENTICATED, str(error))
+                return False
+        piece = intake.bodies.begin(_Body(self._connection, stream), peer, wanted_bytes, received_bytes)
+        if piece.is_over:
+            return False
+        stream.piece = piece
+        return True
+
+    def end(self, stream: Stream[GrpcHead]) -> None:
+        if stream.piece is not None:
+            self._intake.bodies.end(stream.piece)
+            stream.piece = None
+
+    def grew(self, stream: Stream[GrpcHead]) -> None:
+        piece = stream.piece
+        if piece is not None and piece.waits:
+            piece.budget.grew(piece)
+
+
 class GrpcConnection:
     """One client connection. `wants_flush` is told when output waits; `write_paused` is the shell's word on a slow reader."""
 
     __slots__ = (
         "_inflatable_bytes",
         "_max_streamed_message_bytes",
+        "_unfinished",
         "_wants_flush",
         "deferred",
         "flush_wanted",
@@ -222,7 +304,7 @@ class GrpcConnection:
         self,
         heads: CallHeads,
         limits: GrpcLimits,
-        budget: Budget,
+        intake: Intake,
         *,
         peer: Peer,
         wants_flush: Callable[[GrpcConnection], None],
@@ -236,8 +318,9 @@ class GrpcConnection:
         self.unflushed_bytes = 0
         self._inflatable_bytes = _MAX_INFLATED_BYTES
         self.deferred: dict[GrpcCall, Callable[[], None]] = {}
+        self._unfinished = _Unfinished(intake, self, peer_of(split_address(peer.address)[0]))
         self.http2: http2.ServerConnection[GrpcHead] = http2.ServerConnection(
-            limits.http2, budget, heads.reader(limits.http2), now_ms
+            limits.http2, self._unfinished, heads.reader(limits.http2), now_ms
         )
 
     def receive(self, data: bytes, now_ms: int, execute: Callable[[Method, list[GrpcCall]], None]) -> None:
@@ -385,10 +468,7 @@ class GrpcConnection:
         except ValueError as error:
             self._fail(stream, GrpcStatus.RESOURCE_EXHAUSTED, str(error))
             return []
-        self.http2.release(stream)
-        if reader.kept_bytes and not self.http2.hold(stream, reader.kept_bytes):
-            self._fail(stream, GrpcStatus.RESOURCE_EXHAUSTED, "too many unfinished messages at once")
-            return []
+        self._count_unfinished(stream, reader, is_another=bool(complete))
         calls = []
         for flag, message in complete:
             plain = self._decompress(stream, flag, message, self._max_streamed_message_bytes)
@@ -397,7 +477,28 @@ class GrpcConnection:
             calls.append(reader.call.continued(plain))
         return calls
 
+    def _count_unfinished(self, stream: Stream[GrpcHead], reader: _MessageReader, *, is_another: bool) -> None:
+        piece, kept_bytes, wanted_bytes = stream.piece, reader.kept_bytes, reader.wanted_bytes
+        if piece is not None and not is_another and kept_bytes and piece.wanted_bytes == (wanted_bytes or SMALL_BYTES):
+            piece.received_bytes = kept_bytes
+            self._unfinished.grew(stream)
+            return
+        self._unfinished.end(stream)
+        if kept_bytes:
+            self._unfinished.begin(stream, wanted_bytes or SMALL_BYTES, kept_bytes)
+
     # ---- refusals
+
+    def give_up(self, stream: Stream[GrpcHead], status: GrpcStatus, text: str) -> None:
+        """End a call whose message is not all there."""
+        self.http2.refuse_body(stream)
+        self._fail(stream, status, text)
+
+    def end_late_requests(self, now_ms: int, deadline_ms: int) -> None:
+        """Of requests that began longer ago than that, as far as earlier calls of this tell, and did not end."""
+        for stream in self.http2.late_requests(now_ms, now_ms - deadline_ms):
+            text = f"the request was given up: it did not come within {deadline_ms / 1000:g} s"
+            self.give_up(stream, GrpcStatus.RESOURCE_EXHAUSTED, text)
 
     def _refuse(self, stream: Stream[GrpcHead]) -> None:
         head = stream.head

@@ -59,6 +59,9 @@ class GrpcHead(Head):
         self.collects = True
         return self
 
+    def body_bytes(self, first: bytes) -> int:
+        return PREFIX_BYTES + int.from_bytes(first[1:PREFIX_BYTES]) if len(first) == PREFIX_BYTES else 0
+
     def again(self, own: Own) -> GrpcHead | None:
         _, date_time, signature, client_id, timeout = own
         if self.method is None or self.refusal is not None:

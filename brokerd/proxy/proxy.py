@@ -20,7 +20,7 @@ from brokerd.proxy.answers import answers_in_c
 from brokerd.proxy.calls import Call, Kind, Method, StatuslessFigures
 from brokerd.proxy.calls import Handler as GrpcHandler
 from brokerd.proxy.client_figures import ClientFigures
-from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, monotonic_ms
+from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, Protection, monotonic_ms
 from brokerd.proxy.figures import GrpcFigures
 from brokerd.proxy.forward import Forwarder, ForwardSettings
 from brokerd.proxy.forwarded import ForwardedCalls
@@ -44,6 +44,7 @@ from remoting.transport.client import RemotingClient
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import TlsSettings
+from remoting.transport.watch import Watch
 
 _SEND_MESSAGE: Final = "SendMessage"
 
@@ -64,6 +65,12 @@ class ProxyOptions:
     tls: TlsSettings | None = None
     library: Library | None = None
     placed: Placed | None = None
+    watch: Watch | None = None
+
+
+def _protection(options: ProxyOptions) -> Protection:
+    guard = options.guard
+    return Protection(options.tls, options.watch, guard.check_call if guard is not None and guard.is_on else None)
 
 
 class GrpcProxy:
@@ -128,7 +135,7 @@ class GrpcProxy:
             CallHeads(table, options.endpoint.max_message_bytes, new_block_reader),
             options.endpoint,
             closed=self._connection_closed,
-            tls=options.tls,
+            protection=_protection(options),
         )
         self.handle_forwarded: Handler = self._forwarded.handle
 

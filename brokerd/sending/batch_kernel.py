@@ -13,8 +13,9 @@ from functools import lru_cache
 from itertools import accumulate, chain, repeat
 from typing import Final, NamedTuple
 
-from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, pattern_of
+from brokerd.sending.rules import MAX_KEPT_BYTES, STAMP, completed, is_ordinary, pattern_of
 from brokerd.sending.tails import HIGH, LOW, MASK, MIDDLE, seal_alike
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.log.derive import Entry
 from remoting.checksum import crc32
 from remoting.disk import Bytes
@@ -45,6 +46,7 @@ class LaidOut(NamedTuple):
     entries: list[Entry]
     positions: Sequence[int]
     end_offset: int
+    named: int = 0  # messages that took a name which their client had not given
 
 
 class _Items(NamedTuple):
@@ -131,15 +133,17 @@ def lay_out_batch(
     now_ms: int,
     shared: bytes,
     seals: bool,
+    ids: UniqueIds,
 ) -> LaidOut | None:
     """Lay out the messages in a batch's body behind the log position; None when one of them is not ordinary, or none is there.
 
     `field` is the topic as a record holds it, length first; `plans` are that topic's, `shared` is the middle of all heads
-    (`layout.MIDDLE_V4`). With `seals` each record ends with a checksum.
+    (`layout.MIDDLE_V4`). With `seals` each record ends with a checksum. Who has no name is named by `ids`, whose next number is
+    moved on when the batch counts.
     """
     place = (queue_id, queue_offset, position, now_ms, shared, seals)
     try:
-        return _lay_out_alike(body, plans, topic, *place) or _lay_out_any(bytes(body), topic, field, *place)
+        return _lay_out_alike(body, plans, topic, *place) or _lay_out_any(bytes(body), topic, field, *place, ids)
     except struct.error:
         return None
 
@@ -238,6 +242,7 @@ def _lay_out_any(
     now_ms: int,
     shared: bytes,
     seals: bool,
+    ids: UniqueIds,
 ) -> LaidOut | None:
     """Lay out any messages, in columns; None when one of them is not ordinary. Raises struct.error."""
     items = split(data)
@@ -245,8 +250,13 @@ def _lay_out_any(
         return None
     flags, bodies, properties = items
     codes = _tags_codes(properties)
+    named = 0
     if codes is None:
-        return None
+        completions = _completed(properties, ids)
+        codes = None if completions is None else _tags_codes(completions.properties)
+        if completions is None or codes is None:
+            return None
+        properties, named = completions
     lengths = set(map(len, properties))
     added = len(_ADDED[seals])
     if max(lengths) + added > MAX_PROPERTIES_BYTES:
@@ -289,7 +299,7 @@ def _lay_out_any(
             strict=False,
         )
     )
-    return LaidOut(records, entries, positions, end_offset)
+    return LaidOut(records, entries, positions, end_offset, named)
 
 
 def split(data: bytes) -> _Items | None:
@@ -314,18 +324,45 @@ def split(data: bytes) -> _Items | None:
     return _Items(flags, bodies, properties) if 0 < len(bodies) <= MAX_BATCH_COUNT else None
 
 
+class _Completed(NamedTuple):
+    properties: Sequence[bytes]
+    named: int
+
+
+def _completed(properties: Sequence[bytes], ids: UniqueIds) -> _Completed | None:
+    """The properties of each message as they may be stored; None when one of them is for somebody else."""
+    first = properties[0]
+    if not first:
+        if not any(properties):
+            names = [b"UNIQ_KEY\x01%b\x02" % ids.ahead(number).encode() for number in range(len(properties))]
+            return _Completed(names, len(names))
+    elif not first.endswith(b"\x02"):
+        closed = completed(first, "")
+        pattern = None if closed is None else pattern_of(closed)
+        if pattern is not None and closed == first + b"\x02":
+            every = [text + b"\x02" for text in properties]
+            if pattern.is_of_all(every):  # they have the same names
+                return _Completed(every, 0)
+    named = 0
+    every = []
+    for text in properties:
+        if not is_ordinary(text):
+            closed = completed(text, ids.ahead(named))
+            if closed is None:
+                return None
+            named += len(closed) > len(text) + 1  # more than a separator was added
+            text = closed
+        every.append(text)
+    return _Completed(every, named)
+
+
 def _tags_codes(properties: Sequence[bytes]) -> Sequence[int] | None:
     """The tags code of each message; None when one of them has properties that the general path must see."""
     pattern = pattern_of(properties[0])
     if pattern is None:
         return None
-    head, key_at, key_end, rest, code = pattern
-    if (
-        {text[:key_at] for text in properties} == {head}
-        and {text[key_end:] for text in properties} == {rest}
-        and b"".join([text[key_at:key_end] for text in properties]).isalnum()
-    ):
-        return [code] * len(properties)
+    if pattern.is_of_all(properties):
+        return [pattern.tags_code] * len(properties)
     codes = []
     for text in properties:
         pattern = pattern_of(text)

@@ -25,15 +25,29 @@ class Stop(Enum):
 
 class Taken:
     """What the kernel laid out of one source. `position` is where the next frame begins, or the index of the next request;
-    `answers` are frames in pieces, for when the run is acknowledged, to the requests that `opaques` names."""
+    `answers` are frames in pieces, for when the run is acknowledged, to the requests that `opaques` names; `early` has the same
+    for when it is in the log, to who does not want to wait longer."""
 
-    __slots__ = ("answers", "opaques", "position", "stop")
+    __slots__ = ("answers", "early", "opaques", "position", "stop")
 
     def __init__(self) -> None:
         self.position = 0
         self.stop = Stop.END
         self.answers: list[bytes] = []
         self.opaques: list[int] = []
+        self.early: Taken | None = None
+
+    @property
+    def answered(self) -> int:
+        """How many requests are answered."""
+        return len(self.opaques) + (0 if self.early is None else len(self.early.opaques))
+
+    def add_early(self, answers: list[bytes], opaques: list[int]) -> None:
+        """These are answered as soon as the run is in the log."""
+        if self.early is None:
+            self.early = Taken()
+        self.early.answers += answers
+        self.early.opaques += opaques
 
 
 # What follows the opening of an answer's header: the space after "code" keeps the frame's length when the caller turns 0 into a

@@ -1,14 +1,16 @@
 """The send path's inner loop: send requests in, log bytes, queue entries and answers out (pure).
 
-It handles what is common (ordinary messages and batches of them, to a known topic, with IPv4 hosts) and stops before anything
-else, for the general path that knows every rule. What it reads and makes is in `boundary`.
+It handles messages and batches of them to known topics: most, which are stored as they came, here, others in `stored_form`.
+It stops before anything else, for the general path that knows every rule. What it reads and makes is in `boundary`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
+
+import orjson
 
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
 from brokerd.sending.batch_kernel import BatchPlans, LaidOut, lay_out_batch
@@ -18,17 +20,23 @@ from brokerd.sending.rules import (
     MAX_KEPT_BYTES,
     STAMP,
     Pattern,
-    asks_for_more,
+    asks_for_time,
     check_destination,
+    completed,
+    may_be_completed,
     pattern_of,
-    unique_key,
+)
+from brokerd.sending.stored_form import (
+    Asked,
+    KernelRules,
+    LaidOutSends,
+    lay_out_many,
+    lay_out_one,
 )
 from brokerd.sending.tails import HIGH, LOW, MASK, MIDDLE
-from brokerd.sending.timed import AskTerms, LaidOutSends, lay_out_waiting, no_terms
-from brokerd.sending.timed import lay_out_batch as lay_out_waiting_batch
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.draft import Draft
 from brokerd.store.run import Run
-from brokerd.timers.rules import mentions_moment
 from remoting import codes, frame
 from remoting.checksum import crc32
 from remoting.errors import RequestError
@@ -37,6 +45,8 @@ from remoting.names import RETRY_PREFIX
 from remoting.record.checksum import TAIL_BYTES
 from remoting.record.layout import (
     HEAD_V4,
+    HOST_BYTES,
+    HOST_V6_BYTES,
     LENGTH,
     MAGIC_V1,
     MAX_BODY_BYTES,
@@ -49,7 +59,6 @@ from remoting.record.layout import (
 )
 
 _PREFIX: Final = struct.Struct(">iI")
-_HOST_BYTES: Final = 8
 _READ_AHEAD: Final = 16  # frames that may be decoded in vain, when the kernel stops at the first of them
 _OTHER_SYS_FLAGS: Final = ~(SYS_COMPRESSED | SYS_COMPRESSION_TYPE_MASK)
 _ANSWER: Final = (
@@ -57,7 +66,6 @@ _ANSWER: Final = (
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
 )
 _HANDLE: Final = b'"recallHandle":"%b",'
-_UNASKED: Final[Any] = object()
 _BATCH_ANSWER: Final = (
     ANSWER_OK + b'"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d",'
     b'"MSG_REGION":"DefaultRegion","TRACE_ON":"true"},"flag":1,"language":"JAVA","opaque":%d,"version":479}'
@@ -100,24 +108,20 @@ class Kernel:
     """`boundary.SendKernel` in Python."""
 
     def __init__(
-        self, store_host: bytes, terms: AskTerms = no_terms, *, max_frame_bytes: int = frame.MAX_FRAME_BYTES
+        self, store_host: bytes, rules: KernelRules | None = None, *, max_frame_bytes: int = frame.MAX_FRAME_BYTES
     ) -> None:
-        """Records with an IPv6 host are none of its own: then it takes nothing. `terms()` says by what messages wait for a moment
-        of their own in this turn of the loop."""
-        self._is_idle = len(store_host) != _HOST_BYTES
+        """Without rules nobody keeps timers, delayed messages and transactions."""
+        self._rules = rules or KernelRules(UniqueIds(0))
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper().encode()
         self._max_frame_bytes = max_frame_bytes
         self._targets: dict[str, _Target] = {}
-        self._ask_terms = terms
 
     @property
     def topics(self) -> frozenset[str]:
         return frozenset(self._targets)
 
     def topics_changed(self, topics: Mapping[str, TopicConfig | None]) -> None:
-        if self._is_idle:
-            return
         for name, config in topics.items():
             if config is None or not _is_ordinary(config):
                 self._targets.pop(name, None)
@@ -127,7 +131,7 @@ class Kernel:
                 self._targets[name] = _Target(name, config.write_queue_nums)
 
     def may_take(self, buffer: bytes, peer: bytes) -> bool:
-        return begins_with_send(buffer) and len(peer) == _HOST_BYTES and not self._is_idle
+        return begins_with_send(buffer) and len(peer) in (HOST_BYTES, HOST_V6_BYTES)
 
     def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
         taken = Taken()
@@ -155,14 +159,15 @@ class Kernel:
     def _lay_out(self, run: Run, sends: Sequence[Send], peer: bytes, taken: Taken) -> int:
         """Lay out the first of the sends; returns how many of them, and `taken` gets their answers and why it stopped."""
         count = 0
-        targets = self._targets if len(peer) == _HOST_BYTES else {}
+        targets, rules = self._targets, self._rules
         records, entries, answers, opaques = run.records, run.entries, taken.answers, taken.opaques
         next_offsets, limit, now_ms = run.next_offsets, run.limit, run.timestamp_ms
         seals = run.seals
         added_bytes = _ADDED_BYTES[seals]
         store_host, id_prefix = self._store_host, self._id_prefix
+        has_short_hosts = len(peer) == len(store_host) == HOST_BYTES
         position = run.end_offset
-        terms = _UNASKED
+        asked = Asked(rules.terms)
         stop = Stop.OTHER
         for ext, opaque, frame_flag, body in sends:
             target = targets.get(ext.get("b", ""))
@@ -182,137 +187,143 @@ class Kernel:
             properties = ext.get("i", "").encode()
             if (
                 queue_id >= target.write_queue_nums
-                or sys_flag & _OTHER_SYS_FLAGS
+                or not 0 <= sys_flag < 0x80000000
                 or not 0 < body_length <= MAX_BODY_BYTES
                 or not 0 <= reconsume_times < 0x8000
                 or not -0x80000000 <= flag < 0x80000000
                 or not 0 <= born_timestamp < 1 << 62
             ):
                 break
+            is_batch = ext.get("m") == "true"
+            if is_batch and asks_for_time(properties):  # a batch waits for nothing as a whole
+                break
+            is_plain = has_short_hosts and not sys_flag & _OTHER_SYS_FLAGS
             slot = (target.name, queue_id)
             queue_offset = next_offsets[slot]
-            if ext.get("m") == "true":
-                if asks_for_more(properties):  # a batch asks for nothing as a whole
-                    break
-                middle = MIDDLE_V4.pack(
-                    sys_flag & ~SYS_COMPRESSED, born_timestamp, peer, now_ms, store_host, reconsume_times, 0
-                )
-                laid_out = lay_out_batch(
-                    body,
-                    target.plans,
-                    target.name,
-                    target.field,
-                    queue_id,
-                    queue_offset,
-                    position,
-                    now_ms,
-                    middle,
-                    seals,
-                )
-                if laid_out is None:
-                    if not mentions_moment(body):
-                        break
-                    terms = self._ask_terms() if terms is _UNASKED else terms
-                    run.end_offset = position
-                    draft = Draft(
-                        target.name,
-                        queue_id,
-                        body,
-                        b"",
-                        born_timestamp,
-                        peer,
-                        0,
-                        sys_flag & ~SYS_COMPRESSED,
-                        reconsume_times,
+            if is_batch:
+                laid_out = None
+                if is_plain:
+                    middle = MIDDLE_V4.pack(
+                        sys_flag & ~SYS_COMPRESSED, born_timestamp, peer, now_ms, store_host, reconsume_times, 0
                     )
-                    waiting = lay_out_waiting_batch(run, draft, terms, store_host)
-                    if not isinstance(waiting, LaidOutSends):
-                        stop = _stop(run, waiting)
+                    laid_out = lay_out_batch(
+                        body,
+                        target.plans,
+                        target.name,
+                        target.field,
+                        queue_id,
+                        queue_offset,
+                        position,
+                        now_ms,
+                        middle,
+                        seals,
+                        rules.ids,
+                    )
+                if laid_out is not None:
+                    if laid_out.end_offset > limit:
+                        stop = _beyond(run, laid_out.end_offset - position)
                         break
-                    positions, queue_offset, _ = waiting
-                    position = run.end_offset
-                elif laid_out.end_offset > limit:
-                    stop = _beyond(run, laid_out.end_offset - position)
-                    break
-                else:
                     _add_batch(run, laid_out)
+                    rules.ids.next_number += laid_out.named
                     positions = laid_out.positions
                     next_offsets[slot] = queue_offset + len(positions)
                     position = laid_out.end_offset
-                if not frame_flag & codes.FLAG_ONEWAY:
-                    ids = _message_ids(id_prefix, positions)
-                    header = _BATCH_ANSWER % (ids, queue_id, queue_offset, opaque)
-                    answers += (_PREFIX.pack(4 + len(header), len(header)), header)
-                    opaques.append(opaque)
-                count += 1
-                continue
-            head, key_at, key_end, rest, code = target.pattern
-            key = properties[key_at:key_end]
-            if properties[key_end:] != rest or properties[:key_at] != head or not key.isalnum():
-                pattern = pattern_of(properties)
-                if pattern is None:
-                    if not mentions_moment(properties):
-                        break
-                    terms = self._ask_terms() if terms is _UNASKED else terms
-                    run.end_offset = position
-                    draft = Draft(
-                        target.name, queue_id, body, properties, born_timestamp, peer, flag, sys_flag, reconsume_times
-                    )
-                    waiting = lay_out_waiting(run, draft, terms, store_host)
-                    if not isinstance(waiting, LaidOutSends):
-                        stop = _stop(run, waiting)
-                        break
                     if not frame_flag & codes.FLAG_ONEWAY:
-                        header = _waiting_answer(id_prefix, waiting, draft, opaque)
+                        header = _BATCH_ANSWER % (
+                            _message_ids(id_prefix, positions), queue_id, queue_offset, opaque,
+                        )  # fmt: skip
                         answers += (_PREFIX.pack(4 + len(header), len(header)), header)
                         opaques.append(opaque)
-                    position = run.end_offset
                     count += 1
                     continue
-                if len(properties) <= MAX_KEPT_BYTES:
-                    target.pattern = pattern
-                key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
-            properties_length = len(properties) + added_bytes
-            size = target.fixed_bytes + body_length + properties_length
-            if properties_length > MAX_PROPERTIES_BYTES:
-                break
-            if position + size > limit:
-                stop = _beyond(run, size)
-                break
-            next_offsets[slot] = queue_offset + 1
-            record_head = HEAD_V4.pack(
-                size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
-                born_timestamp, peer, now_ms, store_host, reconsume_times, 0, body_length,
+            elif is_plain:
+                is_named = False
+                head, key_at, key_end, rest, code = target.pattern
+                key = properties[key_at:key_end]
+                is_known = properties[key_end:] == rest and properties[:key_at] == head and key.isalnum()
+                if not is_known:
+                    pattern = pattern_of(properties)
+                    if pattern is None and may_be_completed(properties):
+                        closed = completed(properties, rules.ids.ahead(0))
+                        pattern = None if closed is None else pattern_of(closed)
+                        if closed is not None and pattern is not None:
+                            is_named = len(closed) > len(properties) + 1  # more than a separator was added
+                            properties = closed
+                    if pattern is not None:
+                        is_known = True
+                        if len(properties) <= MAX_KEPT_BYTES:
+                            target.pattern = pattern
+                        key, code = properties[pattern.key_at : pattern.key_end], pattern.tags_code
+                properties_length = len(properties) + added_bytes
+                if is_known and properties_length <= MAX_PROPERTIES_BYTES:
+                    size = target.fixed_bytes + body_length + properties_length
+                    if position + size > limit:
+                        stop = _beyond(run, size)
+                        break
+                    next_offsets[slot] = queue_offset + 1
+                    record_head = HEAD_V4.pack(
+                        size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
+                        born_timestamp, peer, now_ms, store_host, reconsume_times, 0, body_length,
+                    )  # fmt: skip
+                    if properties_length != target.properties_length:
+                        target.properties_length = properties_length
+                        target.before_properties = target.field + LENGTH.pack(properties_length)
+                    behind_body = target.before_properties + properties + STAMP
+                    if seals:
+                        checksum = crc32(behind_body, crc32(body, crc32(record_head))) & MASK
+                        first_digits = checksum // 10_000
+                        records += (
+                            record_head,
+                            body,
+                            behind_body,
+                            LOW[checksum % 10_000],
+                            MIDDLE[first_digits % 1000],
+                            HIGH[first_digits // 1000],
+                        )
+                    else:
+                        records += (record_head, body, behind_body)
+                    entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))
+                    if not frame_flag & codes.FLAG_ONEWAY:
+                        header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, b"", opaque)
+                        answers += (_PREFIX.pack(4 + len(header), len(header)), header)
+                        opaques.append(opaque)
+                    rules.ids.next_number += is_named
+                    position += size
+                    count += 1
+                    continue
+            run.end_offset = position
+            draft = Draft(
+                target.name, queue_id, body, properties, born_timestamp, peer, flag,
+                sys_flag & ~SYS_COMPRESSED if is_batch else sys_flag, reconsume_times,
             )  # fmt: skip
-            if properties_length != target.properties_length:
-                target.properties_length = properties_length
-                target.before_properties = target.field + LENGTH.pack(properties_length)
-            behind_body = target.before_properties + properties + STAMP
-            if seals:
-                checksum = crc32(behind_body, crc32(body, crc32(record_head))) & MASK
-                first_digits = checksum // 10_000
-                records += (
-                    record_head,
-                    body,
-                    behind_body,
-                    LOW[checksum % 10_000],
-                    MIDDLE[first_digits % 1000],
-                    HIGH[first_digits // 1000],
-                )
-            else:
-                records += (record_head, body, behind_body)
-            entries.append((target.name, queue_id, queue_offset, position, size, code, now_ms, 1))
+            other = (lay_out_many if is_batch else lay_out_one)(run, draft, rules, asked, store_host)
+            if not isinstance(other, LaidOutSends):
+                stop = Stop.OTHER if other is None else _beyond(run, other)
+                break
             if not frame_flag & codes.FLAG_ONEWAY:
-                header = _ANSWER % (id_prefix, position, queue_id, queue_offset, key, b"", opaque)
-                answers += (_PREFIX.pack(4 + len(header), len(header)), header)
-                opaques.append(opaque)
-            position += size
+                header = self._answer(other, queue_id, opaque, is_batch=is_batch)
+                pieces = [_PREFIX.pack(4 + len(header), len(header)), header]
+                if other.waits:
+                    answers += pieces
+                    opaques.append(opaque)
+                else:
+                    taken.add_early(pieces, [opaque])
+            position = run.end_offset
             count += 1
         else:
             stop = Stop.END
         run.end_offset = position
         taken.stop = stop
         return count
+
+    def _answer(self, sends: LaidOutSends, queue_id: int, opaque: int, *, is_batch: bool) -> bytes:
+        """The header of the answer to what was not stored as it came."""
+        prefix = self._id_prefix
+        if is_batch:
+            return _BATCH_ANSWER % (_message_ids(prefix, sends.positions), queue_id, sends.queue_offset, opaque)
+        handle = _HANDLE % sends.handle.encode() if sends.handle else b""
+        key = orjson.dumps(sends.key)[1:-1]
+        return _ANSWER % (prefix, sends.positions[0], queue_id, sends.queue_offset, key, handle, opaque)
 
 
 def _is_ordinary(config: TopicConfig) -> bool:
@@ -328,26 +339,6 @@ def _is_ordinary(config: TopicConfig) -> bool:
 def _beyond(run: Run, size: int) -> Stop:
     """What a request means that has no room in the run: the general path refuses what no file has room for."""
     return Stop.FULL if size <= run.most_bytes else Stop.OTHER
-
-
-def _stop(run: Run, size: int | None) -> Stop:
-    """What it means that a request of messages that wait was not laid out."""
-    return Stop.OTHER if size is None else _beyond(run, size)
-
-
-def _waiting_answer(id_prefix: bytes, waiting: LaidOutSends, draft: Draft, opaque: int) -> bytes:
-    """The header of the answer to a single message that waits."""
-    handle = _HANDLE % waiting.handle.encode() if waiting.handle else b""
-    key = unique_key(draft).encode()
-    return _ANSWER % (
-        id_prefix,
-        waiting.positions[0],
-        draft.queue_id,
-        waiting.queue_offset,
-        key,
-        handle,
-        opaque,
-    )
 
 
 def _add_batch(run: Run, laid_out: LaidOut) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from brokerd.metadata.configs import PERM_READ, PERM_WRITE, TopicConfig
 from brokerd.native.library import Library
 from brokerd.sending.boundary import Taken
+from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.stored_form import AskTerms, KernelRules
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.queues.queue_offsets import TakenOffsets
 from brokerd.store.run import Run
 from brokerd.timers.codes import SLOT_MS
@@ -18,6 +23,8 @@ from brokerd.timers.handles import KEY_BYTES
 from brokerd.timers.rules import Clock
 from brokerd.timers.slots import SlotLimit
 from brokerd.timers.terms import Terms
+from brokerd.transactions.decide import HalfRoom
+from brokerd.transactions.records import Half
 from remoting import codes, frame
 from remoting.record.layout import HOST_BYTES, LENGTH
 
@@ -39,7 +46,8 @@ _PEER: Final = bytes(range(40, 40 + HOST_BYTES))
 def send_agrees(library: Library) -> bool:
     """Whether the library lays out sends of each kind, none left, as its twin does, and they count in the same seconds."""
     theirs_of, ours_of = (_TERMS._replace(slots=_slots()) for _ in range(2))
-    twin, native = Kernel(_STORE_HOST, lambda: theirs_of), NativeKernel(library, _STORE_HOST, lambda: ours_of)
+    twin = Kernel(_STORE_HOST, _rules(lambda: theirs_of))
+    native = NativeKernel(library, _STORE_HOST, _rules(lambda: ours_of))
     for kernel in (twin, native):
         kernel.topics_changed({_TOPIC: TopicConfig(_TOPIC, 4, 4, PERM_READ | PERM_WRITE)})
     sends = _sends()
@@ -54,6 +62,19 @@ def send_agrees(library: Library) -> bool:
         if _counts(theirs_of) != _counts(ours_of):
             return False
     return True
+
+
+class _Transactions:
+    """Any number may begin."""
+
+    def room(self) -> HalfRoom:
+        return HalfRoom(1 << 20, 1 << 30)
+
+    def begun(self, halves: Sequence[Half], end_offset: int) -> None: ...
+
+
+def _rules(terms: AskTerms) -> KernelRules:
+    return KernelRules(UniqueIds(_NOW_MS), terms, (1000, 5000), "", LaidOutHalves(_Transactions()))
 
 
 def _slots() -> SlotLimit:
@@ -73,7 +94,8 @@ def _results(run: Run, taken: Taken) -> tuple[object, ...]:
     numbers = sorted(run.next_offsets.items())
     codes_of = [code for *_, code, _, count in run.entries for _ in range(count)]
     places = run.end_offset, run.message_count, numbers, taken.position
-    return b"".join(run.records), codes_of, places, b"".join(taken.answers), taken.opaques
+    halves = [told.args[0] for told in run.appended if isinstance(told, partial)]
+    return b"".join(run.records), codes_of, places, b"".join(taken.answers), taken.opaques, halves
 
 
 def _sends() -> list[bytes]:
@@ -90,6 +112,11 @@ def _sends() -> list[bytes]:
         _frame(5, 1, common, bytes(range(256))),
         *(_frame(6 + n, n % 4, common + ask, bytes(n + 1)) for n, ask in enumerate(_ASKS)),
         _frame(20, 3, own, b"".join(items) + _item(7, b"later", common + _ASKS[0]), is_batch=True),
+        _frame(21, 0, common[:-1], b"open"),
+        _frame(22, 1, "", b"unnamed"),
+        _frame(23, 1, common + "DELAY\x012\x02", b"delayed"),
+        _frame(24, 2, common + "TRAN_MSG\x01true\x02PGROUP\x01producer", b"half"),
+        _frame(25, 2, own, b"".join(_item(7, b"unnamed", "") for _ in range(3)), is_batch=True),
     ]
 
 

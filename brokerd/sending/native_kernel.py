@@ -5,7 +5,7 @@ guesses the next offset of each queue from its last call; the run knows better (
 with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one owner in both modes.
 
 Where there is a limit to how many messages wait for one second, those that a call took are counted before any of it counts; when
-one has no room, the call is made again for the frames before it.
+one has no room, the call is made again for the frames before it. How many transactions may begin is told to each call.
 
 Where the library stops at a frame, the twin takes that one and some behind it: nothing costs more than in Python alone but the
 attempt. Requests that were decoded before are the twin's, too.
@@ -16,23 +16,26 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
 from brokerd.sending.boundary import Stop, Taken
 from brokerd.sending.kernel import Kernel
-from brokerd.sending.timed import AskTerms, no_terms
+from brokerd.sending.stored_form import TIMERS, KernelRules
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
 from brokerd.store.run import Run
 from brokerd.timers.handles import KEY_BYTES
 from brokerd.timers.slots import SlotLimit
 from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms
+from brokerd.transactions.decide import HalfRoom
+from brokerd.transactions.records import NO_IMMUNITY, Half
 from remoting import frame
 from remoting.frame import Command
-from remoting.names import TIMER_TOPIC
-from remoting.record.layout import HOST_BYTES, MAX_TOPIC_BYTES
+from remoting.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from remoting.record.layout import HOST_V6_BYTES, MAX_TOPIC_BYTES
 
 _TWINS_FRAMES: Final = 16  # that the twin takes in a row, before the library is tried again
 _RECORDS_BYTES: Final = 1 << 19
@@ -41,55 +44,62 @@ _SCRATCH_BYTES: Final = 1 << 16
 _UNITS: Final = 4096
 _FRAMES: Final = 1024
 _MOMENTS: Final = 4096
+_HALVES: Final = _FRAMES
 
 # The structs of send.c
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
 _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
 _UNIT: Final = struct.Struct("=iiqqqqq")
-_REQUEST: Final = struct.Struct(f"=8q{HOST_BYTES}s")
+_REQUEST: Final = struct.Struct(f"=12q{HOST_V6_BYTES}s4x")
 _MOMENT_NUMBERS: Final = (
     3  # when a message is due, the code of its entry, and how many frames the call took before its own
 )
-_RESULTS: Final = struct.Struct("=11q")
+_HALF: Final = struct.Struct("=6q")
+_NAME_BEGIN_BYTES: Final = 16
+_RESULTS: Final = struct.Struct("=14q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
 _TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQ")
 _STATE: Final = struct.Struct("=q")
 _UNASKED, _KNOWN, _NONE = 0, 1, 2
 
-_TIMERS: Final = (TIMER_TOPIC, 0)
-
-
-_AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "moments")
+_BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
+_NO_ROOM: Final = HalfRoom(0, 0)
+_AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "moments", "halves")
 
 
 class _Areas(ctypes.Structure):
     _fields_ = (
         *(
-            (name, ctypes.c_int64 if name in ("target_count", "timer_slot") else ctypes.c_void_p)
-            for name in ("targets", "target_count", "slots", "timer_slot", "terms")
+            (name, ctypes.c_int64 if name in ("target_count", "timer_slot", "delay_count") else ctypes.c_void_p)
+            for name in ("targets", "target_count", "slots", "timer_slot", "terms", "delays_ms", "delay_count")
         ),
-        *((name, ctypes.c_void_p) for name in _AREAS),
+        *((name, ctypes.c_void_p) for name in (*_AREAS, "early")),
         *((f"{name}_room", ctypes.c_int64) for name in _AREAS),
+        ("cluster", ctypes.c_char_p),
+        ("cluster_length", ctypes.c_int64),
         ("max_frame_bytes", ctypes.c_int64),
-        ("store_host", ctypes.c_uint8 * HOST_BYTES),
+        ("store_host_length", ctypes.c_int64),
+        ("store_host", ctypes.c_uint8 * HOST_V6_BYTES),
+        ("names_begin", ctypes.c_uint8 * _NAME_BEGIN_BYTES),
     )
 
 
 class _Topics:
-    """The table of topics and queues as the library has it; `keys` names the slots, the last of which is that of timers, and
-    `names` the topics, the last of which is theirs."""
+    """The table of topics and queues as the library has it; `keys` names the slots, `names` the topics. The last of both are the
+    broker's: that of timers, that of half messages, and that of the delay levels with a slot for each of so many."""
 
-    def __init__(self, queues: Mapping[str, int]) -> None:
+    def __init__(self, queues: Mapping[str, int], levels: int) -> None:
         self.names = sorted(queues, key=lambda name: (len(name), name))
         self.keys: list[QueueKey] = []
         packed = bytearray()
         for name in self.names:
             packed += _TARGET.pack(name.encode(), len(name), queues[name], len(self.keys))
             self.keys += [(name, queue_id) for queue_id in range(queues[name])]
-        self.names.append(TIMER_TOPIC)
-        self.keys.append(_TIMERS)
+        self.names += _BROKERS_TOPICS
+        self.timer_slot = len(self.keys)
+        self.keys += [TIMERS, (HALF_TOPIC, 0), *((SCHEDULE_TOPIC, level) for level in range(max(1, levels)))]
         self.targets = array("b", bytes(packed) or b"\0")
         self.slots = array("q", bytes(8 * _SLOT_NUMBERS * len(self.keys)))
 
@@ -101,15 +111,15 @@ class NativeKernel:
         self,
         library: Library,
         store_host: bytes,
-        terms: AskTerms = no_terms,
+        rules: KernelRules | None = None,
         *,
         max_frame_bytes: int = frame.MAX_FRAME_BYTES,
     ) -> None:
-        """Records with an IPv6 host are none of its own: then it takes nothing, as its twin."""
-        self._twin = Kernel(store_host, terms, max_frame_bytes=max_frame_bytes)
-        self._ask_terms = terms
+        """See `Kernel`."""
+        self._rules = rules = rules or KernelRules(UniqueIds(0))
+        self._twin = Kernel(store_host, rules, max_frame_bytes=max_frame_bytes)
         self._queues: dict[str, int] = {}
-        self._topics = _Topics({})
+        self._topics = _Topics({}, len(rules.delays))
         self._are_topics_new = False
         self._call_number = 0
         place = ctypes.c_void_p
@@ -120,12 +130,19 @@ class NativeKernel:
         self._units_view = memoryview(self._units)
         self._opaques, self._touched = array("q", bytes(8 * _FRAMES)), array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
         self._moments = array("q", bytes(8 * _MOMENT_NUMBERS * _MOMENTS))
+        self._halves = bytearray(_HALVES * _HALF.size)
+        self._halves_view = memoryview(self._halves)
+        self._early = array("q", bytes(8 * _FRAMES))
+        self._delays_ms = array("q", rules.delays or [0])
+        self._cluster = rules.cluster.encode()
         self._terms = bytearray(_TERMS_OF.size)
         self._slots: SlotLimit | None = None  # of these terms
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
         self._request_at, self._results_at = _address(self._request), _address(self._results)
         self._areas = _Areas(
             terms=_address(self._terms),
+            delays_ms=_address(self._delays_ms),
+            delay_count=len(rules.delays),
             records=_address(self._records),
             answers=_address(self._answers),
             scratch=_address(self._scratch),
@@ -133,6 +150,8 @@ class NativeKernel:
             opaques=_address(self._opaques),
             touched=_address(self._touched),
             moments=_address(self._moments),
+            halves=_address(self._halves),
+            early=_address(self._early),
             records_room=_RECORDS_BYTES,
             answers_room=_ANSWERS_BYTES,
             scratch_room=_SCRATCH_BYTES,
@@ -140,10 +159,14 @@ class NativeKernel:
             opaques_room=_FRAMES,
             touched_room=_FRAMES,
             moments_room=_MOMENTS,
+            halves_room=_HALVES,
+            cluster=self._cluster,
+            cluster_length=len(self._cluster),
             max_frame_bytes=max_frame_bytes,
+            store_host_length=len(store_host),
         )
-        if len(store_host) == HOST_BYTES:
-            self._areas.store_host[:] = store_host
+        self._areas.store_host[: len(store_host)] = store_host
+        self._areas.names_begin[:] = rules.ids.prefix.encode()
         self._areas_at = ctypes.addressof(self._areas)
         self._hand_over()
 
@@ -165,8 +188,6 @@ class NativeKernel:
         return self._twin.may_take(buffer, peer)
 
     def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
-        if len(peer) != HOST_BYTES:
-            return self._twin.take(run, buffer, position, peer, most)
         taken = Taken()
         taken.position = position
         _STATE.pack_into(self._terms, 0, _UNASKED)
@@ -182,6 +203,8 @@ class NativeKernel:
             taken.position = others.position
             taken.answers += others.answers
             taken.opaques += others.opaques
+            if others.early is not None:
+                taken.add_early(others.early.answers, others.early.opaques)
             if others.stop is not Stop.END:
                 taken.stop = others.stop
                 break
@@ -198,20 +221,36 @@ class NativeKernel:
         """
         is_full = False
         if self._are_topics_new:
-            self._topics = _Topics(self._queues)
+            self._topics = _Topics(self._queues, len(self._rules.delays))
             self._hand_over()
+        ids, halves_of = self._rules.ids, self._rules.halves
+        room = _NO_ROOM if halves_of is None else halves_of.room(run)
         while True:
             self._call_number = number = self._call_number + 1
             _REQUEST.pack_into(
                 self._request,
                 0,
                 *(len(buffer), taken.position, most, number, run.end_offset, run.limit, run.timestamp_ms, run.seals),
+                *(ids.next_number, *room, len(peer)),
                 peer,
             )
             self._send(self._areas_at, self._request_at, self._results_at, buffer)
-            (position, end_offset, frames, stop, records, answers, units, messages, opaques, touched, moments) = (
-                _RESULTS.unpack(self._results)
-            )
+            (
+                position,
+                end_offset,
+                frames,
+                stop,
+                records,
+                answers,
+                units,
+                messages,
+                opaques,
+                touched,
+                moments,
+                names,
+                halves,
+                early,
+            ) = _RESULTS.unpack(self._results)
             if not self._has_guessed(run.next_offsets, touched):
                 self._guess(run.next_offsets, touched)
                 continue
@@ -222,18 +261,23 @@ class NativeKernel:
             self._guess(run.next_offsets, touched)
         self._take_numbers(run.next_offsets, touched)
         if frames:
+            ids.next_number += names
             run.records.append(bytes(self._records_view[:records]))
             self._add_entries(run, units)
             run.folded += messages - units
             run.end_offset = end_offset
             taken.position = position
-        if opaques:
+            if halves and halves_of is not None:
+                halves_of.add(run, self._halves_of(halves))
+        if early:
+            self._add_answers(taken, opaques, set(self._early[:early]))
+        elif opaques:
             taken.answers.append(bytes(self._answers_view[:answers]))
             taken.opaques += self._opaques[:opaques]
         if is_full:
             stop = _LEFT
         elif stop == _TERMS:
-            self._set_terms(self._ask_terms())
+            self._set_terms(self._rules.terms())
             stop = _ROOM
         return frames, stop
 
@@ -281,7 +325,7 @@ class NativeKernel:
         due_ms, codes, frame_of = (
             self._moments[each : moments * _MOMENT_NUMBERS : _MOMENT_NUMBERS] for each in range(_MOMENT_NUMBERS)
         )
-        taken = self._slots.take_all(next_offsets[_TIMERS], due_ms, codes)
+        taken = self._slots.take_all(next_offsets[TIMERS], due_ms, codes)
         return frames if taken == moments else frame_of[taken]
 
     def _add_entries(self, run: Run, count: int) -> None:
@@ -291,12 +335,45 @@ class NativeKernel:
         ):
             add((names[target], queue_id, queue_offset, position, size, code, now_ms, messages))
 
+    def _add_answers(self, taken: Taken, count: int, early: Set[int]) -> None:
+        """So many answers of the call, some of which are for who does not wait."""
+        at = 0
+        for index, opaque in enumerate(self._opaques[:count]):
+            end = at + 4 + int.from_bytes(self._answers_view[at : at + 4])
+            answer = bytes(self._answers_view[at:end])
+            if index in early:
+                taken.add_early([answer], [opaque])
+            else:
+                taken.answers.append(answer)
+                taken.opaques.append(opaque)
+            at = end
+
+    def _halves_of(self, count: int) -> list[Half]:
+        """So many half messages that the call laid out."""
+        records = self._records_view
+        return [
+            Half(
+                queue_offset,
+                queue_offset,
+                position,
+                size,
+                since_ms,
+                0,
+                NO_IMMUNITY,
+                str(records[key_at : key_at + length], "ascii"),
+                False,
+            )
+            for queue_offset, position, size, since_ms, key_at, length in _HALF.iter_unpack(
+                self._halves_view[: count * _HALF.size]
+            )
+        ]
+
     def _hand_over(self) -> None:
         """The library gets the present topics."""
         self._areas.targets = _address(self._topics.targets)
-        self._areas.target_count = len(self._topics.names) - 1
+        self._areas.target_count = len(self._topics.names) - len(_BROKERS_TOPICS)
         self._areas.slots = _address(self._topics.slots)
-        self._areas.timer_slot = len(self._topics.keys) - 1
+        self._areas.timer_slot = self._topics.timer_slot
         self._are_topics_new = False
 
 

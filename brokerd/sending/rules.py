@@ -6,7 +6,7 @@ The kernel handles the common case with the same outcome; a test holds the two a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
@@ -19,9 +19,9 @@ from remoting.names import is_brokers_topic
 from remoting.record.layout import MAX_BODY_BYTES, MAX_PROPERTIES_BYTES, SYS_INNER_BATCH, SYS_NEED_UNWRAP
 from remoting.record.properties import decode_properties, encode_properties, tags_code
 
-_DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
-_STAMP: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-STAMP: Final = encode_properties(_STAMP)
+DROPPED: Final = ("POP_CK", "__CRC32#", "MSG_REGION", "TRACE_ON")
+STAMP_PROPERTIES: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+STAMP: Final = encode_properties(STAMP_PROPERTIES)
 
 # Properties that change what the broker must do, or that it must not store as they came. Unanchored, which is faster: what it
 # finds by accident is looked at again, name by name.
@@ -117,6 +117,11 @@ def asks_for_more(properties: bytes) -> bool:
     return _SPECIAL.search(properties) is not None
 
 
+def asks_for_time(properties: bytes) -> bool:
+    """A quick look: whether properties may ask for a delay level or a moment."""
+    return b"DELAY" in properties or b"TIMER_" in properties
+
+
 def _find_unique_key(properties: bytes) -> re.Match[bytes] | None:
     """The unique key in properties that may be stored as they came, with the stamp behind them; None for all others."""
     if not properties.endswith(b"\x02") or _SPECIAL.search(properties):
@@ -130,6 +135,25 @@ def _last_key(properties: bytes) -> re.Match[bytes] | None:
     for found in _UNIQUE_KEY.finditer(properties):  # noqa: B007
         pass
     return found
+
+
+def may_be_completed(properties: bytes) -> bool:
+    """A quick look: False when it is for something else that properties may not be stored as they came."""
+    return not properties.endswith(b"\x02") or b"UNIQ_KEY\x01" not in properties
+
+
+def completed(properties: bytes, next_name: str) -> bytes | None:
+    """Properties that may be stored as they are with the stamp behind them, made of such as lack only their last separator, or a
+    name; `next_name` is what they get then. None when more than that is needed."""
+    if not properties:
+        return b"UNIQ_KEY\x01%b\x02" % next_name.encode()
+    closed = properties if properties.endswith(b"\x02") else properties + b"\x02"
+    if asks_for_more(closed):
+        return None
+    found = decode_properties(closed)
+    if encode_properties(found) != closed:
+        return None
+    return closed if "UNIQ_KEY" in found else closed + b"UNIQ_KEY\x01%b\x02" % next_name.encode()
 
 
 # Longer properties are looked at each time: what one message of each of many topics was like would take much memory.
@@ -147,6 +171,15 @@ class Pattern(NamedTuple):
     key_end: int
     rest: bytes
     tags_code: int
+
+    def is_of_all(self, every: Sequence[bytes]) -> bool:
+        """Whether all these properties follow it, with keys of one length."""
+        key_at, key_end = self.key_at, self.key_end
+        return (
+            {text[:key_at] for text in every} == {self.head}
+            and {text[key_end:] for text in every} == {self.rest}
+            and b"".join([text[key_at:key_end] for text in every]).isalnum()
+        )
 
 
 def pattern_of(properties: bytes) -> Pattern | None:
@@ -172,13 +205,13 @@ def _complete_properties(draft: Draft, unique_id: Callable[[], str], cluster: st
         raise RequestError(codes.MESSAGE_ILLEGAL, "a property holds a NUL character; send it in the body or encode it")
     properties = decode_properties(draft.properties)
     check_times(properties, draft.topic)
-    for name in _DROPPED:
+    for name in DROPPED:
         properties.pop(name, None)
     if "UNIQ_KEY" not in properties:
         properties["UNIQ_KEY"] = unique_id()
     if "REPLY_TO_CLIENT" in properties:
         properties["CLUSTER"] = cluster
-    stamped = encode_properties({**properties, **_STAMP})
+    stamped = encode_properties({**properties, **STAMP_PROPERTIES})
     if len(stamped) > MAX_PROPERTIES_BYTES:
         raise RequestError(
             codes.MESSAGE_ILLEGAL,

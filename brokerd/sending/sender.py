@@ -6,9 +6,7 @@ alone appends, so an offset that was given out is still right when its bytes are
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,9 +18,10 @@ from brokerd.sending.acknowledging import Acknowledger
 from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, TOO_MANY_DUE, TOO_MANY_WAITING, Counters, refusal_reason
 from brokerd.sending.outcomes import ROLE_CHANGED, SendOutcome
 from brokerd.sending.rules import prepare, waits_for_store
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
-from brokerd.store.run import AppendResult
+from brokerd.store.run import AppendResult, Run
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.names import HALF_TOPIC, TIMER_TOPIC
@@ -36,6 +35,10 @@ class Store(Protocol):
     def check_draft(self, draft: Draft) -> int: ...
 
     def append_checked(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]: ...
+
+    def lay_out(self, run: Run, draft: Draft) -> AppendResult | None: ...
+
+    def stored_size(self, draft: Draft) -> int: ...
 
     def next_timestamp(self) -> int: ...
 
@@ -67,17 +70,6 @@ class TimedMessages(Protocol):
         """What recalls a stored message; "" when nothing does."""
 
 
-class UniqueIds:
-    """Names for messages whose client gave none: process, counter and start, in the clients' 32-digit form."""
-
-    def __init__(self, now_ms: int) -> None:
-        self._prefix = f"{os.getpid() & 0xFFFF:04X}{now_ms & 0xFFFFFFFFFFFF:012X}"
-        self._count = itertools.count()
-
-    def __call__(self) -> str:
-        return f"{self._prefix}{next(self._count):016X}"
-
-
 @dataclass(frozen=True, slots=True)
 class SendRules:
     """What decides how a message is stored: `topic` looks one up in the present table, `delays` are those of the delay levels."""
@@ -105,10 +97,10 @@ class MessageSender:
         self._counters = counters
         self._halves = halves
         self._timed = timed
-        self._cluster = rules.cluster
+        self.cluster = rules.cluster
         self._delays = rules.delays
         self._turns: dict[str, int] = {}
-        self._unique_id = UniqueIds(store.next_timestamp())
+        self.unique_ids = UniqueIds(store.next_timestamp())
 
     def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
         """Append all drafts; see outcomes.Sender."""
@@ -134,7 +126,7 @@ class MessageSender:
         for draft in drafts:
             try:
                 topic, turn = self.topic(draft.topic), self.turn_of(draft.topic)
-                prepared = prepare(draft, topic, turn, self._unique_id, self._cluster, self._check_times)
+                prepared = prepare(draft, topic, turn, self.unique_ids, self.cluster, self._check_times)
                 half = self._halves.to_stored_draft(prepared)
                 stored = self._timed.to_waiting_draft(schedule(half, self._delays))
                 self._store.check_draft(stored)
@@ -181,6 +173,19 @@ class MessageSender:
             self._acknowledger.wait(end_offset, lambda status: done(_with_status(outcomes, status)))
         else:
             done(outcomes)
+
+    def lay_out(self, run: Run, drafts: Sequence[Draft]) -> Sequence[AppendResult] | int:
+        """Lay out what `prepare` found ready, when none of it waits for a moment or begins a transaction; all of it, or when the
+        run has no room, nothing: then its size."""
+        size = sum(map(self._store.stored_size, drafts))
+        if size > run.room:
+            return size
+        placed = []
+        for draft in drafts:
+            place = self._store.lay_out(run, draft)
+            assert place is not None, "there was room for all"
+            placed.append(place)
+        return placed
 
     def turn_of(self, topic: str) -> Callable[[int], int]:
         """Round robin over n queues of a topic."""

@@ -115,9 +115,10 @@ def encode_draft(draft: Draft, queue_offset: int, physical_offset: int, timestam
 
 
 def lay_out_draft(
-    run: Run, draft: Draft, store_host: bytes, rules: CodeRules, largest_record_bytes: int
+    run: Run, draft: Draft, store_host: bytes, rules: CodeRules, largest_record_bytes: int, code: int | None = None
 ) -> AppendResult | None:
-    """Lay out the record of a checked draft; None, and nothing laid out, when the run has no room."""
+    """Lay out the record of a checked draft; None, and nothing laid out, when the run has no room. The code of its entry comes
+    from the rules, unless it is given."""
     key = (draft.topic, draft.queue_id)
     reserved = _with_room_for_checksum(draft, len(store_host), largest_record_bytes) if run.seals else None
     in_queue = takes_queue_offset(draft)
@@ -132,8 +133,9 @@ def lay_out_draft(
         return None
     if in_queue:
         run.next_offsets[key] = queue_offset + 1
-        rule = rules.get(draft.topic)
-        code = tags_code(draft.properties) if rule is None else rule(draft.properties, timestamp)
+        if code is None:
+            rule = rules.get(draft.topic)
+            code = tags_code(draft.properties) if rule is None else rule(draft.properties, timestamp)
         run.entries.append((*key, queue_offset, position, size, code, timestamp, 1))
     run.records.append(record)
     run.end_offset += size

@@ -7,6 +7,7 @@ between, so nobody waits while he holds a run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.store.log.derive import Entry
@@ -29,9 +30,11 @@ class Run:
     Whoever lays out adds to `records` (bytes in any pieces), adds to `entries` what `derive` would find in them, in log order,
     moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`. `folded` counts the messages that
     have no entry of their own. All records carry `timestamp_ms`, and with `seals` a checksum, wherever they have room for it.
+    What is in `appended` is called, in order, when the run is in the log.
     """
 
     __slots__ = (
+        "appended",
         "end_offset",
         "entries",
         "folded",
@@ -57,6 +60,7 @@ class Run:
         self.records: list[Bytes] = []
         self.entries: list[Entry] = []
         self.folded = 0
+        self.appended: list[Callable[[], None]] = []
 
     @property
     def size(self) -> int:

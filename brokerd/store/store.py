@@ -24,7 +24,7 @@ from brokerd.native.library import Library
 from brokerd.store.again import Copies, Looked, Names
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
-from brokerd.store.draft import Draft, check_draft, lay_out_draft
+from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
 from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.log.begin_times import BeginTimes
@@ -340,17 +340,23 @@ class MessageStore(StoreReads):
         run = self.begin_run(size)
         run.seals = run.seals and seals
         for draft in drafts:
-            place = self._lay_out(run, draft)
+            place = self.lay_out(run, draft)
             if place is None:
                 self.append_laid_out(run)
                 run = self.begin_run(run.room + 1)
-                place = self._lay_out(run, draft)
+                place = self.lay_out(run, draft)
                 assert place is not None, "a checked draft fits into a file"
             results.append(place)
         self.append_laid_out(run)
         return results
 
-    def _lay_out(self, run: Run, draft: Draft | Copies) -> AppendResult | None:
+    def stored_size(self, draft: Draft) -> int:
+        """How many bytes the record of a draft that passed `check_draft` takes at most, with its checksum."""
+        size = draft_size(draft, len(self._store_host))
+        return size + checksum.TAIL_BYTES + 1 if self.adds_checksums else size
+
+    def lay_out(self, run: Run, draft: Draft | Copies) -> AppendResult | None:
+        """Lay out what passed `check_draft`; None when the run has no room."""
         if isinstance(draft, Copies):
             return self._again.lay_out(run, draft)
         return lay_out_draft(run, draft, self._store_host, self._rules, self._settings.largest_record_bytes)
@@ -394,6 +400,8 @@ class MessageStore(StoreReads):
             raise
         self.queue_offsets.advance(run.next_offsets)
         self.dispatcher.offer(run.start, run.entries, run.end_offset)
+        for told in run.appended:
+            told()
 
     def _note_append_error(self, error: StorageError) -> None:
         """The disk refused an append: a full disk is waited out, anything else is final."""

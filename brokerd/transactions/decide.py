@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from brokerd.transactions.records import (
     CHECK_TIMES,
@@ -63,6 +64,20 @@ class Due(Enum):
     CHECK = "ask its producer"
     MOVE_UP = "it has time left, but would hold back the log"
     GIVE_UP = "it was checked often enough"
+
+
+class HalfRoom(NamedTuple):
+    """How many transactions may be opened now, and with how many bytes of messages."""
+
+    halves: int
+    size_bytes: int
+
+
+def room_for(table: OpenTransactions, settings: TransactionSettings) -> HalfRoom:
+    """What `check_admission` leaves; nothing where transactions are rejected."""
+    if settings.reject:
+        return HalfRoom(0, 0)
+    return HalfRoom(settings.max_open - len(table), settings.max_open_bytes - table.size_bytes)
 
 
 def check_admission(table: OpenTransactions, size: int, settings: TransactionSettings) -> None:

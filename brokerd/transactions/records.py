@@ -39,7 +39,7 @@ SECRET: Final = "TRAN_SECRET"
 
 NO_IMMUNITY: Final = -1
 MAX_CHECK_TIMES: Final = 1 << 20
-_OWN: Final = (CHECK_TIMES, FIRST_QUEUE_OFFSET)  # what only a broker may say of a half message
+OWN: Final = (CHECK_TIMES, FIRST_QUEUE_OFFSET)  # what only a broker may say of a half message
 _DONE_TAG: Final = "d"
 _MOVED: Final = "TRAN_MOVED"  # of an op record: what it lists is not decided, it has a successor
 _ENDED_AS: Final = "TRAN_ENDED_AS"  # of an op record: what became of the transactions that it lists
@@ -51,7 +51,7 @@ DECISION_CODE: Final = java_hash(_DECISION_TAG)
 MAX_NAME_LENGTH: Final = 200
 # What the broker may add to a half message later, and to the message when it waits for a moment from its commit on: a producer's
 # properties must leave room for it, since what was accepted has to be committed
-_ROOM_BYTES: Final = 256
+ROOM_BYTES: Final = 256
 
 
 class EndedAs(StrEnum):
@@ -121,7 +121,7 @@ def ordinary_draft(draft: Draft) -> Draft:
 def half_draft(draft: Draft) -> Draft:
     """The half message of a message that is ready to be stored in its own topic. Raises RequestError without room for it."""
     properties = decode_properties(draft.properties)
-    for name in _OWN:
+    for name in OWN:
         properties.pop(name, None)
     if not properties.get(PRODUCER_GROUP):
         raise RequestError(
@@ -133,10 +133,10 @@ def half_draft(draft: Draft) -> Draft:
     properties[REAL_TOPIC] = draft.topic
     properties[REAL_QUEUE_ID] = str(draft.queue_id)
     encoded = encode_properties(properties)
-    if len(encoded) > MAX_PROPERTIES_BYTES - _ROOM_BYTES:
+    if len(encoded) > MAX_PROPERTIES_BYTES - ROOM_BYTES:
         raise RequestError(
             codes.MESSAGE_ILLEGAL,
-            f"the properties take {len(encoded)} bytes; a transactional message may have {MAX_PROPERTIES_BYTES - _ROOM_BYTES}",
+            f"the properties take {len(encoded)} bytes; a transactional message may have {MAX_PROPERTIES_BYTES - ROOM_BYTES}",
         )
     return draft._replace(
         topic=HALF_TOPIC, queue_id=0, properties=encoded, sys_flag=draft.sys_flag & ~SYS_TRANSACTION_MASK

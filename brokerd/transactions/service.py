@@ -16,7 +16,15 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.transactions import records
 from brokerd.transactions.checking import CheckBack
-from brokerd.transactions.decide import EndTransaction, Outcome, WrongTransaction, check_admission, check_end
+from brokerd.transactions.decide import (
+    EndTransaction,
+    HalfRoom,
+    Outcome,
+    WrongTransaction,
+    check_admission,
+    check_end,
+    room_for,
+)
 from brokerd.transactions.given_up import GivenUpMessages
 from brokerd.transactions.records import GIVEN_UP_TOPIC, OP_TOPIC, EndedAs, Half
 from brokerd.transactions.settings import TransactionSettings
@@ -68,6 +76,15 @@ class TransactionService:
         """A half message was appended."""
         self._topics.stored(draft, place)
         self.counters.begun += 1
+
+    def room(self) -> HalfRoom:
+        """For transactions that begin now."""
+        return room_for(self.table, self._settings.value)
+
+    def begun(self, halves: Sequence[Half], end_offset: int) -> None:
+        """Half messages were appended, the last of which ends there."""
+        self._topics.begun(halves, end_offset)
+        self.counters.begun += len(halves)
 
     # ---- decisions
 

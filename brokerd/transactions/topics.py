@@ -113,10 +113,14 @@ class TransactionTopics:
 
     def stored(self, draft: Draft, place: AppendResult) -> None:
         """A half message was appended."""
-        self._applied_offset = place.end_offset
-        self.table.apply_half(
-            records.half_of_draft(draft, place.queue_offset, place.physical_offset, place.size, self.now_ms())
-        )
+        half = records.half_of_draft(draft, place.queue_offset, place.physical_offset, place.size, self.now_ms())
+        self.begun([half], place.end_offset)
+
+    def begun(self, halves: Sequence[Half], end_offset: int) -> None:
+        """Half messages were appended, the last of which ends there."""
+        self._applied_offset = end_offset
+        for half in halves:
+            self.table.apply_half(half)
 
     def replace(self, half: Half, record: Record, checks: int | None, secret: str | None = None) -> AppendResult:
         """Append the record that takes the place of a half message, and return where that is.

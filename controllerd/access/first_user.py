@@ -1,7 +1,8 @@
 """The first user: made once, by the leader, when authentication is on and there was never a user.
 
 Its name and password come from a file that somebody wrote, or are drawn and written to one that only its owner may read: never to
-a log. A file that was drawn for nothing, because another controller was faster, is removed.
+a log. A file that was drawn for nothing, because another controller was faster, is removed. Either file is for once: who has
+noted what it says removes it, and the controllers start without it.
 """
 
 from __future__ import annotations
@@ -37,10 +38,16 @@ def load_first_user(path: Path) -> tuple[str, str]:
     return _parse(content, str(path))
 
 
-class FirstUser:
-    """What the first user is called, and where its password is; `draw` makes a password."""
+def check_first_user(path: Path) -> None:
+    """Raises SettingsError for a file that no first user can be made of. That there is none is no fault where there is a user."""
+    if path.exists():
+        load_first_user(path)
 
-    def __init__(self, given: tuple[str, str] | None, disk: Disk, place: Path, draw: Callable[[], str]) -> None:
+
+class FirstUser:
+    """What the first user is called, and where its password is: in the file that is given, else `draw` makes one."""
+
+    def __init__(self, given: Path | None, disk: Disk, place: Path, draw: Callable[[], str]) -> None:
         self._given = given
         self._disk = disk
         self._place = place
@@ -49,7 +56,7 @@ class FirstUser:
     def get(self) -> tuple[str, str]:
         """Name and password; what is drawn is on disk before it is used. Raises LogboomError."""
         if self._given is not None:
-            return self._given
+            return load_first_user(self._given)
         kept = self._disk.read_bytes(FILE)
         if kept is not None:
             return _parse(kept, FILE)
@@ -59,7 +66,7 @@ class FirstUser:
 
     def made(self, name: str) -> None:
         """The user was created."""
-        where = "--first-user" if self._given is not None else str(self._place / FILE)
+        where = self._given if self._given is not None else self._place / FILE
         log.warning("the first super user is %s; its password is in %s: note it and remove the file", name, where)
 
     def not_needed(self) -> None:

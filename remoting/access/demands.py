@@ -20,7 +20,8 @@ from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.names import DEAD_LETTER_PREFIX, HALF_TOPIC, RETRY_PREFIX, group_of_retry_topic
 
-_MAX_DEMANDS: Final = 10_000
+_MAX_OBJECTS: Final = 10_000
+_MAX_DEMANDS: Final = 4096  # each is decided in the turn of the loop in which the request came
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def heartbeat(request: Command, cluster: str) -> list[Demand]:
             if not topic.startswith(RETRY_PREFIX):
                 found.append(topic_demand(topic, SUB))
             _bound(found)
-    return found
+    return _bound(found)
 
 
 @_need("Group, Topics of the body: Sub")
@@ -155,7 +156,9 @@ def locks(request: Command, cluster: str) -> list[Demand]:
 
 @_need("every Group and Topic of the body: Sub")
 def batch_ack(request: Command, cluster: str) -> list[Demand]:
-    named = {(_text(each, "c"), _text(each, "t")) for each in _objects(_body(request), "acks")}
+    named = {
+        (_either(each, "c", "consumerGroup"), _either(each, "t", "topic")) for each in _objects(_body(request), "acks")
+    }
     return _bound(
         [demand for group, topic in sorted(named) for demand in (group_demand(group, SUB), topic_demand(topic, SUB))]
     )
@@ -213,14 +216,19 @@ def _body(request: Command) -> dict[str, Any]:
 
 def _objects(body: Mapping[str, Any], key: str) -> Iterable[dict[str, Any]]:
     value = body.get(key) or []
-    if not isinstance(value, list) or len(value) > _MAX_DEMANDS or not all(isinstance(each, dict) for each in value):
-        raise RequestError(codes.NO_PERMISSION, f"{key} must be a list of at most {_MAX_DEMANDS} objects")
+    if not isinstance(value, list) or len(value) > _MAX_OBJECTS or not all(isinstance(each, dict) for each in value):
+        raise RequestError(codes.NO_PERMISSION, f"{key} must be a list of at most {_MAX_OBJECTS} objects")
     return value
 
 
 def _text(body: Mapping[str, Any], key: str) -> str:
     value = body.get(key)
     return value if isinstance(value, str) else ""
+
+
+def _either(body: Mapping[str, Any], short: str, long: str) -> str:
+    """A text that may have either name: the short one when it says something, as those who carry it out read it."""
+    return _text(body, short) or _text(body, long)
 
 
 def _bound(demands: list[Demand]) -> list[Demand]:

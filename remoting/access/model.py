@@ -111,11 +111,12 @@ Policies = Mapping[str, tuple[Entry, ...]]
 
 @dataclass(frozen=True, slots=True)
 class AccessState:
-    """All users and their permissions. `version` grows with every change."""
+    """All users and their permissions. `version` grows with every change. `derived` is what somebody made of it to decide by."""
 
     version: int = 0
     users: Mapping[str, User] = field(default_factory=dict)
     acls: Mapping[str, Policies] = field(default_factory=dict)  # user name -> policy -> entries
+    derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_user(self, user: User) -> AccessState:
         return replace(self, version=self.version + 1, users={**self.users, user.name: user})

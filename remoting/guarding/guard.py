@@ -122,9 +122,12 @@ class Guard:
             refused = {}
             for request in requests:
                 try:
-                    self.check(request, host, here)
+                    name = self.check(request, host, here)
                 except RequestError as error:
                     refused[id(request)] = error
+                else:
+                    if name and name != connection.user:
+                        connection.prove(name)
             if not refused:
                 handler(connection, requests)
                 return
@@ -157,6 +160,16 @@ class Guard:
         elif request.code in _MANAGES_USERS and not self.state.users[name].is_super:
             raise _refusal(f"{name} is no super user; while access.authorization is off, only those manage users")
         return name
+
+    @property
+    def may_send_much(self) -> Callable[[Command], bool] | None:
+        """Asked for the header of a long request whose sender has not shown yet who he is: whether he names somebody. Who that is
+        cannot be told before all of it is there, as signatures cover the body. None: nobody is asked who he is."""
+        return self._names_somebody if self.is_on else None
+
+    def _names_somebody(self, request: Command) -> bool:
+        name = access_key(request)
+        return name == INNER_USER or self._key_of(name) is not None
 
     def _check_component(self, request: Command, here: str) -> None:
         claims = read_claims(request, self._inner)

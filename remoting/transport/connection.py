@@ -4,9 +4,10 @@ Requests that arrive in one read event are handed to their handlers in runs of e
 batch and no Task is made. Those of one kind may be taken undecoded, buffer by buffer (`BufferTaker`). Answers and requests that
 are written during a loop turn leave in one write.
 
-What a peer can make us hold is bounded: a frame by its size limit, unanswered requests by `max_in_flight` (reading stops until
-answers are given), what waits for a taker by `max_held_bytes` (likewise), unsent answers by the transport's high-water mark
-(reading stops until the peer reads).
+What a peer can make us hold is bounded: a frame by its size limit, frames that are not all there by the daemon's budget for them
+(`unfinished`; reading stops until there is room), unanswered requests by `max_in_flight` (reading stops until answers are given),
+what waits for a taker by `max_held_bytes` (likewise), unsent answers by the transport's high-water mark (reading stops until the
+peer reads).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from remoting.errors import ConnectionLost, LogboomError, ProtocolError, Request
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.transport.identity import socket_address
+from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
+from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +36,7 @@ Answered = Callable[[Command | LogboomError], None]
 
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _LOW_WATER_BYTES: Final = 1024 * 1024
+_UNPROVEN_WATER_BYTES: Final = 256 * 1024, 64 * 1024  # of those who have not shown who they are
 _LONG_BODY_BYTES: Final = 8192  # from here on a body is not copied behind its header
 _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are not copied into one
 _MAX_RUN: Final = 64
@@ -59,6 +63,15 @@ class ConnectionLimits:
     long_requests: frozenset[int] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
+    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is."""
+
+    watch: Watch
+    may_send_much: Callable[[Command], bool] | None = None
+
+
 class BufferTaker(Protocol):
     """Takes requests of one kind in bulk, as they were received."""
 
@@ -81,9 +94,14 @@ class RemotingConnection(asyncio.Protocol):
         closed: Callable[[RemotingConnection], None] | None = None,
         *,
         taker: BufferTaker | None = None,
+        intake: Intake | None = None,
     ) -> None:
-        """The taker is offered what was read."""
+        """The taker is offered what was read. Without an intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
+        self._intake = intake
+        self._is_proven = intake is None or intake.may_send_much is None
+        self._piece: Piece | None = None
+        self.user = ""  # who sent the last request that was let in, where they are signed
         self._is_offered = False
         self._reads_to_decode = 0
         self._sign: Sign | None = None
@@ -99,7 +117,7 @@ class RemotingConnection(asyncio.Protocol):
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._received: list[bytes] = []
+        self._received: list[bytes | bytearray] = []
         self._received_bytes = 0
         self._wanted_bytes = frame.PREFIX_BYTES
         self._backlog: deque[Command] = deque()
@@ -137,12 +155,21 @@ class RemotingConnection(asyncio.Protocol):
         """`listener` is told when the peer leaves too many answers unread (True), and when it has read again."""
         self._on_slow = listener
 
+    def prove(self, user: str) -> None:
+        """A signed request of this user was let in."""
+        self.user = user
+        if not self._is_proven:
+            self._is_proven = True
+            if self._transport is not None:
+                self._transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
+
     # ---- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A uvloop transport has the methods of asyncio.Transport without being one.
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
+        water_bytes = (_HIGH_WATER_BYTES, _LOW_WATER_BYTES) if self._is_proven else _UNPROVEN_WATER_BYTES
+        transport.set_write_buffer_limits(*water_bytes)
         self.last_active = self._loop.time()
         address = transport.get_extra_info("peername")
         if address:
@@ -156,8 +183,10 @@ class RemotingConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.last_active = self._loop.time()
         if self._received:
-            self._received.append(data)
+            keep(self._received, data)
             self._received_bytes += len(data)
+            if self._piece is not None:
+                self._piece.received_bytes = self._received_bytes
             if self._received_bytes < self._wanted_bytes:
                 return
             if self._is_offered:
@@ -165,6 +194,7 @@ class RemotingConnection(asyncio.Protocol):
                 return
             data = b"".join(self._received)
             self._received.clear()
+            self._end_piece()
         self._read(data)
 
     def _read(self, data: bytes) -> None:
@@ -200,6 +230,55 @@ class RemotingConnection(asyncio.Protocol):
             self._received_bytes = len(rest)
             self._wanted_bytes = frame.bytes_wanted(rest)
         self._dispatch(commands)
+        if consumed < len(data) and self._intake is not None and self._transport is not None:
+            self._begin_piece(rest, self._intake)
+
+    def _begin_piece(self, rest: bytes, intake: Intake) -> None:
+        """Count what is there of a frame. A long one of somebody who has not shown who he is may come when its header names
+        somebody who is known."""
+        if not self._is_proven and intake.may_send_much is not None and self._wanted_bytes > SMALL_BYTES:
+            header_end = frame.header_end(rest)
+            if len(rest) < header_end:
+                self._wanted_bytes = header_end
+            elif not self._is_of_somebody(rest, intake.may_send_much):
+                self.close()
+                return
+        peer = self.user or peer_of(self.peer_host)
+        piece = intake.watch.begin(self, peer, self._wanted_bytes, len(rest), is_proven=self._is_proven)
+        if not piece.is_over:
+            self._piece = piece
+            if piece.waits:
+                self._regulate_reading()
+
+    def _is_of_somebody(self, rest: bytes, may_send_much: Callable[[Command], bool]) -> bool:
+        try:
+            if may_send_much(frame.decode_head(rest)):
+                return True
+        except ProtocolError as error:
+            log.warning("closing the connection of %s: %s", self.peer, error)
+            return False
+        text = "closing the connection of %s: its first request has %d bytes and names no user who is known; %d are taken then"
+        log.warning(text, self.peer, self._wanted_bytes, SMALL_BYTES)
+        return False
+
+    def _end_piece(self) -> None:
+        piece, self._piece = self._piece, None
+        if piece is not None and self._intake is not None:
+            self._intake.watch.end(piece)
+
+    def room_came(self, piece: Piece) -> None:
+        """See `unfinished.Holder`."""
+        self._regulate_reading()
+
+    def dropped(self, piece: Piece, reason: str) -> None:
+        """See `unfinished.Holder`."""
+        self._piece = None
+        self._received.clear()
+        log.warning(
+            "closing the connection of %s, which sent %d of a frame's %d bytes: %s",
+            *(self.peer, piece.received_bytes, piece.wanted_bytes, reason),
+        )
+        self.abort()
 
     @property
     def offered(self) -> bytes:
@@ -208,7 +287,7 @@ class RemotingConnection(asyncio.Protocol):
             return b""
         if len(self._received) > 1:
             self._received = [b"".join(self._received)]
-        return self._received[0]
+        return cast(bytes, self._received[0])  # what it was offered
 
     def go_on(self, position: int, requests: int, *, decoding: bool) -> None:
         """The taker took what is before `position`, with so many two-way requests; what follows is decoded, or offered again."""
@@ -237,6 +316,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._end_piece()
         if self._is_offered:
             self.go_on(0, 0, decoding=True)  # of what came before the end, as much as one turn serves
         self._backlog.clear()
@@ -471,9 +551,11 @@ class RemotingConnection(asyncio.Protocol):
         return True
 
     def _regulate_reading(self) -> None:
-        """Read only while the peer reads our answers, has not too many requests open, and not too much waits for the taker."""
+        """Read only while the peer reads our answers, has not too many requests open, not too much waits for the taker, and there
+        is room for the frame that is coming."""
         is_much_held = self._is_offered and self._received_bytes >= self._wanted_bytes
-        pause = is_much_held or bool(self._backlog) or self._is_congested()
+        waits = self._piece is not None and self._piece.waits
+        pause = is_much_held or waits or bool(self._backlog) or self._is_congested()
         if self._transport is None or pause == self._reading_paused or self._transport.is_closing():
             return
         self._reading_paused = pause

@@ -13,9 +13,10 @@ from typing import Any
 from remoting import codes
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.transport.connection import BufferTaker, ConnectionLimits, Handler, RemotingConnection
+from remoting.transport.connection import BufferTaker, ConnectionLimits, Handler, Intake, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
+from remoting.transport.watch import UnfinishedSettings, Watch
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +41,11 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     """What a server bears: of each connection, and how many peers that do not read their answers; of more, those that began first
-    are closed."""
+    are closed. Without an intake, unfinished frames have a budget of the server's own."""
 
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_slow_readers: int = 256
+    intake: Intake | None = None
 
 
 class RemotingServer:
@@ -63,6 +65,7 @@ class RemotingServer:
         self._place = place
         self._handlers = handlers
         self._limits = limits or ServerLimits()
+        self._intake = self._limits.intake or Intake(Watch(UnfinishedSettings()))
         self._taker = taker
         self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
         self._on_closed = closed
@@ -120,7 +123,12 @@ class RemotingServer:
 
     def _accept(self) -> RemotingConnection:
         return RemotingConnection(
-            self._handlers, self._limits.connection, self._connection_opened, self._connection_closed, taker=self._taker
+            self._handlers,
+            self._limits.connection,
+            self._connection_opened,
+            self._connection_closed,
+            taker=self._taker,
+            intake=self._intake,
         )
 
     def _connection_opened(self, connection: RemotingConnection) -> None:

@@ -7,11 +7,12 @@ table.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,11 +112,13 @@ def print_row(row: Pairs) -> None:
 
 
 @contextmanager
-def load_program() -> Iterator[Path]:
-    """The compiled load generator."""
+def load_program(*, secure: bool = False) -> Iterator[Path]:
+    """The compiled load generator; `secure`: with signatures and TLS, for which OpenSSL's headers have to be there."""
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / "load"
-        subprocess.run(["cc", "-O2", "-o", program, ROOT / "tests/bench/load.c"], check=True)
+        source = ROOT / "tests/bench/load.c"
+        more = ("-DSECURE", "-Wno-deprecated-declarations", "-lssl", "-lcrypto") if secure else ()
+        subprocess.run(["cc", "-O2", "-o", program, source, *more], check=True)
         yield program
 
 
@@ -134,19 +137,35 @@ def run_load(
     requests: int = 0,
     due_ms: int = 0,
     spread_ms: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Sample, int]:
     """Run the load; returns the sample and how many messages were acknowledged. A refused send is an error, or else counted.
 
     With `requests` the load ends after so many, and they may be timers: due from `due_ms` on, spread over `spread_ms`.
     """
     host, port = address.split(":")
-    words = [host, port, topic, queues, connections, in_flight, seconds, body_bytes, batch]
+    words: list[object] = [host, port, topic, queues, connections, in_flight, seconds, body_bytes, batch]
     if requests:
         words += [requests, *((due_ms, spread_ms) if due_ms else ())]
-    output = subprocess.run([program, *map(str, words)], check=True, capture_output=True, text=True).stdout
-    result = json.loads(output)
+    return _result(program, words, may_fail, environment)
+
+
+def run_frames(
+    program: Path, address: str, frames: Path, *, connections: int = 1, in_flight: int = 64, seconds: float = 5
+) -> tuple[Sample, int]:
+    """Run the load with the frames of a file (`load.c` says how they lie in it); as `run_load`."""
+    host, _, port = address.rpartition(":")
+    return _result(program, [host, port, f"@{frames}", connections, in_flight, seconds], False)
+
+
+def _result(
+    program: Path, words: Sequence[object], may_fail: bool, environment: Mapping[str, str] | None = None
+) -> tuple[Sample, int]:
+    environ = {**os.environ, **(environment or {})}
+    done = subprocess.run([program, *map(str, words)], check=True, capture_output=True, text=True, env=environ)
+    result = json.loads(done.stdout)
     if result["failures"] and not may_fail:
-        raise RuntimeError(f"{result['failures']} sends were refused")
+        raise RuntimeError(f"{result['failures']} sends were refused, the first with {done.stderr}")
     sample = Sample(result["messages_per_s"], result["p50_us"], result["p99_us"], failures=result["failures"])
     return sample, result["messages"]
 

@@ -1,12 +1,19 @@
 /* Raw send load for a remoting broker: C connections, each keeping W requests in flight, for S seconds.
  *
  *   load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH [REQUESTS [DUE_MS SPREAD_MS]]
+ *   load HOST PORT @FRAMES CONNECTIONS IN_FLIGHT SECONDS
  *
  * BATCH 0 sends single messages (code 310), n > 0 batches of n (code 320), -n batches of n with bodies of different lengths around
  * BODY_BYTES. With REQUESTS it ends after so many, though the time is not up. With DUE_MS, a time in milliseconds since 1970, every
- * message is to be delivered then or within SPREAD_MS behind, spread evenly. Prints one line of JSON:
+ * message is to be delivered then or within SPREAD_MS behind, spread evenly. FRAMES is a file of frames that are sent as they are, one
+ * after the other and again from the first one, but for the request's number: for each its count of messages, 1 if it is one-way,
+ * count of places and length, all as u32 of this machine; the places, each an offset and 0 for ten decimal digits or 1 for four
+ * bytes; the frame. The one-way ones count as answered with the next that is answered. Prints one line of JSON:
  * requests acknowledged, messages, failures (answers with another code), seconds, and latency percentiles in microseconds.
  * Every answer is read and its code checked; after the time is up the requests in flight are awaited.
+ *
+ * Built with -DSECURE (and -lssl -lcrypto), it signs every request as clients do when LOAD_KEY and LOAD_SECRET are set, and speaks
+ * TLS, to whatever certificate, when LOAD_TLS is.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -21,6 +28,11 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef SECURE
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/ssl.h>
+#endif
 
 #define OPAQUE_BASE 1000000000LL
 #define SLOTS (1 << 20)
@@ -28,8 +40,17 @@
 #define LATENCIES (1 << 22)
 #define MIXED_BYTES 256 /* how much the bodies of a mixed batch differ in length */
 
+struct frame {
+    uint32_t messages, is_oneway, place_count, length;
+    const uint32_t *places;
+    const char *bytes;
+};
+
 struct connection {
     int socket;
+#ifdef SECURE
+    SSL *tls;
+#endif
     int in_flight;
     char *out;
     size_t out_length, out_sent;
@@ -47,6 +68,10 @@ static size_t body_length;
 static const char *topic;
 static int queues, batch, mixed;
 static long long most = -1, due_ms, spread_ms = 1;
+static struct frame *frames; /* the last of them is answered */
+static size_t frame_count, frames_length;
+static long long messages_of_all;
+static uint32_t messages_of[SLOTS]; /* of what is in flight, by the request's number */
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -84,18 +109,102 @@ static void make_body(size_t size) {
     body_length = (size_t)(at - body);
 }
 
+static void read_frames(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        perror(path);
+        exit(1);
+    }
+    uint32_t head[4];
+    while (fread(head, sizeof *head, 4, file) == 4) {
+        uint32_t *places = malloc(head[2] * 2 * sizeof *places);
+        char *bytes = malloc(head[3]);
+        if (fread(places, 2 * sizeof *places, head[2], file) != head[2] || fread(bytes, 1, head[3], file) != head[3]) {
+            fprintf(stderr, "%s ends amid a frame\n", path);
+            exit(1);
+        }
+        frames = realloc(frames, (frame_count + 1) * sizeof *frames);
+        frames[frame_count++] = (struct frame){head[0], head[1], head[2], head[3], places, bytes};
+        frames_length += head[3];
+    }
+    fclose(file);
+    if (!frame_count || frames[frame_count - 1].is_oneway) {
+        fprintf(stderr, "%s does not end with a frame that is answered\n", path);
+        exit(1);
+    }
+}
+
+/* Write the frames up to the next that is answered. */
+static void queue_frames(struct connection *c) {
+    static size_t next;
+    uint32_t messages = 0;
+    for (;;) {
+        const struct frame *frame = &frames[next++ % frame_count];
+        long long opaque = next_opaque++;
+        char *at = c->out + c->out_length, digits[24];
+        memcpy(at, frame->bytes, frame->length);
+        sprintf(digits, "%010lld", opaque);
+        for (uint32_t i = 0; i < frame->place_count; i++) {
+            if (frame->places[2 * i + 1])
+                put32(at + frame->places[2 * i], (uint32_t)opaque);
+            else
+                memcpy(at + frame->places[2 * i], digits, 10);
+        }
+        c->out_length += frame->length;
+        messages += frame->messages;
+        if (frame->is_oneway) continue;
+        messages_of[opaque % SLOTS] = messages;
+        sent_at[opaque % SLOTS] = now_ns();
+        c->in_flight++;
+        return;
+    }
+}
+
+static const char *access_key, *secret;
+
+/* The ext entries that a signed request has beside the others; nothing of one that is not. */
+static void sign(char *entries, long long opaque) {
+    entries[0] = 0;
+#ifdef SECURE
+    if (!access_key) return;
+    static HMAC_CTX *hmac;
+    if (!hmac) {
+        hmac = HMAC_CTX_new();
+        HMAC_Init_ex(hmac, secret, (int)strlen(secret), EVP_sha1(), NULL);
+    }
+    char covered[1024];
+    int length = sprintf(covered, "%sbench%sTBW1024%d017000000000000UNIQ_KEY\x01%032lld\x02WAIT\x01true\x02" "0false%sbroker-a",
+        access_key, topic, (int)(opaque % queues), opaque, batch ? "true" : "false");
+    unsigned char digest[20], text[32];
+    unsigned int digest_length;
+    HMAC_Init_ex(hmac, NULL, 0, NULL, NULL);
+    HMAC_Update(hmac, (unsigned char *)covered, (size_t)length);
+    HMAC_Update(hmac, (unsigned char *)body, body_length);
+    HMAC_Final(hmac, digest, &digest_length);
+    EVP_EncodeBlock(text, digest, (int)digest_length);
+    sprintf(entries, "\"AccessKey\":\"%s\",\"Signature\":\"%s\",", access_key, text);
+#else
+    (void)opaque;
+#endif
+}
+
 static void queue_request(struct connection *c) {
+    if (frame_count) {
+        queue_frames(c);
+        return;
+    }
     long long opaque = next_opaque++;
     char *frame = c->out + c->out_length;
-    char due[64] = "";
+    char due[64] = "", signature[256];
+    sign(signature, opaque);
     if (due_ms)
         sprintf(due, "TIMER_DELIVER_MS\\u0001%lld\\u0002", due_ms + (opaque - OPAQUE_BASE) * spread_ms / most % spread_ms);
     int header = sprintf(frame + 8,
-        "{\"code\":%d,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
+        "{\"code\":%d,\"extFields\":{%s\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
         "\"g\":\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%032lld\\u0002WAIT\\u0001true\\u0002%s\",\"j\":\"0\","
         "\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%lld,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        batch ? 320 : 310, topic, (int)(opaque % queues), opaque, due, batch ? "true" : "false", opaque);
+        batch ? 320 : 310, signature, topic, (int)(opaque % queues), opaque, due, batch ? "true" : "false", opaque);
     put32(frame, (uint32_t)(4 + (size_t)header + body_length));
     put32(frame + 4, (uint32_t)header);
     memcpy(frame + 8 + header, body, body_length);
@@ -104,13 +213,54 @@ static void queue_request(struct connection *c) {
     sent_at[opaque % SLOTS] = now_ns();
 }
 
+static ssize_t put(struct connection *c, const char *data, size_t length) {
+#ifdef SECURE
+    if (c->tls) {
+        int n = SSL_write(c->tls, data, (int)length);
+        if (n <= 0) errno = SSL_get_error(c->tls, n) == SSL_ERROR_WANT_WRITE ? EAGAIN : EPIPE;
+        return n <= 0 ? -1 : n;
+    }
+#endif
+    return send(c->socket, data, length, MSG_NOSIGNAL);
+}
+
+static ssize_t get(struct connection *c, char *data, size_t length) {
+#ifdef SECURE
+    if (c->tls) {
+        int n = SSL_read(c->tls, data, (int)length);
+        if (n <= 0) errno = SSL_get_error(c->tls, n) == SSL_ERROR_WANT_READ ? EAGAIN : EPIPE;
+        return n <= 0 ? -1 : n;
+    }
+#endif
+    return recv(c->socket, data, length, 0);
+}
+
+static void secure(struct connection *c) {
+#ifdef SECURE
+    static SSL_CTX *context;
+    if (!getenv("LOAD_TLS")) return;
+    if (!context) {
+        context = SSL_CTX_new(TLS_client_method());
+        SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    }
+    c->tls = SSL_new(context);
+    SSL_set_fd(c->tls, c->socket);
+    if (SSL_connect(c->tls) != 1) {
+        fprintf(stderr, "no TLS\n");
+        exit(1);
+    }
+#else
+    (void)c;
+#endif
+}
+
 static int may_send(void) {
     return most < 0 || next_opaque - OPAQUE_BASE < most;
 }
 
 static void flush(struct connection *c) {
     while (c->out_sent < c->out_length) {
-        ssize_t n = send(c->socket, c->out + c->out_sent, c->out_length - c->out_sent, MSG_NOSIGNAL);
+        ssize_t n = put(c, c->out + c->out_sent, c->out_length - c->out_sent);
         if (n < 0) {
             if (errno == EAGAIN) return;
             perror("send");
@@ -128,18 +278,22 @@ static void take_answer(struct connection *c, const char *header, size_t length)
         fprintf(stderr, "an answer without code or opaque\n");
         exit(1);
     }
-    if (atoi(code + 7) == 0)
+    long long number = atoll(opaque + 9);
+    if (atoi(code + 7) == 0) {
         acknowledged++;
-    else
+        messages_of_all += frame_count ? messages_of[number % SLOTS] : (uint32_t)(batch ? batch : 1);
+    } else {
+        if (!failures) fprintf(stderr, "refused: %.*s\n", (int)length, header);
         failures++;
-    uint64_t took = now_ns() - sent_at[atoll(opaque + 9) % SLOTS];
+    }
+    uint64_t took = now_ns() - sent_at[number % SLOTS];
     latencies[latency_count++ % LATENCIES] = (uint32_t)(took / 1000);
     c->in_flight--;
 }
 
 static void receive(struct connection *c) {
     for (;;) {
-        ssize_t n = recv(c->socket, c->in + c->in_length, READ_BYTES - c->in_length, 0);
+        ssize_t n = get(c, c->in + c->in_length, READ_BYTES - c->in_length);
         if (n == 0) {
             fprintf(stderr, "the broker closed the connection\n");
             exit(1);
@@ -172,9 +326,11 @@ static int compare(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 10 || argc > 13 || argc == 12) {
+    int has_frames = argc == 7 && argv[3][0] == '@';
+    if (!has_frames && (argc < 10 || argc > 13 || argc == 12)) {
         fprintf(stderr, "usage: load HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS BODY_BYTES BATCH "
-                        "[REQUESTS [DUE_MS SPREAD_MS]]\n");
+                        "[REQUESTS [DUE_MS SPREAD_MS]]\n"
+                        "       load HOST PORT @FRAMES CONNECTIONS IN_FLIGHT SECONDS\n");
         return 2;
     }
     if (argc > 10) most = atoll(argv[10]);
@@ -182,28 +338,40 @@ int main(int argc, char **argv) {
         due_ms = atoll(argv[11]);
         spread_ms = atoll(argv[12]);
     }
+    access_key = getenv("LOAD_KEY");
+    secret = getenv("LOAD_SECRET");
     topic = argv[3];
-    queues = atoi(argv[4]);
-    int count = atoi(argv[5]), window = atoi(argv[6]);
-    double seconds = atof(argv[7]);
-    batch = abs(atoi(argv[9]));
-    mixed = argv[9][0] == '-';
-    make_body((size_t)atoi(argv[8]));
+    char **common = argv + (has_frames ? 4 : 5);
+    int count = atoi(common[0]), window = atoi(common[1]);
+    double seconds = atof(common[2]);
+    if (has_frames) {
+        read_frames(argv[3] + 1);
+    } else {
+        queues = atoi(argv[4]);
+        batch = abs(atoi(argv[9]));
+        mixed = argv[9][0] == '-';
+        make_body((size_t)atoi(argv[8]));
+    }
+    size_t request_length = has_frames ? frames_length : body_length + 1024;
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[2]))};
-    inet_pton(AF_INET, argv[1], &address.sin_addr);
+    struct sockaddr_in6 address6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)atoi(argv[2]))};
+    int is_v6 = strchr(argv[1], ':') != NULL;
+    inet_pton(is_v6 ? AF_INET6 : AF_INET, argv[1], is_v6 ? (void *)&address6.sin6_addr : (void *)&address.sin_addr);
     struct connection *connections = calloc((size_t)count, sizeof *connections);
     int poll = epoll_create1(0);
     for (int i = 0; i < count; i++) {
         struct connection *c = &connections[i];
-        c->socket = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(c->socket, (struct sockaddr *)&address, sizeof address) != 0) {
+        c->socket = socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+        if (connect(c->socket, is_v6 ? (struct sockaddr *)&address6 : (struct sockaddr *)&address,
+                    is_v6 ? sizeof address6 : sizeof address) != 0) {
             perror("connect");
             return 1;
         }
         int one = 1;
         setsockopt(c->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        c->out = malloc((body_length + 1024) * (size_t)(window + 1));
+        c->out = malloc(request_length * (size_t)(window + 1));
         c->in = malloc(READ_BYTES);
+        secure(c);
         fcntl(c->socket, F_SETFL, O_NONBLOCK);
         struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c};
         epoll_ctl(poll, EPOLL_CTL_ADD, c->socket, &event);
@@ -241,8 +409,7 @@ int main(int argc, char **argv) {
     qsort(latencies, kept, sizeof *latencies, compare);
     printf("{\"requests\":%lld,\"messages\":%lld,\"failures\":%lld,\"seconds\":%.3f,\"messages_per_s\":%.0f,"
            "\"p50_us\":%u,\"p99_us\":%u,\"max_us\":%u}\n",
-           acknowledged, acknowledged * (batch ? batch : 1), failures, elapsed,
-           (double)(acknowledged * (batch ? batch : 1)) / elapsed, latencies[kept / 2], latencies[kept * 99 / 100],
+           acknowledged, messages_of_all, failures, elapsed, (double)messages_of_all / elapsed, latencies[kept / 2], latencies[kept * 99 / 100],
            latencies[kept - 1]);
     return 0;
 }

@@ -82,7 +82,8 @@ def console(version: Path) -> Iterator[Console]:
         start(*redis.argv)
         prepare = [sys.executable, "-m", "webapp.appliance.prepare"]
         subprocess.run(prepare, cwd=directory, env=environment, check=True, capture_output=True)
-        web = start(sys.executable, "-m", "daphne", "-p", str(http_port), "webapp.asgi:application")
+        server = "webapp.serving" if (version / "webapp" / "serving.py").exists() else "daphne"  # of an earlier version
+        web = start(sys.executable, "-m", server, "-p", str(http_port), "webapp.asgi:application")
         _wait_for(f"http://127.0.0.1:{http_port}/api/v1/health")
         yield Console(directory, environment, http_port, web.pid)
     finally:

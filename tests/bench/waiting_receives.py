@@ -25,9 +25,8 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.native.library import load
 from brokerd.proxy.calls import Kind, Method, Peer, run
-from brokerd.proxy.grpc import SERVICE_PATH, GrpcConnection, GrpcLimits
+from brokerd.proxy.grpc import SERVICE_PATH, GrpcConnection, GrpcLimits, Intake
 from brokerd.proxy.heads import CallHeads
-from brokerd.proxy.http2.limits import Budget
 from brokerd.proxy.http2.native_hpack import native_block_readers
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.table import KINDS, Methods, build_methods
@@ -40,6 +39,7 @@ from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk
 from tests.support.open_guard import anybody_may, yes
 from tests.support.turns import Turns
+from tests.support.unfinished import Budget
 
 _QUEUES: Final = 8
 _ROUNDS: Final = 12
@@ -73,7 +73,7 @@ class _Connected:
         self.grpc = GrpcConnection(
             heads,
             GrpcLimits(_MAX_BYTES, _MAX_BYTES),
-            Budget(_MAX_BYTES),
+            Intake(Budget(_MAX_BYTES)),
             peer=peer,
             wants_flush=lambda _: flush(self),
             now_ms=turns.monotonic_ms(),

@@ -13,11 +13,11 @@ import django
 
 django.setup()  # models can be imported only afterwards
 
-from daphne.cli import CommandLineInterface  # noqa: E402
 from django.urls import get_resolver  # noqa: E402
 
 import webapp.asgi  # noqa: E402, F401  (what daphne is told to serve)
 from webapp.appliance import prepare  # noqa: E402
+from webapp.serving import ConsoleServer  # noqa: E402
 
 _ = get_resolver().url_patterns  # the first request would import the views
 
@@ -28,7 +28,7 @@ def main() -> int:
         case ["prepare"]:
             prepare.main()
         case ["daphne", *arguments]:
-            CommandLineInterface().run(arguments)
+            ConsoleServer().run(arguments)
         case others:
             raise AssertionError(f"{others}: there is no such program")
     return 0

@@ -31,6 +31,7 @@ PAGES = (
     "/audit/",
     "/tokens/",
     "/users/",
+    "/users/reading",
     "/account",
 )
 

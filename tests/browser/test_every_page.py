@@ -74,6 +74,7 @@ PLACES = (
     "/audit/verify",
     "/tokens/",
     "/users/",
+    "/users/reading",
     "/account",
 )
 

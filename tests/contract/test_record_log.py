@@ -87,7 +87,9 @@ def test_a_record_is_appended_at_once_and_read_when_it_was_dispatched(subject: S
     assert log.queue_range(TOPIC, 0) == (0, 0)
     unit = (0, end_offset, java_hash("add"))
     assert list(log.undispatched_units(TOPIC)) == [unit]
+    assert log.dispatch_offset == 0
     subject.dispatch()
+    assert log.dispatch_offset == end_offset
     assert log.queue_range(TOPIC, 0) == (0, 1)
     assert list(log.read_units(TOPIC, 0, 0, 9)) == [unit]
     assert list(log.undispatched_units(TOPIC)) == []

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 import pytest
 
 from remoting import codes
 from remoting.errors import ConnectionLost, RequestTimeout
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient
+from tests.bench.processes import memory_of
 from tests.support.cluster import ROOT, Process, free_ports
 from tests.support.fake_broker import CLUSTER, NAME, FakeBroker, eventually
 
@@ -333,8 +333,7 @@ async def test_one_controller_alone_works_and_remembers(one: Controllers) -> Non
         await broker.ask(codes.CLEAN_BROKER_DATA, names | {"isCleanLivingBroker": "true"})
         answer = await broker.ask(codes.CONTROLLER_GET_NEXT_BROKER_ID, names)
         assert answer.ext["nextBrokerId"] == "2", "ids are never given out again"
-        memory = psutil.Process(one.processes[0].pid).memory_info().rss
-        assert memory < 80 << 20
+        assert memory_of(one.processes[0].pid).resident_mb < 80
         assert one.processes[0].terminate() == 0
 
 

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,17 @@ def route(channel: grpc.Channel, language: str) -> set[tuple[str, ...]]:
     return {tuple(f"{each.host}:{each.port}" for each in endpoints.addresses) for endpoints in queues}
 
 
+def send(channel: grpc.Channel, language: str) -> None:
+    call = channel.unary_unary(
+        SERVICE_PATH + "SendMessage",
+        request_serializer=service.SendMessageRequest.SerializeToString,
+        response_deserializer=service.SendMessageResponse.FromString,
+    )
+    metadata = (("x-mq-client-id", "one"), ("x-mq-language", language))
+    answer = call(sending(b"there", topic=TOPIC), metadata=metadata, timeout=10)
+    assert answer.status.code == Code.OK, answer.status
+
+
 def test_a_client_whose_default_is_tls(running: Running) -> None:
     """As Java, Go, C++ and C#: the certificate is good even for one that checks it."""
     addresses = running.cluster.grpc_addresses
@@ -131,21 +143,30 @@ def test_remoting_clients_with_and_without_tls(running: Running) -> None:
                 )
 
 
-def test_a_client_of_one_address_each_is_told_all_of_them(running: Running) -> None:
-    """As Node.js: it sends to another broker when one fails, and may ask its access point again."""
+@pytest.mark.parametrize("language", ["HTTP", "CPP"])
+def test_a_client_of_one_address_each_is_told_all_of_them(running: Running, language: str) -> None:
+    """As Node.js, and C++ by TLS: it sends to another broker when one fails, and may ask its access point again."""
     cluster = running.cluster
+    credentials = grpc.ssl_channel_credentials(running.authority.read_bytes()) if language == "CPP" else None
     master = cluster.master()
-    access_point = cluster.grpc_addresses[(master + 1) % 3]
-    try:
-        with grpc.insecure_channel(access_point) as channel:
-            assert route(channel, "HTTP") == {(address,) for address in cluster.grpc_addresses}
-            cluster.brokers[master].kill()
-            eventually("another master", lambda: cluster.master() != master)
-            expected = cluster.grpc_addresses[cluster.master()]
-            eventually("the route names it first", lambda: next(iter(route(channel, "GO")))[0] == expected)
-            eventually("and where it is alone", lambda: (expected,) in route(channel, "HTTP"))
-    finally:
-        cluster.make_whole()
+    with ExitStack() as stack:
+        channels = {
+            address: stack.enter_context(
+                grpc.secure_channel(address, credentials) if credentials is not None else grpc.insecure_channel(address)
+            )
+            for address in cluster.grpc_addresses
+        }
+        stack.callback(cluster.make_whole)
+        channel = channels[cluster.grpc_addresses[(master + 1) % 3]]
+        assert route(channel, language) == {(address,) for address in cluster.grpc_addresses}
+        cluster.brokers[master].kill()
+        eventually("another master", lambda: cluster.master() != master)
+        expected = cluster.grpc_addresses[cluster.master()]
+        eventually("it is in the route where it is alone", lambda: (expected,) in route(channel, language))
+        if credentials is None:
+            eventually("and first of several", lambda: next(iter(route(channel, "GO")))[0] == expected)
+        for address in channels.keys() - {cluster.grpc_addresses[master]}:
+            send(channels[address], language)
 
 
 class CSharp:

@@ -18,13 +18,14 @@ from django.db import OperationalError
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
-from tests.web.conftest import PASSWORD, actor, admin, bearer, console, users, viewer  # noqa: F401
+from tests.web.conftest import PASSWORD, actor, admin, bearer, console, operator, users, viewer  # noqa: F401
 from tests.web.fakes import FakeCluster
 from webapp import origin
 from webapp.accounts import devices, login_limit, services, sessions, tokens
-from webapp.accounts.models import ApiToken, LoginAttempt, User
-from webapp.accounts.permissions import client_ip, role_of
+from webapp.accounts.models import ApiToken, LoginAttempt, ReadRight, User
+from webapp.accounts.permissions import client_ip, role_of, set_role
 from webapp.audit.models import AuditEntry
+from webapp.operations import services as operations
 from webapp.operations.registry import KINDS
 
 Bearer = Callable[..., dict[str, str]]
@@ -48,6 +49,24 @@ def test_a_token_for_users_alone_makes_no_admin(client: Client, bearer: Bearer, 
         assert send(client, "PATCH", path, change, headers) == (403, "beyond-own-permissions"), (who, change)
     assert {name: role_of(User.objects.get(username=name)).label for name in users} == {name: name for name in users}
     assert not User.objects.filter(username="eve").exists()
+
+
+def test_who_is_locked_out_stays_what_he_was(
+    client: Client,
+    bearer: Bearer,  # noqa: F811
+    users: dict[str, User],  # noqa: F811
+) -> None:
+    """Else who manages users alone could make another one of an admin who is not there, or let him in again."""
+    User.objects.filter(username="admin").update(is_active=False)
+    second = User.objects.create_user("second", password=PASSWORD)
+    set_role(second, "admin")
+    _, text = tokens.create(second, "test", ["users.write"])
+    headers, path = {"Authorization": f"Bearer {text}"}, f"/api/v1/users/{users['admin'].pk}"
+    for change in ({"active": True, "role": "viewer"}, {"role": "viewer"}, {"active": True}):
+        assert send(client, "PATCH", path, change, headers) == (403, "beyond-own-permissions"), change
+    client.force_login(second)
+    assert send(client, "PATCH", path, {"active": True}, {})[0] == 200
+    assert role_of(User.objects.get(username="admin")).label == "admin"
 
 
 # ---- tokens
@@ -126,6 +145,22 @@ def test_cookies_belong_to_this_host_alone_under_https(tmp_path: Any, https: str
     assert session_secure is csrf_secure is bool(https)
 
 
+@pytest.mark.parametrize(
+    ("variables", "trusts"),
+    [({}, False), ({"LOGBOOM_SECURE_HOST": "logs.example.com"}, False), ({"LOGBOOM_HTTPS": "1"}, True)],
+)
+def test_another_port_of_this_host_is_somebody_else(tmp_path: Any, variables: dict[str, str], trusts: bool) -> None:
+    """A proxy answers at the port without a number; the appliance's own HTTPS does not."""
+    script = (
+        "import django; django.setup(); from webapp import origin, settings; "
+        "print(origin.is_own('https://logs.example.com', 'logs.example.com:8443'), settings.HTTPS)"
+    )
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "webapp.settings", "LOGBOOM_DATA_DIR": str(tmp_path)}
+    environ |= {"LOGBOOM_ALLOWED_HOSTS": "logs.example.com", **variables}
+    found = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(trusts), str(bool(variables))]
+
+
 # ---- guessing
 
 
@@ -193,6 +228,38 @@ def test_what_is_refused_for_too_many_is_in_the_trail(client: Client, users: dic
     refused = AuditEntry.objects.filter(action="login", outcome="refused")
     assert refused.filter(detail=services.THROTTLED).count() == 1, "once a minute"
     assert refused.count() == 6
+
+
+def test_who_has_many_addresses_fills_no_trail(client: Client, users: dict[str, User]) -> None:  # noqa: F811
+    for _ in range(login_limit.FREE):
+        log_in(client, "admin", "wrong", ip="2001:db8::1")
+    answers = {log_in(client, "admin", "wrong", ip=f"2001:db8::{number:x}") for number in range(2, 80)}
+    assert answers == {429}, "a network of IPv6 is one source"
+    throttled = AuditEntry.objects.filter(action="login", detail=services.THROTTLED)
+    assert throttled.count() == services.MOST_THROTTLED_A_MINUTE
+
+
+def test_who_asks_for_what_he_may_not_fills_no_trail(viewer: Client, operator: Client) -> None:  # noqa: F811
+    for _ in range(operations.MOST_REFUSED_A_MINUTE + 20):
+        assert send(viewer, "DELETE", "/api/v1/topics/orders", {}, {})[0] == 403
+    assert AuditEntry.objects.filter(outcome="refused").count() == operations.MOST_REFUSED_A_MINUTE
+    assert send(operator, "POST", "/api/v1/users", {"username": "x", "role": "viewer", "password": NEW}, {})[0] == 403
+    assert AuditEntry.objects.filter(actor_name="operator", outcome="refused").count() == 1, "others' are told"
+
+
+def test_others_guesses_keep_nobody_who_is_here_from_proving_who_he_is(
+    client: Client,
+    users: dict[str, User],  # noqa: F811
+) -> None:
+    """As behind one proxy, from the same address: of the person's name, and of so many that the address is refused."""
+    assert log_in(client, "admin", PASSWORD) == 302
+    for number in range(login_limit.PER_SOURCE + 5):
+        log_in(Client(), ("admin", f"guess-{number}")[number % 2], "wrong")
+    assert log_in(Client(), "admin", PASSWORD) == 429
+    aged(client, confirmed=sessions.CONFIRMED_S + 1)
+    assert client.post("/account/confirm", {"password": PASSWORD}, REMOTE_ADDR="10.0.0.1").status_code == 302
+    changed = client.post("/account", {"present": PASSWORD, "password": NEW}, REMOTE_ADDR="10.0.0.1")
+    assert changed.status_code == 302
 
 
 def test_the_present_password_cannot_be_guessed_either(viewer: Client, users: dict[str, User]) -> None:  # noqa: F811
@@ -281,7 +348,7 @@ DANGEROUS = {
     *("broker-group.down", "broker-group.mount", "broker-group.unmount"),
     *("controller.add", "controller.promote", "controller.remove", "controller.transfer"),
     *("client-user.create", "client-user.update", "client-user.delete"),
-    *("permission.put", "permission.remove"),
+    *("permission.put", "permission.remove", "read-right.put", "read-right.remove"),
 }
 
 
@@ -301,16 +368,13 @@ def read(client: Client, topic: str, headers: dict[str, str]) -> dict[str, Any]:
     return one
 
 
-def test_a_viewer_is_not_shown_what_messages_say(settings: Any, client: Client, bearer: Bearer) -> None:  # noqa: F811
+def test_a_viewer_is_not_shown_what_messages_say(client: Client, bearer: Bearer) -> None:  # noqa: F811
     FakeCluster.store("orders", 0, b"card 4711", {"KEYS": "o-1", "customer": "ann"})
-    low, high = bearer("viewer", "messages.read"), bearer("operator", "messages.read", "messages.bodies")
+    low, high = (bearer(role, "messages.read", "messages.bodies") for role in ("viewer", "operator"))
     seen = read(client, "orders", low)
     assert (seen["body_hidden"], seen["body_text"], seen["body_base64"]) == (True, "", "")
     assert (seen["properties"], seen["keys"], seen["body_bytes"]) == ({"KEYS": "o-1"}, "o-1", 9)
     assert read(client, "orders", high)["body_text"] == "card 4711"
-    for open_topics, is_hidden in ((["order*"], False), (["orders"], False), (["order"], True), (["*"], False)):
-        settings.VIEWERS_READ = open_topics
-        assert read(client, "orders", low)["body_hidden"] is is_hidden
 
 
 def test_pages_hide_it_as_well(client: Client, users: dict[str, User]) -> None:  # noqa: F811
@@ -327,17 +391,34 @@ def test_pages_hide_it_as_well(client: Client, users: dict[str, User]) -> None: 
             assert (b"card 4711" in content or b"ann" in content) is is_shown, (role, path)
 
 
+def test_operations_and_the_trail_keep_nothing_of_what_a_test_message_says(
+    operator: Client,  # noqa: F811
+    viewer: Client,  # noqa: F811
+) -> None:
+    body = {"body": "card 4711", "keys": "o-1", "tag": "paid", "properties": {"customer": "ann", "city": "Rome"}}
+    sent = send(operator, "POST", "/api/v1/topics/orders/messages", body, {})
+    assert sent[0] == 200
+    (operation,) = viewer.get("/api/v1/operations").json()["items"]
+    assert operation["parameters"]["body_bytes"] == 9
+    assert operation["parameters"]["property_names"] == ["city", "customer"]
+    pages = [viewer.get(path).content for path in ("/operations/", f"/operations/{operation['id']}/")]
+    for text in (json.dumps(operation).encode(), *pages, str(AuditEntry.objects.get().parameters).encode()):
+        assert b"card 4711" not in text
+        assert b"ann" not in text
+        assert b"Rome" not in text
+    assert FakeCluster.sent[-1]["properties"] == {"customer": "ann", "city": "Rome"}
+
+
 def test_what_brokers_keep_for_themselves_is_read_by_admins_alone(
-    settings: Any,
     client: Client,
     bearer: Bearer,  # noqa: F811
 ) -> None:
-    settings.VIEWERS_READ = ["*"]
+    ReadRight.objects.create(topics="*", role="viewer", allows=True)
     half = "RMQ_SYS_TRANS_HALF_TOPIC"
     FakeCluster.add_topic(half)
     FakeCluster.store(half, 0, b"card 4711", {"TRAN_SECRET": "s"})
     for role, is_hidden, *scopes in (
-        ("viewer", True, "messages.read"),
+        ("viewer", True, "messages.read", "messages.bodies"),
         ("operator", True, "messages.read", "messages.bodies"),
         ("admin", False, "messages.read", "messages.bodies", "access.write"),
     ):

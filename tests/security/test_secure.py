@@ -19,7 +19,10 @@ from remoting.client.socket_connection import SocketConnection
 from remoting.errors import ConnectionLost, RequestError
 from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.tls import client_context
-from tests.support.appliance import BROKER, CONTROLLER, HTTP, Appliance
+from tests.support.appliance import BROKER, CONTROLLER, HTTP, START_S, Appliance
+from tests.support.cluster import eventually
+from webapp.appliance import preflight, up
+from webapp.appliance.reach import Secure
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +57,8 @@ def test_it_is_secured_and_undone_while_it_runs_and_keeps_what_it_acknowledged(
     with socket.create_server((OUTSIDE, appliance.base + HTTPS)):
         refused = appliance.manage("secure", OUTSIDE, *https)
     assert (refused.returncode, "choose another --https-port" in refused.stdout) == (1, True), refused.stdout
+    refused = appliance.manage("secure", OUTSIDE, "--https-port", str(appliance.base + BROKER))
+    assert (refused.returncode, "one of the appliance's own" in refused.stdout) == (1, True), refused.stdout
     assert max_offset(broker, NOBODY) == 50, "nothing was stopped"
 
     done = appliance.manage("secure", OUTSIDE, *https)
@@ -87,6 +92,22 @@ def test_it_is_secured_and_undone_while_it_runs_and_keeps_what_it_acknowledged(
     assert max_offset(broker, NOBODY) == 51
 
 
+def test_a_start_that_fails_is_taken_back(appliance: Appliance) -> None:
+    """Who takes a port after the command looked whether it is free stops nothing for good."""
+    broker = f"127.0.0.1:{appliance.base + BROKER}"
+    before, said = max_offset(broker, NOBODY), len(appliance.said)
+    remembered = preflight.read_remembered(appliance.layout)
+    assert remembered is not None
+    wanted = remembered._replace(secure=Secure(OUTSIDE, appliance.base + HTTPS))
+    with socket.create_server((OUTSIDE, appliance.base + HTTPS)):
+        preflight.write_remembered(appliance.layout, wanted)
+        os.kill(appliance.process.pid, up.AGAIN_SIGNAL)
+        eventually("it is there again", lambda: "Ctrl-C stops everything." in appliance.said[said:], START_S)
+    assert "starting again as it was before" in appliance.said[said:]
+    assert preflight.read_remembered(appliance.layout) == remembered
+    assert max_offset(broker, NOBODY) == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -94,7 +115,8 @@ def test_it_is_secured_and_undone_while_it_runs_and_keeps_what_it_acknowledged(
         ((OUTSIDE, "--undo"), "say either the address"),
         (("203.0.113.77",), "no address of this machine"),
         ((OUTSIDE, "--console-certificate", "/nowhere"), "belong together"),
-        ((OUTSIDE, "--console-certificate", "/nowhere", "--console-key", "/nowhere"), "cannot be read"),
+        ((OUTSIDE, "--console-certificate", "/nowhere", "--console-key", "/nowhere"), "cannot be used"),
+        ((OUTSIDE, "--console-certificate", __file__, "--console-key", __file__), "cannot be used"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_stopped(

@@ -6,6 +6,8 @@ from __future__ import annotations
 import pytest
 
 from remoting import codes
+from remoting.access.decision import Demand, Rights
+from remoting.access.model import ALL, ALLOW, DENY, SUB, TOPIC, Entry, resource
 from tests.fuzz.turns import Asker, Much, ask, broker_with, measured
 from tests.support.remoting_broker import RemotingBroker
 
@@ -50,3 +52,14 @@ def test_many_at_once_take_turns(broker: RemotingBroker, code: int) -> None:
     assert len(broker.peer.answers) == before + ASKED
     assert all(answer.code == codes.SUCCESS for answer in list(broker.peer.answers.values())[-ASKED:])
     assert turns.most_reads <= MOST_READS
+
+
+def test_a_decision_looks_at_few_of_many_permissions() -> None:
+    """A heartbeat about thousands of topics is decided in one turn: with a thousand permissions it took more than a second."""
+    entries = [Entry(resource(f"Topic:closed-{number}*"), (ALL,), DENY, ("10.0.0.0/8",)) for number in range(1000)]
+    entries += [Entry(resource(f"Topic:own-{number}"), (ALL,), ALLOW) for number in range(1000)]
+    entries += [Entry(resource("Topic:own-*"), (ALL,), ALLOW), Entry(resource("Group:*"), (ALL,), ALLOW)]
+    rights = Rights(entries)
+    for name, fits in (("own-7", 2), ("own-other", 1), ("closed-77-x", 2), ("closed-", 0), ("else", 0)):
+        assert len(rights.candidates(TOPIC, name)) == fits, name
+    assert rights.fitting(Demand(TOPIC, "own-7", (SUB,)), "10.0.0.1")[0].resource == resource("Topic:own-7")

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from brokerd.metadata.configs import BY_MESSAGE_GROUP
 from brokerd.pop import departures, giving
 from brokerd.pop.batch import MAX_BATCH, Batch, Older, Place, Queue
 from brokerd.pop.blocks import Block, DueRow, Fired
 from brokerd.pop.departures import Departures
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order import passing
+from brokerd.pop.order.passed import Passed
+from brokerd.pop.order.under_way import UnderWay
 from brokerd.pop.queue_ledger import Again, Blocked, Fresh, OrderedPlan, QueueLedger
 from brokerd.pop.reviver import Reviver
 from brokerd.pop.timers import DueRows
@@ -20,7 +23,7 @@ from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full, scenario
 from tests.support.memory_log import MemoryRecordLog
 from tests.support.pop_broker import PopBroker, master
-from tests.unit.brokerd.pop import test_departures, test_masters, test_ordered, test_returning
+from tests.unit.brokerd.pop import test_departures, test_masters, test_moving_in_order, test_ordered, test_returning
 
 _ordered_plan = QueueLedger.ordered_plan
 _give_back = Batch.give_back
@@ -291,6 +294,32 @@ MUTANTS = (
         "Of two equal messages that leave, the copy of one is taken for that of both.",
         ((departures, "_missing", _all_are_missing),),
         scenario(test_departures.test_a_master_may_die_at_any_record, test_departures.dead_letters, "all"),
+        within=1,
+    ),
+    Mutant(
+        "pop: copies under way are not waited for",
+        "POP",
+        "An ordered group goes on while what came before is in the log, as a copy, and not in its queue yet.",
+        ((UnderWay, "may_come", lambda self, name, group, topic: False),),
+        scenario(
+            test_moving_in_order.test_what_stayed_waits_for_copies_that_are_not_in_their_queue_yet, BY_MESSAGE_GROUP
+        ),
+        within=1,
+    ),
+    Mutant(
+        "pop: a message group passes its copies",
+        "POP",
+        "Of a message group of which something moved to the retry topic, what stayed is given before that is finished.",
+        ((Passed, "groups_with_copies", lambda self, group, topic: frozenset()),),
+        scenario(test_moving_in_order.test_one_message_that_moved_holds_up_its_own_message_group_alone),
+        within=1,
+    ),
+    Mutant(
+        "pop: a new master knows of no copies",
+        "POP",
+        "A new master does not wait for what its predecessor copied and it has not dispatched.",
+        ((UnderWay, "begin", lambda self, end_offset: None),),
+        scenario(test_moving_in_order.test_a_new_master_waits_for_copies_of_the_one_before, BY_MESSAGE_GROUP),
         within=1,
     ),
     Mutant(

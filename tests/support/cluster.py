@@ -173,7 +173,7 @@ class Cluster:
         self.controller_addresses = [f"127.0.0.1:{port}" for port in ports[:controllers]]
         # a broker listens two below its port, too, if nobody else does
         self.broker_addresses = [f"127.0.0.1:{port + 2}" for port in free_ports(replicas, in_a_row=3)]
-        ha = [f"127.0.0.1:{port}" for port in ports[controllers : controllers + replicas]]
+        self.ha_addresses = ha = [f"127.0.0.1:{port}" for port in ports[controllers : controllers + replicas]]
         self.grpc_addresses = [f"127.0.0.1:{port}" for port in ports[controllers + replicas :]]
         self.data = root
         self.secret_file = secret = make_secret(root)

@@ -9,14 +9,14 @@ from brokerd.native.library import Library
 from brokerd.sending.boundary import SendKernel
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
-from brokerd.sending.timed import AskTerms, no_terms
+from brokerd.sending.stored_form import KernelRules
 
 _libraries: list[Library] = []  # the last one is in use
 
 
-def make_kernel(store_host: bytes, terms: AskTerms = no_terms) -> SendKernel:
+def make_kernel(store_host: bytes, rules: KernelRules | None = None) -> SendKernel:
     """A kernel of the kind that is asked for at present."""
-    return NativeKernel(_libraries[-1], store_host, terms) if _libraries else Kernel(store_host, terms)
+    return NativeKernel(_libraries[-1], store_host, rules) if _libraries else Kernel(store_host, rules)
 
 
 @contextmanager

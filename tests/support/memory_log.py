@@ -55,6 +55,10 @@ class MemoryRecordLog:
 
     # ---- RecordLog
 
+    @property
+    def dispatch_offset(self) -> int:
+        return self._tail[0][2][0] if self._tail else self.end_offset
+
     def append(self, topic: str, kind: str, body: bytes) -> int:
         return self.append_records(topic, [(kind, body)])
 

@@ -32,6 +32,7 @@ EXAMPLES = {
     "schedule_id": "1",
     "token_id": "1",
     "user_id": "1",
+    "right_id": "1",
 }
 OPEN = {"/api/v1/health"}
 

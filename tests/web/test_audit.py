@@ -147,6 +147,21 @@ def test_nobody_makes_a_chain_without_the_key(five: list[AuditEntry]) -> None:
     assert services.verify().broken_at == 1
 
 
+def test_under_another_key_it_says_that_the_key_may_be_another(five: list[AuditEntry], settings: Any) -> None:
+    settings.AUDIT_KEY = "drawn anew, since somebody removed the file"
+    services.record(Actor(five[0].actor), "topic.create")
+    found = services.verify()
+    assert found.broken_at == 1
+    assert "or the key of the trail is not the one that it was written with" in found.reason
+
+
+@pytest.mark.parametrize(("one", "other"), [(2, 3), (1, 5)])
+def test_rows_that_changed_places_show(five: list[AuditEntry], one: int, other: int) -> None:
+    for old, new in ((one, 99), (other, one), (99, other)):
+        tamper(f"UPDATE audit_auditentry SET sequence = {new} WHERE sequence = {old}")
+    assert services.verify().broken_at == one
+
+
 def test_a_tail_that_was_cut_shows_once_it_was_anchored(five: list[AuditEntry], admin: Client) -> None:
     anchor_audit()
     assert services.verify().anchored == 5

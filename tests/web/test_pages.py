@@ -13,7 +13,7 @@ from tests.web.conftest import PASSWORD
 from tests.web.fakes import FakeAccess, FakeCluster, MemorySnapshots, RecordingQueue, snapshot_document
 from webapp import snapshot
 from webapp.accounts import tokens
-from webapp.accounts.models import User
+from webapp.accounts.models import ReadRight, User
 from webapp.operations.models import Operation
 from webapp.reports.models import ReportRun, ReportSchedule
 from webapp.urls import urlpatterns
@@ -31,10 +31,12 @@ EXAMPLES = {
     "schedule_id": "1",
     "token_id": "1",
     "user_id": "1",
+    "right_id": "1",
 }
 OPEN = {"/login"}
 POST_ONLY = {"theme", "logout", "schedule-delete", "schedule-run", "report-cancel", "operation-cancel"}
 POST_ONLY |= {"token-revoke", "user-change", "client-user-delete", "permission-put", "permission-remove"}
+POST_ONLY |= {"read-right-remove"}
 
 
 def pages() -> list[tuple[str, str]]:
@@ -182,6 +184,8 @@ POSTED = [
     ("/clients/orders/delete", {"confirmation": "orders"}),
     ("/users/", {"username": "eve", "role": "viewer", "password": PASSWORD}),
     ("/users/{user}/", {"role": "viewer", "active": "on"}),
+    ("/users/reading", {"topics": LONG, "who": "role viewer", "decision": "allow"}),
+    ("/users/reading/{right}/remove", {}),
     ("/account", {"time_zone": "Asia/Tokyo"}),
     ("/account/confirm", {"password": PASSWORD}),
     ("/account", {"present": PASSWORD, "password": "another horse battery"}),
@@ -204,7 +208,8 @@ def test_whatever_was_sent_a_reload_sends_nothing_again(
     MemorySnapshots.put(document)
     if address == "/clients/orders/permissions/remove":
         admin.post("/clients/orders/permissions", {**body, "actions": ["Pub"], "decision": "Allow"})
-    target = address.format(schedule=schedule.pk, token=token.pk, user=users["operator"].pk)
+    right = ReadRight.objects.create(topics="orders", role="viewer", allows=True)
+    target = address.format(schedule=schedule.pk, token=token.pk, user=users["operator"].pk, right=right.pk)
     response = admin.post(target, body)
     assert response.status_code == 302, response.content.decode()
     shown = admin.get(response["Location"])
@@ -214,7 +219,7 @@ def test_whatever_was_sent_a_reload_sends_nothing_again(
 
 
 def test_the_list_above_has_every_address_that_takes_forms(admin: Client) -> None:
-    names = {resolve(address.format(schedule=1, token=1, user=1)).url_name for address, _ in POSTED}
+    names = {resolve(address.format(schedule=1, token=1, user=1, right=1)).url_name for address, _ in POSTED}
     takers = {name for name, address in pages() if "POST" in admin.options(address)["Allow"]}
     assert takers - names == {"login", "broker-group", "timers-recall", "transaction-decide"}, (
         "they have tests of their own"

@@ -505,3 +505,8 @@ async def test_a_step_of_a_run_is_built_once_for_all_who_follow_it(
             messages = [await receive(viewer) for viewer in viewers]
             assert [[row["key"] for row in message["rows"]] for message in messages] == [[f"orders|{step}"]] * 10
         assert read.count == 3
+
+
+@pytest.mark.parametrize("path", ["/", "/ws/nothing", "/ws/operations/none", "/ws/snapshot/more"])
+async def test_an_address_that_is_none_is_denied_like_any_other(path: str) -> None:
+    assert (await socket(path).connect(TIMEOUT_S))[0] is False

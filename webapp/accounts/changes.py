@@ -10,7 +10,16 @@ from django.core.exceptions import ValidationError
 
 from webapp.accounts import services, tokens
 from webapp.accounts.models import ApiToken, User
-from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Actor, Role, permissions_of, role_of, set_role
+from webapp.accounts.permissions import (
+    PERMISSIONS,
+    ROLE_NAMES,
+    Actor,
+    Role,
+    given_role,
+    permissions_of,
+    role_of,
+    set_role,
+)
 from webapp.errors import Conflict, NotFound, PermissionRefused
 from webapp.operations.kinds import Done, Kind, Parameters, without_password
 from webapp.rules import Rules
@@ -118,10 +127,10 @@ def _validate_user_change(actor: Actor, parameters: Parameters) -> Parameters:
     user = _user(parameters)
     rules = Rules(parameters)
     cleaned: dict[str, Any] = {"user_id": user.pk, "username": user.get_username()}
-    cleaned["role"] = rules.choice("role", ROLE_NAMES, default=role_of(user).label)
+    cleaned["role"] = rules.choice("role", ROLE_NAMES, default=given_role(user).label)
     cleaned["active"] = rules.flag("active", default=user.is_active)
     rules.finish()
-    _check_reach(actor, role_of(user).label)
+    _check_reach(actor, given_role(user).label)
     _check_reach(actor, cleaned["role"])
     admins = [each for each in User.objects.filter(is_active=True) if role_of(each).label == "admin"]
     if [each.pk for each in admins] == [user.pk] and (cleaned["role"] != "admin" or not cleaned["active"]):

@@ -1,7 +1,8 @@
 """The limit on guesses of a password: per person and source a wait that grows, and so many per source in all.
 
-The source is the device that a valid device cookie names (`webapp.accounts.devices`): who logged in here before is not kept out
-by others' guesses, wherever they come from. Without one it is the address, of IPv6 its network of 64 bits.
+The source is the device that a valid device cookie names (`webapp.accounts.devices`), or the session in which somebody proves
+again who he is: who logged in here before is not kept out by others' guesses, wherever they come from. Without one it is the
+address, of IPv6 its network of 64 bits.
 
 An attempt is counted before the password is looked at, so parallel guesses cannot slip past; a success takes its own attempt and
 the person's earlier ones from that source back out.

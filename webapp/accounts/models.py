@@ -1,4 +1,4 @@
-"""People, their tokens, and the attempts to log in.
+"""People, their tokens, what they read, and the attempts to log in.
 
 A token's secret is shown once, when it is made; what is kept is its SHA-256 (the secret is 256 random bits, so a slow hash
 would protect nothing) and a prefix to find it by. Roles are Django groups; `webapp.accounts.permissions` says what each may do.
@@ -35,6 +35,40 @@ class ApiToken(models.Model):
 
     class Meta:
         ordering = ("-created_at", "-id")
+
+
+class ReadRight(models.Model):
+    """Whether a role, or a person, reads what messages of some topics say (`webapp.accounts.read_rights` decides)."""
+
+    topics = models.CharField(max_length=256, help_text="a topic's name, or the beginning of names and a *")
+    role = models.CharField(max_length=10, blank=True, default="", help_text="empty: the user's own")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.CASCADE, related_name="read_rights", default=None
+    )
+    allows = models.BooleanField()
+
+    class Meta:
+        constraints = [  # noqa: RUF012
+            models.UniqueConstraint(
+                fields=["topics", "role"], condition=models.Q(user=None), name="read_right_of_a_role"
+            ),
+            models.UniqueConstraint(
+                fields=["topics", "user"], condition=models.Q(role=""), name="read_right_of_a_person"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(role="", user__isnull=False) | (~models.Q(role="") & models.Q(user=None)),
+                name="read_right_of_one",
+            ),
+        ]
+
+    @property
+    def readers(self) -> str:
+        """Whose it is, for people."""
+        return self.user.get_username() if self.user is not None else f"every {self.role}"
+
+    @property
+    def decision(self) -> str:
+        return "allow" if self.allows else "deny"
 
 
 class LoginAttempt(models.Model):

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import AnonymousUser, Group
 from django.http import HttpRequest
 
-from webapp.accounts.sessions import is_confirmed
+from webapp.accounts.sessions import is_confirmed, name_of
 from webapp.errors import PermissionRefused, ReadOnly
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ ROLE_NAMES = ("viewer", "operator", "admin")
 PERMISSIONS: dict[str, tuple[Role, str]] = {
     "cluster.read": (Role.VIEWER, "see the cluster, topics and consumer groups"),
     "messages.read": (Role.VIEWER, "browse messages, without what they say"),
-    "messages.bodies": (Role.OPERATOR, "read what messages say"),
+    "messages.bodies": (Role.VIEWER, "read what messages say, of topics that one has the right to read"),
     "operations.read": (Role.VIEWER, "see operations and their outcome"),
     "reports.read": (Role.VIEWER, "see reports and download their results"),
     "tokens.write": (Role.VIEWER, "make and revoke one's own tokens"),
@@ -62,9 +62,14 @@ READ_PERMISSIONS = frozenset(name for name in PERMISSIONS if name.endswith(".rea
 
 
 def role_of(user: User | AnonymousUser) -> Role:
-    """The highest role of an active user."""
+    """What somebody may do: nothing who is nobody, or locked out."""
     if not user.is_authenticated or not user.is_active:
         return Role.NONE
+    return given_role(user)
+
+
+def given_role(user: User) -> Role:
+    """The highest role that a user was given, and has again when he is not locked out any more."""
     if user.is_superuser:
         return Role.ADMIN
     cached: Role | None = getattr(user, "_logboom_role", None)
@@ -97,6 +102,7 @@ class Actor:
     token: ApiToken | None = None
     permissions: frozenset[str] = field(default_factory=frozenset)
     is_confirmed: bool = True  # False for a browser whose person gave the password long ago; nobody else can be asked
+    session: str = ""  # which one a browser has, told apart from others by nothing that opens it
 
     @property
     def name(self) -> str:
@@ -124,13 +130,18 @@ class Actor:
 
 
 def actor_for(
-    user: User | AnonymousUser, *, ip: str = "", token: ApiToken | None = None, is_confirmed: bool = True
+    user: User | AnonymousUser,
+    *,
+    ip: str = "",
+    token: ApiToken | None = None,
+    is_confirmed: bool = True,
+    session: str = "",
 ) -> Actor:
     """The actor that `user` is, within the scopes of `token` if one is used."""
     allowed = permissions_of(role_of(user))
     if token is not None:
         allowed &= frozenset(token.scopes)
-    return Actor(user=user, ip=ip, token=token, permissions=allowed, is_confirmed=is_confirmed)
+    return Actor(user=user, ip=ip, token=token, permissions=allowed, is_confirmed=is_confirmed, session=session)
 
 
 def actor_of(request: HttpRequest) -> Actor:
@@ -140,8 +151,11 @@ def actor_of(request: HttpRequest) -> Actor:
     auth = getattr(request, "auth", None)
     token = auth if isinstance(auth, ApiToken) else None
     user = getattr(request, "user", None) or AnonymousUser()  # a request that was refused early has none
-    confirmed = token is not None or not user.is_authenticated or is_confirmed(request.session)
-    return actor_for(user, ip=client_ip(request), token=token, is_confirmed=confirmed)
+    if token is not None or not user.is_authenticated:
+        return actor_for(user, ip=client_ip(request), token=token)
+    return actor_for(
+        user, ip=client_ip(request), is_confirmed=is_confirmed(request.session), session=name_of(request.session)
+    )
 
 
 def client_ip(request: HttpRequest) -> str:

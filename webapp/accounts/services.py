@@ -23,6 +23,7 @@ from webapp.errors import InvalidInput, TooMany
 
 _RENEWED_BEFORE = timedelta(days=90)
 THROTTLED = "too many failed attempts"
+MOST_THROTTLED_A_MINUTE = 30
 WRONG = "The name or the password is wrong."
 
 
@@ -52,12 +53,13 @@ def log_in(request: HttpRequest, username: str, password: str) -> None:
 
 
 def prove_password(actor: Actor, password: str, action: str) -> bool:
-    """Whether this is the password of somebody who is logged in and does this. Guesses are limited as those of a login are.
+    """Whether this is the password of somebody who is logged in and does this. Guesses are limited as those of a login are, and
+    counted by the session: others' keep nobody from it who is logged in.
 
     Raises TooMany."""
     assert isinstance(actor.user, User)
     try:
-        attempt = login_limit.begin(actor.name, actor.ip)
+        attempt = login_limit.begin(actor.name, actor.ip, actor.session)
     except TooMany:
         _audit_throttled(actor, action, actor.name)
         raise
@@ -69,9 +71,10 @@ def prove_password(actor: Actor, password: str, action: str) -> bool:
 
 
 def _audit_throttled(actor: Actor, action: str, target: str) -> None:
-    """A row a minute of one source: who guesses on shall not fill the trail."""
-    rows = AuditEntry.objects.filter(action=action, ip=actor.ip, detail=THROTTLED)
-    if not rows.filter(at__gt=timezone.now() - timedelta(minutes=1)).exists():
+    """A row a minute of one address, and so many of all: who guesses on, with however many, shall not fill the trail."""
+    minute = AuditEntry.objects.filter(at__gt=timezone.now() - timedelta(minutes=1), action=action, detail=THROTTLED)
+    addresses = set(minute.values_list("ip", flat=True)[:MOST_THROTTLED_A_MINUTE])
+    if actor.ip not in addresses and len(addresses) < MOST_THROTTLED_A_MINUTE:
         audit.record(actor, action, target=target, outcome=audit.Outcome.REFUSED, detail=THROTTLED)
 
 

@@ -7,6 +7,7 @@ deletes nothing and makes no key that lasts.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from typing import Any
@@ -38,6 +39,12 @@ def confirmed(session: SessionBase) -> None:
 
 def is_confirmed(session: SessionBase) -> bool:
     return _age_s(session, _CONFIRMED) < CONFIRMED_S
+
+
+def name_of(session: SessionBase) -> str:
+    """Tells it apart from others, and opens nothing; empty when it is none."""
+    key = session.session_key
+    return f"session:{hashlib.sha256(key.encode()).hexdigest()[:32]}" if key else ""
 
 
 def is_idle(session: SessionBase) -> bool:

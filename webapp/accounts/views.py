@@ -1,4 +1,4 @@
-"""Logging in and out; the pages of one's account, of tokens and of users."""
+"""Logging in and out; the pages of one's account, of tokens, of users and of what they read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from webapp.accounts import devices, handover, services, sessions
+from remoting.names import MAX_RETRY_TOPIC_LENGTH
+from webapp.accounts import devices, handover, read_rights, services, sessions
 from webapp.accounts.models import ApiToken, User
-from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Role, actor_of, permissions_of, role_of
+from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, Role, actor_of, given_role, permissions_of, role_of
 from webapp.context import THEMES
 from webapp.errors import Problem, TooMany
 from webapp.operations.services import Submitted
@@ -181,12 +182,46 @@ def change_user(request: HttpRequest, user_id: int) -> HttpResponse:
     return form_page(request, "accounts/users.html", _users(asked), "user.change", parameters, go_to("users"))
 
 
+@require_http_methods(["GET", "POST"])
+@needs("users.write")
+def reading(request: HttpRequest) -> HttpResponse:
+    """Who reads what messages say, the form for another right, and what the rights decide."""
+    context: dict[str, Any] = {
+        "rights": read_rights.all_rights(),
+        "roles": read_rights.ROLES,
+        "people": User.objects.order_by("username").values_list("username", flat=True),
+        "decisions": (read_rights.ALLOW, read_rights.DENY),
+        **_explained(request),
+    }
+    given = posted(request, "topics", "decision")
+    kind, _, name = request.POST.get("who", "").partition(" ")  # the form has roles and people in one choice
+    if kind in ("role", "user"):
+        given[kind] = name
+    return form_page(request, "accounts/reading.html", context, "read-right.put", given, go_to("reading"))
+
+
+@require_POST
+@needs("users.write")
+def remove_read_right(request: HttpRequest, right_id: int) -> HttpResponse:
+    change(request, "read-right.remove", {"right_id": right_id})
+    return HttpResponseRedirect(reverse("reading"))
+
+
+def _explained(request: HttpRequest) -> dict[str, Any]:
+    """What is decided, when the address asks."""
+    question = {name: request.GET.get(name, "")[:MAX_RETRY_TOPIC_LENGTH] for name in ("user", "topic")}
+    user = User.objects.filter(username=question["user"]).first()
+    if user is None or not question["topic"]:
+        return {"question": question}
+    return {"question": question, "answer": read_rights.explain(user, question["topic"])}
+
+
 def _users(asked: Mapping[int, dict[str, Any]] | None = None) -> dict[str, Any]:
     """All users; with what somebody `asked` for by their ids in place of what is stored."""
     rows = User.objects.order_by("username").prefetch_related("groups")
     return {
         "users": [
-            {"user": user, "role": role_of(user).label, "active": user.is_active, **(asked or {}).get(user.pk, {})}
+            {"user": user, "role": given_role(user).label, "active": user.is_active, **(asked or {}).get(user.pk, {})}
             for user in rows
         ],
         "roles": ROLE_NAMES,

@@ -1,16 +1,22 @@
-"""Tokens and users over REST."""
+"""Tokens, users and their rights to read, over REST."""
 
 from __future__ import annotations
 
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from webapp.accounts.models import ApiToken, User
-from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, actor_of, role_of
+from remoting.names import MAX_RETRY_TOPIC_LENGTH
+from webapp.accounts import read_rights
+from webapp.accounts.models import ApiToken, ReadRight, User
+from webapp.accounts.permissions import PERMISSIONS, ROLE_NAMES, actor_of, given_role, role_of
+from webapp.accounts.read_rights import ALLOW, DENY, ROLES
 from webapp.api.base import LIST_PARAMETERS, changing, listed, page_by_time, reads
+from webapp.errors import NotFound
+from webapp.rules import Rules
 
 
 class TokenSerializer(serializers.ModelSerializer):
@@ -37,7 +43,7 @@ class UserSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(serializers.ChoiceField(choices=["none", *ROLE_NAMES]))
     def get_role(self, user: User) -> str:
-        return role_of(user).label
+        return given_role(user).label
 
 
 class MeSerializer(serializers.Serializer):
@@ -56,6 +62,38 @@ class CreateUserSerializer(serializers.Serializer):
 class ChangeUserSerializer(serializers.Serializer):
     role = serializers.ChoiceField(choices=ROLE_NAMES, required=False)
     active = serializers.BooleanField(required=False)
+
+
+class ReadRightSerializer(serializers.ModelSerializer):
+    role = serializers.SerializerMethodField(help_text="null: the user's own.")
+    user = serializers.CharField(source="user.username", allow_null=True, default=None)
+    decision = serializers.ChoiceField(choices=(ALLOW, DENY))
+
+    class Meta:
+        model = ReadRight
+        fields = ("id", "topics", "role", "user", "decision")
+
+    @extend_schema_field(serializers.ChoiceField(choices=ROLES, allow_null=True))
+    def get_role(self, right: ReadRight) -> str | None:
+        return right.role or None
+
+
+class PutReadRightSerializer(serializers.Serializer):
+    topics = serializers.CharField(help_text="A topic's name, or the beginning of names and a *.")
+    role = serializers.ChoiceField(choices=ROLES, required=False, help_text="Give either role or user.")
+    user = serializers.CharField(required=False)
+    decision = serializers.ChoiceField(choices=(ALLOW, DENY))
+
+
+class ReadRightsSerializer(serializers.Serializer):
+    items = ReadRightSerializer(many=True)
+
+
+class ReadVerdictSerializer(serializers.Serializer):
+    user = serializers.CharField()
+    topic = serializers.CharField()
+    allowed = serializers.BooleanField()
+    reason = serializers.CharField()
 
 
 class UsersSerializer(serializers.Serializer):
@@ -116,3 +154,45 @@ class UsersView(APIView):
 
 class UserView(APIView):
     patch = changing("user_change", "Change a user's role, or lock the user out", "user.change", ChangeUserSerializer)
+
+
+class ReadRightsView(APIView):
+    read_permission = "users.write"
+
+    @reads("read_rights", "Who reads what messages say", ReadRightsSerializer)
+    def get(self, request: Request) -> Response:
+        return Response({"items": ReadRightSerializer(read_rights.all_rights(), many=True).data})
+
+    put = changing(
+        "read_right_put",
+        "Give a role or a user the right to read what messages of topics say, or deny it; one for the same is replaced",
+        "read-right.put",
+        PutReadRightSerializer,
+    )
+
+
+class ReadRightView(APIView):
+    delete = changing("read_right_remove", "Remove a right to read", "read-right.remove")
+
+
+class ExplainReadingView(APIView):
+    read_permission = "users.write"
+
+    @reads(
+        "read_rights_explain",
+        "Whether somebody reads what messages of a topic say, and why",
+        ReadVerdictSerializer,
+        [OpenApiParameter(name, OpenApiTypes.STR, required=True) for name in ("user", "topic")],
+    )
+    def get(self, request: Request) -> Response:
+        rules = Rules(request.query_params)
+        name, topic = (
+            rules.text("user", least=1, most=150),
+            rules.name("topic", most=MAX_RETRY_TOPIC_LENGTH, what="topic"),
+        )
+        rules.finish()
+        user = User.objects.filter(username=name).first()
+        if user is None:
+            raise NotFound(f"There is no user {name}.", code="user-not-found")
+        verdict = read_rights.explain(user, topic)
+        return Response({"user": name, "topic": topic, "allowed": verdict.allowed, "reason": verdict.reason})

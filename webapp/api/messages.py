@@ -33,7 +33,8 @@ class MessageSerializer(serializers.Serializer):
     reconsume_times = serializers.IntegerField(source="record.reconsume_times")
     properties = serializers.DictField(child=serializers.CharField())
     body_hidden = serializers.BooleanField(
-        source="is_hidden", help_text="What it says is not in this answer: that needs messages.bodies."
+        source="is_hidden",
+        help_text="What it says is not in this answer: that needs messages.bodies, and a right to read the topic.",
     )
     body_bytes = serializers.IntegerField(source="body.stored_bytes", help_text="As stored.")
     body_compression = serializers.CharField(source="body.compression")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -63,6 +64,47 @@ def keep_fresh(layout: DataLayout, hosts: Sequence[str], now: datetime.datetime)
 class _Authority(NamedTuple):
     certificate: x509.Certificate
     key: EllipticCurvePrivateKey
+
+
+def check_own(host: str, certificate_path: str, key_path: str, now: datetime.datetime) -> None:
+    """Look at a certificate of the owner's that browsers are shown for a host. Raises SettingsError when they would refuse it."""
+    where = f"{certificate_path} with the key {key_path}"
+    try:
+        # an empty password, or the library would ask for one at the terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate_path, key_path, password="")
+        certificate = x509.load_pem_x509_certificate(Path(certificate_path).read_bytes())
+        names = _names_of(certificate)
+    except (OSError, *_DAMAGE) as error:  # of ssl an OSError, too
+        raise SettingsError(
+            f"{where} cannot be used: they must be PEM files, the key without a password and the certificate's own ({error})"
+        ) from error
+    if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
+        raise SettingsError(
+            f"{certificate_path} is good from {certificate.not_valid_before_utc:%Y-%m-%d} until "
+            f"{certificate.not_valid_after_utc:%Y-%m-%d}, which is not now; renew it"
+        )
+    if not any(_is_meant(host, each) for each in names):
+        raise SettingsError(
+            f"{certificate_path} is for {', '.join(names) or 'no host'}, not for {host}: take one that names it, or the name "
+            "that it is for"
+        )
+
+
+def _names_of(certificate: x509.Certificate) -> list[str]:
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [
+        *found.get_values_for_type(x509.DNSName),
+        *map(str, found.get_values_for_type(x509.IPAddress)),
+    ]
+
+
+def _is_meant(host: str, name: str) -> bool:
+    """Whether a certificate's name is that of the host; a star stands for the first part of a host's name."""
+    try:
+        return ipaddress.ip_address(host) == ipaddress.ip_address(name)
+    except ValueError:
+        first, _, rest = host.lower().partition(".")
+        return name.lower() in (host.lower(), f"*.{rest}" if first and rest else "")
 
 
 def _authority(layout: DataLayout, now: datetime.datetime) -> tuple[_Authority, bool]:

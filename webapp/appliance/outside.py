@@ -9,18 +9,17 @@ import http.client
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from remoting import codes
-from remoting.access.signature import Credentials
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError, RequestError
 from remoting.transport.client import split_address
 from remoting.transport.identity import Identity
 from remoting.transport.tls import client_context
+from webapp.appliance import first_user
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.reach import Secure, join_address
 
@@ -46,22 +45,13 @@ def look_from_outside(layout: DataLayout, wanted: Secure, content: Mapping[str, 
     look(f"the console answers at https://{wanted.https}/", lambda: _console(wanted, trust))
     look(f"{name_server} refuses plaintext", lambda: _refuses_plaintext(name_server))
     look(f"{name_server} refuses who does not sign", lambda: _refuses_nobody(name_server, trust))
-    user = _first_user(layout.first_user_file)
+    user = first_user.read(layout.first_user_file)
     if user is not None:
         identity = Identity(user, trust)
         look(f"{name_server} answers the user {user.access_key}", lambda: _names(name_server, identity, brokers))
         look(f"{len(brokers)} brokers answer that user", lambda: _settings(brokers, identity))
     look("gRPC is there with TLS", lambda: _grpc(content["grpc"], trust))
     return seen, faults
-
-
-def _first_user(path: Path) -> Credentials | None:
-    """None when the owner removed the file."""
-    try:
-        name, _, secret = path.read_text().strip().partition(":")
-    except FileNotFoundError:
-        return None
-    return Credentials(name, secret.encode())
 
 
 def _console(wanted: Secure, trust: ssl.SSLContext) -> None:

@@ -334,7 +334,7 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
         name=WEB,
         kind=Kind.WEB,
         argv=(
-            *(python, "-m", "daphne", "--bind", options.http_host, "--port", str(options.http_port)),
+            *(python, "-m", "webapp.serving", "--bind", options.http_host, "--port", str(options.http_port)),
             *(("--endpoint", _https_endpoint(options.secure, layout)) if options.secure is not None else ()),
             *("--no-server-name", "webapp.asgi:application"),
         ),

@@ -75,7 +75,7 @@ async def _call(address: str, code: int) -> Command:
     try:
         answer = await connection.call(code, timeout_ms=DEADLINE_MS)
     finally:
-        connection.close()
+        connection.abort()  # nothing is queued any more, and a close of TLS waits for the other end, which may be gone
     if answer.code != codes.SUCCESS:
         raise ValueError(answer.remark or f"it answers code {answer.code}")
     return answer

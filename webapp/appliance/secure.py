@@ -8,6 +8,7 @@ connects as clients do, from the address that they will use. Exit codes: 0 done 
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
 import socket
 import time
@@ -17,7 +18,7 @@ from typing import Any
 
 from remoting.errors import LogboomError, SettingsError
 from remoting.transport.client import split_address
-from webapp.appliance import environment, preflight, state
+from webapp.appliance import certificates, environment, preflight, state
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.outside import look_from_outside
 from webapp.appliance.place import COMMAND, DEFAULT_DATA_DIR, SHELL_COMMAND
@@ -97,9 +98,10 @@ def _check(wanted: Secure | None, *, undo: bool) -> None:
         )
     if wanted is None:
         return
-    for path in filter(None, (wanted.certificate_path, wanted.key_path)):
-        if not os.access(path, os.R_OK):
-            raise SettingsError(f"{path} cannot be read")
+    if wanted.certificate_path:
+        certificates.check_own(
+            wanted.host, wanted.certificate_path, wanted.key_path, datetime.datetime.now(datetime.UTC)
+        )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(wanted.host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -120,14 +122,18 @@ def _bring(layout: DataLayout, wanted: Secure | None, timeout_s: float, terminal
     deadline = time.monotonic() + timeout_s
     is_there = state.is_locked(layout.lock_file)
     running = _wait(layout, deadline, "to have started", None) if is_there else None
-    if wanted is not None and running is not None:
-        _check_ports(wanted, running)
+    if running is not None:
+        preflight.check_space(layout)
+        if wanted is not None:
+            _check_ports(wanted, running)
     preflight.write_remembered(layout, remembered._replace(secure=wanted))
     if running is None:
         return False
     terminal.step(f"the appliance (process {running['pid']}) stops and starts again")
     os.kill(running["pid"], AGAIN_SIGNAL)
-    _wait(layout, deadline, "to start again", running["started_at"])
+    again = _wait(layout, deadline, "to start again", running["started_at"])
+    if (wanted is None) == bool(again["https"]):
+        raise SettingsError("it could not start so, and runs again as it was before: see what `up` says")
     terminal.step("it runs again")
     return True
 
@@ -140,6 +146,8 @@ def _check_ports(wanted: Secure, running: Mapping[str, Any]) -> None:
     if running.get("https"):
         secured_at, _ = split_address(running["https"])
         own |= {running["https"], *(join_address(secured_at, port) for port in ports)}
+    if wanted.https_port in ports:
+        raise SettingsError(f"port {wanted.https_port} is one of the appliance's own; choose another --https-port")
     for port in (*ports, wanted.https_port):
         is_own = join_address(wanted.host, port) in own
         if not is_own and not preflight.is_free(PortUse(wanted.host, port, "--https-port")):
@@ -174,7 +182,12 @@ def _tell(layout: DataLayout, wanted: Secure | None, is_running: bool, terminal:
         return
     terminal.say(f"Others may reach the appliance at {wanted.host}, {when}. Clients need:")
     terminal.say(f"  certificates to trust  {layout.tls_authority_file}")
-    terminal.say(f"  an access key          the first super user's is in {layout.first_user_file} (NAME:SECRET)")
+    if layout.first_user_file.exists() or not is_running:
+        terminal.say(f"  an access key          the first super user's is in {layout.first_user_file} (NAME:SECRET)")
+    else:
+        terminal.say(
+            "  an access key          that of a user of before; the console changes secrets under Client users"
+        )
     terminal.say("                         further users: the console, Client users; or mqadmin createUser")
     terminal.say(f"  the console            https://{wanted.https}/")
 

@@ -17,13 +17,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from remoting.errors import LogboomError, SettingsError
 from remoting.facts.words import Health
 from webapp.appliance import (
     certificates,
     environment,
+    first_user,
     java,
     native,
     preflight,
@@ -41,9 +42,6 @@ from webapp.appliance.plan import PREPARED, WEB, Plan, RedisPart, RedisProbe, ma
 from webapp.appliance.processes import dying_with_this_process
 from webapp.appliance.supervisor import Supervisor
 from webapp.appliance.terminal import Terminal
-
-FIRST_USER = "admin"
-"""The super user of clients."""
 
 AGAIN_SIGNAL = signal.SIGUSR1
 """Has a running appliance stop and start again, with what its data directory says now."""
@@ -75,9 +73,11 @@ def main(arguments: Sequence[str]) -> int:
         lock = preflight.InstanceLock(layout)
         try:
             own_ca = os.environ.get(environment.TLS_CA, "")
-            while asyncio.run(_run(*_make_ready(options, layout, terminal, own_ca), layout, terminal)) is End.AGAIN:
+            ready = _make_ready(options, layout, terminal, own_ca)
+            while asyncio.run(_run(ready, layout, terminal)) is End.AGAIN:
                 # what was changed in the data directory counts from now on
                 options = replace(options, secure=None, tier=None, no_tier=False)
+                ready = _make_ready_again(options, layout, terminal, own_ca, ready.remembered)
             return 0
         finally:
             lock.close()
@@ -88,8 +88,30 @@ def main(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _make_ready(options: Options, layout: DataLayout, terminal: Terminal, own_ca: str) -> tuple[Plan, Options]:
-    """Everything that can refuse a start; the plan, and the options with what is remembered."""
+class Ready(NamedTuple):
+    """What is started: the plan, the options with what is remembered, that itself, and whether the first user was drawn now."""
+
+    plan: Plan
+    options: Options
+    remembered: preflight.Remembered
+    has_new_user: bool
+
+
+def _make_ready_again(
+    options: Options, layout: DataLayout, terminal: Terminal, own_ca: str, before: preflight.Remembered
+) -> Ready:
+    """As `_make_ready`; what ran before is better than nothing when what was changed since cannot be started."""
+    try:
+        return _make_ready(options, layout, terminal, own_ca)
+    except LogboomError as error:
+        terminal.say(f"up: {error}")
+        terminal.step("starting again as it was before")
+        preflight.write_remembered(layout, before)
+        return _make_ready(options, layout, terminal, own_ca)
+
+
+def _make_ready(options: Options, layout: DataLayout, terminal: Terminal, own_ca: str) -> Ready:
+    """Everything that can refuse a start."""
     signal.signal(AGAIN_SIGNAL, signal.SIG_IGN)  # until there is something to begin again
     layout.supervisor_file.unlink(missing_ok=True)  # what an instance before this one left behind
     preflight.check_space(layout)
@@ -98,6 +120,9 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal, own_ca
     options = settle_tier(options, remembered.tier if remembered is not None else None)
     if options.secure is None and remembered is not None:
         options = replace(options, secure=remembered.secure)
+    if options.secure is not None and options.secure.certificate_path:
+        own = options.secure
+        certificates.check_own(own.host, own.certificate_path, own.key_path, datetime.datetime.now(datetime.UTC))
     terminal.say(
         f"Logboom: {shape.controllers} controller(s), {shape.groups} broker group(s) of {shape.replicas}; "
         f"data in {layout.root}{'' if remembered else ' (new)'}{f'; tier {options.tier.url}' if options.tier else ''}"
@@ -118,14 +143,13 @@ def _make_ready(options: Options, layout: DataLayout, terminal: Terminal, own_ca
     # for the probes, which ask the daemons from this process
     os.environ[environment.CLUSTER_SECRET] = str(layout.replication_secret_file)
     os.environ[environment.TLS_CA] = own_ca if options.secure is None else str(layout.tls_authority_file)
-    if options.has_authentication and not layout.first_user_file.exists():
-        password = secret_files.read_or_create(layout.first_user_file, prefix=f"{FIRST_USER}:").partition(":")[2]
-        terminal.say(f"Clients sign as      {FIRST_USER}, secret key {password}  (shown this once; a super user)")
+    has_new_user = options.has_authentication and first_user.draw(layout)
     plan = make_plan(options, shape, layout, sys.executable, redis, handed_down)
     preflight.check_ports(plan)
-    preflight.write_remembered(layout, preflight.Remembered(shape, options.tier, options.secure))
+    remembered = preflight.Remembered(shape, options.tier, options.secure)
+    preflight.write_remembered(layout, remembered)
     _allow_many_files()
-    return plan, options
+    return Ready(plan, options, remembered, has_new_user)
 
 
 def _redis(options: Options, layout: DataLayout) -> tuple[RedisPart, str]:
@@ -139,7 +163,8 @@ def _redis(options: Options, layout: DataLayout) -> tuple[RedisPart, str]:
     return RedisPart(f"{server}{doubt}", embedded.argv, probe), embedded.url
 
 
-async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Terminal) -> End:
+async def _run(ready: Ready, layout: DataLayout, terminal: Terminal) -> End:
+    plan, options = ready.plan, ready.options
     # a password for the first start is nothing to hand around
     environ = {name: value for name, value in os.environ.items() if name != environment.ADMIN_PASSWORD}
     supervisor = Supervisor(plan, layout, environ, terminal, probes.ask, probes.is_master)
@@ -156,7 +181,7 @@ async def _run(plan: Plan, options: Options, layout: DataLayout, terminal: Termi
         keeper.begin()
         running = tasks.create_task(supervisor.run(), name="supervisor")
         following = tasks.create_task(keeper.run(), name="follow what is wanted of broker groups")
-        telling = tasks.create_task(_bring_up(supervisor, plan, options, layout, terminal), name="start")
+        telling = tasks.create_task(_bring_up(supervisor, ready, layout, terminal), name="start")
         renewing = tasks.create_task(
             _renew_certificates(options, layout, terminal, supervisor.start_again), name="renew certificates"
         )
@@ -224,13 +249,10 @@ class _Ending:
 
 
 async def _bring_up(
-    supervisor: Supervisor,
-    plan: Plan,
-    options: Options,
-    layout: DataLayout,
-    terminal: Terminal,
+    supervisor: Supervisor, ready: Ready, layout: DataLayout, terminal: Terminal
 ) -> LogboomError | None:
     """Prepare the database, wait until all is healthy, say where everything is; a failure ends the whole start."""
+    plan, options = ready.plan, ready.options
     try:
         admin = await _prepare(plan)
     except SettingsError as error:
@@ -247,6 +269,8 @@ async def _bring_up(
     except asyncio.CancelledError:
         _tell_admin(admin, terminal)  # a start that is interrupted must show it, too: it is never shown again
         raise
+    if options.has_authentication:
+        await first_user.tell(layout, plan.controllers, terminal, is_new=ready.has_new_user)
     _tell_where(plan, layout, admin, terminal)
     supervisor.announce_running()
     terminal.say("Ctrl-C stops everything.")

@@ -123,7 +123,10 @@ def _verify_rows(anchor: Anchor | None) -> Verification:
         if entry.previous_hash != previous:
             return Verification(sequence, entry.sequence, "the row does not continue the one before it")
         if not hmac.compare_digest(entry.hash, entry_hash(entry)):
-            return Verification(sequence, entry.sequence, "the row was changed after it was written")
+            reason = "the row was changed after it was written"
+            if not sequence:  # else the rows before it would not fit either
+                reason += ", or the key of the trail is not the one that it was written with"
+            return Verification(sequence, entry.sequence, reason)
         if anchor is not None and entry.sequence == anchor.sequence and entry.hash != anchor.digest:
             return Verification(sequence, entry.sequence, "it is another row than the one that the controllers know")
         previous, sequence = entry.hash, entry.sequence

@@ -176,9 +176,11 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
 
 
 def _audited(parameters: Parameters) -> Parameters:
-    """The body itself is not kept in the audit trail, only its size."""
+    """What a message says is not kept in operations nor in the audit trail, which others read: its size is, and which properties
+    it has."""
     size = len(base64.b64decode(parameters["body_base64"]))
-    return {**{name: value for name, value in parameters.items() if name != "body_base64"}, "body_bytes": size}
+    kept = {name: value for name, value in parameters.items() if name not in ("body_base64", "properties")}
+    return {**kept, "body_bytes": size, "property_names": sorted(parameters["properties"])}
 
 
 SEND = Kind(

@@ -6,6 +6,7 @@ from typing import Final
 
 from webapp.access import changes as access
 from webapp.accounts import changes as accounts
+from webapp.accounts import read_right_changes
 from webapp.clusters import changes as clusters
 from webapp.clusters import controllers, retiring, switching
 from webapp.groups import changes as groups
@@ -25,6 +26,7 @@ _EVERY = [
         controllers,
         groups,
         messages,
+        read_right_changes,
         reports,
         retiring,
         switching,

@@ -13,7 +13,7 @@ import base64
 import struct
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -73,6 +73,11 @@ class GroupOrder:
     def __init__(self) -> None:
         self._places: dict[int, array[int]] = {}  # by hash: offset, pop time, offset, pop time, ...
         self._passed_over: dict[int, int] = {}
+
+    @property
+    def groups(self) -> Collection[int]:
+        """Those that have unfinished messages, by hash."""
+        return self._places.keys()
 
     @property
     def passed_over(self) -> Mapping[int, int]:

@@ -14,6 +14,7 @@ from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.handles import retry_topic, retry_topic_v1
 from brokerd.pop.ledger import PopLedger
+from brokerd.pop.order.under_way import UnderWay
 
 
 class Extents(Protocol):
@@ -33,11 +34,19 @@ class FirstOffsets(Protocol):
 class Passed:
     """Reads, and changes nothing. `ends` are offsets by queue: what lies before them came before the handover."""
 
-    def __init__(self, metadata: MetadataService, extents: Extents, ledger: PopLedger, starts: FirstOffsets) -> None:
+    def __init__(
+        self,
+        metadata: MetadataService,
+        extents: Extents,
+        ledger: PopLedger,
+        starts: FirstOffsets,
+        under_way: UnderWay,
+    ) -> None:
         self._metadata = metadata
         self._extents = extents
         self._ledger = ledger
         self._starts = starts
+        self._under_way = under_way
 
     def has_passed(self, topic: str, ends: Mapping[int, int], group: str, init_mode: InitMode) -> bool:
         """Whether the group finished everything before the ends. `init_mode` is how it starts where it never was."""
@@ -61,12 +70,33 @@ class Passed:
         return not any(self.has_copies(group, topic, InitMode.MIN) for group in self._metadata.groups())
 
     def has_copies(self, group: str, topic: str, init_mode: InitMode) -> bool:
-        """Whether messages of the topic are in the group's retry topics, and not finished."""
+        """Whether messages of the topic are in the group's retry topics, or on their way there, and not finished."""
         return any(
-            self._position(group, name, queue_id, init_mode) < self._extents.max_offset(name, queue_id)
+            self._under_way.may_come(name, group, topic)
+            or any(
+                self._position(group, name, queue_id, init_mode) < self._extents.max_offset(name, queue_id)
+                for queue_id in range(queues)
+            )
             for name, queues in self._retry_topics(group, topic)
-            for queue_id in range(queues)
         )
+
+    def groups_with_copies(self, group: str, topic: str) -> frozenset[int] | None:
+        """The message groups of which there are unfinished copies; None while it is not known of some copies what they are, as
+        nobody has looked at them, or they have the order of a queue."""
+        found: set[int] = set()
+        for name, queues in self._retry_topics(group, topic):
+            if self._under_way.may_come(name, group, topic):
+                return None
+            for queue_id in range(queues):
+                queue = self._ledger.queue(group, name, queue_id)
+                if queue is None or not queue.keeps_groups:
+                    is_known = queue is None and not self._extents.max_offset(name, queue_id)
+                else:
+                    is_known = queue.next_offset >= self._extents.max_offset(name, queue_id)
+                    found.update(queue.order.groups)
+                if not is_known:
+                    return None
+        return frozenset(found)
 
     # ---- inside
 

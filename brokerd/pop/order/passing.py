@@ -27,13 +27,14 @@ class New(NamedTuple):
 
 class Passing:
     """Which new messages of a queue are passed over: those whose message group has something before them that is not taken with
-    them. `taken` is what the plan takes or lets go of, of what was taken or passed over earlier."""
+    them. `taken` is what the plan takes or lets go of, of what was taken or passed over earlier; the groups `waiting` have
+    something before them in another queue."""
 
-    def __init__(self, queue: QueueLedger | None, taken: Iterable[Place]) -> None:
+    def __init__(self, queue: QueueLedger | None, taken: Iterable[Place], waiting: Iterable[int]) -> None:
         self._queue = queue
         self._taken = Counter(each.batch.groups[each.place] for each in taken if each.batch.groups is not None)
         self._groups: dict[int, int] = {}  # of what is chosen and is passed over, by offset
-        self._waiting: set[int] = set()
+        self._waiting = set(waiting)
         self._left = MAX_PASSED_OVER - (queue.passed_over if queue is not None else 0)
         self.offsets: list[int] = []
 

@@ -7,14 +7,17 @@ them, and a pop that follows it remembers them, whether it takes anything else o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order.passed import Passed
 from brokerd.pop.order.passing import Passing
 from brokerd.pop.picking import Picking
 from brokerd.pop.plan import Source, Work
-from brokerd.pop.queue_ledger import Again, Fresh, QueueLedger
+from brokerd.pop.queue_ledger import Again, Fresh
 from brokerd.pop.visits import Visits
+
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 class OrderedTaking:
@@ -27,24 +30,31 @@ class OrderedTaking:
         self._passed = passed
 
     def take(self, work: Work, copied: Sequence[Source], asked: Source) -> None:
-        """From the retry topics first: what moved there comes before all that stayed."""
+        """From the retry topics first: what moved there comes before what stayed, of the queue or of its message group."""
         request = work.request
         for source in copied:
             self._take(work, source)
-        if not copied or not self._passed.has_copies(request.group, asked.topic, request.init_mode):
-            self._take(work, asked)
+        waiting: frozenset[int] | None = _NONE
+        if copied and self._passed.has_copies(request.group, asked.topic, request.init_mode):
+            keeps_groups = work.taking.keeps_groups
+            waiting = self._passed.groups_with_copies(request.group, asked.topic) if keeps_groups else None
+        if waiting is not None:
+            self._take(work, asked, waiting)
 
     # ---- inside
 
-    def _take(self, work: Work, source: Source) -> None:
+    def _take(self, work: Work, source: Source, waiting: frozenset[int] = _NONE) -> None:
+        """Of the message groups `waiting` nothing is free: something of them is in another queue."""
         request, taking = work.request, work.taking
         for queue_id in self._queue_ids(work, source):
             if taking.is_full:
                 return
             queue = self._ledger.queue(request.group, source.topic, queue_id)
             if taking.keeps_groups and (queue is None or queue.keeps_groups):
-                self._take_in_groups(work, source, queue_id, queue)
+                self._take_in_groups(work, source, queue_id, waiting)
                 continue
+            if waiting:
+                continue  # what is unfinished here has the order of the queue
             plan = queue.ordered_plan(request.attempt_id, work.now_ms, taking.messages_left) if queue else Fresh()
             if isinstance(plan, Again):
                 if (
@@ -55,10 +65,11 @@ class OrderedTaking:
             elif isinstance(plan, Fresh) and queue_id < source.queues:
                 self._picking.of_queue(work, source, queue_id)
 
-    def _take_in_groups(self, work: Work, source: Source, queue_id: int, queue: QueueLedger | None) -> None:
+    def _take_in_groups(self, work: Work, source: Source, queue_id: int, waiting: frozenset[int]) -> None:
         """What waits and is free, and behind it what is new and whose message group does not wait."""
-        taking = work.taking
-        places = queue.free_places(work.request.attempt_id, work.now_ms, taking.messages_left) if queue else ()
+        request, taking = work.request, work.taking
+        queue = self._ledger.queue(request.group, source.topic, queue_id)
+        places = queue.free_places(request.attempt_id, work.now_ms, taking.messages_left, waiting) if queue else ()
         dropped = len(taking.dropped)
         older = [place.as_older() for place in places]
         if older and not self._picking.again(work, source.topic, older) and len(taking.dropped) > dropped:
@@ -66,7 +77,9 @@ class OrderedTaking:
         if queue_id < source.queues and not taking.is_full:
             taken = {each for each, _ in work.again.get((source.topic, queue_id), ())}
             taken.update(each for _, each in taking.dropped[dropped:])
-            passing = Passing(queue, [place for place, each in zip(places, older, strict=True) if each in taken])
+            passing = Passing(
+                queue, [place for place, each in zip(places, older, strict=True) if each in taken], waiting
+            )
             self._picking.of_queue(work, source, queue_id, passing)
 
     def _queue_ids(self, work: Work, source: Source) -> Sequence[int]:

@@ -17,6 +17,7 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.admission import check_changed_time
+from brokerd.pop.batch import MAX_BATCH
 from brokerd.pop.copies import base_topic
 from brokerd.pop.handles import (
     FLAG_RETRY_V2,
@@ -49,7 +50,7 @@ _MARGIN_MS: Final = 50  # answer a little before the client's own deadline
 _TOO_OLD_MS: Final = 500
 _MAX_BATCHES: Final = 4096
 _MAX_BITS_BYTES: Final = 1024
-_MAX_ACKS: Final = 65_536
+_MAX_ACKS: Final = 4096  # looked at in one turn of the loop
 
 _CODES: Final = {PopStatus.NOTHING: codes.POLLING_TIMEOUT, PopStatus.POLLING_FULL: codes.POLLING_FULL}
 
@@ -137,7 +138,7 @@ class PopProcessor:
             group, topic, handles = self._batch(entry)
             total += len(handles)
             if total > _MAX_ACKS:
-                raise InvalidParameter(f"a batch acks at most {_MAX_ACKS} messages")
+                raise InvalidParameter(f"a batch acks at most {_MAX_ACKS} messages; send several")
             calls.setdefault((group, topic), []).extend(handles)
         if not total:
             raise RequestError(codes.NO_MESSAGE, "the batch names no message")
@@ -188,6 +189,8 @@ class PopProcessor:
             start,
         )
         mask = int.from_bytes(bits, "little")
+        if mask.bit_count() > MAX_BATCH:
+            raise InvalidParameter(f"one pop gives at most {MAX_BATCH} messages of a queue; split the ack")
         handles = [
             handle._replace(queue_offset=start + bit).encode() for bit in range(mask.bit_length()) if mask >> bit & 1
         ]

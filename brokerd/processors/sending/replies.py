@@ -12,8 +12,9 @@ from functools import partial
 from typing import Final
 
 from brokerd.members.registry import ClientRegistry
-from brokerd.processors.sending.requests import drafts_of_request, short_names
+from brokerd.processors.sending.requests import drafts_of_request
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.sending.reading import short_names
 from brokerd.sending.sender import MessageSender
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus

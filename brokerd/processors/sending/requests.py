@@ -1,9 +1,8 @@
-"""Send requests as clients write them: their fields under short or long names, and the messages that they carry (pure)."""
+"""The messages that send requests carry (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from brokerd.delay.rules import asks_for_delay
 from brokerd.processors import fields
@@ -16,27 +15,6 @@ from remoting.frame import Command
 from remoting.names import RETRY_PREFIX
 from remoting.record.batch import decode_batch_body
 from remoting.record.layout import SYS_COMPRESSED, SYS_TRANSACTION_MASK
-
-_LONG_NAMES: Final = {
-    "a": "producerGroup",
-    "b": "topic",
-    "c": "defaultTopic",
-    "d": "defaultTopicQueueNums",
-    "e": "queueId",
-    "f": "sysFlag",
-    "g": "bornTimestamp",
-    "h": "flag",
-    "i": "properties",
-    "j": "reconsumeTimes",
-    "k": "unitMode",
-    "l": "maxReconsumeTimes",
-    "m": "batch",
-}
-
-
-def short_names(ext: Mapping[str, str]) -> dict[str, str]:
-    """The fields of a send header with long names under their short ones."""
-    return {short: ext[long] for short, long in _LONG_NAMES.items() if long in ext}
 
 
 def limit_of(ext: Mapping[str, str], name: str) -> int | None:

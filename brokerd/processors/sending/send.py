@@ -12,11 +12,11 @@ from time import perf_counter_ns
 from typing import Final
 
 from brokerd.processors.sending.general import GeneralSends
-from brokerd.processors.sending.requests import short_names
 from brokerd.sending.acknowledging import Acknowledger
 from brokerd.sending.boundary import ANSWER_OK, SendKernel, Stop, Taken
 from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import ROLE_CHANGED
+from brokerd.sending.reading import short_names
 from brokerd.statistics.figures import Durations
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import Run
@@ -98,7 +98,7 @@ class SendProcessor:
         while (run := turn.run or turn.begin()) is not None:
             taken = self._kernel.take(run, buffer, position, connection.packed_peer, MOST_TAKEN - count)
             position = taken.position
-            count += len(taken.opaques)
+            count += taken.answered
             turn.add(connection, taken)
             if taken.stop is not Stop.FULL:
                 return position, count, taken.stop is Stop.OTHER
@@ -119,9 +119,30 @@ class SendProcessor:
             if taken.stop is Stop.FULL:
                 turn.append(run.room + 1)
             elif taken.stop is Stop.OTHER:
-                turn.append()
-                self._general.send(connection, requests[index])
+                self._take_other(turn, connection, requests[index])
                 index += 1
+
+    def _take_other(self, turn: _Turn, connection: RemotingConnection, request: Command) -> None:
+        """What the kernel left: into the same run if that may be."""
+        if self._general.is_apart(request):
+            turn.append()
+            self._general.send(connection, request)
+            return
+        prepared = self._general.prepare(connection, request)
+        while prepared is not None:
+            run = turn.run or turn.begin()
+            if run is None:
+                turn.refuse(connection, [request])
+                return
+            laid_out = self._general.lay_out(run, request, prepared)
+            if not isinstance(laid_out, int):
+                turn.add(connection, laid_out)
+                return
+            if laid_out > run.most_bytes:
+                turn.append()
+                self._general.append(connection, request, prepared)
+                return
+            turn.append(laid_out)
 
 
 class _Turn:
@@ -134,6 +155,7 @@ class _Turn:
         self._counters = counters
         self._error = acknowledger.refusal()
         self._parts: list[Part] = []
+        self._early: list[Part] = []  # those that are answered when they are in the log
         self._least_bytes = 0
 
     def begin(self) -> Run | None:
@@ -153,9 +175,11 @@ class _Turn:
             connection.respond_error(request, self._error)
 
     def add(self, connection: RemotingConnection, taken: Taken) -> None:
-        """The kernel laid out requests of a connection in the present run."""
+        """Requests of a connection are laid out in the present run."""
         if taken.opaques:
             self._parts.append((connection, taken))
+        if taken.early is not None:
+            self._early.append((connection, taken.early))
         run = self.run
         assert run is not None
         if run.end_offset - run.start >= _MAX_RUN_BYTES:
@@ -163,20 +187,22 @@ class _Turn:
 
     def append(self, least_bytes: int = 0) -> None:
         """Append the present run, and have its answers sent when it is acknowledged. The next has room for so many bytes."""
-        run, parts = self.run, self._parts
-        self.run, self._parts, self._least_bytes = None, [], least_bytes
+        run, parts, early = self.run, self._parts, self._early
+        self.run, self._parts, self._early, self._least_bytes = None, [], [], least_bytes
         if run is None or not run.records:
             return
         try:
             self._store.append_laid_out(run)
         except LogboomError as error:
-            _refuse(parts, as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
+            _refuse((*parts, *early), as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
             return
         counters, count, size = self._counters, run.message_count, run.size
         counters.in_messages += count
         counters.in_bytes += size
         counters.statistics.stored(run.entries, count, size)
         self._acknowledger.appended(run.end_offset)
+        for connection, taken in early:
+            connection.respond_encoded(b"".join(taken.answers), len(taken.opaques))
         if parts:
             answers = _Answers(parts, counters.puts, len(run.entries))
             self._acknowledger.wait(run.end_offset, answers.send)

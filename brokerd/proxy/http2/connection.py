@@ -6,13 +6,15 @@ and one DATA frame, which is what a unary call is, passes through the two short 
 else goes through `_FRAME_READERS`. Both lead to the same states.
 
 Invariants: stream ids only grow; a stream is in `streams` until both sides ended or one reset it; our receive windows are
-replenished as bytes arrive, because what bounds memory is the budget for unfinished bodies, not the windows.
+replenished as bytes arrive, because what bounds memory is the budget for unfinished bodies, not the windows; that of a stream
+whose body waits for room there is not.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, Protocol
 
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import (
@@ -41,9 +43,10 @@ from brokerd.proxy.http2.frames import (
     StreamFault,
 )
 from brokerd.proxy.http2.headers import H, HeaderReader, MalformedHeaders, check_trailers
-from brokerd.proxy.http2.limits import Allowance, Budget, Http2Limits
+from brokerd.proxy.http2.limits import Allowance, Http2Limits
 from brokerd.proxy.http2.outgoing import Outgoing
 from brokerd.proxy.http2.streams import BY_PEER, CLOSED, FRAME_FAULTS, HALF_CLOSED_REMOTE, OPEN, Stream
+from remoting.transport.unfinished import SMALL_BYTES, keep
 
 # Events. REQUEST: a collected request is complete, its body in `stream.body`. OPENED, CHUNK, ENDED: the life of a request that
 # does not collect. TOO_LARGE: a collected body is over its bound and was dropped. RESET: the stream is gone (chunk: None).
@@ -57,6 +60,20 @@ RESET: Final = 5
 Event = tuple[int, Stream[H], bytes | None]
 
 _REMEMBERED_GAPS: Final = 32
+_PREFIX_BYTES: Final = 5  # how much of a body says how long it will be
+
+
+class Unfinished(Protocol):
+    """Counts what is there of bodies, and of messages on streams, that are not all there."""
+
+    def begin(self, stream: Stream[Any], wanted_bytes: int, received_bytes: int) -> bool:
+        """Have `stream.piece` from now on; False when the stream was refused, and knows."""
+
+    def end(self, stream: Stream[Any]) -> None:
+        """The piece, if there is one, is all there, or not wanted any more."""
+
+    def grew(self, stream: Stream[Any]) -> None:
+        """More came of a piece."""
 
 
 class ServerConnection(Generic[H]):
@@ -66,14 +83,15 @@ class ServerConnection(Generic[H]):
         "_block",
         "_block_bytes",
         "_block_ends_stream",
+        "_block_since_ms",
         "_block_stream_id",
-        "_budget",
         "_events",
         "_gaps",
         "_headers",
         "_idle_frames",
         "_last_stream_id",
         "_limits",
+        "_marks",
         "_now_ms",
         "_pings",
         "_preface_seen",
@@ -81,8 +99,9 @@ class ServerConnection(Generic[H]):
         "_replenish_below",
         "_resets",
         "_rest",
+        "_rest_since_ms",
         "_settings_frames",
-        "_unfinished_bytes",
+        "_unfinished",
         "fault",
         "going_away",
         "outgoing",
@@ -90,10 +109,10 @@ class ServerConnection(Generic[H]):
         "streams",
     )
 
-    def __init__(self, limits: Http2Limits, budget: Budget, headers: HeaderReader[H], now_ms: int) -> None:
+    def __init__(self, limits: Http2Limits, unfinished: Unfinished, headers: HeaderReader[H], now_ms: int) -> None:
         assert limits.connection_window_bytes >= 4 * limits.max_frame_bytes <= 4 * limits.stream_window_bytes
         self._limits = limits
-        self._budget = budget
+        self._unfinished = unfinished
         self._headers = headers
         self._pings = Allowance(limits.ping_rate, limits.ping_burst)
         self._settings_frames = Allowance(limits.settings_rate, limits.settings_burst)
@@ -106,21 +125,22 @@ class ServerConnection(Generic[H]):
         self._gaps: tuple[range, ...] = ()
 
         self._rest = b""
+        self._rest_since_ms = now_ms
         self._preface_seen = False
         self.ready = False  # the peer's preface and first settings have come
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._block_stream_id = 0
+        self._block_since_ms = 0
         self._block_ends_stream = False
+        self._marks: deque[tuple[int, int]] = deque()  # (when, the highest stream id then)
 
         self._receive_window = limits.connection_window_bytes
         self._replenish_below = limits.connection_window_bytes // 2
-        self._unfinished_bytes = 0
-
         self.going_away = False
         self.fault: ConnectionFault | None = None  # set when the connection is to be closed after its output was sent
         self._events: list[Event[H]] = []
-        self.outgoing: Outgoing[H] = Outgoing(self.streams, limits.max_blocked_bytes, self.release, self._fail)
+        self.outgoing: Outgoing[H] = Outgoing(self.streams, limits.max_blocked_bytes, unfinished.end, self._fail)
         self.outgoing.put(self._opening())
 
     def _opening(self) -> bytes:
@@ -141,6 +161,37 @@ class ServerConnection(Generic[H]):
         if not self.going_away:
             self.going_away = True
             self.outgoing.put(frames.encode_goaway(max(self._last_stream_id, 0), ErrorCode.NO_ERROR, reason))
+
+    def go_on(self, stream: Stream[H]) -> None:
+        """There is room for the stream's body now."""
+        self._replenish_stream(stream)
+
+    def refuse_body(self, stream: Stream[H]) -> None:
+        """Forget what came of the stream's body, and drop what still comes."""
+        self._unfinished.end(stream)
+        stream.is_refused = True
+        if stream.chunks:
+            stream.chunks.clear()
+
+    def is_late(self, before_ms: int) -> bool:
+        """Whether a frame or a header block began before that time and is not all there."""
+        return bool(self._rest and self._rest_since_ms < before_ms) or bool(
+            self._block_stream_id and self._block_since_ms < before_ms
+        )
+
+    def late_requests(self, now_ms: int, before_ms: int) -> list[Stream[H]]:
+        """Requests that began before that time, as far as earlier calls of this tell, and whose end has not come."""
+        self._marks.append((now_ms, self._last_stream_id))
+        last_id = 0
+        while self._marks and self._marks[0][0] <= before_ms:
+            last_id = self._marks.popleft()[1]
+        if last_id <= 0:
+            return []
+        return [
+            each
+            for each in self.streams.values()
+            if each.stream_id <= last_id and each.state == OPEN and each.head.collects
+        ]
 
     # ---- receiving
 
@@ -220,7 +271,12 @@ class ServerConnection(Generic[H]):
                         events.append((OPENED, stream, None))
                     continue
             self._read_frame(kind, flags, stream_id & 0x7FFFFFFF, data[start:position])
-        self._rest = data[position:] if position < end else b""
+        if position < end:
+            if position or not self._rest:  # a frame that began now
+                self._rest_since_ms = self._now_ms
+            self._rest = data[position:]
+        else:
+            self._rest = b""
 
     def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if not self.ready and (kind != SETTINGS or flags & ACK):
@@ -259,15 +315,15 @@ class ServerConnection(Generic[H]):
             self._count_idle_frame()
         self._check_content_length(stream, len(payload), ends=bool(flags & END_STREAM))
         if stream.head.collects:
-            self._collect(stream, payload)
+            self._collect(stream, payload, ends=bool(flags & END_STREAM))
         elif payload:
             self._events.append((CHUNK, stream, payload))
         if flags & END_STREAM:
             self._end_by_peer(stream)
-        elif stream.receive_window < self._limits.stream_window_bytes // 2:
-            more = self._limits.stream_window_bytes - stream.receive_window
-            stream.receive_window += more
-            self.outgoing.put(frames.encode_window_update(stream_id, more))
+        elif stream.receive_window < self._limits.stream_window_bytes // 2 and (
+            stream.piece is None or not stream.piece.waits
+        ):
+            self._replenish_stream(stream)
 
     def _read_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id & 1:
@@ -285,6 +341,7 @@ class ServerConnection(Generic[H]):
             self._read_block(stream_id, payload)
         else:
             self._block_stream_id = stream_id
+            self._block_since_ms = self._now_ms
             self._block = [payload]
             self._block_bytes = len(payload)
 
@@ -458,47 +515,54 @@ class ServerConnection(Generic[H]):
         if expected is not None and (stream.received_bytes > expected or (ends and stream.received_bytes != expected)):
             raise StreamFault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "the body is not as long as content-length")
 
-    def _collect(self, stream: Stream[H], payload: bytes) -> None:
+    def _collect(self, stream: Stream[H], payload: bytes, *, ends: bool) -> None:
         if stream.chunks is None:
             stream.chunks = []
-        too_large = stream.received_bytes > stream.head.max_body_bytes
-        if not too_large and self.hold(stream, len(payload)):
-            stream.chunks.append(payload)
-        elif stream.unfinished_bytes >= 0:
-            self.release(stream)
-            stream.unfinished_bytes = -1  # the rest of the body is dropped as it comes
-            stream.chunks.clear()
+        if stream.is_refused:
+            return
+        keep(stream.chunks, payload)
+        if stream.received_bytes > stream.head.max_body_bytes:
+            self.refuse_body(stream)
             self._events.append((TOO_LARGE, stream, None))
+        elif not ends:
+            self._count_unfinished(stream, stream.chunks)
+
+    def _count_unfinished(self, stream: Stream[H], chunks: list[bytes | bytearray]) -> None:
+        piece = stream.piece
+        if piece is not None and stream.received_bytes <= piece.wanted_bytes:
+            piece.received_bytes = stream.received_bytes
+            self._unfinished.grew(stream)
+            return
+        self._unfinished.end(stream)  # it was not known how long it would be
+        wanted = stream.head.body_bytes(b"".join(chunks[:2])[:_PREFIX_BYTES])
+        if wanted > stream.head.max_body_bytes:
+            self.refuse_body(stream)
+            self._events.append((TOO_LARGE, stream, None))
+            return
+        if stream.received_bytes > max(wanted, SMALL_BYTES):
+            raise StreamFault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "the body is longer than its message")
+        self._unfinished.begin(
+            stream, max(wanted, stream.received_bytes) if wanted else SMALL_BYTES, stream.received_bytes
+        )
 
     def _end_by_peer(self, stream: Stream[H]) -> None:
         stream.ended(BY_PEER)
         if stream.head.collects:
-            if stream.unfinished_bytes >= 0:
+            if not stream.is_refused:
                 stream.body = b"".join(stream.chunks or ())
                 stream.chunks = None
-                self.release(stream)
+                self._unfinished.end(stream)
                 self._events.append((REQUEST, stream, None))
         else:
             self._events.append((ENDED, stream, None))
         if stream.state == CLOSED:
             self.outgoing.forget(stream)
 
-    def hold(self, stream: Stream[H], count: int) -> bool:
-        """Account for bytes kept for a stream until `release`; False when the connection or all of them hold too much."""
-        if stream.unfinished_bytes < 0 or self._unfinished_bytes + count > self._limits.max_unfinished_bytes:
-            return False
-        if not self._budget.take(count):
-            return False
-        self._unfinished_bytes += count
-        stream.unfinished_bytes += count
-        return True
-
-    def release(self, stream: Stream[H]) -> None:
-        """Give back what `hold` took for the stream."""
-        if stream.unfinished_bytes > 0:
-            self._budget.give_back(stream.unfinished_bytes)
-            self._unfinished_bytes -= stream.unfinished_bytes
-            stream.unfinished_bytes = 0
+    def _replenish_stream(self, stream: Stream[H]) -> None:
+        more = self._limits.stream_window_bytes - stream.receive_window
+        if more > 0 and stream.state != CLOSED:
+            stream.receive_window += more
+            self.outgoing.put(frames.encode_window_update(stream.stream_id, more))
 
     def _replenish(self) -> None:
         more = self._limits.connection_window_bytes - self._receive_window

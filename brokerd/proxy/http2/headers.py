@@ -53,6 +53,10 @@ class Head:
         self.max_body_bytes = max_body_bytes
         self.content_length: int | None = None
 
+    def body_bytes(self, first: bytes) -> int:
+        """How long a body will be that begins with these bytes, five if there are as many; 0 = not known yet."""
+        return self.content_length or 0
+
     def again(self, own: Own) -> Self | None:
         """What the same headers mean with other values of the fields that are each call's own, which are well-formed; None where
         all of them have to be read."""

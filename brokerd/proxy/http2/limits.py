@@ -1,7 +1,7 @@
 """What one peer may cost us: sizes, counts and rates of an HTTP/2 connection (pure).
 
 Peers are untrusted. Every length is checked before it is allocated, every kind of frame that costs us work without being a
-request has a rate, and incomplete bodies are paid from a budget that all connections share.
+request has a rate, and bodies that have not ended are counted in the daemon's budget (`remoting/transport/unfinished.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ class Http2Limits:
     max_header_block_bytes: int = 32 * 1024
     max_header_list_bytes: int = 32 * 1024
     max_continuations: int = 32
-    # bodies that have not ended yet, per connection
-    max_unfinished_bytes: int = 144 * _MIB
     # answers that wait for the peer's flow-control windows, per connection
     max_blocked_bytes: int = 512 * _MIB
     ping_rate: int = 500
@@ -56,19 +54,3 @@ class Allowance:
             return False
         self.left -= 1
         return True
-
-
-@dataclass(slots=True)
-class Budget:
-    """Bytes that all connections together may hold in unfinished bodies."""
-
-    left_bytes: int
-
-    def take(self, count: int) -> bool:
-        if count > self.left_bytes:
-            return False
-        self.left_bytes -= count
-        return True
-
-    def give_back(self, count: int) -> None:
-        self.left_bytes += count

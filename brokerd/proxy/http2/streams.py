@@ -17,6 +17,7 @@ from typing import Final, Generic
 
 from brokerd.proxy.http2.frames import DATA, HEADERS, ErrorCode
 from brokerd.proxy.http2.headers import H
+from remoting.transport.unfinished import Piece
 
 OPEN: Final = 0
 HALF_CLOSED_REMOTE: Final = 1
@@ -52,10 +53,11 @@ class Stream(Generic[H]):
     state: int = OPEN
     context: object = None
     # the body so far, of a head that collects; complete in `body`
-    chunks: list[bytes] | None = None
+    chunks: list[bytes | bytearray] | None = None
     body: bytes = b""
     received_bytes: int = 0
-    unfinished_bytes: int = 0
+    piece: Piece | None = None  # what it, or a message on it, counts as while it is not all there
+    is_refused: bool = False  # the rest of the body is dropped as it comes
     # data that the flow-control windows hold back, and the trailers to end with after it
     waiting: deque[bytes | memoryview] | None = None
     waiting_trailers: bytes | None = None

@@ -75,7 +75,7 @@ class Telemetry:
 
         Node.js gives up its stream without a listener for the error that the stream's end is then, and would end with it.
         """
-        for _, stream in list(self.sessions):
+        for _, stream, _ in list(self.sessions):
             if stream.is_here and stream.call.metadata.get(LANGUAGE) == _JAVA:
                 stream.reconnect()
 
@@ -103,6 +103,8 @@ class Telemetry:
         group = group_name(settings.subscription.group) if settings.HasField("subscription") else ""
         merged = self._merge(call, settings, group)
         session = session_of(settings)
+        size = len(call.message)
+        self.sessions.check_room(client_id, connection, size)
         told = merged.SerializeToString(deterministic=True) if is_here and group else b""
         stream = TelemetryStream(
             call,
@@ -114,9 +116,9 @@ class Telemetry:
         )
         call.message = b""
         is_new = self.sessions.get(client_id, connection) is None
-        self.sessions.remember(client_id, connection, Announced(session, stream))
         if not session.is_lite:  # the group has no such member
             self.clients.heartbeat(client_info(call, session, group), connection, stream)
+        self.sessions.remember(client_id, connection, Announced(session, stream, size))
         if is_here:
             answer = OK + service.TelemetryCommand(settings=merged).SerializeToString()
             call.send([answer])
@@ -129,7 +131,7 @@ class Telemetry:
 
     def _tell_some(self) -> None:
         for _ in range(min(_TOLD_AT_ONCE, len(self._to_tell))):
-            session, stream = self._to_tell.pop()
+            session, stream, _ = self._to_tell.pop()
             if stream.is_open:
                 settings = definition.Settings.FromString(stream.settings)
                 stream.tell_settings(self._merge(stream.call, settings, session.group))

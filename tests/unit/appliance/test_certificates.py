@@ -13,6 +13,12 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from remoting.errors import ProtocolError, SettingsError
 from remoting.transport.tls import TlsSettings, client_context, tls_server
@@ -219,3 +225,36 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     with pytest.raises(SettingsError, match="cannot keep certificates in"):
         certificates.keep_fresh(DataLayout(tmp_path / "data"), (), NOW)
+
+
+# ---- one of the owner's
+
+
+def test_an_owners_certificate_has_to_be_good_for_the_host(layout: DataLayout, tmp_path: Path) -> None:
+    certificates.keep_fresh(layout, ("logs.example.com", ".wild.example.com"), NOW)
+    certificate, key = str(layout.tls_certificate_file), str(layout.tls_key_file)
+    for host in ("logs.example.com", "LOGS.example.com", "a.wild.example.com", "127.0.0.1", "::1", "0:0:0:0:0:0:0:1"):
+        certificates.check_own(host, certificate, key, NOW)
+    for host in ("other.example.com", "x.logs.example.com", "a.b.wild.example.com", "10.0.0.1"):
+        with pytest.raises(SettingsError, match=f"not for {host}"):
+            certificates.check_own(host, certificate, key, NOW)
+    with pytest.raises(SettingsError, match="which is not now"):
+        certificates.check_own("127.0.0.1", certificate, key, NOW + 400 * DAY)
+    (tmp_path / "nothing.pem").write_text("nothing")
+    for certificate_path, key_path in (
+        (certificate, str(layout.tls_authority_key_file)),  # another one's key
+        (certificate, str(tmp_path / "nothing.pem")),
+        (str(tmp_path / "nothing.pem"), key),
+        (str(tmp_path / "missing.pem"), key),
+    ):
+        with pytest.raises(SettingsError, match="cannot be used: they must be PEM files"):
+            certificates.check_own("127.0.0.1", certificate_path, key_path, NOW)
+
+
+def test_a_key_with_a_password_is_refused_and_not_asked_for(layout: DataLayout, tmp_path: Path) -> None:
+    certificates.keep_fresh(layout, (), NOW)
+    key = load_pem_private_key(layout.tls_key_file.read_bytes(), None)
+    locked = tmp_path / "locked.key"
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"a password")))
+    with pytest.raises(SettingsError, match="the key without a password"):
+        certificates.check_own("127.0.0.1", str(layout.tls_certificate_file), str(locked), NOW)

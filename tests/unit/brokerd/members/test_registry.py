@@ -179,3 +179,39 @@ def test_there_is_a_limit(registry: Registry, monkeypatch: pytest.MonkeyPatch) -
     registry.grpc("x", "c1")
     assert registry.clients.consumer_group("h") is None
     registry.clients.connection_closed("z")
+
+
+def test_the_subscriptions_of_a_group_are_limited(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever topics its clients say next, and its members are members all the same."""
+    monkeypatch.setattr(module, "MAX_SUBSCRIPTIONS", 3)
+    for number in range(5):
+        wanted = {f"t{number}": "*", "t0": "a" * (number + 1)}
+        registry.clients.heartbeat(
+            ClientInfo(f"c{number}", "1.2.3.4:5", "GO", "5", group="g", subscriptions=wanted), "x"
+        )
+    group = registry.clients.consumer_group("g")
+    assert group is not None
+    assert list(group.subscriptions) == ["t0", "t1", "t2"]
+    assert group.subscriptions["t0"].expression == "aaaaa", "what is known is kept true"
+    assert len(registry.ids()) == 5
+
+
+class Unlooked(dict[Any, Any]):
+    """Nobody goes through it."""
+
+    def values(self) -> Any:
+        raise AssertionError("looked through")
+
+
+def test_those_of_grpc_are_not_looked_through_for_those_of_remoting(registry: Registry) -> None:
+    """Whenever one of ten thousand comes or goes, those of remoting are told."""
+    registry.grpc("x", "c1")
+    registry.beat("y", "c2")
+    group = registry.clients.consumer_group("g")
+    assert group is not None
+    group.members = Unlooked(group.members)
+    registry.grpc("z", "c3")
+    assert [member.info.client_id for member in registry.clients.remoting_members("g")] == ["c2"]
+    registry.clients.connection_closed("y")
+    assert registry.clients.remoting_members("g") == []
+    assert registry.changed == ["g"] * 4

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from brokerd.pop import batches
 from brokerd.pop import ledger as ledgers
 from brokerd.pop.records import POP_TOPIC
 from brokerd.pop.requests import AckStatus
@@ -134,3 +135,18 @@ def test_the_memory_is_bounded_and_the_oldest_goes_first() -> None:
         for other in (broker, switched(broker)):
             assert [other.ack(each)[0] for each in messages] == [INVALID] * 2 + [OK] * 10
             assert len(other.pop_service.ledger._closed) == 10
+
+
+def test_what_is_done_is_remembered_where_the_oldest_is_forgotten_beside_it() -> None:
+    """Leases, which are rows of one block: it gets smaller with the oldest ones, and a row that is just done is no waste."""
+    with patch.object(ledgers, "REMEMBERED", 2), patch.object(batches, "_TIGHT", 2):
+        broker = master()
+        broker.alive.add("c")
+        broker.send(*map(str, range(16)))
+        messages = [broker.receive(1, client_id="c", auto_renew=True).messages[0] for _ in range(16)]
+        for message in messages[1:]:
+            assert broker.ack(message) == [OK]
+            assert broker.ack(message) == [OK]
+        broker.turns.run(60_000)
+        assert broker.ack(messages[0]) == [OK], "it is leased still"
+        assert broker.pop_service.ledger.in_flight("g") == 0

@@ -354,6 +354,18 @@ def test_bad_batches(broker: RemotingBroker, body: bytes, code: int) -> None:
     assert broker.answer(codes.BATCH_ACK_MESSAGE, body=body).code == code
 
 
+def test_a_batch_of_acks_is_not_looked_at_without_end(broker: RemotingBroker) -> None:
+    broker.send(*map(str, range(32)))
+    answer = pop(broker)
+    too_many = batch(answer, (1 << 33) - 1)
+    assert broker.answer(codes.BATCH_ACK_MESSAGE, body=too_many).code == codes.INVALID_PARAMETER
+    [entry] = orjson.loads(batch(answer, (1 << 32) - 1))["acks"]
+    for count, code in ((129, codes.INVALID_PARAMETER), (128, 0)):
+        body = orjson.dumps({"acks": [{**entry, "pt": entry["pt"] - number} for number in range(count)]})
+        assert broker.answer(codes.BATCH_ACK_MESSAGE, body=body).code == code
+    assert broker.progress.in_flight("g", "t", 0) == 0
+
+
 def test_both_protocols_share_messages_each_with_its_own_handles(broker: RemotingBroker) -> None:
     broker.send("a", "b")
     ((record, handle),) = handles_of(pop(broker, maxMsgNums=1))

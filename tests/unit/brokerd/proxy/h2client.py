@@ -11,7 +11,8 @@ from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.blocks import Fields, PlainBlockReader
 from brokerd.proxy.http2.connection import ServerConnection
 from brokerd.proxy.http2.headers import Head, HeaderReader, Heads
-from brokerd.proxy.http2.limits import Budget, Http2Limits
+from brokerd.proxy.http2.limits import Http2Limits
+from tests.support.unfinished import Budget, Streams
 
 REQUEST = (
     (":method", "POST"),
@@ -60,7 +61,8 @@ class Client:
         self.now_ms = 1_000_000
         limits = limits or Http2Limits()
         headers = HeaderReader(Heads(read_head), PlainBlockReader(limits.max_header_list_bytes))
-        self.server = ServerConnection(limits, budget or Budget(1 << 30), headers, self.now_ms)
+        self.unfinished = Streams(budget or Budget())
+        self.server = ServerConnection(limits, self.unfinished, headers, self.now_ms)
         self.encoder = hpack.Encoder()
         self.decoder = hpack.Decoder()
         if handshake:

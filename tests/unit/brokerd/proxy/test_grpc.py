@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import urllib.parse
+from collections.abc import Callable, Mapping
 
 import hpack
 import pytest
@@ -11,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.proxy.calls import GrpcStatus, Kind, Method, Peer
-from brokerd.proxy.grpc import PREFIX, GrpcCall, GrpcConnection, GrpcLimits, encode_status_text
+from brokerd.proxy.grpc import PREFIX, GrpcCall, GrpcConnection, GrpcLimits, Intake, encode_status_text
 from brokerd.proxy.heads import CallHeads
 from brokerd.proxy.http2 import frames
 from brokerd.proxy.http2.frames import ErrorCode, Setting
-from brokerd.proxy.http2.limits import Budget
+from remoting import codes
+from remoting.errors import RequestError
+from tests.support.unfinished import Budget
 from tests.unit.brokerd.proxy.h2client import split
+
+UserOf = Callable[[Mapping[str, str]], str]
 
 HEADERS = {
     ":method": "POST",
@@ -35,7 +40,9 @@ def message(payload: bytes, flag: int = 0) -> bytes:
 class Client:
     """A gRPC client in front of a `GrpcConnection`."""
 
-    def __init__(self, *, budget: Budget | None = None, max_message_bytes: int = 100_000) -> None:
+    def __init__(
+        self, *, budget: Budget | None = None, max_message_bytes: int = 100_000, user_of: UserOf | None = None
+    ) -> None:
         self.now_ms = 1_000_000
         self.flushes = 0
         methods = {
@@ -47,7 +54,7 @@ class Client:
         self.connection = GrpcConnection(
             CallHeads(methods, max_message_bytes),
             GrpcLimits(max_message_bytes, 1000),
-            budget or Budget(1 << 30),
+            Intake(budget or Budget(), user_of),
             peer=Peer("127.0.0.1:1", b"", self),
             wants_flush=self.wants_flush,
             now_ms=self.now_ms,
@@ -336,10 +343,52 @@ def test_streamed_messages_are_bounded() -> None:
     assert client.only_answer()[0]["grpc-status"] == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
     assert client.receive(client.data(message(b"late"), end=False)) == {}
 
-    poor = Client(budget=Budget(10))
+    poor = Client(budget=Budget(4000))  # 800 for small ones
     poor.receive(poor.open(path="/s/Both"))
     poor.receive(poor.data(message(bytes(900))[:500], end=False))
     assert poor.only_answer()[0]["grpc-status"] == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
+
+
+def test_a_message_that_does_not_come_to_its_end_is_given_up() -> None:
+    budget = Budget()
+    for path in ("/s/Unary", "/s/Both"):
+        client = Client(budget=budget)
+        client.receive(client.open(path=path))
+        client.receive(client.data(message(bytes(900))[:500], end=False))
+        assert budget.held_bytes == 905
+        for _ in range(11):
+            client.receive(client.data(b"x", end=False))
+            budget.pass_ms(2500)
+        assert "grpc-status" not in str(client.answers()), path
+        budget.pass_ms(2500)
+        fields, _, _ = client.only_answer()
+        assert fields["grpc-status"] == str(int(GrpcStatus.RESOURCE_EXHAUSTED))
+        assert "30%20s" in fields["grpc-message"].replace(" ", "%20")
+        assert budget.held_bytes == 0
+        assert client.receive(client.data(b"late")) == {}
+
+
+def test_who_sends_much_shows_first_who_he_is() -> None:
+    def user_of(metadata: Mapping[str, str]) -> str:
+        if "authorization" not in metadata:
+            raise RequestError(codes.NO_PERMISSION, "give the client an access key")
+        return "ann"
+
+    half = message(bytes(90_000))[:10_000]
+    client = Client(user_of=user_of)
+    client.receive(client.open() + client.data(half, end=False))
+    fields, _, _ = client.only_answer()
+    assert fields["grpc-status"] == str(int(GrpcStatus.UNAUTHENTICATED))
+    assert client.receive(client.data(bytes(10_000), end=False)) == {}, "the rest is nobody's"
+    small = Client(user_of=user_of)
+    small.receive(small.open() + small.data(message(bytes(60_000))[:10_000], end=False))
+    assert small.answers() == {}, "an answer of the method's own says who is missing"
+    budget = Budget()
+    signed = Client(user_of=user_of, budget=budget)
+    signed.receive(signed.open(authorization="x") + signed.data(half, end=False))
+    assert signed.answers() == {}
+    [piece] = budget.unfinished._pieces
+    assert piece.peer == "ann"
 
 
 def test_a_cancelled_call_is_told_once_and_answers_nobody() -> None:

@@ -31,7 +31,9 @@ from brokerd.proxy.http2.frames import (
     encode_settings,
     encode_window_update,
 )
-from brokerd.proxy.http2.limits import Budget, Http2Limits
+from brokerd.proxy.http2.limits import Http2Limits
+from remoting.transport.unfinished import SMALL_BYTES
+from tests.support.unfinished import Budget
 from tests.unit.brokerd.proxy.h2client import REQUEST, Client, Frame
 
 
@@ -258,7 +260,7 @@ def take(client: Client, windows: dict[int, int], received: dict[int, bytes]) ->
 def test_receive_windows_are_replenished() -> None:
     limits = Http2Limits(stream_window_bytes=65535, connection_window_bytes=80000)
     client = Client(limits)
-    client.send(client.headers(1))
+    client.send(announced(client, 1, 1 << 20))
     for _ in range(30):
         client.send(client.data(1, bytes(16384), end=False))
     updates = [frame for frame in client.output() if frame.kind == WINDOW_UPDATE]
@@ -286,21 +288,21 @@ def test_a_changed_initial_window_applies_to_open_streams() -> None:
 
 
 def test_a_reset_ends_the_stream_and_gives_back_what_it_held() -> None:
-    budget = Budget(1000)
+    budget = Budget()
     client = Client(budget=budget)
     client.send(client.headers(1) + client.data(1, bytes(400), end=False))
-    assert budget.left_bytes == 600
+    assert budget.held_bytes == SMALL_BYTES, "nobody said how long it would be"
     assert client.send(encode_rst_stream(1, ErrorCode.CANCEL)) == [(http2.RESET, 1, None)]
-    assert budget.left_bytes == 1000
+    assert budget.held_bytes == 0
     assert not client.server.streams
 
 
 def test_a_lost_connection_gives_back_everything_and_names_the_live_streams() -> None:
-    budget = Budget(1000)
+    budget = Budget()
     client = Client(budget=budget)
     client.send(client.headers(1) + client.data(1, bytes(400), end=False) + client.request(3))
     assert {stream.stream_id for stream in client.server.close()} == {1, 3}
-    assert budget.left_bytes == 1000
+    assert budget.held_bytes == 0
 
 
 def test_going_away_takes_no_new_streams_and_finishes_the_old_ones() -> None:
@@ -568,18 +570,70 @@ def test_a_body_over_its_bound_is_dropped_as_it_comes() -> None:
     assert client.output()[-1].kind == RST_STREAM
 
 
-def test_unfinished_bodies_of_a_connection_and_of_all_are_bounded() -> None:
-    budget = Budget(5000)
-    first, second = (Client(Http2Limits(max_unfinished_bytes=3000), budget) for _ in range(2))
-    for client, expected in ((first, 3000), (second, 2000)):
-        refused = 0
-        for stream_id in (1, 3, 5, 7):
-            client.send(client.headers(stream_id))
-            refused += len(client.send(client.data(stream_id, bytes(1000), end=False)))
-        assert refused == 4 - expected // 1000
-    assert budget.left_bytes == 0
-    first.server.close()
-    assert budget.left_bytes == 3000
+def announced(client: Client, stream_id: int, length: int) -> bytes:
+    return client.headers(stream_id, fields=(*REQUEST, ("content-length", str(length))))
+
+
+def test_a_body_that_waits_for_room_gets_no_window_until_there_is_some() -> None:
+    budget = Budget(1_000_000)  # 800,000 for long ones
+    client = Client(Http2Limits(stream_window_bytes=100_000), budget)
+    for stream_id in (1, 3):
+        client.send(announced(client, stream_id, 500_000) + client.data(stream_id, bytes(16_000), end=False))
+    client.output()
+    for stream_id in (1, 3):
+        for _ in range(4):
+            client.send(client.data(stream_id, bytes(16_000), end=False))
+    assert [frame.stream_id for frame in client.output()] == [1], "the second gets nothing more"
+    client.send(encode_rst_stream(1, ErrorCode.CANCEL))
+    [stream] = client.unfinished.came
+    client.server.go_on(stream)
+    assert [(frame.kind, frame.stream_id) for frame in client.output()] == [(frames.WINDOW_UPDATE, 3)]
+    for _ in range(26):
+        client.send(client.data(3, bytes(16_000), end=False))
+    assert client.send(client.data(3, bytes(4_000))) == [(http2.REQUEST, 3, None)]
+    assert budget.held_bytes == 0
+
+
+def test_small_bodies_that_never_end_leave_when_there_are_too_many() -> None:
+    budget = Budget(100_000)  # 20,000 for small ones
+    client = Client(budget=budget)
+    for stream_id in range(1, 100, 2):
+        client.send(announced(client, stream_id, 1000) + client.data(stream_id, bytes(900), end=False))
+    assert client.unfinished.refused == list(range(1, 61, 2)), "those that began first"
+    assert budget.held_bytes == 20_000
+
+
+def test_a_body_that_says_it_will_be_too_long_is_not_collected() -> None:
+    client = Client(max_body_bytes=1000)
+    client.send(announced(client, 1, 5000))
+    assert client.send(client.data(1, bytes(10), end=False)) == [(http2.TOO_LARGE, 1, None)]
+
+
+def test_a_frame_and_a_header_block_that_do_not_end_are_late() -> None:
+    for begun in (lambda client: client.headers(1)[:20], lambda client: client.headers(1)[:4]):
+        client = Client()
+        client.send(begun(client))
+        for byte in (0, 1):
+            client.now_ms += 10_000
+            client.send(bytes((byte,)) if byte else b"")
+        assert client.server.is_late(client.now_ms - 15_000), "what drips is not newer for it"
+        assert not client.server.is_late(client.now_ms - 20_000)
+    client = Client()
+    client.send(frames.encode_frame(HEADERS, 0, 1, client.block()))
+    client.now_ms += 20_000
+    assert client.server.is_late(client.now_ms - 15_000)
+    client.send(frames.encode_frame(frames.CONTINUATION, frames.END_HEADERS, 1, b""))
+    assert not client.server.is_late(client.now_ms - 15_000)
+
+
+def test_requests_that_do_not_end_are_late_and_answered_ones_are_not() -> None:
+    client = Client()
+    client.send(client.headers(1) + client.request(3) + client.headers(5))
+    assert client.server.late_requests(0, -15_000) == []
+    client.send(client.headers(7))
+    assert client.server.late_requests(10_000, -5_000) == []
+    assert [each.stream_id for each in client.server.late_requests(20_000, 5_000)] == [1, 5]
+    assert [each.stream_id for each in client.server.late_requests(25_000, 10_000)] == [1, 5, 7]
 
 
 def test_answers_that_nobody_makes_room_for_end_the_connection() -> None:
@@ -623,4 +677,4 @@ def test_no_frames_break_an_invariant(sequence) -> None:
                 client.answer(stream_id)
         assert all(stream.state != 3 for stream in client.server.streams.values())
     client.server.close()
-    assert budget.left_bytes == 1 << 20
+    assert budget.held_bytes == 0

@@ -101,7 +101,7 @@ def encoded(command: Command, *, compact: bool = False) -> bytes:
     return frame.encode_request(command.code, command.opaque, command.ext, command.body, oneway=command.is_oneway)
 
 
-KINDS = ["plain", "batch", "compact", "one-way", "odd", "long", "other", "no text", "spaced"]
+KINDS = ["plain", "batch", "compact", "one-way", "odd", "early", "long", "other", "no text", "spaced"]
 kinds = st.lists(
     st.tuples(st.sampled_from(KINDS), st.binary(min_size=1, max_size=300), st.integers(0, 3)), min_size=1, max_size=30
 )
@@ -115,6 +115,8 @@ def frame_of(opaque: int, kind: str, body: bytes, queue: int) -> bytes:
         body = encode_batch_body(batch_items(opaque, body, properties, 0, 3, ""))
         return encoded(request(opaque, body, properties, codes.SEND_BATCH_MESSAGE, e=str(queue), m="true"))
     if kind == "odd":
+        properties["TIMER_OUT_MS"] = "1"  # for the general path
+    if kind == "early":
         properties["WAIT"] = "false"
     command = request(opaque, body, properties, e=str(queue))
     if kind == "one-way":
@@ -223,8 +225,8 @@ def test_the_kernel_tells_where_it_stopped_and_why() -> None:
     assert kernel.may_take(plain, PEER)
     assert not kernel.may_take(plain[:-1], PEER), "an unfinished frame is not worth a turn"
     assert not kernel.may_take(echo, PEER)
-    assert not kernel.may_take(plain, pack_host("fe80::1", 1))
-    assert not make_kernel(pack_host("fe80::1", 1)).may_take(plain, PEER)
+    assert kernel.may_take(plain, pack_host("fe80::1", 1))
+    assert make_kernel(pack_host("fe80::1", 1)).may_take(plain, PEER)
 
 
 def encode_response() -> bytes:
@@ -334,3 +336,24 @@ async def test_a_peer_that_sends_faster_than_it_is_served_is_not_read_from_meanw
     assert was_reading[-1]
     assert broker.store.queue_offsets.next("T", 1) == sent * 300
     assert len(await peer.finish()) == sent * 300
+
+
+def test_a_buffer_may_begin_with_a_send_however_its_header_is_written() -> None:
+    kernel = make_kernel(pack_host("10.0.0.2", 1))
+
+    def framed(header: bytes, encoding: int = 0) -> bytes:
+        return (4 + len(header)).to_bytes(4) + (encoding << 24 | len(header)).to_bytes(4) + header
+
+    for code in (10, 310, 320):
+        for text in (
+            b'{"code":%d,"flag":0}',
+            b'{ "code" : %d }',
+            b'{"flag":0,"code":%d}',
+            b'{"flag":0,"code": %d,"opaque":1}',
+        ):
+            assert kernel.may_take(framed(text % code), PEER)
+            assert not kernel.may_take(framed(text % (code + 1)), PEER)
+        assert kernel.may_take(framed(code.to_bytes(2) + bytes(15), 1), PEER)
+        assert not kernel.may_take(framed((code + 1).to_bytes(2) + bytes(15), 1), PEER)
+    assert not kernel.may_take(framed(b"{}") + b'"code":310', PEER), "what is behind the header is not looked at"
+    assert not kernel.may_take(framed(b""), PEER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,21 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.delay.levels import DEFAULT_DELAYS
+from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
 from brokerd.metadata.configs import TopicConfig
 from brokerd.processors.sending.general import GeneralSends, MakeTopic
 from brokerd.processors.sending.send import SendProcessor
 from brokerd.sending.counters import Counters
+from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.rules import STAMP
 from brokerd.sending.sender import MessageSender, SendRules
+from brokerd.sending.stored_form import KernelRules
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.timers.codes import CODE_RULES
-from brokerd.transactions.records import half_draft, is_half, ordinary_draft
+from brokerd.transactions.decide import HalfRoom
+from brokerd.transactions.records import Half, half_draft, is_half, ordinary_draft
 from remoting import codes, frame
 from remoting.errors import LogboomError, NotMaster, StorageError
 from remoting.frame import Command
@@ -85,6 +88,13 @@ class Halves:
     def stored(self, draft: Draft, place: AppendResult) -> None:
         self.offsets.append(place.physical_offset)
 
+    def room(self) -> HalfRoom:
+        return HalfRoom(1000, 1 << 30)
+
+    def begun(self, halves: Sequence[Half], end_offset: int) -> None:
+        assert halves[-1].physical_offset + halves[-1].size == end_offset
+        self.offsets += [half.physical_offset for half in halves]
+
 
 class Connection:
     """What a processor uses of a connection; answers are kept decoded."""
@@ -123,7 +133,7 @@ class Broker:
             StoreSettings(segment_size_bytes=segment_size_bytes),
             lambda: self.now,
             pack_host(*STORE_HOST),
-            StoreSeams(CODE_RULES),
+            StoreSeams({**code_rules(DEFAULT_DELAYS), **CODE_RULES}),
         )
         self.store.load()
         self.store.set_appendable(True)
@@ -136,7 +146,10 @@ class Broker:
         rules = SendRules(topics.get, "c", DEFAULT_DELAYS)
         self.sender = MessageSender(self.store, self.acknowledger, rules, self.counters, self.halves, self.timed)
         self.asked: list[tuple[str, int, int | None, int]] = []
-        self.kernel = make_kernel(pack_host(*STORE_HOST), self.timed.terms)
+        kernel_rules = KernelRules(
+            self.sender.unique_ids, self.timed.terms, DEFAULT_DELAYS, "c", LaidOutHalves(self.halves)
+        )
+        self.kernel = make_kernel(pack_host(*STORE_HOST), kernel_rules)
         self.kernel.topics_changed(topics)
         general = GeneralSends(self.sender, pack_host(*STORE_HOST), self.sent_again, make_topic, when_known)
         self.processor = SendProcessor(
@@ -333,14 +346,49 @@ def test_what_the_checksum_has_no_room_for_is_stored_without(room: int, batch: b
 def test_connections_of_one_turn_share_an_append_and_get_their_own_answers(broker: Broker) -> None:
     connections = [Connection(f"10.0.0.{n}") for n in range(5)]
     for n, connection in enumerate(connections):
-        sent = [request(10 * n + m, properties={"KEYS": "general path"} if m == n == 2 else None) for m in range(3)]
+        odd = {"UNIQ_KEY": "1", "WAIT": "false"}  # answered at once
+        sent = [request(10 * n + m, properties=odd if m == n == 2 else None) for m in range(3)]
         broker.processor.handle(connection, sent)  # type: ignore[arg-type]
     broker.next_turn()
-    assert len(broker.acknowledger.waiting) == 3, "one append before the odd request, the odd one, and one for the rest"
+    assert len(broker.acknowledger.waiting) == 1
+    assert [len(connection.answers) for connection in connections] == [0, 0, 1, 0, 0]
     broker.acknowledger.complete()
     for n, connection in enumerate(connections):
         assert sorted(answer.opaque for answer in connection.answers) == [10 * n, 10 * n + 1, 10 * n + 2]
     assert len(broker.records()) == 15
+
+
+GENERAL = {"j": "40000"}  # more attempts than the kernel takes
+
+
+def test_the_general_path_shares_the_append_of_what_is_around(broker: Broker) -> None:
+    connection = Connection()
+    early = {"UNIQ_KEY": "1", "WAIT": "false"}
+    batch = encode_batch_body([(0, b"x", encode_properties({"UNIQ_KEY": str(n)})) for n in range(3)])
+    sends = [request(1), request(2, **GENERAL), request(3, properties=early, **GENERAL), request(4, properties=early)]
+    sends += [request(5, batch, m="true", **GENERAL), request(6, b"", **GENERAL), request(7)]
+    sends[3].flag = codes.FLAG_ONEWAY
+    broker.handle(connection, sends)
+    assert [(answer.opaque, answer.code) for answer in connection.answers] == [(6, codes.MESSAGE_ILLEGAL), (3, 0)]
+    assert len(broker.acknowledger.waiting) == 1
+    broker.acknowledger.complete(PutStatus.FLUSH_DISK_TIMEOUT)
+    assert [answer.code for answer in connection.answers[2:]] == [codes.FLUSH_DISK_TIMEOUT] * 4
+    assert [answer.opaque for answer in connection.answers[2:]] == [1, 2, 5, 7]
+    assert connection.answers[3].ext["transactionId"] == f"{2:032d}"
+    assert connection.answers[4].ext["msgId"].count(",") == 2
+    offsets = [decode_record(record).queue_offset for record in broker.records()]
+    assert offsets == list(range(8))
+
+
+def test_what_the_general_path_lays_out_goes_to_the_next_file_or_to_several() -> None:
+    broker = Broker(segment_size_bytes=8192)
+    connection = Connection()
+    broker.handle(connection, [request(n, b"x" * 3000, **GENERAL) for n in range(5)])
+    items = [(0, b"x" * 3000, encode_properties({"UNIQ_KEY": str(n)})) for n in range(4)]
+    broker.handle(connection, [request(6), request(5, encode_batch_body(items), m="true", **GENERAL), request(7)])
+    broker.acknowledger.complete()
+    assert sorted((answer.opaque, answer.code) for answer in connection.answers) == [(n, 0) for n in range(8)]
+    assert [decode_record(record).queue_offset for record in broker.records()] == list(range(11))
 
 
 def test_records_go_to_the_next_file_when_one_is_full() -> None:
@@ -521,7 +569,7 @@ def test_a_refusing_disk_takes_no_number_and_answers_each(monkeypatch: pytest.Mo
     assert broker.store.queue_offsets.table["T", 1] == 1
 
 
-# ---- half messages, requests, missing topics
+# ---- half messages, requests
 
 
 def test_a_half_message_is_answered_with_its_own_offsets_and_the_queue_of_its_message(broker: Broker) -> None:
@@ -559,63 +607,6 @@ def test_a_request_learns_in_which_cluster_it_is_answered(broker: Broker) -> Non
     asked, plain = (decode_record(record).property_map() for record in broker.records())
     assert asked["CLUSTER"] == "c"
     assert "CLUSTER" not in plain
-
-
-class Maker:
-    """Makes every topic, or refuses to."""
-
-    def __init__(self, topics: dict[str, TopicConfig]) -> None:
-        self.topics = topics
-        self.wanted: list[tuple[str, str, int, bool]] = []
-        self.error: LogboomError | None = None
-
-    def __call__(self, name: str, template: str, queues: int, *, is_unit: bool = False) -> Any:
-        self.wanted.append((name, template, queues, is_unit))
-        if self.error is None and template == "TBW102":
-            self.topics[name] = TopicConfig(name, queues, queues)
-        return self.error
-
-
-def test_who_makes_a_topic_by_sending_is_answered_when_it_is_in_the_routes() -> None:
-    topics = dict(TOPICS)
-    routed: list[Callable[[], None]] = []
-    development = Broker(make_topic=Maker(topics), topics=topics, when_known=routed.append)
-    connection = Connection()
-    development.handle(connection, [request(1, b="New", c="TBW102", d="4"), request(2, b="T")])
-    development.acknowledger.complete()
-    assert [answer.opaque for answer in connection.answers] == [2]
-    routed.pop()()
-    assert [(answer.opaque, answer.code) for answer in connection.answers] == [(2, 0), (1, 0)]
-    development.handle(connection, [request(3, b="New", c="TBW102", d="4")])
-    development.acknowledger.complete()
-    assert connection.answers[-1].opaque == 3
-    assert not routed
-
-
-def test_a_missing_topic_is_made_only_where_that_is_switched_on(broker: Broker) -> None:
-    topics = dict(TOPICS)
-    maker = Maker(topics)
-    development = Broker(make_topic=maker, topics=topics)
-    connection = Connection()
-    wish = {"c": "TBW102", "d": "4"}
-    development.handle(
-        connection, [request(1, b="New", **wish), request(2, b="New", **wish), request(3, b="Other", c="U", d="4")]
-    )
-    development.handle(
-        connection, [request(4, b="T"), request(5, b="%DLQ%other", **wish), request(6, b="Third", d="many")]
-    )
-    development.acknowledger.complete()
-    assert maker.wanted == [("New", "TBW102", 4, False), ("Other", "U", 4, False)]
-    assert {answer.opaque: answer.code for answer in connection.answers} == {
-        **{1: 0, 2: 0, 3: codes.TOPIC_NOT_EXIST},
-        **{4: 0, 5: codes.TOPIC_NOT_EXIST, 6: codes.INVALID_PARAMETER},
-    }
-    maker.error = NotMaster()
-    development.handle(connection, [request(7, b="Fourth", **wish)])
-    assert connection.answers[-1].code == codes.SERVICE_NOT_AVAILABLE
-    connection = Connection()
-    broker.handle(connection, [request(1, b="New", **wish)])
-    assert connection.answers[0].code == codes.TOPIC_NOT_EXIST
 
 
 # ---- which requests are batches, which queues there are

@@ -7,6 +7,7 @@ from itertools import product
 from brokerd.sending.batch_kernel import BatchPlans, lay_out_batch
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.rules import MAX_KEPT_BYTES
+from brokerd.sending.unique_ids import UniqueIds
 from remoting import codes
 from remoting.record.codec import decode_record
 from remoting.record.layout import MIDDLE_V4
@@ -34,9 +35,13 @@ def test_what_one_batch_was_like_changes_nothing_of_the_next() -> None:
     place = ("T", b"\x01T", 3, 40, 1000, 5, MIDDLE_V4.pack(0, 1, bytes(8), 4, bytes(8), 0, 0))
     plans = BatchPlans(b"\x01T")
     for each, seals in product((*bodies, *reversed(bodies)), (False, True)):
-        assert lay_out_batch(each, plans, *place, seals) == lay_out_batch(each, BatchPlans(b"\x01T"), *place, seals)
-    assert lay_out_batch(bodies[0], plans, *place, True) != lay_out_batch(bodies[1], plans, *place, True)
-    assert lay_out_batch(bodies[4], plans, *place, True) is None
+        rest = (*place, seals, UniqueIds(0))
+        assert lay_out_batch(each, plans, *rest) == lay_out_batch(each, BatchPlans(b"\x01T"), *rest)
+    rest = (*place, True, UniqueIds(0))
+    assert lay_out_batch(bodies[0], plans, *rest) != lay_out_batch(bodies[1], plans, *rest)
+    unnamed = lay_out_batch(bodies[4], plans, *rest)
+    assert unnamed is not None
+    assert unnamed.named == 5
 
 
 def test_long_properties_are_stored_and_not_kept() -> None:

@@ -48,7 +48,10 @@ def broker() -> Iterator[Broker]:
 
 
 def encoded(requests: Sequence[Command]) -> bytes:
-    return b"".join(frame.encode_request(each.code, each.opaque, each.ext, bytes(each.body)) for each in requests)
+    return b"".join(
+        frame.encode_request(each.code, each.opaque, each.ext, bytes(each.body), oneway=each.is_oneway)
+        for each in requests
+    )
 
 
 def answers_of(broker: Broker, data: bytes) -> list[Command]:

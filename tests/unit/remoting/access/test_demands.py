@@ -90,9 +90,15 @@ def test_what_a_body_is_about_must_be_clear(code: int, body: bytes) -> None:
 
 
 def test_a_body_names_a_bounded_number() -> None:
-    acks = {"acks": [{"c": f"g{number}", "t": "T"} for number in range(10_001)]}
-    with pytest.raises(RequestError, match="10000"):
-        demands(codes.BATCH_ACK_MESSAGE, {}, acks)
+    for code, body in (
+        (codes.BATCH_ACK_MESSAGE, {"acks": [{"c": f"g{number}", "t": "T"} for number in range(10_001)]}),
+        (codes.BATCH_ACK_MESSAGE, {"acks": [{"c": f"g{number}", "t": "T"} for number in range(2049)]}),
+        (codes.HEART_BEAT, {"consumerDataSet": [{"groupName": f"g{number}"} for number in range(4097)]}),
+        (codes.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": [{"topicName": f"t{n}"} for n in range(4097)]}),
+    ):
+        with pytest.raises(RequestError, match=r"4096|10000"):
+            demands(code, {}, body)
+    assert len(demands(codes.BATCH_ACK_MESSAGE, {}, {"acks": [{"c": f"g{n}", "t": "T"} for n in range(2048)]})) == 4096
 
 
 def test_the_cluster_itself() -> None:

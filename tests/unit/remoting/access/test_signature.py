@@ -40,6 +40,22 @@ def test_values_are_covered_in_the_order_of_their_keys_then_the_body() -> None:
     assert sign(KEY, {}, b"") == expected(b"")
 
 
+@given(
+    st.lists(st.dictionaries(st.text(max_size=12), st.text(max_size=12), max_size=12), max_size=4),
+    st.binary(max_size=20_000),
+    st.sampled_from([None, "a", "_UNIQUE_KEY_QUERY"]),
+)
+def test_any_entries_are_covered_alike_however_often_they_come(
+    entries: list[dict[str, str]], body: bytes, leave_out: str | None
+) -> None:
+    for ext in (*entries, *({"k" * 2000: "v", "b": "1"}, {}, {SIGNATURE: "x", "a": "b"}), *entries):
+        values = "".join(ext[name] for name in sorted(ext) if name not in (SIGNATURE, leave_out))
+        want = expected(values.encode("utf-8", "surrogatepass") + body)
+        for order in (ext, dict(reversed(ext.items()))):
+            assert sign(KEY, order, body, leave_out=leave_out) == want
+            assert sign(KEY, order, memoryview(body), leave_out=leave_out) == want
+
+
 @pytest.mark.parametrize(("version", "covered"), [(399, b"key1body"), (400, b"keyflag1body"), (479, b"keyflag1body")])
 def test_clients_up_to_4_9_3_leave_an_entry_out(version: int, covered: bytes) -> None:
     ext = {ACCESS_KEY: "key", "_UNIQUE_KEY_QUERY": "flag", "a": "1", SIGNATURE: expected(covered)}

@@ -55,6 +55,10 @@ class Connection:
 
     def __init__(self) -> None:
         self.errors: list[LogboomError] = []
+        self.user = ""
+
+    def prove(self, user: str) -> None:
+        self.user = user
 
     def respond_error(self, request: Command, error: LogboomError) -> None:
         self.errors.append(error)

@@ -1,0 +1,228 @@
+#include "headers.h"
+
+struct reader { /* `scratch` is where strings with escapes go */
+    const uint8_t *at, *end;
+    uint8_t *scratch, *scratch_end;
+};
+
+/* ---- JSON headers: a subset of what the twin's parser takes, with the same outcome. Each function is 0 for what it leaves. */
+
+/* The next byte that is no white space, without taking it; -1 at the end. */
+static int peek(struct reader *r) {
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t')) r->at++;
+    return r->at < r->end ? *r->at : -1;
+}
+
+static int take(struct reader *r, int wanted) {
+    if (peek(r) != wanted) return 0;
+    r->at++;
+    return 1;
+}
+
+/* The first byte from `at` on that is not plain in a string: a quote, a backslash, a control, or not ASCII; or the end. */
+static const uint8_t *plain_end(const uint8_t *at, const uint8_t *end) {
+    const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
+    for (; end - at >= 8; at += 8) {
+        uint64_t x, quote, escape;
+        memcpy(&x, at, 8);
+        quote = x ^ ones * '"';
+        escape = x ^ ones * '\\';
+        if ((x | (x - ones * 0x20) | (quote - ones) | (escape - ones)) & highs) break; /* one of them may be there */
+    }
+    while (at < end && *at >= 0x20 && *at < 0x80 && *at != '"' && *at != '\\') at++;
+    return at;
+}
+
+static int hex_digit(uint8_t digit) {
+    if (digit >= '0' && digit <= '9') return digit - '0';
+    digit |= 0x20;
+    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+/* Take what is behind a backslash, to the scratch, which has room for three bytes. */
+static int take_escape(struct reader *r) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (r->at == r->end) return 0;
+    const char *found = memchr(names, *r->at, sizeof names - 1);
+    if (found != NULL) {
+        *r->scratch++ = (uint8_t)values[found - names];
+        r->at++;
+        return 1;
+    }
+    if (*r->at != 'u' || r->end - r->at < 5) return 0;
+    uint32_t point = 0;
+    for (int i = 1; i <= 4; i++) {
+        int digit = hex_digit(r->at[i]);
+        if (digit < 0) return 0;
+        point = point << 4 | (uint32_t)digit;
+    }
+    r->at += 5;
+    if (point >= 0xD800 && point < 0xE000) return 0;
+    if (point >= 0x800) {
+        *r->scratch++ = (uint8_t)(0xE0 | point >> 12);
+        *r->scratch++ = (uint8_t)(0x80 | (point >> 6 & 0x3F));
+        *r->scratch++ = (uint8_t)(0x80 | (point & 0x3F));
+    } else if (point >= 0x80) {
+        *r->scratch++ = (uint8_t)(0xC0 | point >> 6);
+        *r->scratch++ = (uint8_t)(0x80 | (point & 0x3F));
+    } else {
+        *r->scratch++ = (uint8_t)point;
+    }
+    return 1;
+}
+
+/* Take a string. Its text is where it stands, or in the scratch when it has escapes. */
+static int take_string(struct reader *r, struct text *text) {
+    if (!take(r, '"')) return 0;
+    const uint8_t *pending = r->at; /* what is not in the scratch yet */
+    uint8_t *begin = NULL;
+    text->at = r->at;
+    for (;;) {
+        r->at = plain_end(r->at, r->end);
+        if (r->at == r->end || *r->at < 0x20) return 0;
+        if (*r->at >= 0x80) {
+            size_t length = utf8_length(r->at, r->end);
+            if (length == 0) return 0;
+            r->at += length;
+            continue;
+        }
+        size_t length = (size_t)(r->at - pending);
+        if (*r->at == '"' && begin == NULL) {
+            text->length = length;
+            r->at++;
+            return 1;
+        }
+        if ((size_t)(r->scratch_end - r->scratch) < length + 3) return 0;
+        if (begin == NULL) begin = r->scratch;
+        memcpy(r->scratch, pending, length);
+        r->scratch += length;
+        if (*r->at++ == '"') break;
+        if (!take_escape(r)) return 0;
+        pending = r->at;
+    }
+    text->at = begin;
+    text->length = (size_t)(r->scratch - begin);
+    return 1;
+}
+
+/* Take an integer as JSON writes it. */
+static int take_int(struct reader *r, int64_t *number) {
+    peek(r);
+    const uint8_t *begin = r->at;
+    if (r->at < r->end && *r->at == '-') r->at++;
+    const uint8_t *digits = r->at;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+    if (r->at > digits && *digits == '0' && r->at - begin > 1) return 0; /* 07 is none; -0 is no integer to all */
+    return integer_of((struct text){begin, (size_t)(r->at - begin)}, number) && r->at < r->end &&
+           *r->at != '.' && *r->at != 'e' && *r->at != 'E';
+}
+
+/* Take a value that nobody asks for. */
+static int take_any(struct reader *r) {
+    struct text text;
+    int64_t number;
+    int first = peek(r);
+    if (first == '"') return take_string(r, &text);
+    if (first == '-' || (first >= '0' && first <= '9')) return take_int(r, &number);
+    const char *word = first == 'n' ? "null" : first == 't' ? "true" : first == 'f' ? "false" : NULL;
+    if (word == NULL || (size_t)(r->end - r->at) < strlen(word) || memcmp(r->at, word, strlen(word)) != 0) return 0;
+    r->at += strlen(word);
+    return 1;
+}
+
+static void set_field(struct header *header, struct text name, struct text value) {
+    static const char short_names[FIELDS] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'm'};
+    static const char *const long_names[FIELDS] = {"topic", "queueId",    "sysFlag",        "bornTimestamp",
+                                                   "flag",  "properties", "reconsumeTimes", "batch"};
+    if (name.length == 1) {
+        const char *found = memchr(short_names, name.at[0], FIELDS);
+        if (found != NULL) header->short_named[found - short_names] = value;
+        return;
+    }
+    for (int i = 0; i < FIELDS; i++)
+        if (equals(name, long_names[i], strlen(long_names[i]))) header->long_named[i] = value;
+}
+
+/* Take the value of a field as the text that it stands for: a string's, the digits of an integer, a word; none of null. */
+static int take_value(struct reader *r, struct text *value) {
+    int first = peek(r);
+    if (first == '"') return take_string(r, value);
+    value->at = r->at;
+    if (!take_any(r)) return 0;
+    value->length = first == 'n' ? 0 : (size_t)(r->at - value->at);
+    return 1;
+}
+
+/* Take extFields: an object, not empty. */
+static int take_fields(struct reader *r, struct header *header) {
+    if (!take(r, '{')) return 0;
+    do {
+        struct text name, value;
+        if (!take_string(r, &name) || !take(r, ':') || !take_value(r, &value)) return 0;
+        set_field(header, name, value);
+    } while (take(r, ','));
+    return take(r, '}');
+}
+
+static int take_json(struct reader *r, struct header *header) {
+    enum { CODE = 1, OPAQUE = 2, HAS_FLAG = 4, EXT = 8 };
+    int seen = 0;
+    if (!take(r, '{')) return 0;
+    do {
+        struct text name;
+        int which, done;
+        if (!take_string(r, &name) || !take(r, ':')) return 0;
+        which = IS(name, "code") ? CODE : IS(name, "opaque") ? OPAQUE : IS(name, "flag") ? HAS_FLAG : 0;
+        if (IS(name, "extFields")) which = EXT;
+        if (seen & which) return 0; /* which one counts is the twin's business */
+        seen |= which;
+        done = which == CODE       ? take_int(r, &header->code)
+               : which == OPAQUE   ? take_int(r, &header->opaque)
+               : which == HAS_FLAG ? take_int(r, &header->frame_flag)
+               : which == EXT      ? take_fields(r, header)
+                                   : take_any(r);
+        if (!done) return 0;
+    } while (take(r, ','));
+    return take(r, '}') && peek(r) < 0 && seen == (CODE | OPAQUE | HAS_FLAG | EXT);
+}
+
+/* ---- Compact headers */
+
+/* Take a text that its length, of `width` bytes, precedes. */
+static int take_counted(struct reader *r, size_t width, struct text *text) {
+    if ((size_t)(r->end - r->at) < width) return 0;
+    uint32_t length = width == 2 ? get16(r->at) : get32(r->at);
+    r->at += width;
+    if (length > (uint32_t)INT32_MAX || (width == 2 && length > INT16_MAX) || length > (size_t)(r->end - r->at)) return 0;
+    *text = (struct text){r->at, length};
+    r->at += length;
+    return is_utf8(*text);
+}
+
+static int take_compact(struct reader *r, struct header *header) {
+    struct text remark, name, value;
+    if (r->end - r->at < 17) return 0;
+    header->code = (int16_t)get16(r->at); /* language and version follow */
+    header->opaque = (int32_t)get32(r->at + 5);
+    header->frame_flag = (int32_t)get32(r->at + 9);
+    r->at += 13;
+    if (!take_counted(r, 4, &remark) || r->end - r->at < 4) return 0;
+    uint32_t length = get32(r->at);
+    r->at += 4;
+    if (length > (size_t)(r->end - r->at)) return 0;
+    r->end = r->at + length;
+    while (r->at < r->end) {
+        if (!take_counted(r, 2, &name) || !take_counted(r, 4, &value)) return 0;
+        if (value.length > 0) set_field(header, name, value);
+    }
+    return 1;
+}
+
+int read_header(const uint8_t *at, size_t length, uint32_t encoding, uint8_t *scratch, int64_t scratch_room,
+                struct header *header) {
+    struct reader r = {at, at + length, scratch, scratch + scratch_room};
+    memset(header, 0, sizeof *header);
+    if (!(encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header))) return 0;
+    header->fields = header->code == SEND_MESSAGE ? header->long_named : header->short_named;
+    return 1;
+}

@@ -1,0 +1,236 @@
+"""The console's server: daphne, with bounds on what a request may make it keep before anybody is asked who sends it.
+
+    python -m webapp.serving OPTIONS-OF-DAPHNE webapp.asgi:application
+
+Daphne hands a request on when its body is there, and its framework writes each that is long, or does not say how long it is, to a
+temporary file. Here bodies stay in memory and count in one budget of all requests, with a share for each address
+(`remoting/transport/unfinished.py`). What is too long is refused when that is known. The head of a request has `HEAD_S` to come
+and the body `BODY_S`, however often something of them comes. A message of a websocket has at most `MAX_SOCKET_BYTES`: pages send
+a few words.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from io import BytesIO
+from typing import Any, Final
+
+from daphne.cli import CommandLineInterface
+from daphne.http_protocol import HTTPFactory, WebRequest
+from daphne.server import Server
+from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
+from twisted.web.http import HTTPChannel
+
+from remoting.transport.unfinished import Piece, peer_of
+from remoting.transport.watch import UnfinishedSettings, Watch
+from webapp.intake import BODY_S, HEAD_S, MAX_BODY_BYTES, TOO_LARGE, TOO_LATE
+
+log = logging.getLogger(__name__)
+
+MAX_SOCKET_BYTES: Final = 16 * 1024
+_BUDGET_BYTES: Final = 64 * 1024 * 1024
+_LINGER_S: Final = 2.0  # how long what still comes of a refused request is dropped, so that its client reads why
+_REASONS: Final = {408: "Request Timeout", 413: "Content Too Large"}
+
+
+class BoundedRequest(WebRequest):
+    """A request whose body stays in memory, within bounds, and counts in the budget until all of it is there."""
+
+    _piece: Piece | None = None
+    _body_bytes = 0
+
+    def gotLength(self, length: int | None) -> None:
+        """The head is there. `length` None: the body does not say how long it will be."""
+        self.content = BytesIO()
+        if length is not None and length > MAX_BODY_BYTES:
+            self.channel.refuse(*TOO_LARGE)
+        elif length != 0:
+            self._piece = self.channel.watch.begin(
+                self, peer_of(getattr(self.client, "host", "")), MAX_BODY_BYTES if length is None else length, 0
+            )
+            if self._piece.waits:
+                self.channel.hold()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """More of the body."""
+        self._body_bytes += len(data)
+        piece = self._piece
+        if piece is None or piece.is_over:
+            return
+        if self._body_bytes > MAX_BODY_BYTES:
+            self.channel.refuse(*TOO_LARGE)
+            return
+        piece.received_bytes = self._body_bytes
+        piece.budget.grew(piece)
+        if not piece.is_over:
+            super().handleContentChunk(data)
+
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """All of it is there."""
+        self.let_go()
+        super().requestReceived(command, path, version)
+
+    def connectionLost(self, reason: Any) -> None:
+        """The client is gone."""
+        self.let_go()
+        super().connectionLost(reason)
+
+    def let_go(self) -> None:
+        """Nothing of the body is still to come."""
+        piece, self._piece = self._piece, None
+        if piece is not None:
+            self.channel.watch.end(piece)
+
+    def room_came(self, piece: Piece) -> None:
+        """See `unfinished.Holder`."""
+        self.channel.go_on()
+
+    def dropped(self, piece: Piece, reason: str) -> None:
+        """See `unfinished.Holder`."""
+        if self.channel is not None:
+            self.channel.refuse(*TOO_LATE)
+
+
+class BoundedChannel(HTTPChannel):
+    """One connection of HTTP/1.1."""
+
+    watch: Watch
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deadline: Any = None  # of the request that is coming
+        self._linger: Any = None
+        self._is_refused = False
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes of a request, or of one behind it."""
+        if self._is_refused:
+            return
+        if self._deadline is None and not self._handlingRequest:
+            self._deadline = self.callLater(HEAD_S, self._is_late)
+        super().dataReceived(data)
+
+    def allHeadersReceived(self) -> None:
+        """The head of a request is there."""
+        if self._deadline is not None:
+            self._deadline.reset(BODY_S)
+        super().allHeadersReceived()
+
+    def allContentReceived(self) -> None:
+        """A request is there."""
+        self._forget_deadline()
+        if not self._is_refused:
+            super().allContentReceived()
+
+    def setRawMode(self) -> None:
+        """What comes is no more lines of a head: of a refused request, nothing."""
+        if not self._is_refused:
+            super().setRawMode()
+
+    def connectionLost(self, reason: Any) -> None:
+        """The connection is gone."""
+        self._forget_deadline()
+        if self._linger is not None and self._linger.active():
+            self._linger.cancel()
+        super().connectionLost(reason)
+
+    def hold(self) -> None:
+        """Read nothing for now."""
+        self.transport.pauseProducing()
+
+    def go_on(self) -> None:
+        self.transport.resumeProducing()
+
+    def refuse(self, status: int, text: str) -> None:
+        """Say why, and drop whatever still comes."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        self._forget_deadline()
+        for request in self.requests:
+            request.let_go()
+            request.content = BytesIO()
+        log.info("refusing a request of %s: %s", self.transport.getPeer(), text.strip())
+        body = text.encode()
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.resumeProducing()
+        self._linger = self.callLater(_LINGER_S, self.transport.abortConnection)
+
+    def _is_late(self) -> None:
+        self._deadline = None
+        self.refuse(*TOO_LATE)
+
+    def _forget_deadline(self) -> None:
+        deadline, self._deadline = self._deadline, None
+        if deadline is not None and deadline.active():
+            deadline.cancel()
+
+
+class BoundedFactory(HTTPFactory):
+    """Makes the connections of one server; HTTP/2, for which daphne would need more packages, is not spoken."""
+
+    protocol = BoundedChannel
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server)
+        self._watch = Watch(UnfinishedSettings(max_bytes=_BUDGET_BYTES, deadline_s=BODY_S))
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """A connection of this address."""
+        channel = super().buildProtocol(addr)
+        channel.requestFactory = BoundedRequest
+        channel.watch = self._watch
+        return channel
+
+
+class BoundedSocket(WebSocketProtocol):
+    """A websocket. The library holds its bound for messages against what is sent, too, and what pages are sent may be longer."""
+
+    def sendMessage(self, *arguments: Any, **more: Any) -> None:
+        """To the page, however long."""
+        bound, self.maxMessagePayloadSize = self.maxMessagePayloadSize, 0
+        try:
+            super().sendMessage(*arguments, **more)
+        finally:
+            self.maxMessagePayloadSize = bound
+
+
+class BoundedServer(Server):
+    """Daphne's server, which makes its factories itself when it runs, and asks nobody: it gets others here."""
+
+    @property
+    def ws_factory(self) -> WebSocketFactory:
+        return self._ws_factory
+
+    @ws_factory.setter
+    def ws_factory(self, made: WebSocketFactory) -> None:
+        made.protocol = BoundedSocket
+        self._ws_factory = made
+
+    @property
+    def http_factory(self) -> BoundedFactory:
+        return self._http_factory
+
+    @http_factory.setter
+    def http_factory(self, _made: HTTPFactory) -> None:
+        self._http_factory = BoundedFactory(self)
+
+
+class ConsoleServer(CommandLineInterface):
+    """Daphne's command line."""
+
+    server_class = BoundedServer
+
+    def run(self, args: list[str]) -> None:
+        """Serve until a signal comes."""
+        bounds = ("--websocket-max-frame-size", "--websocket-max-message-size")
+        super().run([*(word for name in bounds for word in (name, str(MAX_SOCKET_BYTES))), *args])
+
+
+if __name__ == "__main__":
+    ConsoleServer().run(sys.argv[1:])
