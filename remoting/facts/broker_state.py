@@ -208,7 +208,7 @@ class TimerState:
     last delivery was `last_late_ms` late, -1 before the first. `overdue_ms`: for how long one that still waits could have been
     delivered; `near` are in memory, `aside` cannot be read or stored now. Both are 0 where nothing is delivered.
     The machine's clock is `doubted_ms` ahead of the time that timers are kept by; `fences`: so often it went back behind what was
-    delivered, and did not get there again.
+    delivered, and did not get there again. `left`: parts of what is late that newer ones overtook, and that wait beside these.
 
     `topics` says how many wait for which topic; of the queue's newest entries, `uncounted` are not in it yet. `late_counts` of
     those that were delivered were not later than an upper bound, but later than the one before; the last: later than all.
@@ -228,6 +228,7 @@ class TimerState:
     lost: int = 0
     doubted_ms: int = 0
     fences: int = 0
+    left: int = 0
     uncounted: int = 0
     topics: tuple[TopicTimers, ...] = ()
     late_bounds_ms: tuple[int, ...] = ()
