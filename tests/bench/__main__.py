@@ -3,8 +3,8 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, send_variants, access, grpc_sends, receive_ack, pop_ack, bulk_reads, replication,
-catch_up, failover, memory, in_flight, idle, idle_clients, revival, revival_turns, ledger_turns, held_turns,
-placement_turns, state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, startup, viewers,
+catch_up, failover, memory, in_flight, idle, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns,
+state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, startup, viewers,
 spark_start, tiers. Three take long and run only when they are named: `replication`, which measures Apache RocketMQ as well,
 `timers_due` with its million and `timers_pending` with its ten million timers. When the time is up, the benchmarks that were
 not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a shared machine is
