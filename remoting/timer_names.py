@@ -15,6 +15,7 @@ DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"  # real topic + "+" + unique key of what
 DUE_MS: Final = "TIMER_DUE_MS"  # when it is due, to the millisecond
 LEG_MS: Final = "TIMER_LEG_MS"  # when it is appended again, which is before that
 RECALLED_BY: Final = "TIMER_RECALLED_BY"  # of a delete marker: who took the message back at the console
+MOVED: Final = "TIMER_MOVED"  # of a timer that was appended again before its time, though it was on its last leg
 PLACE: Final = "TIMER_PLACE"  # the queue offset at which the message waited first
 
 SLOT_MS: Final = 1000  # of the original; what is in the slot S is due in (S, S + SLOT_MS]

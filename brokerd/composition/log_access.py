@@ -78,10 +78,10 @@ class StoreRecordLog:
 
     def append_placed(self, drafts: Sequence[Draft | Copies]) -> Sequence[AppendResult]:
         """The same; returns where each draft went."""
-        error = self._appends.refusal()
+        error = self._appends.own_refusal()
         if error is not None:
             raise error.with_traceback(None)
-        results = self._store.append_messages(drafts, together=len(drafts) > 1)
+        results = self._store.append_messages(drafts, together=len(drafts) > 1, own=True)
         self._appends.appended(results[-1].end_offset)
         for draft, place in zip(drafts, results, strict=True):
             if isinstance(draft, Copies):

@@ -144,6 +144,7 @@ def make_residents(
             ground.timers,
             lambda: settings.timers.value.max_per_slot,
             Witnesses(environment.other_clocks_ms, lambda: store.found_timestamp_ms),
+            lambda: store.offset_behind(TIMER_TOPIC, 0, store.going_offset),
         ),
         settings.timers.value,
         settings.journal,

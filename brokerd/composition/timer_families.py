@@ -17,6 +17,7 @@ _GAUGES: Final = {
 _COUNTERS: Final = {
     "delivered": "timers delivered",
     "rolled": "timers appended again on their way",
+    "moved": "of these, timers appended again before their time, since their files of the log were to go",
     "recalled": "timers that were due and had been recalled",
     "failures": "attempts to deliver that failed, and are repeated",
     "lost": "timers whose topic or group was removed while they waited, or that could not be read for long",

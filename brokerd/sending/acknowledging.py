@@ -56,12 +56,19 @@ class Appends:
         self.wait = replica.wait
 
     def refusal(self) -> LogboomError | None:
-        if self._store.refusal is None and self._replica.accepts_messages:
+        return self._refusal(self._store.refusal)
+
+    def own_refusal(self) -> LogboomError | None:
+        """The same of what the broker itself appends."""
+        return self._refusal(self._store.own_refusal)
+
+    def _refusal(self, of_store: RequestError | None) -> LogboomError | None:
+        if of_store is None and self._replica.accepts_messages:
             return None
         if not self._replica.is_master:
             return NotMaster()
-        if self._store.refusal is not None:
-            return self._store.refusal
+        if of_store is not None:
+            return of_store
         return _NOT_ENOUGH if self._replica.refusal is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH else _CROWDED
 
     def appended(self, end_offset: int) -> None:

@@ -30,7 +30,7 @@ class Run:
     Whoever lays out adds to `records` (bytes in any pieces), adds to `entries` what `derive` would find in them, in log order,
     moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`. `folded` counts the messages that
     have no entry of their own. All records carry `timestamp_ms`, and with `seals` a checksum, wherever they have room for it.
-    What is in `appended` is called, in order, when the run is in the log.
+    What is in `appended` is called, in order, when the run is in the log. One that `is_own` has nothing of clients.
     """
 
     __slots__ = (
@@ -38,6 +38,7 @@ class Run:
         "end_offset",
         "entries",
         "folded",
+        "is_own",
         "limit",
         "most_bytes",
         "next_offsets",
@@ -57,6 +58,7 @@ class Run:
         self.timestamp_ms = timestamp_ms
         self.next_offsets = next_offsets
         self.seals = seals
+        self.is_own = False
         self.records: list[Bytes] = []
         self.entries: list[Entry] = []
         self.folded = 0

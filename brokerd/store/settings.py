@@ -83,7 +83,11 @@ class RetentionSettings:
         original="diskMaxUsedSpaceRatio",
     )
     refuse_percent: int = setting(
-        90, "above this disk usage appends are refused, until it is back at force_percent", minimum=30, maximum=99
+        90,
+        "above this disk usage sends are refused, until it is back at force_percent; what waits is delivered up to half way from "
+        "here to 100",
+        minimum=30,
+        maximum=99,
     )
     enough_free_bytes: int = setting(
         20 << 30, "while this much is free neither percentage applies; 0: they always do", minimum=0, maximum=1 << 50

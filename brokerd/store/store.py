@@ -101,6 +101,7 @@ class MessageStore(StoreReads):
         self._resets = 0  # how often the log was thrown away
         self.is_full = False
         self._full_reason = ""
+        self._takes_own = False  # what the broker itself appends, though it is full
         self._failure: StorageError | None = None
         self.cold = seams.cold
         self.going_offset = 0
@@ -129,7 +130,9 @@ class MessageStore(StoreReads):
         self.suspicion: SuspectEnd | None = None  # the log may lack what was durable; likewise, until that is settled
         self._suspicion_file = SuspicionFile(disk)
         self._is_judged = False  # those who elect have decided without what this log may lack
-        self.refusal: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
+        not_yet: RequestError | None = NotMaster("this broker's store is not loaded yet; try again")
+        self.refusal = not_yet
+        self.own_refusal = not_yet  # of what the broker itself appends, which it does while it takes no sends
         self.lost_ends: dict[QueueKey, int] = {}  # of queues that were made again from a log without their last message
         self.truncate_listeners: list[Callable[[int], None]] = []
         self.full_listeners: list[Callable[[], None]] = []  # the disk became full, or has room again
@@ -245,7 +248,7 @@ class MessageStore(StoreReads):
 
     def abandon(self) -> None:
         """Close the files and save nothing, as after a failure of the disk."""
-        self.refusal = NotMaster("this broker is stopping; try another one")
+        self.refusal = self.own_refusal = NotMaster("this broker is stopping; try another one")
         self.commitlog.close()
         self.queues.close()
         for follower in self.followers:
@@ -281,10 +284,11 @@ class MessageStore(StoreReads):
         """End new records with checksums, if the settings want them, or not: others of the group may not know them."""
         self.adds_checksums = on and self._settings.record_checksums
 
-    def set_full(self, full: bool, reason: str = _NO_ROOM) -> None:
-        """Refuse appends for the reason, or take them again, because of the room on the disk."""
+    def set_full(self, full: bool, reason: str = _NO_ROOM, *, takes_own: bool = False) -> None:
+        """Refuse appends for the reason, or take them again, because of the room on the disk; a full one may have room for what
+        the broker itself appends."""
         has_changed = full != self.is_full
-        self.is_full, self._full_reason = full, reason
+        self.is_full, self._full_reason, self._takes_own = full, reason, takes_own
         self._update_refusal()
         if has_changed:
             log.warning("%s", reason if full else "the disk has room again")
@@ -305,14 +309,16 @@ class MessageStore(StoreReads):
         content, there = self.commitlog.reads.unchecked(units)
         return self._again.look(content, there, places, names)
 
-    def append_messages(self, drafts: Sequence[Draft | Copies], *, together: bool = False) -> list[AppendResult]:
+    def append_messages(
+        self, drafts: Sequence[Draft | Copies], *, together: bool = False, own: bool = False
+    ) -> list[AppendResult]:
         """Append the messages; `together` keeps them contiguous in one file. What copies are has one place and size for all.
+        `own` are the broker's, which go on for a while when the disk is too full for what clients send.
 
         Raises RequestError, with nothing appended, when the store takes no messages or one draft breaks a rule
         (`check_draft`); StorageError when the disk refused: messages before the one it refused may then be in the log.
         """
-        if self.refusal is not None:
-            raise self.refusal.with_traceback(None)
+        self._check_takes(own)
         size = messages = 0
         for draft in drafts:
             if isinstance(draft, Copies):
@@ -322,28 +328,28 @@ class MessageStore(StoreReads):
                 size += self.check_draft(draft)
                 messages += 1
         if not together:
-            return self.append_checked(drafts)
+            return self.append_checked(drafts, own=own)
         file_bytes = self.commitlog.segment_size_bytes
         if must_roll(size, file_bytes):
             raise RequestError(codes.MESSAGE_ILLEGAL, f"a batch of {size} bytes does not fit into one commitlog file")
         sealed_size = size + messages * (checksum.TAIL_BYTES + 1)
         if self.adds_checksums and not must_roll(sealed_size, file_bytes):
-            return self.append_checked(drafts, sealed_size)
-        return self.append_checked(drafts, size, seals=False)
+            return self.append_checked(drafts, sealed_size, own=own)
+        return self.append_checked(drafts, size, seals=False, own=own)
 
     def append_checked(
-        self, drafts: Sequence[Draft | Copies], size: int = 0, *, seals: bool = True
+        self, drafts: Sequence[Draft | Copies], size: int = 0, *, seals: bool = True, own: bool = False
     ) -> list[AppendResult]:
         """Append messages that passed `check_draft`, the first `size` bytes of them in one file, without checksums unless it
         `seals` them; raises like `append_messages`."""
         results: list[AppendResult] = []
-        run = self.begin_run(size)
+        run = self.begin_run(size, own=own)
         run.seals = run.seals and seals
         for draft in drafts:
             place = self.lay_out(run, draft)
             if place is None:
                 self.append_laid_out(run)
-                run = self.begin_run(run.room + 1)
+                run = self.begin_run(run.room + 1, own=own)
                 place = self.lay_out(run, draft)
                 assert place is not None, "a checked draft fits into a file"
             results.append(place)
@@ -361,13 +367,13 @@ class MessageStore(StoreReads):
             return self._again.lay_out(run, draft)
         return lay_out_draft(run, draft, self._store_host, self._rules, self._settings.largest_record_bytes)
 
-    def begin_run(self, size: int = 0) -> Run:
-        """A run at the end of the log, in the next file when the current one has less room than `size` bytes.
+    def begin_run(self, size: int = 0, *, own: bool = False) -> Run:
+        """A run at the end of the log, in the next file when the current one has less room than `size` bytes; `own` as for
+        `append_messages`.
 
         Raises RequestError when the store takes no messages, StorageError when the disk refused the next file.
         """
-        if self.refusal is not None:
-            raise self.refusal.with_traceback(None)
+        self._check_takes(own)
         commitlog = self.commitlog
         room = commitlog.segment_remaining() - FILLER_BYTES
         if size > room:
@@ -379,7 +385,9 @@ class MessageStore(StoreReads):
             room = commitlog.segment_remaining() - FILLER_BYTES
         start = commitlog.end_offset
         taking = self.queue_offsets.taking()
-        return Run(start, start + room, self._most_run_bytes, self.next_timestamp(), taking, self.adds_checksums)
+        run = Run(start, start + room, self._most_run_bytes, self.next_timestamp(), taking, self.adds_checksums)
+        run.is_own = own
+        return run
 
     def append_laid_out(self, run: Run) -> None:
         """Append all of a run, which nobody adds to any more: its records in one write, its numbers, its entries for dispatch.
@@ -387,8 +395,7 @@ class MessageStore(StoreReads):
         Raises RequestError when the store takes no messages, StorageError when the disk refused. Then nothing of the run is in
         the log, and its numbers are not taken.
         """
-        if self.refusal is not None:
-            raise self.refusal.with_traceback(None)
+        self._check_takes(run.is_own)
         if not run.records:
             return
         assert run.start == self.commitlog.end_offset, "something was appended since the run began"
@@ -402,6 +409,12 @@ class MessageStore(StoreReads):
         self.dispatcher.offer(run.start, run.entries, run.end_offset)
         for told in run.appended:
             told()
+
+    def _check_takes(self, own: bool) -> None:
+        """Raises RequestError while it takes no messages."""
+        refusal = self.own_refusal if own else self.refusal
+        if refusal is not None:
+            raise refusal.with_traceback(None)
 
     def _note_append_error(self, error: StorageError) -> None:
         """The disk refused an append: a full disk is waited out, anything else is final."""
@@ -615,7 +628,7 @@ class MessageStore(StoreReads):
             for follower in self.followers:
                 paths += follower.forget_expired(begin)
             removals += self.removals_of(paths)
-        self.set_full(decision.refuse, reason)
+        self.set_full(decision.refuse, reason, takes_own=not decision.refuse_own)
         return removals
 
     def removals_of(self, paths: Sequence[str]) -> list[Callable[[], None]]:
@@ -639,3 +652,5 @@ class MessageStore(StoreReads):
             self.refusal = RequestError(codes.SERVICE_NOT_AVAILABLE, self._full_reason)
         else:
             self.refusal = None
+        waits_for_room = self._failure is None and self._appendable and self.is_full
+        self.own_refusal = None if waits_for_room and self._takes_own else self.refusal

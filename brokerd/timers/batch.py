@@ -40,6 +40,7 @@ from brokerd.timers.rolling import leg_before
 from remoting.errors import LogboomError, StorageError
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import decode_record
+from remoting.record.layout import MAX_PROPERTIES_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Batch:
 
     to: Key
     after: Key | None = None
+    before: int = 0  # of a move
     taken: int = 0  # entries behind the cursor
     entries: int = 0
     offsets: list[int] = field(default_factory=list)  # of what the drafts and copies are, in order
@@ -70,7 +72,7 @@ class Batch:
 
     def begin(self) -> Begin:
         """The record in front of it."""
-        return Begin(self.to, self.taken, self.offsets, self.names, self.aside, self.back, self.after)
+        return Begin(self.to, self.taken, self.offsets, self.names, self.aside, self.back, self.after, self.before)
 
     def set_aside(self, offset: int) -> None:
         """Its only draft cannot be stored."""
@@ -105,8 +107,15 @@ class Batches:
     def of_due(self, found: Sequence[Found], now_ms: int, size_bytes: int, *, is_ahead: bool = False) -> Batch:
         """Of the first of these entries behind the cursor, or behind the front when it `is_ahead`, which are due, as many as fit;
         `entries` says how many."""
-        front = self.table.done.front
+        front, moved = self.table.done.front, self.table.done.moved
         batch = Batch(front, after=front) if is_ahead else Batch(self.table.cursor)
+        has_moved = [offset < moved for _, offset in found] if moved else [False]
+        if has_moved[0]:  # they were in memory, and wait elsewhere now
+            batch.entries = (*has_moved, False).index(False)
+            batch.to = key_of(*found[batch.entries - 1])
+            return batch
+        if True in has_moved:
+            found = found[: has_moved.index(True)]
         offsets = [offset for _, offset in found]
         units = self._units(offsets)
         ends = list(accumulate(map(itemgetter(1), units)))
@@ -131,7 +140,7 @@ class Batches:
     def of_aside(self, offset: int, now_ms: int, *, give_up: bool) -> Batch:
         """Of an entry that was set aside: it comes `back` when it can be delivered now, or is given up."""
         batch = Batch(self.table.cursor)
-        self._add(batch, offset, self._units([offset])[0], now_ms, is_promised=False)
+        self._add(batch, offset, self._units([offset])[0], now_ms, is_promised=False, is_aside=True)
         if not batch.aside:
             batch.back = [offset]
         elif give_up:
@@ -154,9 +163,34 @@ class Batches:
 
     def of_promised(self, offsets: Sequence[int], now_ms: int) -> Batch:
         """Of entries that a begin announced and that did not follow it."""
+        if self.table.last is not None and self.table.last.before:
+            batch = self.of_moved(offsets, self.table.last.before, now_ms)
+            batch.taken = 0  # it says that already
+            return batch
         batch = Batch(self.table.cursor)
         for offset, unit in zip(offsets, self._units(offsets), strict=True):
             self._add(batch, offset, unit, now_ms, is_promised=True)
+        return batch
+
+    def of_moved(self, offsets: Sequence[int], before: int, now_ms: int) -> Batch:
+        """Of entries that are not done, below that offset: each once more at the log's end. Where there is no room for what that
+        adds to the properties, the batch ends before it."""
+        batch = Batch(self.table.cursor, before=before)
+        for offset, unit in zip(offsets, self._units(offsets), strict=True):
+            try:
+                draft = self._once_more(batch, offset, unit, now_ms)
+            except LogboomError as error:
+                self._set_aside(batch, offset, error)
+                draft = None
+            if draft is not None and len(draft.properties) > MAX_PROPERTIES_BYTES:
+                batch.before = offset
+                break
+            batch.taken += 1
+            if draft is not None:
+                batch.rolled += 1
+                batch.offsets.append(offset)
+                batch.drafts.append(draft)
+                batch.size_bytes += unit[1]
         return batch
 
     def promised(self) -> Sequence[int]:
@@ -213,18 +247,42 @@ class Batches:
                 raise StorageError(f"the queue of {TIMER_TOPIC} cannot be read at {start}; it is [{low}, {end})")
         return units
 
-    def _add(self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool) -> None:
+    def _add(
+        self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool, is_aside: bool = False
+    ) -> None:
         try:
-            self._add_readable(batch, offset, unit, now_ms, is_promised=is_promised)
+            self._add_readable(batch, offset, unit, now_ms, is_promised=is_promised, is_aside=is_aside)
         except LogboomError as error:
-            if len(self.table.aside) + len(batch.aside) < MAX_ASIDE:
-                self.note_aside(offset, error)
-                batch.aside.append(offset)
-            else:
-                log.error("the timer at queue offset %d is given up, since many are set aside: %s", offset, error)
-                batch.lost += 1
+            self._set_aside(batch, offset, error)
 
-    def _add_readable(self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool) -> None:
+    def _set_aside(self, batch: Batch, offset: int, error: LogboomError) -> None:
+        if len(self.table.aside) + len(batch.aside) < MAX_ASIDE:
+            self.note_aside(offset, error)
+            batch.aside.append(offset)
+        else:
+            log.error("the timer at queue offset %d is given up, since many are set aside: %s", offset, error)
+            batch.lost += 1
+
+    def _once_more(self, batch: Batch, offset: int, unit: Unit, now_ms: int) -> Draft | None:
+        """The timer as it goes on; None of what need not."""
+        physical_offset, size, code = unit
+        record = decode_record(self._log.record_at(physical_offset, size))
+        properties = record.property_map()
+        if kind_of(code) == RECALL:
+            if PLACE not in properties:
+                self._add_name(batch, properties[DELETE_KEY], _slot(properties, code))
+            return None
+        place = place_of(kind_of(code), properties, offset)
+        if self._is_recalled(batch, properties, place, code):
+            batch.recalled += 1
+            return None
+        due_ms = due_by(properties)
+        due_ms = due_of(code) if due_ms is None else due_ms
+        return rolled(record, place, due_ms, self._leg_ms(batch, due_ms, now_ms), is_cut=due_of(code) >= due_ms)
+
+    def _add_readable(
+        self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool, is_aside: bool
+    ) -> None:
         physical_offset, size, code = unit
         record = decode_record(self._log.record_at(physical_offset, size))
         properties = record.property_map()
@@ -241,9 +299,11 @@ class Batches:
             batch.gone.append(offset)
             return
         due_ms = due_by(properties)
-        if due_ms is not None and due_of(code) < due_ms and (due_ms > now_ms or not self._is_passed(due_ms)):
+        is_on_the_way = due_ms is not None and due_of(code) < due_ms
+        is_ahead = is_aside and due_ms is not None and due_ms > now_ms  # it could not be read when it was to be moved
+        if due_ms is not None and (is_ahead or (is_on_the_way and (due_ms > now_ms or not self._is_passed(due_ms)))):
             # also when it is due by now: it comes behind what is due before, unless others overtook it
-            draft = rolled(record, place, due_ms, self._leg_ms(batch, due_ms, now_ms))
+            draft = rolled(record, place, due_ms, self._leg_ms(batch, due_ms, now_ms), is_cut=not is_on_the_way)
             batch.rolled += 1
             batch.least_rolled_ms = min(batch.least_rolled_ms, due_ms)
         else:

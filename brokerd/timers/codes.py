@@ -21,6 +21,7 @@ from remoting.timer_names import DEQUEUE_MS as DEQUEUE_MS
 from remoting.timer_names import DUE_MS as DUE_MS
 from remoting.timer_names import ENQUEUE_MS as ENQUEUE_MS
 from remoting.timer_names import LEG_MS as LEG_MS
+from remoting.timer_names import MOVED as MOVED
 from remoting.timer_names import OUT_MS as OUT_MS
 from remoting.timer_names import PLACE as PLACE
 from remoting.timer_names import RECALLED_BY as RECALLED_BY

@@ -17,6 +17,7 @@ from brokerd.timers.codes import (
     DUE_MS,
     ENQUEUE_MS,
     LEG_MS,
+    MOVED,
     OUT_MS,
     PLACE,
     RECALLED_BY,
@@ -36,7 +37,7 @@ RECALL_TAG: Final = "_RECALL_TAG_"
 # What a timer with a leg leaves free of the room for properties: TIMER_PLACE and TIMER_ROLL_TIMES come to it.
 ROLL_ROOM_BYTES: Final = 64
 
-_ADDED: Final = (REAL_TOPIC, REAL_QUEUE, OUT_MS, DUE_MS, LEG_MS, ROLL_TIMES)
+_ADDED: Final = (REAL_TOPIC, REAL_QUEUE, OUT_MS, DUE_MS, LEG_MS, ROLL_TIMES, MOVED)
 
 
 def name_of(properties: Mapping[str, str]) -> str:
@@ -55,7 +56,7 @@ def delivered(record: Record, target: Target, place: int) -> Draft:
     draft = Draft.again(record)
     properties = draft.properties
     if not {LEG_MS, ROLL_TIMES}.isdisjoint(record.property_map()):
-        properties = _changed(properties, {LEG_MS: None, PLACE: str(place)})
+        properties = _changed(properties, {LEG_MS: None, MOVED: None, PLACE: str(place)})
     else:
         properties = b"%b%b\x01%d\x02" % (_ended(properties), PLACE.encode(), place)
     draft = draft._replace(topic=target.topic, queue_id=target.queue_id, properties=properties)
@@ -68,14 +69,16 @@ def bare(draft: Draft) -> Draft:
     return draft._replace(properties=_changed(draft.properties, dict.fromkeys(_ADDED)))
 
 
-def rolled(record: Record, place: int, due_ms: int, leg_ms: int | None) -> Draft:
-    """The timer once more; `leg_ms` when it is appended again after that, None when it waits there until it is due."""
+def rolled(record: Record, place: int, due_ms: int, leg_ms: int | None, *, is_cut: bool = False) -> Draft:
+    """The timer once more; `leg_ms` when it is appended again after that, None when it waits there until it is due. `is_cut`: it
+    would have waited until then where it was, too."""
     times = number_of(record.property_map(), ROLL_TIMES) or 0
     changes = {
         PLACE: str(place),
         ROLL_TIMES: str(times + 1),
         DUE_MS: str(due_ms),
         LEG_MS: None if leg_ms is None else str(leg_ms),
+        MOVED: "1" if is_cut else None,
         DEQUEUE_MS: None,  # of the original, which ended the leg before
         ENQUEUE_MS: None,
     }

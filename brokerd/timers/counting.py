@@ -20,7 +20,19 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.store.again import Copies
 from brokerd.store.unit import BLANK_SIZE, Unit
 from brokerd.timers.batch import Batch
-from brokerd.timers.codes import DUE_MS, OUT_MS, PLACE, RECALL, ROLLED, SLOT_MS, due_of, key_of, kind_of, number_of
+from brokerd.timers.codes import (
+    DUE_MS,
+    MOVED,
+    OUT_MS,
+    PLACE,
+    RECALL,
+    ROLLED,
+    SLOT_MS,
+    due_of,
+    key_of,
+    kind_of,
+    number_of,
+)
 from brokerd.timers.counts import WaitingCounts, minute_of
 from brokerd.timers.done import Done
 from remoting.errors import ProtocolError, StorageError
@@ -28,7 +40,7 @@ from remoting.names import TIMER_TOPIC
 from remoting.record.fields import properties_of
 
 _BYTES_OF_ENTRY: Final = 1 << 9  # of what a slice may read, for each entry that it takes
-_SAID: Final = re.compile(rb"(?:^|\x02)(REAL_TOPIC|TIMER_DUE_MS|TIMER_OUT_MS|TIMER_PLACE)\x01([^\x02]+)")
+_SAID: Final = re.compile(rb"(?:^|\x02)(REAL_TOPIC|TIMER_DUE_MS|TIMER_MOVED|TIMER_OUT_MS|TIMER_PLACE)\x01([^\x02]+)")
 
 
 class Known(NamedTuple):
@@ -42,6 +54,7 @@ class _Said(NamedTuple):
     topic: str
     due_ms: int
     place: int | None
+    was_cut: bool  # it was appended again on its last leg, before its time
 
 
 class TimerCounting:
@@ -147,7 +160,8 @@ class TimerCounting:
                     self.counts.remove(said.topic, said.due_ms)
             return
         has_passed = known.done.has(key)
-        if has_passed and (first.has(key) if is_early else kind != ROLLED):
+        has_moved = has_passed and not known.done.is_over(key)
+        if has_passed and (first.has(key) if is_early else kind != ROLLED and not has_moved):
             if offset in known.places:  # its marker, which is still to come, takes nothing either
                 self._skipped.add(offset)
             return
@@ -155,12 +169,12 @@ class TimerCounting:
         if said is None:
             return
         if kind == ROLLED and not is_early:
-            self.counts.arrive(said.topic, said.due_ms)
+            (self.counts.remove if said.was_cut else self.counts.arrive)(said.topic, said.due_ms)
         is_on_the_way = said.due_ms > due_of(code)
         place = said.place if kind == ROLLED and said.place is not None else offset
         if place in known.places:
             self._skipped.add(place)
-        elif not has_passed or is_on_the_way:
+        elif not has_passed or is_on_the_way or has_moved:
             self.counts.add(said.topic, said.due_ms, is_on_the_way=is_on_the_way)
 
     def _said(self, physical_offset: int, size: int) -> _Said | None:
@@ -175,4 +189,5 @@ class TimerCounting:
             due_ms = slot_ms + SLOT_MS
         if due_ms is None or REAL_TOPIC not in said:
             return None
-        return _Said(said[REAL_TOPIC], due_ms if slot_ms is None else max(due_ms, slot_ms + 1), place)
+        due_ms = due_ms if slot_ms is None else max(due_ms, slot_ms + 1)
+        return _Said(said[REAL_TOPIC], due_ms, place, MOVED in said)

@@ -9,6 +9,8 @@ offsets are those of the timer topic's queue:
               others with keys up to `to` were delivered before, taken back, or are set `aside`, since they cannot be read or
               stored now; those that come `back` are set aside no longer. `taken` entries were behind the cursor before. `names`
               are taken back from now on, by clients' markers
+    moved     the same with `before: offset`. The records that follow are these timers once more, at the log's end, since their
+              files are to go; all entries below that offset are done with then. The cursor stays where it is
     ahead     the same with `after: key`. Of the others, it is about those with keys behind that and up to `to` alone: the cursor
               is late, and stays where it is
     recalled  {v, place, due}: the timer whose first record is at that offset is taken back; it would be due then
@@ -20,15 +22,15 @@ offsets are those of the timer topic's queue:
     snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
                    ["a", offset, due] with the cursor's due time when it was set aside, ["k", key], ["f", before, due, offset] for
                    each fence, the oldest first, and ["s", before, due, offset, due, offset] for those that do not begin with
-                   the first timer: where it ends, and where it begins
+                   the first timer: where it ends, and where it begins; ["m", offset] when entries below it moved
 
 What is taken back is remembered until it would have been due, and while something is set aside that may have been due since.
 
 A begin stands in front of what it announces. One who has a log that was cut between them finds that fewer records than announced
 follow the last begin, and knows from that alone which timers are still to be delivered.
 
-A version that knows no fences, or nothing ahead of the cursor, does not start with a log that has one, and says so: it would take
-timers for delivered that wait.
+A version that knows no fences, nothing ahead of the cursor, or no moves does not start with a log that has one, and says so: it
+would take timers for delivered that wait, or the other way round.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ TIMERS_TOPIC: Final = "rmq_sys_logboom_timers"
 
 BEGIN: Final = "begin"
 AHEAD: Final = "ahead"
+MOVED: Final = "moved"
 RECALLED: Final = "recalled"
 KEY: Final = "key"
 FENCE: Final = "fence"
@@ -63,15 +66,20 @@ class Begin(NamedTuple):
     aside: Sequence[int] = ()
     back: Sequence[int] = ()
     after: Key | None = None
+    before: int = 0  # of a move; 0 = it is none
 
     @property
     def kind(self) -> str:
         """Of its record."""
+        if self.before:
+            return MOVED
         return BEGIN if self.after is None else AHEAD
 
     def body(self) -> Any:
         """As it is recorded."""
-        ahead = {} if self.after is None else {"after": list(self.after)}
+        more: dict[str, Any] = {} if self.after is None else {"after": list(self.after)}
+        if self.before:
+            more["before"] = self.before
         return {
             "v": VERSION,
             "to": list(self.to),
@@ -80,7 +88,7 @@ class Begin(NamedTuple):
             "names": [list(each) for each in self.names],
             "aside": list(self.aside),
             "back": list(self.back),
-            **ahead,
+            **more,
         }
 
 
@@ -94,6 +102,7 @@ def begin_of(body: Any) -> Begin:
         tuple(body["aside"]),
         tuple(body["back"]),
         Key(*body["after"]) if "after" in body else None,
+        body.get("before", 0),
     )
 
 
@@ -158,7 +167,7 @@ class TimerTable:
         return twin, lambda: vars(self).update(vars(twin))
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
-        if kind in (BEGIN, AHEAD):
+        if kind in (BEGIN, AHEAD, MOVED):
             self._begin(begin_of(body), end_offset)
         elif kind == RECALLED:
             self.places[body["place"]] = body["due"]
@@ -190,6 +199,8 @@ class TimerTable:
                 if fence.after == START
                 else ["s", fence.before, *fence.key, *fence.after]
             )
+        if self.done.moved:
+            yield ["m", self.done.moved]
 
     def load_row(self, row: Any) -> None:
         kind, *values = row
@@ -210,13 +221,18 @@ class TimerTable:
             before, due_ms, offset, *after = values
             fence = Fence(before, Key(due_ms, offset), Key(*after) if after else START)
             self.done = self.done._replace(fences=(*self.done.fences, fence))
+        elif kind == "m":
+            self.done = self.done._replace(moved=values[0])
         else:
             raise CorruptedFile(f"a snapshot of timers has a row of kind {kind!r}: start the version that wrote it")
 
     def _begin(self, begin: Begin, end_offset: int) -> None:
         before_ms = self.cursor.due_ms
         self.last, self.last_end = begin, end_offset
-        self.done = self.done.passed(begin.to, begin.after)
+        if begin.before:
+            self.done = self.done._replace(moved=max(self.done.moved, begin.before))
+        else:
+            self.done = self.done.passed(begin.to, begin.after)
         self.taken += begin.taken
         self.names.update(begin.names)
         for offset in begin.aside:

@@ -48,6 +48,7 @@ class TimerCounters:
 
     delivered: int = 0
     rolled: int = 0
+    moved: int = 0  # of these, before their time
     recalled: int = 0
     failures: int = 0  # attempts; they are repeated
     lost: int = 0  # their topic or group was removed while they waited, or they could not be read for long
@@ -133,6 +134,20 @@ class Delivery:
         """See `interface.Timers`."""
         if self._pace.is_running and self._follow(self._now_ms()):
             self._arm()
+
+    @property
+    def batch_bytes(self) -> int:
+        """Most bytes of a batch, but always one message."""
+        return self._settings.batch_bytes
+
+    def move(self, batch: Batch) -> bool:
+        """Append what goes on to the log's end before its time; False when that has to wait. Raises LogboomError."""
+        if self._promised or not (self._pace.is_running and self._pace.may_append):
+            return False
+        begin = batch.begin()
+        end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts)
+        self._appended(batch, end_offset, self._now_ms())
+        return True
 
     @property
     def near(self) -> int:
@@ -284,17 +299,20 @@ class Delivery:
             begin = batch.begin()
             end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts)
         except LogboomError as error:
-            if error.code == codes.MESSAGE_ILLEGAL and batch.drafts:
+            if error.code == codes.MESSAGE_ILLEGAL and batch.drafts and not batch.before:
                 return self._append_otherwise(batch, now_ms, error)
             log.warning("timers are delivered later: %s", error)
             self.counters.failures += 1
             self._pace.pause()
             return False
+        self._appended(batch, end_offset, now_ms)
+        return True
+
+    def _appended(self, batch: Batch, end_offset: int, now_ms: int) -> None:
         self._count(batch, now_ms)
         for listener in self.listeners:
             listener(batch)
         self._pace.appended(end_offset, len(batch.offsets), batch.size_bytes)
-        return True
 
     def _append_otherwise(self, batch: Batch, now_ms: int, error: LogboomError) -> bool:
         """They do not fit into a file together, or one cannot be stored: each for itself, that one as little as it can be, or
@@ -315,6 +333,7 @@ class Delivery:
         counters = self.counters
         counters.delivered += len(batch.due_ms)
         counters.rolled += batch.rolled
+        counters.moved += batch.rolled if batch.before else 0
         counters.recalled += batch.recalled
         counters.lost += batch.lost + len(batch.gone)
         if batch.gone:  # a line for each of a topic's timers would be as many as clients like

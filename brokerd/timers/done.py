@@ -5,6 +5,9 @@ is late, what is due newly is delivered ahead of it: a fence that is open says f
 when it comes there. And when the time by which timers are kept turns out to be earlier than what is delivered, the cursor goes
 back; then fences keep what was said of the timers that there were. So whatever clocks say, no timer that is done becomes one that
 is not.
+
+And where files of the log are to go, the timers in them were appended again (`moving.py`): entries below `moved` are nobody's any
+more, whatever became of their timers.
 """
 
 from __future__ import annotations
@@ -36,10 +39,12 @@ class Fence(NamedTuple):
 
 class Done(NamedTuple):
     """All timers up to the cursor, and what the fences say, of which the cursor has passed none. The last ones may be open: they
-    begin behind the cursor, and each where the one before ends, or later."""
+    begin behind the cursor, and each where the one before ends, or later. Of entries with queue offsets below `moved`, those that
+    were not done have later ones."""
 
     cursor: Key = START
     fences: tuple[Fence, ...] = ()
+    moved: int = 0
 
     @property
     def front(self) -> Key:
@@ -54,7 +59,11 @@ class Done(NamedTuple):
         return tuple((begin, fence.after) for begin, fence in zip(begins, opened, strict=False))
 
     def has(self, key: Key) -> bool:
-        """Whether the timer with that key, which was appended, is done."""
+        """Whether nothing is to be done for the entry with that key, which was appended."""
+        return key.offset < self.moved or self.is_over(key)
+
+    def is_over(self, key: Key) -> bool:
+        """Whether the timer with that key, which was appended, is done, wherever it waited last."""
         return key <= self.cursor or any(fence.has(key) for fence in self.fences)
 
     def went_back(self, since: Done) -> bool:
@@ -65,7 +74,7 @@ class Done(NamedTuple):
     def passed(self, to: Key, after: Key | None = None) -> Done:
         """With a cursor there, if it was not further. With `after`, which is where the front is or behind it: those from there on
         alone are done, ahead of the cursor."""
-        cursor, fences = self
+        cursor, fences, moved = self
         if after is None:
             cursor = max(cursor, to)
         elif fences and fences[-1].is_open and fences[-1].key == after:
@@ -73,11 +82,11 @@ class Done(NamedTuple):
         else:
             fences = (*fences, Fence(ALL, to, after))
         if not fences:
-            return Done(cursor)
+            return Done(cursor, moved=moved)
         for fence in fences:
             if fence.is_open and fence.after <= cursor:
                 cursor = max(cursor, fence.key)
-        return Done(cursor, tuple(fence for fence in fences if fence.key > cursor))
+        return Done(cursor, tuple(fence for fence in fences if fence.key > cursor), moved)
 
     def set_back(self, to: Key, before: int) -> Done:
         """With a cursor there, if it was further, and nothing ahead of it; `before` is the queue offset of the next timer that is
@@ -91,4 +100,4 @@ class Done(NamedTuple):
                 fence.before >= before and fence.after <= each.after and each.key <= fence.key for fence in fences
             ):
                 fences.append(each)
-        return Done(min(self.cursor, to), tuple(fences))
+        return Done(min(self.cursor, to), tuple(fences), self.moved)

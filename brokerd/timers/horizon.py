@@ -123,7 +123,7 @@ class Horizon:
 
     def arrived(self, end: int, codes: Sequence[int], done: Done) -> None:
         """Entries were dispatched, the last at queue offset `end - 1`."""
-        cursor, fences = done
+        cursor, fences, _ = done
         covered, found, add = self.covered, self._found, self._near.add
         if due_of(min(codes)) > (covered if found is None else max(covered, found.end)).due_ms:
             return  # all are due later than what is here
@@ -169,7 +169,7 @@ class Horizon:
     def _load_found(self, found: _Found, done: Done) -> bool:
         stop = min(found.loaded + _LOADED_AT_ONCE, len(found.entries))
         for each in found.entries[found.loaded : stop]:
-            if not (done.fences and done.has(key_of(*each))):
+            if not ((done.fences or done.moved) and done.has(key_of(*each))):
                 self._near.add(*each)
         found.loaded = stop
         if stop < len(found.entries):

@@ -15,7 +15,7 @@ from brokerd.delay.ordinary import Look, Ordinary
 from brokerd.metadata.service import MetadataService
 from brokerd.store.again import Names, Role
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, MESSAGE, PLACE, ROLL_TIMES, ROLLED, encode_code
+from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, MESSAGE, MOVED, PLACE, ROLL_TIMES, ROLLED, encode_code
 from brokerd.timers.copies import UNIQUE_KEY
 
 NAMES: Final[Names] = {
@@ -25,6 +25,7 @@ NAMES: Final[Names] = {
     PLACE: Role.PLACE,
     ROLL_TIMES: Role.TIMES,
     LEG_MS: Role.UNUSUAL,
+    MOVED: Role.UNUSUAL,
     DELETE_KEY: Role.UNUSUAL,
 }
 

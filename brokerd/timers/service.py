@@ -33,6 +33,7 @@ from brokerd.timers.files.original import LeftNote
 from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.interface import Recalled
 from brokerd.timers.lanes import Lanes
+from brokerd.timers.moving import Mover
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
@@ -68,7 +69,7 @@ class Witnesses(NamedTuple):
 class Surroundings(NamedTuple):
     """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
     that nobody may guess, for how long the log keeps a file, what the log says of them, how many timers may be due in one second
-    (0: any number), and the clock's witnesses."""
+    (0: any number), the clock's witnesses, and up to which queue offset the timer topic's records lie in files that go soon."""
 
     metadata: MetadataService
     scheduler: Scheduler
@@ -79,6 +80,7 @@ class Surroundings(NamedTuple):
     in_log: TimersInLog
     max_per_slot: Callable[[], int] = lambda: 0
     witnesses: Witnesses = Witnesses()
+    going: Callable[[], int] = lambda: 0
 
 
 class TimerService:
@@ -115,6 +117,8 @@ class TimerService:
             Times(scheduler, self.now_ms),
             settings,
         )
+        times = Times(scheduler, self.now_ms)
+        self._mover = Mover(record_log, far, self._batches, self._delivery, surroundings.going, times)
         self._slots = SlotLimit(
             surroundings.max_per_slot,
             partial(record_log.queue_range, TIMER_TOPIC, 0),
@@ -178,7 +182,7 @@ class TimerService:
         return self._slots
 
     def is_pending(self, place: int, due_ms: int) -> bool:
-        is_done = self.table.done.has(Key(due_ms, place)) and place not in self.table.aside
+        is_done = self.table.done.is_over(Key(due_ms, place)) and place not in self.table.aside
         return not is_done and place not in self.table.places
 
     def recall(self, timer: Recalled, done: Callable[[RequestError | None], None]) -> None:
@@ -215,6 +219,7 @@ class TimerService:
                 self._far.arrived(end, entry_codes)
                 self._slots.arrived(end, entry_codes)
                 self._delivery.arrived(end, entry_codes)
+                self._mover.look_later()
                 self._scan()
 
     def truncated(self, end_offset: int) -> None:
@@ -243,6 +248,7 @@ class TimerService:
         self._clock.begin(wall_ms, self._steady_ms(), witnesses.others_ms(), witnesses.stored_ms())
         self._slots.lead()
         self._journal.maintain_when_settled()
+        self._mover.start()
         if self._takeover is None:
             self._delivery.begin()
         else:
@@ -251,6 +257,7 @@ class TimerService:
     def step_down(self) -> None:
         self._is_leading = False
         self.clock_doubt = ""
+        self._mover.stop()
         if self._takeover is not None:
             self._takeover.stop()
         self._delivery.end()
@@ -276,6 +283,7 @@ class TimerService:
             last_late_ms=counters.last_late_ms,
             delivered=counters.delivered,
             rolled=counters.rolled,
+            moved=counters.moved,
             recalled=counters.recalled,
             failures=counters.failures,
             lost=counters.lost,

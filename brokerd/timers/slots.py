@@ -113,6 +113,8 @@ class SlotLimit:
         is_set, done = self._most() > 0, self._done()
         if self._counted is not None and (not is_set or done.went_back(self._seen)):
             self.begin()  # seconds that were over are ahead once more
+        elif self._counted is not None and done.moved > self._seen.moved:
+            self._take_off(self._seen, min(done.moved, self._counted))
         self._seen = done
         if is_set and self._counted is None:
             self._counted = self._queue_range()[0]
@@ -190,11 +192,22 @@ class SlotLimit:
         pending: Iterable[int] = [
             code
             for offset, code in enumerate(codes, first)
-            if kind_of(code) != RECALL and (code >= passed or not done.has(key_of(code, offset)))
+            if kind_of(code) != RECALL
+            and offset >= done.moved
+            and (code >= passed or not done.is_over(key_of(code, offset)))
         ]
         for second, count in Counter(((code >> _KIND_BITS) - 1) // SLOT_MS for code in pending).items():
             self._waiting.add(second * SLOT_MS, count)
         self._counted = first + len(codes)
+
+    def _take_off(self, before: Done, end: int) -> None:
+        """Entries up to there were appended again since it was so, before their time: they count by what was appended."""
+        first = max(before.moved, self._queue_range()[0])
+        units = self._read_units(first, end - first) if first < end else ()
+        codes = (code for offset, (_, _, code) in enumerate(units, first) if not before.has(key_of(code, offset)))
+        for code in codes:
+            if kind_of(code) != RECALL:
+                self._waiting.add(slot_of(due_of(code)), -1)
 
     def _take_undispatched(self) -> None:
         for offset, code in enumerate(self._undispatched(), self._queue_range()[1]):

@@ -22,7 +22,7 @@ from brokerd.store.unit import BLANK_SIZE, Unit
 from brokerd.timers.batch import MAX_RECALLED
 from brokerd.timers.codes import MESSAGE, RECALL, START, Key, due_by, due_of, kind_of
 from brokerd.timers.cursor import BEGIN, Begin, TimerTable, recalled, set_back
-from brokerd.timers.done import MAX_FENCES, Done, Fence
+from brokerd.timers.done import MAX_FENCES, Done
 from brokerd.timers.files.original import LeftNote, LeftTimers
 from remoting.errors import LogboomError
 from remoting.names import TIMER_TOPIC
@@ -36,6 +36,7 @@ MOST_LATE: Final = (
 _ENTRIES: Final = 1 << 12  # looked at in a turn
 _RECORDS: Final = 1 << 10  # in a write
 _RETRY_S: Final = 0.2
+_NOTHING: Final = Done()
 
 
 class Survey:
@@ -46,22 +47,21 @@ class Survey:
         left: LeftTimers,
         first: int,
         is_unfinished_leg: Callable[[int, int], bool],
-        fences: tuple[Fence, ...] = (),
-        cursor: Key = START,
+        done: Done = _NOTHING,
         own_end: int = 0,
     ) -> None:
         """`is_unfinished_leg` looks at the record of that offset and size: whether it is due later than its entry says. What is
-        within the fences, or up to the cursor and in the log below `own_end`, we delivered before RocketMQ came; it was then
-        that the cursor moved last."""
+        `done` within its fences, or up to the cursor and in the log below `own_end`, we delivered before RocketMQ came, and what
+        was moved waited in a later entry; it was then that the cursor moved last."""
         self._left = left
-        self._fenced = Done(fences=fences)
+        self._fenced = done._replace(cursor=START)
         self._rolled = frozenset(left.rolled)
         self._is_unfinished_leg = is_unfinished_leg
         self.next = first
         self._passed = first
         self._late: list[Key] = []
         self.superseded: list[tuple[int, int]] = []  # place and due time
-        self._cursor, self._own_end = cursor, own_end
+        self._cursor, self._own_end = done.cursor, own_end
         self.theirs: int | None = None  # the offset of the first entry that may be RocketMQ's
         self.hides = False  # whether one of these waits before the cursor
 
@@ -137,8 +137,8 @@ class TimerTakeover:
         self._life += 1
 
     def _survey(self, left: LeftTimers) -> Survey:
-        first, (cursor, fences) = self._log.queue_range(TIMER_TOPIC, 0)[0], self._table.done
-        return Survey(left, first, self._is_unfinished_leg, fences, cursor, self._table.last_end)
+        first = self._log.queue_range(TIMER_TOPIC, 0)[0]
+        return Survey(left, first, self._is_unfinished_leg, self._table.done, self._table.last_end)
 
     def _look_on(self, life: int, survey: Survey, then: Callable[[], None]) -> None:
         if life != self._life:

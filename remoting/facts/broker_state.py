@@ -212,8 +212,9 @@ class ScheduleState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerState:
-    """Timers. The last delivery was `last_late_ms` late, -1 before the first. `overdue_ms`: for how long one that still waits
-    could have been delivered; `near` are in memory, `aside` cannot be read or stored now. Both are 0 where nothing is delivered.
+    """Timers. `rolled` were appended again on their way, `moved` of them before their time, since their files were to go. The
+    last delivery was `last_late_ms` late, -1 before the first. `overdue_ms`: for how long one that still waits could have been
+    delivered; `near` are in memory, `aside` cannot be read or stored now. Both are 0 where nothing is delivered.
     The machine's clock is `doubted_ms` ahead of the time that timers are kept by; `fences`: so often it went back behind what was
     delivered, and did not get there again.
 
@@ -229,6 +230,7 @@ class TimerState:
     last_late_ms: int = -1
     delivered: int = 0
     rolled: int = 0
+    moved: int = 0
     recalled: int = 0
     failures: int = 0
     lost: int = 0

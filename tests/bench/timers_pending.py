@@ -1,6 +1,6 @@
 """What ten million timers that wait cost a group: while it is idle, at a start, and when its master dies.
 
-    python -m tests.bench.timers_pending [--timers N] [--pairs N] [--idle S]
+    python -m tests.bench.timers_pending [--timers N] [--pairs N] [--idle S] [--step]
 
 Two clusters of a controller and two brokers, with a log of so many timers and with none (see pending_log.py for how it is made;
 the replica copies it). They are due from an hour ahead on, over two days. Measured with a tenth of the timers and with all:
@@ -8,6 +8,9 @@ memory, CPU time of both brokers while nobody does anything, and how long the re
 what the tenth and the whole differ by gives the slope for a hundred million. Then the masters are killed in turn: from the kill
 to the first send that another broker acknowledges, and to the first timer that it delivers, of some that are due every ten
 milliseconds.
+
+To make all that ready takes many minutes, in which the machine may do something else. With `--step` each part that is measured
+waits for a line on standard input.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import argparse
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +61,8 @@ _PROBES: Final = 1500
 _EVERY_MS: Final = 10
 _BEFORE_S: Final = 3.0
 _HUNDRED_MILLIONS: Final = 100_000_000
+
+Step = Callable[[str], None]  # called before what has the machine to itself, with what that is
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,6 @@ class Group:
 
     def kill(self, program: Path) -> tuple[float, float]:
         """From the kill of the master to the first send, and to the first timer that is delivered (ms)."""
-        self.wait_whole()
         self._kills += 1
         topic = f"Next{self._kills}"
         self._make_topic(topic)
@@ -139,7 +145,6 @@ class Group:
         address = self.cluster.broker_addresses[self.cluster.master()]
         wait_visible(address, topic, _PROBES, 120)
         self.cluster.brokers[master].start()
-        self.wait_whole()
         stored_ms = delivered(self.cluster.controller_addresses, topic, _PROBES).stored_ms
         return sent_ms, float(stored_ms[stored_ms > killed_ms].min() - killed_ms)
 
@@ -167,20 +172,25 @@ class Group:
         return found
 
 
-def run(timers: int = TIMERS, pairs: int = PAIRS, idle_s: float = IDLE_S) -> list[Row]:
+def run(timers: int = TIMERS, pairs: int = PAIRS, idle_s: float = IDLE_S, step: Step = lambda _: None) -> list[Row]:
     with load_program() as program, ExitStack() as stack:
         empty, full = Group(stack), Group(stack)
-        standings = {0: empty.standing(idle_s)}
-        for count in (timers // 10, timers):
-            full.fill(count)
-            standings[count] = full.standing(idle_s)
-        for count, each in standings.items():
+        standings = {}
+        for group, count in ((empty, 0), (full, timers // 10), (full, timers)):
+            if count:
+                group.fill(count)
+            step(f"{count:,} timers")
+            standings[count] = each = group.standing(idle_s)
             print(
-                f"{count:,} timers: idle {100 * each.idle:.2f} %, {each.memory_mb:.0f} MB, start {each.start_s:.1f} s",
+                f"{count:,} timers: idle {100 * each.idle:.2f} %, {each.memory_mb:.0f} MB, start {each.start_s:.1f} s; "
+                f"load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
         times = []
         for number in range(pairs):
+            for group in (empty, full):
+                group.wait_whole()
+            step(f"kill {number + 1}")
             first, second = (empty, full) if number % 2 == 0 else (full, empty)
             found = {id(group): group.kill(program) for group in (first, second)}
             times.append((found[id(empty)], found[id(full)]))
@@ -246,8 +256,14 @@ def main() -> None:
     parser.add_argument("--timers", type=int, default=TIMERS, help="that wait (%(default)s)")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="of kills (%(default)s)")
     parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds of doing nothing (%(default)s)")
+    parser.add_argument("--step", action="store_true", help="wait for a line before each measurement")
     options = parser.parse_args()
-    run(options.timers, options.pairs, options.idle)
+    run(options.timers, options.pairs, options.idle, _ask if options.step else lambda _: None)
+
+
+def _ask(what: str) -> None:
+    print(f"ready to measure {what}", flush=True)
+    sys.stdin.readline()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 What the service appends are records in memory, as many in one append as in a batch; the replicated log has their numbers, so it
 is copied, confirmed, cut and lost record by record as in any light story. The clock is the group's. A message is sent for a
-moment, some ms to some roll windows ahead; some are taken back, by their places or by markers in their slots. While it goes on
+moment, some ms to some roll windows ahead; some are taken back, by their places or by markers in their slots. Bursts are late, so
+that the newest overtake them, and a disk that fills up has timers moved before their files go. While it goes on
 nothing may be delivered early. When the group has healed and all is due, the log says whether each was delivered once, or taken
 back.
 """
@@ -14,14 +15,16 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from random import Random
 from typing import Final, NamedTuple
+from unittest.mock import patch
 
 import orjson
 
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
+from brokerd.timers import moving
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, PLACE, Key, key_of, timer_code
-from brokerd.timers.cursor import RECALLED, TIMERS_TOPIC
+from brokerd.timers.cursor import AHEAD, MOVED, RECALLED, TIMERS_TOPIC
 from brokerd.timers.interface import Recalled
 from brokerd.timers.settings import TimerSettings
 from remoting.errors import NotMaster, RequestError
@@ -33,7 +36,10 @@ from tests.support.turns import Turns
 from tests.unit.brokerd.replication import group as replication
 from tests.unit.brokerd.timers.world import TOPIC, Node
 
-WEIGHTS: Final = {"send_timer": 12.0, "recall_timer": 2.0, "mark_timer": 2.0, "tick": 16.0, "elect": 4.0}
+WEIGHTS: Final = {
+    **{"send_timer": 12.0, "send_burst": 3.0, "recall_timer": 2.0, "mark_timer": 2.0, "fill_up": 2.0},
+    **{"tick": 16.0, "elect": 4.0},
+}
 _MARK: Final = b"T"  # begins the numbers in the replicated log
 _LONGEST_MS: Final = 4000
 _STEP_MS: Final = 50
@@ -142,7 +148,12 @@ class TimedLightStory(LightStory):
         rng = Random(seed)
         self.turns = Turns()
         self.timer_settings = TimerSettings(
-            batch_messages=rng.choice((1, 3, 9)), near_s=1, near_max=rng.choice((3, 1000)), roll_window_s=1, retry_ms=50
+            batch_messages=rng.choice((1, 3, 9)),
+            in_flight_messages=rng.choice((9, 16_384)),
+            near_s=1,
+            near_max=rng.choice((3, 1000)),
+            roll_window_s=1,
+            retry_ms=50,
         )
         self.is_traced = True
         self.kept: list[bytes] = []  # records, by number
@@ -153,6 +164,11 @@ class TimedLightStory(LightStory):
         self._recalled: set[str] = set()
         self._delivered: set[bytes] = set()
         self._began_ms = self.group.now_ms
+
+    def run(self, *_: object, **__: object) -> None:
+        # these logs have little but timers, and do not last long
+        with patch.object(moving, "MOST_PART", 1000), patch.object(moving, "LOOK_S", 0.02):
+            super().run()
 
     def keep(self, record: bytes) -> int:
         """The number of a record that a master appends: what it delivers is due."""
@@ -174,12 +190,30 @@ class TimedLightStory(LightStory):
             return False
         broker = self.rng.choice(masters)
         ahead_ms = self.rng.choice((1, 20, 60, 300, 900, self.rng.randrange(_LONGEST_MS)))
-        for _ in range(self.rng.choice((1, 2, 4))):
+        self._send(broker, ahead_ms, self.rng.choice((1, 2, 4)))
+        return True
+
+    def send_burst(self) -> bool:
+        """More for a moment than are delivered in some batches."""
+        masters = self._masters()
+        if not masters:
+            return False
+        self._send(self.rng.choice(masters), self.rng.choice((1, 60)), 6 * self.timer_settings.batch_messages)
+        return True
+
+    def fill_up(self) -> bool:
+        """The disks: files of the log go soon, up to any of them."""
+        masters = self._masters()
+        for broker in masters:
+            broker.timers.going = self.rng.randrange(broker.log.queue_range(TIMER_TOPIC, 0)[1] + 1)
+        return bool(masters)
+
+    def _send(self, broker: Broker, ahead_ms: int, count: int) -> None:
+        for _ in range(count):
             key = f"k{len(self.kept)}"
             due_ms = max(self.turns.wall_ms() + ahead_ms, broker.timers.service.least_due_ms)
             self._sent[key] = broker.timers.put(key, due_ms), due_ms
             broker.log.when_acknowledged(broker.log.end_offset, self._noting(key))
-        return True
 
     def recall_timer(self) -> bool:
         """By its place."""
@@ -265,6 +299,9 @@ class TimedLightStory(LightStory):
             assert is_before, f"{key} is delivered though something in the log takes it back in time"
         waiting = sorted(timers.keys() - copies.keys() - back.certain.keys() - back.perhaps)
         assert not waiting, f"{waiting} are never delivered"
+        kinds = Counter(each.property_map()["TAGS"] for each in records if each.topic == TIMERS_TOPIC)
+        self.saw["overtook"] += kinds[AHEAD]
+        self.saw["moved"] += kinds[MOVED]
         self.saw["came"] += len(copies)
         self.saw["taken back"] += len((back.certain.keys() | back.perhaps) - copies.keys())
         self.saw["rolled"] += sum("TIMER_ROLL_TIMES" in each[0].property_map() for each in copies.values())

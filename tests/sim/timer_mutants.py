@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+from unittest.mock import patch
 
 from brokerd.store.draft import Draft
 from brokerd.timers import batch
@@ -15,6 +16,7 @@ from brokerd.timers.delivery import Delivery
 from brokerd.timers.done import Done
 from brokerd.timers.far import Found
 from brokerd.timers.horizon import Horizon
+from brokerd.timers.lanes import Lanes
 from brokerd.timers.service import TimerService
 from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, Tell, full, scenario
@@ -30,9 +32,9 @@ def _early_by_a_tick(self: Horizon, until_ms: int, limit: int) -> list[Found]:
     return _first(self, until_ms + 1, limit)
 
 
-def _lost_at_roll(record: Record, place: int, due_ms: int, leg_ms: int | None) -> Draft:
+def _lost_at_roll(record: Record, place: int, due_ms: int, leg_ms: int | None, *, is_cut: bool = False) -> Draft:
     """A timer that was rolled once is due when it never comes."""
-    return _rolled(record, place, due_ms + (1 << 40), leg_ms)
+    return _rolled(record, place, due_ms + (1 << 40), leg_ms, is_cut=is_cut)
 
 
 def _all_again(self: Batches) -> Sequence[int]:
@@ -78,11 +80,28 @@ def _no_fence(self: Done, key: Key) -> bool:
     return key <= self.cursor
 
 
+def _left_is_lost(self: Lanes, done: Done) -> None:
+    """A new master forgets what was left behind while the newest overtook it."""
+    _begin_lanes(self, Done(done.front, moved=done.moved))
+
+
+def _overtaken_again(self: Done, to: Key, after: Key | None = None) -> Done:
+    """What was delivered ahead of the cursor is not remembered."""
+    return self if after is not None and to != after else _passed(self, to, after)
+
+
+def _moved_in_memory(self: Batches, found: Sequence[Found], *args: Any, **more: Any) -> Batch:
+    """What was in memory when it was moved is delivered from there, too."""
+    with patch.object(self.table, "done", self.table.done._replace(moved=0)):
+        return _of_due(self, found, *args, **more)
+
+
 def _says(rule: Any) -> str:
     return " ".join((rule.__doc__ or "").split())
 
 
 _first, _rolled, _begin = Horizon.first, batch.rolled, Batch.begin
+_begin_lanes, _passed, _of_due = Lanes.begin, Done.passed, Batches.of_due
 
 
 def _timers(mood: str, fault_ms: float = 2500) -> Tell:
@@ -152,7 +171,7 @@ MUTANTS = (
         within=100,
         is_quick=False,
     ),
-    _light_mutant("timers early by a tick", _early_by_a_tick, Horizon, "first", 20, 23),
+    _light_mutant("timers early by a tick", _early_by_a_tick, Horizon, "first", 20, 40),
     _light_mutant("timers lost at a roll", _lost_at_roll, batch, "rolled", 10),
     _light_mutant("timers twice after a switch", _all_again, Batches, "promised", 100),
     _light_mutant("timers lost in a torn batch", _not_again, Batches, "promised", 100, 26),
@@ -160,6 +179,9 @@ MUTANTS = (
     _light_mutant("delete markers ignored", _no_names, Batches, "_add_name", 40),
     _light_mutant("cursor not recorded", _where_it_was, Batch, "begin", 100),
     _light_mutant("cursor past what comes", _moves_past, Delivery, "_may_pass_ms", 400),
+    _light_mutant("overtaken timers lost", _left_is_lost, Lanes, "begin", 200),
+    _light_mutant("overtaking timers twice", _overtaken_again, Done, "passed", 100),
+    _light_mutant("moved timers in memory", _moved_in_memory, Batches, "of_due", 100),
     Mutant(
         "stamps before the cursor, light",
         "timers",

@@ -92,6 +92,15 @@ def test_a_broker_group_without_a_master_is_not_counted_as_nothing(viewer: Clien
     assert "Nothing is known." in page
 
 
+def test_what_is_set_aside_is_counted_though_only_the_first_are_told(viewer: Client) -> None:
+    document = snapshot_document()
+    document["groups"][0]["timers"] |= {"aside": 10_000}
+    MemorySnapshots.put(document)
+    page = viewer.get("/timers/").content.decode()
+    assert "1 of 10\u202f000" in page
+    assert page.index("Broker groups") < page.index("no intact record starts there"), "not in the way of the rest"
+
+
 def test_without_timers_the_page_says_so(viewer: Client) -> None:
     document = snapshot_document()
     document["groups"][0]["timers"] |= {"topics": [], "set_aside": [], "late_counts": []}
@@ -153,6 +162,14 @@ def test_a_cluster_that_does_not_answer_is_told(viewer: Client) -> None:
 
 
 # ---- the recall
+
+
+def test_a_plan_says_of_each_when_it_is_due(operator: Client) -> None:
+    FakeCluster.timers += [timer(1, due_ms=1000), timer(2, due_ms=1 << 46)]
+    plan = post(operator, f"{RECALL}?dry_run=true", topic="orders").json()["plan"]
+    early, late = (next(each["change"] for each in plan if key in each["change"]) for key in ("K1", "K2"))
+    assert early.endswith("due already")
+    assert "due in " in late
 
 
 def test_a_recall_is_planned_with_a_count_and_a_sample(operator: Client, waiting: list[TimerItem]) -> None:

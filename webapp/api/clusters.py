@@ -153,6 +153,7 @@ class GroupTimersSerializer(FactSerializer):
         overdue_ms="For how long the first could have been delivered.",
         last_late_ms="How late the last delivery was; null before the first.",
         rolled="Appended again on their way.",
+        moved="Of these, before their time, since their files of the log were to go.",
         recalled="Were due and had been recalled.",
         failures="Attempts that were repeated.",
         lost="Dropped: their topic or group was removed while they waited, or they could not be read for long.",

@@ -78,7 +78,8 @@ def count(group: str, chosen: Chosen) -> tuple[int, list[str], bool]:
         items = [each for each in page.items if chosen.means(each) and each.standing is TimerStanding.WAITING]
         number += len(items)
         sample += [
-            f"{each.unique_key or each.place} for {each.topic}, due in {duration_ms(max(0, each.due_ms - now_ms))}"
+            f"{each.unique_key or each.place} for {each.topic}, "
+            + (f"due in {duration_ms(each.due_ms - now_ms)}" if each.due_ms > now_ms else "due already")
             for each in items[: SAMPLE - len(sample)]
         ]
         if page.next is None:

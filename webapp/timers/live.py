@@ -38,6 +38,7 @@ def timers(actor: Actor, snapshot: Snapshot, query: QueryDict) -> dict[str, Any]
         "sort": query.get("sort", "name"),
         "filtered": bool(part or wanted_topic),
         "lateness": lateness(groups),
+        "aside_count": sum(group.timers.aside for group in groups if group.timers),
         "aside": [(group, each) for group in groups if group.timers for each in group.timers.set_aside],
         "silent": [each.name for each in groups if each.timers is None],
         "is_empty": not shown.waiting and not shown.uncounted,

@@ -29,10 +29,11 @@ class FileAge(NamedTuple):
 
 
 class RetentionDecision(NamedTuple):
-    """Remove the `remove` oldest files; refuse appends from now on, or not."""
+    """Remove the `remove` oldest files; refuse what clients send from now on, or not, and with `refuse_own` all else, too."""
 
     remove: int
     refuse: bool
+    refuse_own: bool = False
 
 
 def decide_retention(
@@ -57,7 +58,10 @@ def decide_retention(
     removable = 0
     while removable < len(files) - 1 and files[removable].end <= held_offset:
         removable += 1
-    return RetentionDecision(min(wanted, removable, settings.files_per_round), is_full(usage, refusing, settings))
+    refuse = is_full(usage, refusing, settings)
+    return RetentionDecision(
+        min(wanted, removable, settings.files_per_round), refuse, refuse and percent > own_refuse_percent(settings)
+    )
 
 
 def decide_going(files: Sequence[FileAge], usage: DiskUsage, now_ms: int, settings: RetentionSettings) -> int:
@@ -75,6 +79,12 @@ def is_full(usage: DiskUsage, refusing: bool, settings: RetentionSettings) -> bo
     """Whether appends are refused from now on; `refusing`: they are already."""
     full = used_percent(usage) > (settings.force_percent if refusing else settings.refuse_percent)
     return full and not 0 < settings.enough_free_bytes <= usage.free_bytes
+
+
+def own_refuse_percent(settings: RetentionSettings) -> int:
+    """Above this disk usage nothing is appended. What waits in the log is delivered, taken and acknowledged up to there: half of
+    the room that is left when sends are refused."""
+    return (settings.refuse_percent + 100) // 2
 
 
 def claims_the_future(files: Sequence[FileAge], now_ms: int) -> bool:

@@ -130,7 +130,7 @@ class PendingTimers:
 
     def move_to(self, delivered: Delivered) -> None:
         """The cursor went there, which is ahead."""
-        (cursor, _), known_at = delivered
+        (cursor, *_), known_at = delivered
         before_ms, now_ms = slot_for(self.passed.due_ms), slot_for(cursor.due_ms)
         if self.messages and before_ms < now_ms:
             self.messages -= self.wheel.messages_between(before_ms, now_ms)

@@ -22,7 +22,7 @@ from typing import Final
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import BLANK_SIZE
 from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, kind_of
-from brokerd.timers.done import Done, Fence
+from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
@@ -94,7 +94,7 @@ class TimerFiles:
         self._question: Question | None = None  # that is being answered
         self._code_of: dict[int, int] = {}  # codes of what was found for it, by queue offset
         self.offset, self._applied = offset, 0
-        self._fences: tuple[Fence, ...] = ()  # as far as the cursor is known
+        self._done = Done()  # as far as the cursor is known
         self._is_proven = True  # what a start found fits the log, as far as that was dispatched then
         self._ran: TimerWrite | None = None  # it is on disk, and `finish_write` is still to come
         self._doomed: list[str] = []  # files that the page has to let go first
@@ -152,7 +152,7 @@ class TimerFiles:
         """Take the next entry; False when there is no room for it yet."""
         key = Key(due_of(code), self._applied)
         if size != BLANK_SIZE:
-            kind, is_ahead = kind_of(code), not Done(self._pending.passed, self._fences).has(key)
+            kind, is_ahead = kind_of(code), not self._done.has(key)
             if is_ahead or kind == RECALL:
                 origin = self._source.origin(physical_offset, size)
                 if is_ahead and not self._pending.put(key, physical_offset, size, kind, origin):
@@ -173,7 +173,7 @@ class TimerFiles:
         if delivered.done.cursor < self._pending.passed:
             self._begin_again(f"the cursor of the timers went back to {delivered.done.cursor}")
         self._pending.move_to(delivered)
-        self._fences = delivered.done.fences
+        self._done = delivered.done
         return True
 
     def _prove(self) -> None:
@@ -267,6 +267,8 @@ class TimerFiles:
 
     def truncated(self, end: int) -> None:
         """The log was cut before, and these files with it."""
+        self._reads.reset()  # what was done with by the part that was cut is not
+        self._question = None
         if self._applied > end:
             self._begin_again(f"the queue ends at {end}, before {self._applied}")
 

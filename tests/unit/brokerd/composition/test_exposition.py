@@ -36,6 +36,7 @@ from remoting.facts.broker_state import DamageState, ScrubState
 from remoting.facts.lag import Lag, TopicLag
 from remoting.guarding.guard import AccessSettings, Guard
 from remoting.record.properties import encode_properties
+from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.tiered_broker import TieredBroker
 from tests.unit.brokerd.composition.test_core import Broker
 from tests.unit.brokerd.replication.group import Group
@@ -90,6 +91,7 @@ def scrape(broker: Broker, state: ReplicaFacts) -> Samples:
         broker.turns.wall_ms,
         lambda: SCRUB,
         guard,
+        unfinished=Watch(UnfinishedSettings()).families,
     )
     text = Exposition("c", "broker-a", sources).render().decode()
     found: Samples = {}

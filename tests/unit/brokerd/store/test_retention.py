@@ -19,7 +19,7 @@ from brokerd.store.log.retention import (
 from brokerd.store.settings import HOUR_MS, RetentionSettings
 from brokerd.store.store import MessageStore
 from remoting.disk import DiskUsage
-from remoting.errors import StorageError
+from remoting.errors import NotMaster, RequestError, StorageError
 from remoting.record.layout import Field
 from tests.support.disks import FaultyDisk, MemoryDisk, MemorySegment
 from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, bodies, draft, open_store, payloads, put, sync
@@ -105,11 +105,20 @@ def test_91_percent_refuses_and_85_accepts_again() -> None:
         assert refusing is expected, percent
 
 
+def test_what_waits_goes_on_half_way_from_where_sends_are_refused() -> None:
+    young = files(*[1] * 9, -1)
+    story = [(89, False, False), (91, True, False), (95, True, False), (96, True, True), (95, True, False)]
+    for percent, refuse, refuse_own in story:
+        assert decide(young, percent)[1:] == (refuse, refuse_own), percent
+    narrow = RetentionSettings(refuse_percent=99, enough_free_bytes=0)
+    assert decide(young, 100, settings=narrow)[1:] == (True, True)
+
+
 def test_while_enough_is_free_no_percentage_counts() -> None:
     settings = RetentionSettings(enough_free_bytes=5 * SIZE)
     young = files(*[1] * 9, -1)
     assert decide(young, 95, refusing=True, settings=settings) == RetentionDecision(0, False)
-    assert decide(young, 96, settings=settings) == RetentionDecision(10 - 1, True)
+    assert decide(young, 96, settings=settings) == RetentionDecision(10 - 1, True, True)
 
 
 def test_with_none_called_enough_the_percentages_always_count() -> None:
@@ -247,8 +256,31 @@ def test_a_full_store_refuses_and_goes_on_when_there_is_room() -> None:
     assert "disk is full" in str(store.refusal)
     with pytest.raises(type(store.refusal), match="disk is full"):
         put(store, draft())
+    store.append_messages([draft(b"due")], own=True)
+    store.append_messages([draft(b"due"), draft(b"due")], together=True, own=True)
+    store.apply_retention(RetentionDecision(0, True, True))
+    with pytest.raises(type(store.refusal), match="disk is full"):
+        store.append_messages([draft(b"due")], own=True)
     store.apply_retention(RetentionDecision(0, False))
     put(store, draft())
+    assert bodies(store)[:-1] == [b"due"] * 3
+
+
+def test_what_stops_all_stops_what_the_broker_appends_too() -> None:
+    store = open_store(MemoryDisk())
+    store.set_full(True, takes_own=True)
+    store.set_appendable(False)
+    with pytest.raises(NotMaster):
+        store.append_messages([draft()], own=True)
+    store.set_appendable(True)
+    store.append_messages([draft()], own=True)
+    store.set_full(True)
+    with pytest.raises(RequestError, match="disk is full"):
+        store.append_messages([draft()], own=True)
+    store.set_full(True, takes_own=True)
+    store.fail(StorageError("it broke"))
+    with pytest.raises(RequestError, match="disk failed"):
+        store.append_messages([draft()], own=True)
 
 
 def test_ages_come_from_store_times_not_from_files() -> None:

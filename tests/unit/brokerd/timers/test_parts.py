@@ -362,7 +362,13 @@ def test_a_table_is_the_same_from_its_rows() -> None:
     assert (table.names, table.aside, table.key) == ({"t+k": 65_000}, {8: 70_000}, b"\x0a\x0b")
     table.apply(*set_back(Key(40_000, -1), 10), 4712)
     table.apply(*set_back(Key(20_000, -1), 15), 4713)
-    assert table.done == (Key(20_000, -1), (Fence(10, Key(70_000, 9)), Fence(15, Key(40_000, -1))))
+    assert table.done == Done(Key(20_000, -1), (Fence(10, Key(70_000, 9)), Fence(15, Key(40_000, -1))))
+    move = Begin(Key(20_000, -1), 2, (16, 18), before=19)
+    assert begin_of(move.body()) == move
+    table.apply(move.kind, move.body(), 4714)
+    table.apply(move.kind, move._replace(before=17, taken=0).body(), 4715)
+    assert table.done == Done(Key(20_000, -1), (Fence(10, Key(70_000, 9)), Fence(15, Key(40_000, -1))), 19)
+    assert (table.taken, table.last) == (9, move._replace(before=17, taken=0))
     again = TimerTable()
     for row in table.snapshot_rows():
         again.load_row(row)

@@ -94,6 +94,11 @@ def test_what_is_due_or_asks_for_nothing_is_an_ordinary_message(asked) -> None:
 def test_what_the_broker_appends_itself_does_not_wait_again() -> None:
     message = draft(TIMER_TOPIC, TIMER_DELAY_SEC="5")
     assert rules.to_waiting_draft(message, CLOCK) is message
+    asks = {"TIMER_DELAY_SEC": "5", "TIMER_DELAY_MS": "5000", "TIMER_DELIVER_MS": str(NOW_MS + 5000)}
+    for name, value in asks.items():
+        assert rules.to_waiting_draft(draft("orders", **{name: value}), CLOCK).topic == TIMER_TOPIC
+        passed_on = draft("orders", TIMER_OUT_MS=str(NOW_MS - 1000), **{name: value})
+        assert rules.to_waiting_draft(passed_on, CLOCK) is passed_on
 
 
 def test_nothing_becomes_due_before_what_was_delivered() -> None:

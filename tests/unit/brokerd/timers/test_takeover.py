@@ -23,7 +23,7 @@ from brokerd.timers.codes import (
     encode_code,
     slot_of,
 )
-from brokerd.timers.done import Fence
+from brokerd.timers.done import Done, Fence
 from brokerd.timers.files.layout import LOG_DIRECTORY, MAGIC, MAGIC_ROLL, RECORD, RECORD_BYTES
 from brokerd.timers.files.original import LEFT_PATH, LeftNote, LeftTimers, note_left, read_left
 from brokerd.timers.files.page import PATH, Page, encode_page
@@ -124,7 +124,7 @@ def test_a_survey_goes_by_slots_places_and_what_was_appended_again() -> None:
 
 def test_what_we_delivered_by_a_clock_that_was_ahead_is_neither_late_nor_recalled() -> None:
     fences = (Fence(2, Key(READ_MS + 9000, 0)),)
-    survey = Survey(LeftTimers(READ_MS, 0, 0, (100,)), 0, lambda *_: False, fences)
+    survey = Survey(LeftTimers(READ_MS, 0, 0, (100,)), 0, lambda *_: False, Done(fences=fences))
     survey.take(
         [
             (100, 90, encode_code(READ_MS + 9000, MESSAGE)),

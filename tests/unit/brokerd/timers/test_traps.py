@@ -65,6 +65,7 @@ TRAPS: Final = {
     "all of a second is in memory at once": (
         "test_service.py::test_more_than_fits_into_memory_comes_in_order_all_the_same",
         "files/test_layout.py::test_millions_in_a_second_are_found_in_portions",
+        "files/test_layout.py::test_no_more_keys_of_a_second_are_kept_than_said",
     ),
     "what is due at one time comes in any order": (
         f"{_OWN}::test_what_is_due_in_one_millisecond_comes_in_the_order_in_which_it_was_sent",
@@ -76,6 +77,7 @@ TRAPS: Final = {
         "files/test_power_loss.py::test_missing_files_are_made_again",
         "files/test_power_loss.py::test_power_is_lost_at_every_sync",
         "files/test_power_loss.py::test_rot_is_found",
+        "files/test_power_loss.py::test_a_page_with_a_wrong_bit_is_none",
     ),
     "all 38 MB of the wheel are compared each second": (f"{_OWN}::test_what_changed_of_the_wheel_is_written_and_no_more",),
     "a delay is 32 bits of milliseconds": ("files/test_layout.py::test_any_time_fits",),

@@ -17,7 +17,7 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.timers import rolling
 from brokerd.timers.clock import AGREES_MS, PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
-from brokerd.timers.cursor import AHEAD, BEGIN, FENCE, TIMERS_TOPIC
+from brokerd.timers.cursor import AHEAD, BEGIN, FENCE, MOVED, TIMERS_TOPIC
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.in_log import TimersInLog
@@ -76,6 +76,7 @@ class Node:
         self.topics = Topics()
         self.base_ms = turns.wall_ms() - steady_ms(turns)  # of the wall clock that is to be believed
         self.most = 0  # timers in a second
+        self.going = 0  # entries below that queue offset lie in files that go soon
         witnesses = Witnesses(others_ms, self.stored_ms)
         in_log = TimersInLog()
         surroundings = Surroundings(
@@ -88,6 +89,7 @@ class Node:
             in_log,
             lambda: self.most,
             witnesses,
+            lambda: self.going,
         )
         self.followed = Followed(log, rng, in_log.delivered) if settings.files else None
         queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
@@ -146,12 +148,13 @@ class World:
         self.names: dict[str, int] = {}  # by key: when it was told to be recalled by a marker, in the master's life
         self.accepted: set[str] = set()
         self.refused: set[str] = set()
-        self.switches = self.delivered = self.torn = 0
+        self.switches = self.delivered = self.torn = self.torn_moves = 0
         self.set_at_ms = 0  # when somebody set it forward
         self.ahead_ms = 0  # of the wall clock that somebody set
         self.tells = rng.choice((None, False, True))  # whether other machines tell the right time; None: there are none
         self.fences: set[int] = set()  # where records of them begin in the log, of all logs there were
         self.ahead: set[int] = set()  # likewise of batches that are ahead of the cursor
+        self.moves: set[int] = set()  # likewise of those that move timers to the log's end before their time
         self.node = self.take(log)
         self.lead()
 
@@ -201,8 +204,10 @@ class World:
                 due_ms = int(record.property_map()[DUE_MS])
             answers: list[RequestError | None] = []
             is_there = key in self.timers() and key not in self.copies() and key not in self.names
-            # one that was appended again is known by the millisecond: where the cursor left one in two, it is taken for delivered
-            is_there = is_there and due_ms not in {fence.key.due_ms for fence in self.node.service.table.done.fences}
+            # one that was appended again is known by the millisecond: where the cursor left one in two, or is in the middle of
+            # one, it is taken for delivered
+            done = self.node.service.table.done
+            is_there = is_there and due_ms not in {done.cursor.due_ms, *(fence.key.due_ms for fence in done.fences)}
             self.node.service.recall(Recalled(TOPIC, key, place, due_ms), answers.append)
             if answers and answers[0] is not None and is_there:
                 raise Wrong(f"{key} waits, and its recall is refused: {answers[0]}")
@@ -259,6 +264,13 @@ class World:
             self.turns.run(self.rng.choice((1, 60, 200)))
             log.refusal = None
 
+    def fill_up(self) -> None:
+        """The disk: files go soon, up to any of them. Another broker may be the master just then."""
+        self.node.going = self.rng.randrange(self.node.log.queue_range(TIMER_TOPIC, 0)[1] + 1)
+        if self.rng.random() < 0.5:
+            self.turns.run(1001)
+            self.switch()
+
     def switch(self) -> None:
         """Another broker becomes the master; its log ends anywhere behind what is confirmed."""
         log = self.node.log
@@ -266,7 +278,9 @@ class World:
         visible = self.dispatched_to(log)
         ends = [0, *log.positions]
         cut = self.rng.choice([end for end in ends if end >= visible][:6] or [visible])
-        self.torn += self.is_torn(cut)
+        torn = self.is_torn(cut)
+        self.torn += torn in (BEGIN, AHEAD)
+        self.torn_moves += torn == MOVED
         self.node.service.step_down()
         if self.rng.random() < 0.3:  # the same broker, after its log was cut
             log.is_master = False
@@ -300,19 +314,19 @@ class World:
         assert all(first <= each for each in tail)
         return first
 
-    def is_torn(self, cut: int) -> bool:
-        """Whether a batch is cut between its begin and its last message."""
-        begins = [each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] in (BEGIN, AHEAD)]
+    def is_torn(self, cut: int) -> str:
+        """What kind of batch is cut between its begin and its last message; "" = none is."""
+        begins = [each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] in (BEGIN, AHEAD, MOVED)]
         if not begins:
-            return False
+            return ""
         last = max(
             (each for each in begins if each.physical_offset < cut), key=lambda each: each.physical_offset, default=None
         )
         if last is None:
-            return False
+            return ""
         end = last.physical_offset + last.size
         behind = [each for each in self.all_records() if end <= each.physical_offset < cut]
-        return len(behind) < len(orjson.loads(last.body)["offsets"])
+        return last.property_map()["TAGS"] if len(behind) < len(orjson.loads(last.body)["offsets"]) else ""
 
     # ---- what the log says
 
@@ -358,7 +372,9 @@ class World:
             due_ms = self.sent[each.body.decode()][1]
             self.believe()
             now_ms = min(self.turns.wall_ms(), node.base_ms + steady_ms(self.turns) + SLACK_MS + ROUNDING_MS)
-            if due_ms > now_ms and not node.service._delivery._promised:
+            last = node.service.table.last
+            is_promised = node.service._delivery._promised and last is not None and not last.before
+            if due_ms > now_ms and not is_promised:
                 raise Wrong(f"{each.body!r} is delivered {due_ms - now_ms} ms early")
 
     def check(self) -> None:
@@ -384,6 +400,8 @@ class World:
             if record.topic == TIMERS_TOPIC and properties["TAGS"] == FENCE:
                 self.fences.add(record.physical_offset)
                 latest_ms = {BEGIN: 0, AHEAD: 0}
+            elif record.topic == TIMERS_TOPIC and properties["TAGS"] == MOVED:
+                self.moves.add(record.physical_offset)
             elif record.topic == TIMERS_TOPIC and properties["TAGS"] in latest_ms:
                 lane, is_announced = properties["TAGS"], not orjson.loads(record.body)["taken"]
                 if lane == AHEAD:
@@ -401,6 +419,7 @@ class World:
         if self.ahead_ms:
             self.set_by(-self.ahead_ms)
         self.node.log.refusal = None
+        self.check_moves()
         self.go_on(PATIENCE_MS // 6000 + 1, 6000)
         self.sent["last"] = self.node.put("last", self.node.service.now_ms() + 1000), 0
         self.go_on(BOUND_MS // 6000 + 1, 6000)
@@ -425,6 +444,18 @@ class World:
             raise Wrong("the log is held for nothing")
         self.delivered = len(copies)
 
+    def check_moves(self) -> None:
+        """Files that are to go are not held for long."""
+        self.node.log.dispatch()
+        going = self.node.going = self.node.log.queue_range(TIMER_TOPIC, 0)[1]
+        held, rounds = 0, 0
+        while held < going and rounds < 400:  # each looks at a part of them, and waits while much is in flight
+            self.go_on(1, 500 if rounds % 4 == 0 else 1)
+            held, rounds = self.node.far.held_queue_offset(self.node.service.table.done), rounds + 1
+        if held < going and not self.node.service.table.aside:
+            raise Wrong(f"files with entries below {going} are to go, and are held from {held} on")
+        self.node.going = 0
+
     def go_on(self, times: int, step_ms: int) -> None:
         """Nothing is in the way."""
         for _ in range(times):
@@ -442,6 +473,7 @@ class World:
             self.mark: 3,
             self.switch: 6,
             self.refuse: 1,
+            self.fill_up: 3,
             self.set_clock: 2,
         }
         for step in self.rng.choices(list(weights), list(weights.values()), k=steps):

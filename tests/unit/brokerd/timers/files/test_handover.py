@@ -73,6 +73,22 @@ def test_a_marker_that_had_its_effect_before_the_files_came_to_it_is_there_for_t
     assert files.held_queue_offset(Done(queue.cursor)) == 2  # the marker needs no log
 
 
+def test_what_was_delivered_by_a_part_of_the_log_that_was_cut_needs_its_file_again() -> None:
+    """What says so was appended and not confirmed, so these files never followed it; they were asked with it, though."""
+    disk, queue = MemoryDisk(), ListedQueue()
+    files = open_files(disk, queue, clean=True)
+    for number in range(3):
+        queue.add(BEGIN_MS + 1000 * number)
+    follow(files, queue)
+    before = Done(queue.cursor)
+    assert files.held_queue_offset(before) == 0
+    ahead = before.passed(Key(BEGIN_MS + 10, 9), after=Key(BEGIN_MS - 10, 9))
+    assert files.held_queue_offset(ahead) == 1
+    assert files.held_queue_offset(before._replace(moved=2)) == 2
+    files.truncated(3)
+    assert files.held_queue_offset(before) == 0
+
+
 def test_a_marker_that_is_done_with_since_a_clock_went_back_is_there_for_the_original() -> None:
     disk, queue = MemoryDisk(), ListedQueue()
     queue.marked_ms = 0

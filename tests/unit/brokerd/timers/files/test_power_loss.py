@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.timers.codes import START, Key
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH
-from brokerd.timers.files.page import PATH
+from brokerd.timers.files.page import PATH, decode_page
 from brokerd.timers.files.timer_files import TimerFiles
 from remoting.errors import StorageError
 from tests.support.disks import FaultyDisk, PowerLost
@@ -146,6 +146,18 @@ def rotten(path: str, step: int) -> None:
 @pytest.mark.parametrize(("path", "step"), [(WHEEL_PATH, 1), (PATH, 61), (f"{LOG_DIRECTORY}/{228:020d}", 1)])
 def test_rot_is_found(path: str, step: int) -> None:
     rotten(path, step)
+
+
+def test_a_page_with_a_wrong_bit_is_none() -> None:
+    disk, queue = FaultyDisk(Random(0)), new_queue()
+    growing(disk, queue)
+    content = disk.read_bytes(PATH)
+    assert content is not None
+    assert decode_page(content) is not None
+    for position in range(len(content)):
+        rotten = bytearray(content)
+        rotten[position] ^= 1 << position % 8
+        assert decode_page(bytes(rotten)) is None, position
 
 
 @pytest.mark.parametrize("path", [WHEEL_PATH, PATH, f"{LOG_DIRECTORY}/{0:020d}", f"{LOG_DIRECTORY}/{228:020d}"])
