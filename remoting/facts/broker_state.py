@@ -3,18 +3,26 @@
 Offsets are of the log, in bytes, or of a queue, in messages; -1 is an offset or time that the broker does not know itself. Times
 that end in `_ms` and say when are milliseconds since 1970, those that say how long are durations. Totals are since the broker
 started. Whatever has a default may be missing in what a broker of another version tells.
+
+An answer names the topics that it tells of (`TOLD_TOPICS`, in its header). Who repeats that name in the next request
+(`KNOWN_TOPICS`) is not told of them again while they and their queues are the same (`SAME_TOPICS` is there then).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
 from remoting.facts.tier_state import TieredQueueState, TierState
 from remoting.facts.timers import AsideTimer, TopicTimers
 from remoting.facts.words import BrokerRole, GroupStart
+
+TOLD_TOPICS: Final = "topics"
+KNOWN_TOPICS: Final = "knownTopics"
+SAME_TOPICS: Final = "sameTopics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
