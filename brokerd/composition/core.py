@@ -7,6 +7,7 @@ role alike. Which residents there are is said in `composition.residents`. One th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -127,6 +128,7 @@ class BrokerCore:
         self._role = Role.FENCED
         self._master_epoch = 0
         self._advance_scheduled = False
+        self._untold: deque[tuple[Sequence[Arrival], deque[Callable[[Sequence[Arrival]], None]]]] = deque()
         self._damaged_since_s: float | None = None  # when dispatch met what it cannot pass
         self._file_number = -1
         self._told_of_file = (
@@ -139,6 +141,7 @@ class BrokerCore:
             store.position_holders.append(resident.held_offset)
             store.truncate_listeners.append(resident.truncated)
             resident.rebuild()
+        store.truncate_listeners.append(lambda _: self._untold.clear())
         store.expected_holders.append(self.tiers.waiting_offset)
         if ground.tier.cold is not None:
             ground.tier.cold.listeners.append(self.pop.fetched)
@@ -180,8 +183,9 @@ class BrokerCore:
 
     def _advance(self) -> None:
         self._advance_scheduled = False
-        before = self.store.dispatch_offset
+        before, is_late = self.store.dispatch_offset, bool(self._untold)
         try:
+            self._tell()
             self.store.dispatch(self.replica.confirm_offset)
         except StorageError as error:
             if not self._waits_for_repair(error):
@@ -191,7 +195,7 @@ class BrokerCore:
         except Exception as error:
             self.store.fail(StorageError(f"dispatch broke: {error}"))
             raise
-        if self.store.dispatch_offset > before:
+        if is_late or self.store.dispatch_offset > before:
             self._watermarks.confirmed(self.store.dispatch_offset)
             self._damaged_since_s = None
             self._deleted_topics.remove_queues()
@@ -240,15 +244,22 @@ class BrokerCore:
 
     def _dispatched(self, arrivals: Sequence[Arrival]) -> None:
         topics = {arrival.topic for arrival in arrivals}
-        for resident in self._residents:
-            if not topics.isdisjoint(resident.own_topics):
-                resident.dispatched(arrivals)
-        if self._role is Role.MASTER:
-            self._note_new_file()
-        for listener in self.arrival_listeners:
-            listener(arrivals)
+        own = [each.dispatched for each in self._residents if not topics.isdisjoint(each.own_topics)]
+        self._untold.append((arrivals, deque([*own, self._note_new_file, *self.arrival_listeners])))
+        self._tell()
 
-    def _note_new_file(self) -> None:
+    def _tell(self) -> None:
+        """Whoever cannot read the log now is told again when that was repaired, and those behind him after him."""
+        while self._untold:
+            arrivals, hearers = self._untold[0]
+            while hearers:
+                hearers[0](arrivals)
+                hearers.popleft()
+            self._untold.popleft()
+
+    def _note_new_file(self, _arrivals: Sequence[Arrival]) -> None:
+        if self._role is not Role.MASTER:
+            return
         end_offset, snapshot_bytes = self.store.commitlog.end_offset, self.record_log.snapshot_bytes
         number = end_offset // self.store.commitlog.segment_size_bytes
         if number == self._file_number:
@@ -284,6 +295,7 @@ class BrokerCore:
             self._begin_to_lead()
 
     def _begin_to_lead(self) -> None:
+        self.store.begin_queues()
         for resident in self._residents:
             resident.catch_up()
         self.store.set_appendable(True)

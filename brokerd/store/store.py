@@ -450,6 +450,13 @@ class MessageStore(StoreReads):
         self.found_timestamp_ms = found_ms
         self.last_timestamp_ms = max(self.last_timestamp_ms, found_ms)
 
+    def begin_queues(self) -> None:
+        """Know where queues begin of which the log has nothing that was dispatched. For who becomes the master: what residents
+        read of the log behind the dispatch offset goes on at the ends of the queues."""
+        if self.commitlog.min_offset > 0:
+            entries = (entry for piece in self.dispatcher.undispatched() for entry in piece.entries)
+            self.queues.begin_later(entries, self.commitlog.min_offset)
+
     def restart_queue_offsets(self, topic: str, position: int) -> None:
         """The topic was deleted at a position that dispatch has not reached: its queues start again with what the log holds
         behind that."""

@@ -28,7 +28,7 @@ SETTINGS: Final = (
     "retention.enough_free_bytes=0",
     "retention.force_percent=50",
     "retention.refuse_percent=60",
-    "retention.interval_ms=500",
+    "retention.interval_ms=50",  # a disk so small fills up fast
 )
 BODY: Final = bytes(400_000)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.composition.local_queues import StoreQueues
+from brokerd.store.store import MessageStore
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.service import TierService
 from brokerd.tiers.upload.uploader import Uploader
@@ -46,6 +47,10 @@ def _go_on_anywhere(self: TierService, queues: Any) -> None:
 
 def _as_if_all_were_seen(self: OpenTransactions, queue_offset: int) -> None:
     """A replica whose log begins in the middle takes a transaction that began before it for one that has ended."""
+
+
+def _as_they_stand(self: MessageStore) -> None:
+    """A new master takes its queues for where they were before the log's first files went."""
 
 
 MUTANTS = (
@@ -100,6 +105,16 @@ MUTANTS = (
         "transactions",
         _as_if_all_were_seen.__doc__ or "",
         ((OpenTransactions, "_begin_later", _as_if_all_were_seen),),
+        _tier,
+        within=6,
+        first=9,
+        is_quick=False,
+    ),
+    Mutant(
+        "queues begin where they were long ago",
+        "tier",
+        _as_they_stand.__doc__ or "",
+        ((MessageStore, "begin_queues", _as_they_stand),),
         _tier,
         within=6,
         first=9,

@@ -57,6 +57,10 @@ timers, and `next` of its answer is the `after` of the request that goes on, als
 lists all records of messages with that key or id instead. RECALL_TIMERS (12041) takes back what its body names (`timers`:
 topic, unique_key, place, due_ms, as they were listed), for whom `by` names, and says of each what became of it.
 
+**The state of a broker with many topics.** An answer to BROKER_STATE (12002) names the topics that it tells of in its header,
+`topics`. Who repeats that as `knownTopics` gets a document without topics, and `sameTopics`, while they and their queues are the
+same.
+
 **gRPC** is another port: every method of `apache.rocketmq.v2.MessagingService`, on every broker, where a replica has the master
 answer what only that can. A recall of what another broker group holds is passed on to that group. What is of lite topics is
 declined with UNSUPPORTED. The same port takes what clients export of themselves: `Export` of OpenTelemetry's `MetricsService` and

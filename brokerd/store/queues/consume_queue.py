@@ -258,6 +258,12 @@ class ConsumeQueue:
         self.last_physical = -1
         self._min_offset, self._min_checked = first_offset, -1
 
+    def leave_blank(self, count: int) -> None:
+        """Have units without a message at the end. Where no message before them is in the log any more, the queue begins behind
+        them."""
+        self.tail += BLANK_UNIT * count
+        self._min_checked = -1
+
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def read(self, first: int, count: int) -> bytes:

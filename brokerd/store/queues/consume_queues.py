@@ -13,7 +13,7 @@ import logging
 import struct
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +27,7 @@ from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, Cons
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
-from brokerd.store.unit import BLANK_SIZE, BLANK_UNIT, UNIT, UNIT_BYTES
+from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
 from remoting.disk import Disk
 from remoting.record.layout import MAGIC_V1, MAGIC_V2, Field, heads
 
@@ -213,7 +213,7 @@ class ConsumeQueues:
             if missing > self._files.file_units:
                 self._begin_again(queue, queue_offset)
             else:
-                queue.tail += BLANK_UNIT * missing
+                queue.leave_blank(missing)
             return True
         if queue_offset < queue.first_offset:
             if queue_offset > 0 or physical_offset < queue.last_physical:
@@ -279,6 +279,15 @@ class ConsumeQueues:
                     if queue.first_offset < queue.max_offset:
                         self._doom(queue.directory)
                     queue.restart(end)
+
+    def begin_later(self, entries: Iterable[Entry], log_min_offset: int) -> None:
+        """Have queues go on where the first of these entries does, if all of their own units are for records before the offset.
+        Of a log whose first files are gone, a queue may be unknown, or known as it was long before."""
+        firsts: dict[QueueKey, int] = {}
+        for topic, queue_id, queue_offset, *_ in entries:
+            firsts.setdefault((topic, queue_id), queue_offset)
+        ends = self.max_offsets()
+        self.empty({key: first for key, first in firsts.items() if first > ends.get(key, 0)}, log_min_offset)
 
     def _doom(self, directory: str) -> None:
         """The directory goes with the next write, and what covers its files."""

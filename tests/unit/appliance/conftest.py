@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from webapp.appliance import preflight
 from webapp.appliance.layout import DataLayout
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """`up` tells this process who it is by its environment, too; that is nothing for other tests."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

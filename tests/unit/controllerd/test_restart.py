@@ -12,6 +12,8 @@ _OFTEN = ("raft.compact_after_entries=10", "raft.keep_entries=0")
 
 
 async def _fill(one: Single) -> None:
+    machine = one.controller._machine
+    await until("all formats are in force", lambda: machine.features.level == machine.highest_level)
     for broker_id in range(1, 8):
         await one.register(broker_id)
     await one.live(1)

@@ -29,6 +29,7 @@ async def test_a_daemon_is_known_by_its_address(tmp_path: Path, monkeypatch: pyt
 
 
 def test_without_an_authority_nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOGBOOM_CLUSTER_SECRET_FILE", raising=False)
     assert identity_of_environment() == NOBODY
     monkeypatch.setenv("LOGBOOM_TLS_CHECK_HOST", "no")
     with pytest.raises(SettingsError, match="is 0 or 1, not 'no'"):

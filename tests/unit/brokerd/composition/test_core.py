@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,9 +13,10 @@ from brokerd.delay.deliverer import DelaySettings
 from brokerd.journal.journal import JournalSettings
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.replication.roles.effects import Role
+from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store_reads import Suspicion
-from remoting.errors import CorruptedFile, StorageError
+from remoting.errors import CorruptedFile, DamagedRange, StorageError
 from remoting.record.codec import decode_record
 from remoting.record.properties import encode_properties
 from tests.support.alone import AloneBroker
@@ -102,6 +103,33 @@ def test_dispatch_waits_for_a_repair_and_ends_the_broker_without_one() -> None:
         broker.turns.run(40_000)
         assert store.dispatch_offset == (store.commitlog.end_offset if is_repaired else offset)
         assert bool(failures) is not is_repaired
+
+
+def test_who_could_not_read_the_log_and_all_behind_him_hear_of_what_was_dispatched_after_the_repair() -> None:
+    broker = Broker()
+    broker.core.store.damage_listeners.append(lambda suspicion: None)
+    heard: list[tuple[str, list[int]]] = []
+    is_damaged = True
+
+    def hear(who: str, arrivals: Sequence[Arrival]) -> None:
+        if ends := [arrival.max_offset for arrival in arrivals if arrival.topic == "T"]:
+            heard.append((who, ends))
+
+    def needs_the_log(arrivals: Sequence[Arrival]) -> None:
+        hear("first", arrivals)
+        if is_damaged:
+            raise CorruptedFile("no intact record", DamagedRange(0, 100))
+
+    broker.core.arrival_listeners[:] = [needs_the_log, lambda arrivals: hear("second", arrivals)]
+    broker.send(0)
+    broker.turns.run(2000)
+    assert len(heard) > 1
+    assert set(map(repr, heard)) == {repr(("first", [1]))}
+    is_damaged = False
+    heard.clear()
+    broker.send(0)
+    broker.turns.run(2000)
+    assert heard == [("first", [1]), ("second", [1]), ("first", [2]), ("second", [2])]
 
 
 def test_without_a_scrubber_damage_in_dispatch_ends_the_broker() -> None:

@@ -162,6 +162,23 @@ def test_a_gap_is_filled_with_blanks_so_that_units_keep_their_places(caplog: pyt
     assert units(queues)[1:3] == [(0, 0x7FFFFFFF, 0)] * 2
 
 
+def test_a_queue_without_a_message_in_the_log_begins_behind_a_gap() -> None:
+    queues = ConsumeQueues(MemoryDisk(), SETTINGS)
+    apply(queues, *(entry(n) for n in range(3)))
+    queue = queues.table[("T", 0)]
+    assert queue.min_offset(1500) == 3, "the log begins later now"
+    apply(queues, entry(5))
+    assert (queue.min_offset(1500), queue.max_offset) == (5, 6)
+
+
+def test_queues_begin_where_the_log_has_their_first_message() -> None:
+    queues = ConsumeQueues(MemoryDisk(), SETTINGS)
+    apply(queues, entry(0), entry(1), entry(0, queue_id=1), entry(7, queue_id=2, physical=3000))
+    queues.begin_later([entry(5), entry(6), entry(4, topic="U"), entry(0, topic="V"), entry(9, queue_id=2)], 1500)
+    ends = {key: (queue.min_offset(1500), queue.max_offset) for key, queue in queues.table.items()}
+    assert ends == {("T", 0): (5, 5), ("T", 1): (1, 1), ("T", 2): (7, 8), ("U", 0): (4, 4)}
+
+
 def test_after_a_gap_larger_than_a_file_the_queue_begins_again(caplog: pytest.LogCaptureFixture) -> None:
     queues = ConsumeQueues(MemoryDisk(), SETTINGS)
     apply(queues, *(entry(n) for n in range(20)))
