@@ -160,9 +160,10 @@ class Unfinished:
 
     def end(self, piece: Piece, now_ms: int) -> None:
         """It is all there, or nobody wants it any more."""
-        if piece._state is not _State.OVER:
+        state = piece._state
+        if state is not _State.OVER:
             self._remove(piece)
-            if self._waiting:
+            if self._waiting and state is not _State.SMALL:  # a small one kept nobody out
                 self._admit(now_ms)
 
     def look(self, now_ms: int) -> None:
@@ -199,15 +200,19 @@ class Unfinished:
             first = min(self._waiting, key=self._precedence)
             if not self._fits(first):
                 return
-            self._take_out_of_lobby(first)
-            self._reserve(first, now_ms)
-            first.holder.room_came(first)
+            self._let_in(first, now_ms)
+
+    def _let_in(self, piece: Piece, now_ms: int) -> None:
+        self._take_out_of_lobby(piece)
+        self._reserve(piece, now_ms)
+        piece.holder.room_came(piece)
 
     def _precedence(self, piece: Piece) -> tuple[int, int, int]:
         return self._shares[piece.peer].reserved_bytes, piece.wanted_bytes, -piece.since_ms
 
     def _make_room(self, now_ms: int, passed_ms: int) -> None:
-        """For those who waited long enough, until one finds none. What came in the last `passed_ms` is known."""
+        """For those who waited long enough, until one finds none. What came in the last `passed_ms` is known. Who was made room
+        has it: a stream of shorter ones of the same peer would take it away again and again."""
         standing = self._standing_still(now_ms, passed_ms) if passed_ms >= PACE_MS else iter(())
         for waiter in [each for each in self._waiting if now_ms - each.since_ms >= PATIENCE_MS]:
             while not self._fits(waiter) and not waiter.is_over and waiter.waits:
@@ -217,7 +222,9 @@ class Unfinished:
                 self._drop(
                     victim, "others wait, and it did not come on, or its sender has more than his share: try again"
                 )
-            self._admit(now_ms)
+            if waiter.waits:
+                self._let_in(waiter, now_ms)
+        self._admit(now_ms)
 
     def _standing_still(self, now_ms: int, passed_ms: int) -> Iterator[Piece]:
         """Those that come much too slowly to be in time, of the peers that hold most first."""

@@ -157,6 +157,39 @@ def test_what_comes_of_one_that_waits_counts(budget: Budget) -> None:
     assert len(mallory.dropped_pieces) == 80
 
 
+def test_who_was_made_room_has_it_whatever_begins_meanwhile(budget: Budget) -> None:
+    """Short pieces that stand still and come again when they are dropped, of somebody with the same address."""
+    mallory, ann = Peer(budget, "address"), Peer(budget, "address")
+    flood = [mallory.send(SMALL_BYTES + 1) for _ in range(2000)]
+    piece = ann.send(4 * MIB)
+    assert piece.waits
+    for _ in range(5 * PATIENCE_MS // 250):
+        again = [number for number, each in enumerate(flood) if each.is_over][:100]
+        for number in again:
+            flood[number] = mallory.send(SMALL_BYTES + 1)
+        come_on(budget, [piece], 250)
+    assert not piece.waits
+    assert not ann.dropped_pieces
+
+
+def test_a_small_one_costs_the_same_while_many_wait(budget: Budget, monkeypatch: pytest.MonkeyPatch) -> None:
+    mallory, ann = Peer(budget, "mallory"), Peer(budget, "ann")
+    for _ in range(600):
+        mallory.send(16 * MIB)
+    looks: list[Piece] = []
+    whose_turn = budget.unfinished._precedence
+
+    def counted(piece: Piece) -> tuple[int, int, int]:
+        looks.append(piece)
+        return whose_turn(piece)
+
+    monkeypatch.setattr(budget.unfinished, "_precedence", counted)
+    for _ in range(100):
+        budget.end(ann.send(1000))
+    assert budget.unfinished.waiting > 500
+    assert not looks, "of those that wait, for room that a small one does not give"
+
+
 def test_how_many_wait_is_bounded(budget: Budget) -> None:
     mallory = Peer(budget, "mallory")
     for _ in range(10_000):
