@@ -453,6 +453,53 @@ def test_full_windows_make_a_slow_reader_too() -> None:
     assert began == [1]
 
 
+@pytest.mark.parametrize("path", ["/s/Unary", "/s/Both", "/s/unknown"])
+def test_heads_of_calls_whose_messages_do_not_come_count(path: str) -> None:
+    """A few bytes stand for a long field that the table has."""
+    budget = Budget(1 << 20)  # a fifth for small ones
+    client = Client(budget=budget)
+    long = {f"x{number}": "v" * 900 for number in range(3)}
+    sent = 0
+    for _ in range(500):
+        opening = client.open(path=path, **long)
+        sent += len(opening)
+        client.receive(opening)
+    assert sent < 30_000
+    assert budget.unfinished.dropped > 400
+    assert 0 < budget.held_bytes <= 1 << 18
+    assert len(client.connection.http2.streams) < 80
+    client.connection.close()
+    assert (budget.held_bytes, len(budget.unfinished)) == (0, 0)
+
+
+@pytest.mark.parametrize("path", ["/s/Unary", "/s/Stream", "/s/Both"])
+def test_a_message_in_a_read_of_its_own_ends_what_its_head_counted(path: str) -> None:
+    budget = Budget()
+    client = Client(budget=budget)
+    client.receive(client.open(path=path))
+    assert budget.held_bytes > 500
+    (calls,) = client.receive(client.data(message(b"question"), end=path != "/s/Both")).values()
+    assert [call.message for call in calls] == [b"question"]
+    assert (budget.held_bytes, len(budget.unfinished)) == (0, 0)
+
+
+def test_heads_that_cost_another_call_its_room_leave_the_numbers_right() -> None:
+    budget = Budget(10_000)  # 2000 for small ones
+    client = Client(budget=budget)
+    streams = [client.open(path=path) for path in ("/s/Both", "/s/Unary", "/s/Both", "/s/Unary", "/s/Both", "/s/Unary")]
+    client.receive(b"".join(streams))
+    assert budget.unfinished.dropped == 3
+    client.connection.close()
+    assert (budget.held_bytes, len(budget.unfinished)) == (0, 0)
+
+
+def test_one_stream_id_far_from_the_last_costs_no_time() -> None:
+    client = Client()
+    client.next_stream_id = (1 << 31) - 1
+    client.receive(client.open())
+    assert list(client.connection.http2.streams) == [(1 << 31) - 1]
+
+
 @given(st.text())
 def test_status_texts_are_percent_encoded(text) -> None:
     encoded = encode_status_text(text)
