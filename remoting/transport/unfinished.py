@@ -50,6 +50,7 @@ class _State(Enum):
     SMALL = auto()
     WAITING = auto()
     RESERVED = auto()
+    ARRIVED = auto()
     OVER = auto()
 
 
@@ -166,6 +167,15 @@ class Unfinished:
             if self._waiting and state is not _State.SMALL:  # a small one kept nobody out
                 self._admit(now_ms)
 
+    def arrived(self, piece: Piece, now_ms: int) -> None:
+        """It is all there, and is held until its `end`: a long one counts on, and goes for nobody any more."""
+        if piece._state is _State.RESERVED:
+            piece._state = _State.ARRIVED
+            del self._shares[piece.peer].reserved[piece]
+            del self._pieces[piece]
+        else:
+            self.end(piece, now_ms)
+
     def look(self, now_ms: int) -> None:
         """Drop what is late, and what others wait for. To be called some times a second while there are pieces."""
         for piece in self._late(now_ms):
@@ -240,8 +250,8 @@ class Unfinished:
         return (piece for _, _, piece in found if not piece.is_over)
 
     def _in_excess(self, waiter: Piece) -> Piece | None:
-        """The oldest piece of the peer that has most, if it has more than its share beside the waiter's."""
-        most = max(self._shares.values(), key=lambda share: share.reserved_bytes)
+        """The oldest piece of the peer that has most and some that can go, if it has more than its share beside the waiter's."""
+        most = max(self._shares.values(), key=lambda share: (bool(share.reserved), share.reserved_bytes))
         oldest = next(iter(most.reserved), None)
         will_have = self._shares[waiter.peer].reserved_bytes + waiter.wanted_bytes
         if oldest is None or most.reserved_bytes - oldest.wanted_bytes < will_have:
@@ -292,15 +302,15 @@ class Unfinished:
 
     def _remove(self, piece: Piece) -> None:
         share = self._shares[piece.peer]
-        if piece._state is _State.RESERVED:
-            del share.reserved[piece]
+        if piece._state in (_State.RESERVED, _State.ARRIVED):
+            share.reserved.pop(piece, None)
             share.reserved_bytes -= piece.wanted_bytes
             self.reserved_bytes -= piece.wanted_bytes
         else:
             self._take_out_of_lobby(piece)
         piece._state = _State.OVER
-        del self._pieces[piece]
-        if not share.reserved and not share.lobby:
+        self._pieces.pop(piece, None)
+        if not share.reserved_bytes and not share.lobby:
             del self._shares[piece.peer]
 
 

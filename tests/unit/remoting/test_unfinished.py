@@ -217,16 +217,53 @@ def test_numbers_are_right_after_anything(budget: Budget, seed: int) -> None:
                 piece.received_bytes = min(piece.wanted_bytes, piece.received_bytes + chance.randrange(2 * MIB))
                 budget.unfinished.grew(piece)
 
-    acts: list[Callable[[], Any]] = [begin, begin, end, grow, lambda: budget.pass_ms(chance.choice([1, 250, 2000]))]
+    def arrive() -> None:
+        if pieces:
+            budget.unfinished.arrived(chance.choice(pieces), budget.now_ms)
+
+    acts: list[Callable[[], Any]] = [
+        begin,
+        begin,
+        end,
+        grow,
+        arrive,
+        lambda: budget.pass_ms(chance.choice([1, 250, 2000])),
+    ]
     for _ in range(3000):
         chance.choice(acts)()
         assert budget.unfinished.reserved_bytes <= 80 * MIB
         assert budget.unfinished.lobby_bytes <= 20 * MIB
+        live = [piece for piece in pieces if not piece.is_over]
+        assert budget.unfinished.reserved_bytes == sum(piece.wanted_bytes for piece in live if is_let_in(piece))
+        assert budget.unfinished.waiting == sum(piece.waits for piece in live)
     pieces = [piece for piece in pieces if not piece.is_over]
-    assert len(budget.unfinished) == len(pieces)
     for piece in pieces:
         budget.end(piece)
     assert (budget.held_bytes, len(budget.unfinished), budget.unfinished.waiting) == (0, 0, 0)
+    assert not budget.unfinished._shares
+
+
+def is_let_in(piece: Piece) -> bool:
+    return piece.wanted_bytes > SMALL_BYTES and not piece.waits
+
+
+def test_what_arrived_counts_until_its_end_and_goes_for_nobody(budget: Budget) -> None:
+    ann, bob = Peer(budget, "ann"), Peer(budget, "bob")
+    pieces = [ann.send(16 * MIB) for _ in range(5)]
+    small = ann.send(1000)
+    for piece in (*pieces, small):
+        budget.unfinished.arrived(piece, budget.now_ms)
+    assert small.is_over
+    waiting = bob.send(16 * MIB)
+    budget.pass_ms(DEADLINE_MS - 250)
+    assert waiting.waits
+    assert budget.unfinished.reserved_bytes == 80 * MIB
+    budget.end(pieces[0])
+    assert bob.let_in == [waiting]
+    assert not ann.dropped_pieces
+    for piece in (*pieces, waiting):
+        budget.end(piece)
+    assert budget.held_bytes == 0
     assert not budget.unfinished._shares
 
 
