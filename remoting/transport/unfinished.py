@@ -19,6 +19,7 @@ where that is asked, has a budget apart, so strangers cost users nothing.
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -224,7 +225,7 @@ class Unfinished:
         """For those who waited long enough, until one finds none. What came in the last `passed_ms` is known. Who was made room
         has it: a stream of shorter ones of the same peer would take it away again and again."""
         standing = self._standing_still(now_ms, passed_ms) if passed_ms >= PACE_MS else iter(())
-        for waiter in [each for each in self._waiting if now_ms - each.since_ms >= PATIENCE_MS]:
+        for waiter in self._by_precedence([each for each in self._waiting if now_ms - each.since_ms >= PATIENCE_MS]):
             while not self._fits(waiter) and not waiter.is_over and waiter.waits:
                 victim = next(standing, None) or self._in_excess(waiter)
                 if victim is None:
@@ -235,6 +236,19 @@ class Unfinished:
             if waiter.waits:
                 self._let_in(waiter, now_ms)
         self._admit(now_ms)
+
+    def _by_precedence(self, pieces: list[Piece]) -> Iterator[Piece]:
+        """Those that still wait, as each has it when its turn comes: who was let in makes his peer's others wait."""
+        heap = [(self._precedence(piece), number, piece) for number, piece in enumerate(pieces)]
+        heapq.heapify(heap)
+        while heap:
+            was, number, piece = heapq.heappop(heap)
+            if piece.waits:
+                now = self._precedence(piece)
+                if now > was and heap and now > heap[0][0]:
+                    heapq.heappush(heap, (now, number, piece))
+                else:
+                    yield piece
 
     def _standing_still(self, now_ms: int, passed_ms: int) -> Iterator[Piece]:
         """Those that come much too slowly to be in time, of the peers that hold most first."""

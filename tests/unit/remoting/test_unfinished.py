@@ -172,6 +172,19 @@ def test_who_was_made_room_has_it_whatever_begins_meanwhile(budget: Budget) -> N
     assert not ann.dropped_pieces
 
 
+def test_room_is_made_for_the_short_and_for_each_peer_first(budget: Budget) -> None:
+    """However many waited longer."""
+    mallory, ann, bob = Peer(budget, "address"), Peer(budget, "address"), Peer(budget, "bob")
+    for _ in range(300):
+        mallory.send(15 * MIB)
+    budget.pass_ms(250)
+    pieces = [peer.send(4 * MIB) for peer in (ann, bob, bob, bob)]
+    come_on(budget, pieces, 2 * PATIENCE_MS)
+    assert not any(piece.waits for piece in pieces)
+    assert not ann.dropped_pieces
+    assert not bob.dropped_pieces
+
+
 def test_a_small_one_costs_the_same_while_many_wait(budget: Budget, monkeypatch: pytest.MonkeyPatch) -> None:
     mallory, ann = Peer(budget, "mallory"), Peer(budget, "ann")
     for _ in range(600):
