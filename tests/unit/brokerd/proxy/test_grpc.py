@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import urllib.parse
 from collections.abc import Callable, Mapping
 
@@ -491,6 +492,58 @@ def test_heads_that_cost_another_call_its_room_leave_the_numbers_right() -> None
     assert budget.unfinished.dropped == 3
     client.connection.close()
     assert (budget.held_bytes, len(budget.unfinished)) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_budget_is_empty_after_anything(seed: int) -> None:
+    chance = random.Random(seed)
+    budget = Budget(2 << 20)
+    clients = [Client(budget=budget, max_message_bytes=600_000) for _ in range(3)]
+    held: list[GrpcCall] = []
+
+    def send(client: Client) -> None:
+        size = chance.choice([0, 10, 1000, 16_000])
+        body = chance.choice([message(bytes(size)), PREFIX.pack(0, chance.choice([size, 500_000])) + bytes(size)])
+        parts = [
+            client.open(path=chance.choice(["/s/Unary", "/s/Stream", "/s/Both", "/s/no"]), end=chance.random() < 0.05)
+        ]
+        for _ in range(chance.choice([0, 0, 1, 1, 2, 20])):
+            parts.append(client.data(body[: chance.randrange(len(body) + 1)], end=False))
+        if chance.random() < 0.4:
+            parts.append(client.data(body, end=True))
+        if chance.random() < 0.1:
+            parts.append(frames.encode_rst_stream(client.stream_id, ErrorCode.CANCEL))
+        data = b"".join(parts)
+        cut = chance.randrange(len(data) + 1)
+        for part in (data[:cut], data[cut:]):
+            held.extend(call for calls in client.receive(part).values() for call in calls)
+
+    for _ in range(400):
+        number = chance.randrange(len(clients))
+        client = clients[number]
+        send(client)
+        if held and chance.random() < 0.5:
+            call = held.pop(chance.randrange(len(held)))
+            chance.choice(
+                [
+                    call.finish,
+                    lambda call=call: call.answer(b"x"),
+                    lambda call=call: call.fail(GrpcStatus.INTERNAL, "no"),
+                ]
+            )()
+        if chance.random() < 0.2:
+            client.connection.end_late_requests(client.now_ms, chance.choice([0, 30_000]))
+            budget.pass_ms(chance.choice([1, 1000, 31_000]))
+        if client.connection.http2.fault is not None or chance.random() < 0.02:
+            client.connection.close()
+            clients[number] = Client(budget=budget, max_message_bytes=600_000)
+        live = {stream.piece for each in clients for stream in each.connection.http2.streams.values()} - {None}
+        assert len(budget.unfinished) == len(live)
+        assert not any(piece.is_over for piece in live if piece is not None)
+    for client in clients:
+        client.connection.close()
+    assert (budget.held_bytes, budget.unfinished.waiting) == (0, 0)
+    assert not budget.unfinished._shares
 
 
 def test_one_stream_id_far_from_the_last_costs_no_time() -> None:
