@@ -115,6 +115,7 @@ class Unfinished:
         self.most_piece_bytes = most_bytes - self._most_lobby_bytes
         self._deadline_ms = deadline_ms
         self._looked_ms = 0
+        self._is_paused = False  # at the last look
         self._paced_ms = 0  # since when `_seen_bytes` hold
         self._pieces: dict[Piece, None] = {}  # in the order in which they began
         self._waiting: dict[Piece, None] = {}
@@ -179,9 +180,11 @@ class Unfinished:
 
     def look(self, now_ms: int) -> None:
         """Drop what is late, and what others wait for. To be called some times a second while there are pieces."""
-        for piece in self._late(now_ms):
-            self._drop(piece, f"it did not come within {self._deadline_ms / 1000:g} s")
-        is_paused, self._looked_ms = now_ms - self._looked_ms > _PAUSE_MS, now_ms
+        was_paused, self._is_paused = self._is_paused, now_ms - self._looked_ms > _PAUSE_MS
+        is_paused, self._looked_ms = self._is_paused, now_ms
+        if was_paused or not is_paused:  # else what came while this daemon stood still is to be read first
+            for piece in self._late(now_ms):
+                self._drop(piece, f"it did not come within {self._deadline_ms / 1000:g} s")
         passed_ms = 0 if is_paused else now_ms - self._paced_ms
         if self._waiting:
             self._admit(now_ms)

@@ -108,6 +108,18 @@ def test_nobody_goes_for_standing_still_while_nobody_waits(budget: Budget) -> No
     assert "within 30 s" in ann.dropped_pieces[0][1]
 
 
+def test_what_came_while_the_daemon_stood_still_is_read_before_it_is_late(budget: Budget) -> None:
+    ann, mallory = Peer(budget, "ann"), Peer(budget, "mallory")
+    piece, never = ann.send(16 * MIB), mallory.send(16 * MIB)
+    budget.pass_ms(500)
+    for _ in range(2):
+        budget.now_ms += DEADLINE_MS
+        budget.unfinished.look(budget.now_ms)
+        budget.end(piece)
+    assert not ann.dropped_pieces
+    assert [each for each, _ in mallory.dropped_pieces] == [never], "however long it stands still each time"
+
+
 def test_one_peer_with_much_makes_room_for_another_and_keeps_its_share(budget: Budget) -> None:
     ann, bob = Peer(budget, "ann"), Peer(budget, "bob")
     pieces = [ann.send(16 * MIB) for _ in range(5)]
