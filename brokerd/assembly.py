@@ -72,7 +72,9 @@ from brokerd.tiers.mounting.keeping import StateKeeper
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.objects.late import open_sooner_or_later
 from brokerd.tiers.upload.uploader import Loop as TierLoop
+from brokerd.timers.files.native_chain import walk_agrees
 from brokerd.timers.native_codes import codes_agree
+from brokerd.timers.native_due_entries import due_entries_agree
 from remoting import codes
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
@@ -104,6 +106,8 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         copies_agree,
         derive_agrees,
         codes_agree,
+        due_entries_agree,
+        walk_agrees,
         again_agrees,
         send_agrees,
         answers_agree,

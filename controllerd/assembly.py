@@ -60,6 +60,7 @@ from remoting.errors import LogboomError
 from remoting.exporter import MetricsExporter
 from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
+from remoting.transport.beats import on_next_beat
 from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import Handler, Intake, RemotingConnection
 from remoting.transport.identity import component_identity
@@ -361,7 +362,7 @@ class Controller:
         self._name_server.connection_closed(connection)
 
     def _expire(self) -> None:
-        self._expiry = asyncio.get_running_loop().call_later(_EXPIRE_MS / 1000, self._expire)
+        self._expiry = on_next_beat(_EXPIRE_MS, self._expire)
         self._name_server.expire()
         self._raising.look()
         self._returns.look()

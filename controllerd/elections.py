@@ -24,6 +24,7 @@ from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
 from remoting.errors import LogboomError
+from remoting.transport.beats import on_next_beat
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class Elections:
 
     def scan(self) -> None:
         """Look at all groups from now on, time and again."""
-        self._timer = asyncio.get_running_loop().call_later(self._settings.start.liveness.scan_ms / 1000, self.scan)
+        self._timer = on_next_beat(self._settings.start.liveness.scan_ms, self.scan)
         pause_ms = self._groups.table.scan(self._groups.now_ms())
         if pause_ms:
             self._counters.pauses += 1

@@ -25,11 +25,12 @@ from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.facts.placements import PlacementNews, PlacementReport
+from remoting.transport.beats import on_next_beat
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.1
+_LOOK_MS: Final = 100
 _SETTLE_MS: Final = 300
 _PATIENCE_MS: Final = 10_000
 _PAUSE_MS: Final = 5_000
@@ -145,13 +146,12 @@ class Placing:
 
     def scan(self) -> None:
         """Look from now on, time and again."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_LOOK_S, self.scan)
+        self._timer = on_next_beat(_LOOK_MS, self.scan)
         if self._driver.is_serving and self._machine.features.level >= LEVEL:
             self._look(self._groups.now_ms())
             if self._wanted.is_due:
                 self._timer.cancel()
-                self._timer = loop.call_later(0, self.scan)
+                self._timer = asyncio.get_running_loop().call_later(0, self.scan)
 
     def _look(self, now_ms: int) -> None:
         state = self._machine.placements

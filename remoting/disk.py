@@ -236,7 +236,7 @@ class LocalDisk:
                     if os.fstat(descriptor).st_size < size_bytes:
                         os.ftruncate(descriptor, size_bytes)
                     os.fsync(descriptor)
-                    _sync_directory(target.parent)
+                    sync_path(target.parent)
                 except OSError:
                     os.close(descriptor)  # on a full disk this is tried again and again
                     raise
@@ -257,7 +257,7 @@ class LocalDisk:
                 target.unlink(missing_ok=True)  # another thread may remove a directory that it is in
             else:
                 return
-            _sync_directory(target.parent)
+            sync_path(target.parent)
         except OSError as error:
             raise StorageError(f"cannot remove {target}: {error.strerror}") from error
 
@@ -276,7 +276,7 @@ class LocalDisk:
             self._make_directories(target.parent)
             self._write_small(temporary, content)
             os.replace(temporary, target)
-            _sync_directory(target.parent)
+            sync_path(target.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -310,11 +310,12 @@ class LocalDisk:
             return
         self._make_directories(directory.parent)
         directory.mkdir(exist_ok=True)
-        _sync_directory(directory.parent)
+        sync_path(directory.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Have on the disk what a file contains, or which names a directory has. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

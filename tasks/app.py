@@ -12,6 +12,7 @@ Spark jobs, so that an election never waits behind a report. Rules:
 
 from __future__ import annotations
 
+import gc
 import os
 from datetime import UTC, datetime
 
@@ -22,6 +23,7 @@ os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 from celery import Celery
 from celery.schedules import crontab
+from celery.signals import worker_before_create_process
 from django.conf import settings
 
 from tasks.heartbeat import WorkerHeartbeat
@@ -65,7 +67,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_S, "socket_keepalive": True},
-    beat_scheduler="tasks.schedule:Scheduler",
+    beat_scheduler="tasks.beat_scheduler:Scheduler",
     beat_max_loop_interval=LOOK_EVERY_S,
     timezone="UTC",
 )
@@ -102,3 +104,11 @@ app.conf.beat_schedule = {
     },
 }
 app.steps["consumer"].add(WorkerHeartbeat)
+
+
+@worker_before_create_process.connect  # type: ignore[untyped-decorator]
+def share_memory(**_: object) -> None:
+    """A child shares its parent's pages for as long as neither writes to them. The collector writes to every object that it looks
+    at, and Celery collects before each child; so it has to leave alone what is there by then."""
+    gc.collect()
+    gc.freeze()

@@ -3,8 +3,9 @@
     python -m tasks.collector
 
 It keeps one connection to every controller and broker and asks each on a rhythm of its own, so that one which is slow or frozen
-costs nobody else's freshness. A snapshot is built once a second, and at once when the controllers' view changed or somebody
-asked on Redis (`tasks.refresh`) and answers arrived. It is written to the Redis key `logboom:snapshot` before
+costs nobody else's freshness. A snapshot is built once a second while something moves, every four seconds while nothing does
+(`tasks.snapshot.pace`), and at once when the controllers' view changed or somebody asked on Redis (`tasks.refresh`) and answers
+arrived. It is written to the Redis key `logboom:snapshot` before
 `{"type": "snapshot.changed", "seq": n}` goes to the channels group `snapshot`. Its history goes to the database after
 that, beside the next look (`tasks.history`).
 """
@@ -13,24 +14,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import itertools
 import logging
 import logging.config
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import redis.asyncio
 from redis.exceptions import RedisError
 
 from remoting import codes
 from remoting.client.identity import identity_of_environment
-from remoting.errors import LogboomError, ProtocolError
+from remoting.errors import ProtocolError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
 from remoting.facts.codec import decode, encode
@@ -43,142 +42,19 @@ from tasks.history import Journal
 from tasks.refresh import CHANNEL
 from tasks.snapshot.build import build, differs, recall
 from tasks.snapshot.inputs import Look, Memory
+from tasks.snapshot.pace import QUIET_EVERY_S, Pace, log_ends, moves
+from tasks.watching import ASK_TIMEOUT_MS, Question, Watches
 
 log = logging.getLogger(__name__)
 
-VIEW_EVERY_S = 0.25
-STATES_EVERY_S = 1.0
-BUILD_EVERY_S = 1.0
+VIEW_EVERY_S = 0.25  # of the controller that leads
+OTHER_VIEWS_EVERY_S = 1.0
+LOCAL_LOOK_EVERY_S = 1.0  # at the files of the appliance's own processes
 BUILD_LEAST_S = 0.1
 ASKED_FOR_S = 0.5
 AWAITED_MS = 10_000
-ASK_TIMEOUT_MS = 800
 RETRY_S = 1.0
 MAX_BROKERS = 1000
-MAX_ANSWER_BYTES = 16 * 1024 * 1024
-
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Question(Generic[Answer]):
-    """What is asked, what kind of fact the answer is, how often, and at most how many are asked."""
-
-    code: int
-    kind: type[Answer]
-    every_s: float
-    most: int
-    ext: Mapping[str, str] = field(default_factory=dict)
-
-
-class Watch(Generic[Answer]):
-    """Asks one address the same thing again and again, and keeps the last answer."""
-
-    def __init__(
-        self, client: RemotingClient, address: str, question: Question[Answer], heard: Callable[[], None]
-    ) -> None:
-        self.address = address
-        self.answer: Answer | None = None
-        self.heard_ms = 0
-        self._client = client
-        self._question = question
-        self._heard = heard
-        self._kick = asyncio.Event()
-        self._silent = False
-
-    def ask_now(self) -> None:
-        """Ask now instead of waiting for the next turn."""
-        self._kick.set()
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            self._kick.clear()
-            started = time.monotonic()
-            self.answer = await self._ask()
-            self.heard_ms = time.time_ns() // 1_000_000
-            self._heard()
-            rest = started + self._question.every_s - time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, rest)):
-                    await self._kick.wait()
-
-    async def _ask(self) -> Answer | None:
-        """The answer; None for silence and for an answer that is none."""
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
-                response = await self._client.call(
-                    self.address, self._question.code, self._question.ext, timeout_ms=ASK_TIMEOUT_MS
-                )
-            answer = decode(self._question.kind, response.body, MAX_ANSWER_BYTES)
-        except ProtocolError as error:
-            self._note_silence(f"its answer has another shape ({error}); are all parts of one version?")
-            return None
-        except (LogboomError, TimeoutError) as error:
-            self._note_silence(str(error) or "no answer in time")
-            return None
-        self._silent = False
-        return answer
-
-    def _note_silence(self, why: str) -> None:
-        """Said once per silence: a broker that is down for a night must not fill the log."""
-        if not self._silent:
-            self._silent = True
-            log.warning("%s does not answer: %s", self.address, why)
-
-
-class Watches(Generic[Answer]):
-    """The watches of one kind: started for new addresses, cancelled for those that are gone."""
-
-    def __init__(self, client: RemotingClient, question: Question[Answer], heard: Callable[[], None]) -> None:
-        self._client = client
-        self._question = question
-        self._heard = heard
-        self._running: dict[str, tuple[Watch[Answer], asyncio.Task[None]]] = {}
-
-    def set_addresses(self, addresses: Iterable[str]) -> None:
-        """Watch exactly these (the first of them, if they are too many)."""
-        wanted = dict.fromkeys(itertools.islice(addresses, self._question.most))
-        for address in [each for each in self._running if each not in wanted]:
-            self._running.pop(address)[1].cancel()
-        for address in wanted:
-            if address not in self._running:
-                watch = Watch(self._client, address, self._question, self._heard)
-                task = asyncio.get_running_loop().create_task(watch.run(), name=f"watch {address}")
-                task.add_done_callback(functools.partial(self._ended, address))
-                self._running[address] = (watch, task)
-
-    def _ended(self, address: str, task: asyncio.Task[None]) -> None:
-        """A watch never ends by itself; if it broke, it is started anew with the next look."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("the watch of %s broke", address, exc_info=error)
-            self._running.pop(address, None)
-
-    def answers(self) -> dict[str, Answer]:
-        """Address -> its answer, for those that answered when they were last asked."""
-        return {address: watch.answer for address, (watch, _) in self._running.items() if watch.answer is not None}
-
-    def heard_ms(self) -> dict[str, int]:
-        """Address -> when its last answer came."""
-        return {address: watch.heard_ms for address, (watch, _) in self._running.items()}
-
-    def all_heard(self) -> bool:
-        """Whether each was asked at least once, answered or not."""
-        return all(watch.heard_ms for watch, _ in self._running.values())
-
-    def ask_now(self) -> None:
-        """Ask all of them now."""
-        for watch, _ in self._running.values():
-            watch.ask_now()
-
-    async def close(self) -> None:
-        """Stop watching."""
-        tasks = [task for _, task in self._running.values()]
-        self._running.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +63,17 @@ class LocalFiles:
 
     supervisor: Path
     spark: Path
+
+    def stamps(self) -> tuple[int, ...]:
+        """When each was written; other numbers mean that one was written since."""
+        return tuple(_written_ns(path) for path in (self.supervisor, self.spark))
+
+
+def _written_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 Published = TypeVar("Published", Supervisor, SparkProcess)
@@ -238,12 +125,16 @@ class Collector:
         self._publisher = publisher
         self._journal = journal
         self._memory = Memory()
+        self._told: Mapping[str, BrokerState] = {}  # what the snapshot of that memory was made of
+        self._files_seen: object = None
+        self._pace = Pace()
         self._significant_parts: object = None
+        self._log_ends: object = None
         self._urgent = asyncio.Event()
         self._something_heard = asyncio.Event()
         self._asked_until = float("-inf")
-        views = Question(codes.CLUSTER_VIEW, ClusterView, VIEW_EVERY_S, len(controllers), {"placements": "true"})
-        states = Question(codes.BROKER_STATE, BrokerState, STATES_EVERY_S, MAX_BROKERS)
+        views = Question(codes.CLUSTER_VIEW, ClusterView, self._view_every_s, len(controllers), {"placements": "true"})
+        states = Question(codes.BROKER_STATE, BrokerState, self._state_every_s, MAX_BROKERS)
         self._views = Watches(client, views, self._heard_view)
         self._states = Watches(client, states, self._heard)
 
@@ -262,13 +153,44 @@ class Collector:
                 await self._build_and_publish()
                 beat()
                 await asyncio.sleep(BUILD_LEAST_S)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(BUILD_EVERY_S - BUILD_LEAST_S):
-                        await self._urgent.wait()
+                await self._wait_for_news()
+                if not (self._urgent.is_set() or self._pace.is_lively(time.monotonic())):
+                    await self._ask_brokers()
                 self._urgent.clear()
         finally:
             await self._views.close()
             await self._states.close()
+
+    async def _wait_for_news(self) -> None:
+        """Until the next snapshot is due."""
+        built_s = time.monotonic() - BUILD_LEAST_S
+        while (rest_s := built_s + self._pace.every_s(time.monotonic()) - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(rest_s, LOCAL_LOOK_EVERY_S)):
+                    await self._urgent.wait()
+            if self._urgent.is_set() or self._files.stamps() != self._files_seen:
+                return
+            beat()
+
+    async def _ask_brokers(self) -> None:
+        """While it is quiet they are asked just before a snapshot, so that it says what is true."""
+        asked_ms = time.time_ns() // 1_000_000
+        self._states.ask_now()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
+                while not self._states.all_heard(asked_ms):
+                    self._something_heard.clear()
+                    await self._something_heard.wait()
+
+    def _state_every_s(self, _: str) -> float:
+        every_s = self._pace.every_s(time.monotonic())
+        return every_s if every_s < QUIET_EVERY_S else 2 * QUIET_EVERY_S  # `_ask_brokers` comes first
+
+    def _view_every_s(self, address: str) -> float:
+        """Whoever leads tells first of what changed; while nobody is known to lead, all are asked."""
+        views = self._views.answers()
+        leads = {told: own.leader for told, view in views.items() if (own := view.controller(told)) is not None}
+        return VIEW_EVERY_S if leads.get(address) or not any(leads.values()) else OTHER_VIEWS_EVERY_S
 
     async def _ask_everybody_once(self) -> None:
         """Ask everybody once before the first word about the cluster: what was not asked yet would count as silent."""
@@ -285,8 +207,21 @@ class Collector:
             self._significant_parts = essence
             self._states.set_addresses(self._addresses())
             self._states.ask_now()
+            self._views.ask_now()  # the others, too: who leads may be another one now
             self._urgent.set()
+        ends = log_ends(self._views.answers())
+        if ends != self._log_ends:
+            self._log_ends = ends
+            self._moved()
         self._heard()
+
+    def _moved(self) -> None:
+        """Look every second from now on, and begin with that at once if it was quiet."""
+        now_s = time.monotonic()
+        was_lively = self._pace.is_lively(now_s)
+        self._pace.moved(now_s)
+        if not was_lively:
+            self.ask()
 
     def _heard(self) -> None:
         self._something_heard.set()
@@ -311,11 +246,13 @@ class Collector:
     async def _build_and_publish(self) -> None:
         self._views.set_addresses(self._controllers)
         self._states.set_addresses(self._addresses())
+        states = self._states.answers()
+        self._files_seen = self._files.stamps()
         look = Look(
             now_ms=time.time_ns() // 1_000_000,
             controllers=self._controllers,
             views=self._views.answers(),
-            states=self._states.answers(),
+            states=states,
             heard_ms=self._states.heard_ms(),
             supervisor=read_published(self._files.supervisor, Supervisor),
             spark=read_published(self._files.spark, SparkProcess),
@@ -330,7 +267,10 @@ class Collector:
             await self._publisher.publish(snapshot)
         except (RedisError, OSError) as error:
             log.warning("the snapshot cannot be published: %s", error)
-        self._memory = memory
+            self._pace.moved(time.monotonic())  # Redis may be back in a moment
+        if moves(memory, self._memory, states, self._told):
+            self._pace.moved(time.monotonic())
+        self._memory, self._told = memory, states
         self._journal.note(snapshot.history)
         if any(is_new_master_awaited(each, look.now_ms) for each in snapshot.history):
             self.ask()  # how long a group was without master shall not be told by the seconds between two looks

@@ -1,21 +1,16 @@
-"""Beat, and the housekeeping that it calls for: the janitor and the retention of old rows.
-
-Beat keeps nothing. It calls for tasks at its intervals (`tasks.app`), and those find in the database what there is to do; of the
-schedules that people made it knows nothing (`tasks.reports.schedules`).
-"""
+"""The housekeeping that beat calls for (`tasks.beat_scheduler`): the janitor and the retention of old rows."""
 
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-from celery import beat
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
-from tasks import heartbeat_file, operations
+from tasks import operations
 from tasks.app import app
 from tasks.claims import claims
 from tasks.reports import runs
@@ -42,28 +37,6 @@ LOST = (
     "The worker that ran this report gave no sign of life for {missing_s:.0f} s: it was killed, ran out of memory, or did not "
     "reach Redis. Run it again."
 )
-
-
-class Scheduler(beat.Scheduler):  # type: ignore[misc]
-    """Celery's scheduler without a memory, with a heartbeat from the loop that sends what is due."""
-
-    _seen_at = datetime.fromtimestamp(0, UTC)
-
-    def tick(self, *args: Any, **kwargs: Any) -> Any:
-        """Send what is due."""
-        heartbeat_file.beat()
-        now = timezone.now()
-        if now < self._seen_at:
-            self._begin_anew()
-        self._seen_at = now
-        return super().tick(*args, **kwargs)
-
-    def _begin_anew(self) -> None:
-        """The clock was set back. Intervals are counted by it, so none would end before it is where it was."""
-        log.warning("the clock was set back; all intervals begin anew")
-        self.data.clear()
-        self.setup_schedule()
-        self._heap = None
 
 
 @app.task(name="tasks.schedule.janitor")  # type: ignore[untyped-decorator]

@@ -25,6 +25,7 @@ _TESTS = (
     "tests/unit/brokerd/native/test_hpack.py",
     "tests/unit/brokerd/native/test_reads.py",
     "tests/unit/brokerd/native/test_runs.py",
+    "tests/unit/brokerd/native/test_due.py",
     "tests/unit/brokerd/native/test_timer_codes.py",
     "tests/unit/brokerd/native/test_walk.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",

@@ -132,11 +132,21 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     ],
     "tasks": [
         ["changes", "heartbeat_file", "locks", "snapshot", "stopping", "tier"],
-        ["claims", "transport"],
-        ["appliance", "controller_changes", "heartbeat", "history", "refresh", "retiring", "spark", "timer_recalls"],
+        ["beat_scheduler", "claims", "transport"],
+        [
+            "appliance",
+            "controller_changes",
+            "heartbeat",
+            "history",
+            "refresh",
+            "retiring",
+            "spark",
+            "timer_recalls",
+            "watching",
+        ],
         ["app", "collector", "export", "mounting"],
         ["operations", "reports"],
-        ["audit", "due_exports", "schedule"],
+        ["audit", "beat", "due_exports", "schedule"],
     ],
 }
 

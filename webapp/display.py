@@ -267,19 +267,20 @@ def tone(value: Any) -> str:
 
 @register.simple_tag
 def sparkline(history: Sequence[Sequence[Any]], column: int, width: int = 240, height: int = 48) -> SafeString:
-    """One column of the rate history as a small filled curve. A gap stays a gap."""
-    points = [(index, row[column]) for index, row in enumerate(history) if len(row) > column]
+    """One column of the rate history as a small filled curve, by the time of each row. A gap stays a gap."""
+    points = [(row[0], row[column]) for row in history if len(row) > column]
     known = [float(value) for _, value in points if value is not None]
     if len(known) < 2:
         return mark_safe('<svg class="spark" aria-hidden="true"></svg>')
     top = max(known) or 1.0
-    step = width / max(1, len(points) - 1)
+    begin = points[0][0]
+    step = width / max(1, points[-1][0] - begin)
     runs: list[list[str]] = [[]]
-    for index, value in points:
+    for at, value in points:
         if value is None:
             runs.append([])
             continue
-        runs[-1].append(f"{index * step:.1f},{height - 2 - float(value) / top * (height - 6):.1f}")
+        runs[-1].append(f"{(at - begin) * step:.1f},{height - 2 - float(value) / top * (height - 6):.1f}")
     lines = "".join(f'<polyline points="{" ".join(run)}"/>' for run in runs if len(run) > 1)
     areas = "".join(
         f'<polygon points="{run[0].split(",")[0]},{height} {" ".join(run)} {run[-1].split(",")[0]},{height}"/>'

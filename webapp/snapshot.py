@@ -41,7 +41,7 @@ from webapp.rules import RESERVED_GROUPS
 log = logging.getLogger(__name__)
 
 KEPT_S = 0.2
-STALE_AFTER_MS = 5_000
+STALE_AFTER_MS = 8_000  # the collector writes every four seconds while nothing moves
 
 
 class Freshness(enum.StrEnum):

@@ -19,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from remoting.disk import sync_path
 from remoting.errors import LogboomError
 from remoting.names import MAX_BROKER_NAME_LENGTH
 
@@ -135,13 +136,13 @@ def write_wish(directory: Path, wish: GroupWish) -> None:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(draft)
-    _sync(directory)
+    sync_path(directory)
 
 
 def remove_wish(directory: Path, group: str) -> None:
     """Let the group run its own brokers. Raises OSError."""
     (directory / f"{group}{_SUFFIX}").unlink(missing_ok=True)
-    _sync(directory)
+    sync_path(directory)
 
 
 @contextmanager
@@ -157,13 +158,5 @@ def alone(directory: Path, group: str) -> Iterator[None]:
                 f"somebody else is switching broker group {group} at this moment: wait for the end of that"
             ) from None
         yield
-    finally:
-        os.close(descriptor)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

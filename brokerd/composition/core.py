@@ -62,7 +62,9 @@ def open_store(ground: Ground, *, ask_first: bool = False) -> MessageStore:
     disk, seams = environment.disk, StoreSeams(settings.code_rules, environment.library, ground.tier.cold)
     store = MessageStore(disk, settings.store, environment.wall_ms, ground.identity.store_host, seams)
     if settings.timers.value.files:
-        store.followers.append(TimerFiles(disk, StoreSource(store, ground.timers.delivered)))
+        store.followers.append(
+            TimerFiles(disk, StoreSource(store, ground.timers.delivered), library=environment.library)
+        )
     Takeover(disk).found_at_start(sealed=store.is_sealed)
     try:
         store.load(ask_first=ask_first)

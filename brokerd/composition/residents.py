@@ -32,6 +32,7 @@ from brokerd.timers.clients import TimedMessages
 from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.timer_files import TimerFiles
+from brokerd.timers.native_due_entries import due_entries_for
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
 from brokerd.timers.service import TimerService, Witnesses
@@ -129,7 +130,9 @@ def make_residents(
         settings.store.segment_size_bytes,
     )
     files = next((each for each in store.followers if isinstance(each, TimerFiles)), None)
-    timer_queue = partial(record_log.queue_range, TIMER_TOPIC, 0), partial(record_log.read_units, TIMER_TOPIC, 0)
+    read_units = partial(record_log.read_units, TIMER_TOPIC, 0)
+    due_entries = due_entries_for(environment.library, read_units, partial(store.read_encoded_units, TIMER_TOPIC, 0))
+    timer_queue = partial(record_log.queue_range, TIMER_TOPIC, 0), read_units, due_entries
     far = FarTimers(files, *timer_queue) if files is not None else QueueFar(*timer_queue)
     timers = TimerService(
         record_log,

@@ -13,6 +13,7 @@ _GAUGES: Final = {
     "uncounted": "entries of the timer topic that the counts by topic lack, as after a start",
     "aside": "timers that cannot be read or stored now, and are tried again",
     "fences": "times that the clock went back behind what was delivered, and did not get there again",
+    "left": "parts of what is late that newer timers overtook, and that wait beside these",
 }
 _COUNTERS: Final = {
     "delivered": "timers delivered",

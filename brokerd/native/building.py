@@ -26,6 +26,7 @@ SOURCES: Final = (
     "answers.c",
     "blake2s.c",
     "crc.c",
+    "due.c",
     "headers.c",
     "hpack.c",
     "keys.c",

@@ -136,11 +136,16 @@ static void set_field(struct header *header, struct text name, struct text value
                                                    "flag",  "properties", "reconsumeTimes", "batch"};
     if (name.length == 1) {
         const char *found = memchr(short_names, name.at[0], FIELDS);
-        if (found != NULL) header->short_named[found - short_names] = value;
+        if (found == NULL) return;
+        header->fields[found - short_names] = value;
+        header->named |= SHORT;
         return;
     }
-    for (int i = 0; i < FIELDS; i++)
-        if (equals(name, long_names[i], strlen(long_names[i]))) header->long_named[i] = value;
+    for (int i = 0; i < FIELDS; i++) {
+        if (!equals(name, long_names[i], strlen(long_names[i]))) continue;
+        header->fields[i] = value;
+        header->named |= LONG;
+    }
 }
 
 /* Take the value of a field as the text that it stands for: a string's, the digits of an integer, a word; none of null. */
@@ -223,6 +228,5 @@ int read_header(const uint8_t *at, size_t length, uint32_t encoding, uint8_t *sc
     struct reader r = {at, at + length, scratch, scratch + scratch_room};
     memset(header, 0, sizeof *header);
     if (!(encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header))) return 0;
-    header->fields = header->code == SEND_MESSAGE ? header->long_named : header->short_named;
-    return 1;
+    return header->named == (header->code == SEND_MESSAGE ? LONG : SHORT); /* which ones count is the twin's business */
 }

@@ -6,12 +6,13 @@
 
 enum { SEND_MESSAGE = 10, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
 
+enum named { SHORT = 1, LONG = 2 };
 enum field { TOPIC, QUEUE_ID, SYS_FLAG, BORN_TIMESTAMP, FLAG, PROPERTIES, RECONSUME_TIMES, IS_BATCH, FIELDS };
 
 struct header {
     int64_t code, opaque, frame_flag;
-    struct text short_named[FIELDS], long_named[FIELDS]; /* no bytes: not there */
-    const struct text *fields;                           /* those that count for the code */
+    int named;                  /* how those that are there are named: SHORT, LONG */
+    struct text fields[FIELDS]; /* no bytes: not there */
 };
 
 /* Read the `length` bytes of a header; texts with escapes go to the scratch. 0 for what is left: of what the twin's parsers take, this

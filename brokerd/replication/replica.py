@@ -50,6 +50,7 @@ from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 from remoting.invariants import what_broke
+from remoting.transport.beats import on_next_beat
 from remoting.transport.connection import Handler
 from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.tls import TlsServer
@@ -369,7 +370,7 @@ class Replica:
 
     def _tick(self) -> None:
         if self._hub.tell(self._tick_parts):  # without its clock the broker must not go on
-            self._ticker = self._loop.call_later(TICK_MS / 1000, self._tick)
+            self._ticker = on_next_beat(TICK_MS, self._tick)
 
     def _tick_parts(self, now_ms: int) -> None:
         if now_ms >= self._mend_at_ms:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import TypeVar
 
 from brokerd.store.log.retention import (
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_CHECKPOINT_SHARE = 20  # a pause before a checkpoint is so many times as long as the last one took
+_LONGEST_PAUSE_S = 20.0
 _LOOK_MS = 1000  # how often the disk is asked how full it is
 _FUTURE_TIMES = "store times of the log lie in the future: retention takes the ages of such files from the file system"
 
@@ -62,6 +65,7 @@ class Housekeeper:
         self._now_ms = now_ms
         self._write_config = write_config
         self._has_future_times = False
+        self._checkpoint_s = 0.0  # how long the last one took
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="housekeeper")
         self._tasks: list[asyncio.Task[None]] = []
         self._room_changed = asyncio.Event()
@@ -69,7 +73,7 @@ class Housekeeper:
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._repeat(self.make_checkpoint, _every(self._settings.checkpoint_interval_ms))),
+            asyncio.create_task(self._repeat(self.make_checkpoint, self._wait_for_checkpoint)),
             asyncio.create_task(self._repeat(self.remove_old_files, self._wait_for_disk_check)),
             asyncio.create_task(self._repeat(self.write_config, _every(self._settings.config_interval_ms))),
         ]
@@ -83,6 +87,7 @@ class Housekeeper:
 
     async def make_checkpoint(self) -> None:
         """Write and sync the consume queues and the page that says so."""
+        began_s = perf_counter()
         checkpoint = self._store.begin_checkpoint()
         try:
             await self._in_thread(checkpoint.run)
@@ -90,6 +95,18 @@ class Housekeeper:
             self._store.abandon_checkpoint(checkpoint)
             raise
         self._store.finish_checkpoint(checkpoint)
+        self._checkpoint_s = perf_counter() - began_s
+
+    async def _wait_for_checkpoint(self) -> None:
+        """One of ten thousand queues takes a second and more, most of it for files and not for what is written to them: then it
+        comes less often. A start reads what came behind the last one from the log, which is why there is a longest pause."""
+        interval_s = self._settings.checkpoint_interval_ms / 1000
+        left_s = max(interval_s, min(self._checkpoint_s * _CHECKPOINT_SHARE, _LONGEST_PAUSE_S))
+        while left_s > 0:
+            await asyncio.sleep(min(left_s, interval_s))
+            left_s -= interval_s
+            if self._store.checkpoint_is_due:
+                break
 
     async def remove_old_files(self) -> None:
         """One round of retention."""

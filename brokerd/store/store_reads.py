@@ -357,6 +357,11 @@ class StoreReads:
             return []
         return list(queue.units(max(queue_offset, queue.min_offset(self.commitlog.min_offset)), count))
 
+    def read_encoded_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
+        """Some of these as a queue has them, from that offset on, which exists: at least one, and `count` at most."""
+        queue = self.queues.table.get((topic, queue_id))
+        return b"" if queue is None else queue.read(queue_offset, count)
+
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first readable queue offset; 0 for a queue that does not exist."""
         local = self.local_min_offset(topic, queue_id)

@@ -6,6 +6,8 @@ acknowledged is committed.
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -18,9 +20,10 @@ from brokerd.tiers.manifests import Fenced, ManifestWriter
 from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.table import MOST_CHANGES, TierTable, records_of
 from brokerd.tiers.upload.uploader import Loop
-from remoting.errors import LogboomError, NotMaster
-from remoting.tier.contents import COMMITTED, MERGED, Change, Queue, indexed, unindexed
+from remoting.errors import CorruptedFile, LogboomError, NotMaster
+from remoting.tier.contents import COMMITTED, MERGED, Change, Queue, TierContents, indexed, unindexed
 from remoting.tier.index import IndexObject
+from remoting.tier.manifest import PIECE_ROWS, in_pieces
 from remoting.tier.segments import decode_segment
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -29,7 +32,10 @@ _LATE: Final = frozenset(
     {PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH}
 )
 
+log = logging.getLogger(__name__)
+
 Committed = Callable[[], None]
+Waiting = tuple[Change, Committed, bytes]  # and by what its messages are found
 Epochs = Callable[[], Sequence[tuple[int, int]]]
 
 
@@ -60,16 +66,16 @@ class Commits:
         self._loop = loop
         self._troubled, self._fenced, self._retired = told
         self._index = index
-        self._waiting: list[tuple[Change, Committed, bytes]] = []
+        self._waiting: list[Waiting] = []
         self._on_their_way: set[tuple[Queue, int, int] | None] = set()
         self._index_changing: set[tuple[int, int]] = set()
-        self._writing = False
+        self._writing = self._removing = False
         self._stopped = False
 
-    def open(self, rows: Sequence[Change], changes: Sequence[Change], opened: Committed) -> None:
-        """Begin with a checkpoint of these rows, which is what the table's contents are with those changes."""
+    def open(self, contents: TierContents, changes: Sequence[Change], opened: Committed) -> None:
+        """Begin with a checkpoint of these contents, which are what the table's are with those changes."""
         self._writing = True
-        self._loop.spawn(self._open(rows, changes, opened), "write the first checkpoint of an epoch to the tier")
+        self._loop.spawn(self._open(contents, changes, opened), "write the first checkpoint of an epoch to the tier")
 
     def add(self, change: Change, committed: Committed, items: bytes = b"") -> None:
         """Commit the change, behind all that were added before; with it the index says how its messages are found."""
@@ -106,9 +112,9 @@ class Commits:
         self._stopped = True
         self._waiting.clear()
 
-    async def _open(self, rows: Sequence[Change], changes: Sequence[Change], opened: Committed) -> None:
+    async def _open(self, contents: TierContents, changes: Sequence[Change], opened: Committed) -> None:
         try:
-            if await self.write(rows, is_checkpoint=True):
+            if await self._write_checkpoint(contents):
                 end_offset = await self._record(changes)
                 if end_offset is not None:
                     self._wait(end_offset, [opened])
@@ -125,9 +131,12 @@ class Commits:
 
     async def _commit(self) -> None:
         part, self._waiting = self._waiting[:MOST_CHANGES], self._waiting[MOST_CHANGES:]
+        part = self._fitting(part)
+        if not part:
+            return
         changes, new, old = await self._indexed(b"".join([items for _, _, items in part]))
         changes += [change for change, _, _ in part]
-        if self._stopped or not await self.write(changes, is_checkpoint=False):
+        if self._stopped or not await self.write(changes):
             return
         end_offset = await self._record(changes)
         if end_offset is None:
@@ -135,8 +144,30 @@ class Commits:
         for change in changes:
             self._on_their_way.discard(_name_in(change))
         self._wait(end_offset, [*(committed for _, committed, _ in part), partial(self._index_changed, new, old)])
-        if self._writer.wants_checkpoint and await self.write(list(self._table.contents.rows()), is_checkpoint=True):
-            await self._remove_old()
+        is_written = self._writer.wants_checkpoint and await self._write_checkpoint(self._table.contents.copy())
+        if is_written and not self._removing:
+            self._removing = True
+            self._loop.spawn(self._remove_old(), "remove what is before a checkpoint of the tier")
+
+    def _fitting(self, part: Sequence[Waiting]) -> list[Waiting]:
+        """Those that fit what is there: one that does not, in the manifest or in the log, would be in the way of whoever reads
+        them, for ever. What was uploaded for it is looked at again, and its objects are swept."""
+        found, contents = [], self._table.contents.copy()
+        for change, committed, items in part:
+            try:
+                contents.apply(change)
+            except ValueError as error:
+                log.error("a change of the tier is left out: %s", error)
+                self._on_their_way.discard(_name_in(change))
+                if change[0] == COMMITTED:
+                    self._loop.scheduler.call_later(_LONGEST_PAUSE_S, self._done_unless_stopped, committed)
+            else:
+                found.append((change, committed, items))
+        return found
+
+    def _done_unless_stopped(self, committed: Committed) -> None:
+        if not self._stopped:
+            committed()
 
     async def _indexed(self, items: bytes) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
         """Have them in objects of the index: what says so, these, and those that nobody needs then. Nothing, maybe, when this
@@ -150,6 +181,7 @@ class Commits:
                 await self._loop.pause(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
             else:
+                self._end_trouble(pause_s > _FIRST_PAUSE_S)
                 self._index_changing.update(entry.key for entry in [*new, *old])
                 return [indexed(entry) for entry in new] + ([unindexed(old)] if old else []), [*new], [*old]
         return [], [], []
@@ -158,9 +190,22 @@ class Commits:
         self._index_changing.difference_update(entry.key for entry in [*new, *old])
         self._retired([entry.name for entry in old])
 
-    async def write(self, changes: Sequence[Change], *, is_checkpoint: bool) -> bool:
-        """Have it in the manifest; False when this life ended meanwhile."""
-        self._writer.begin(changes, self._epochs(), is_checkpoint=is_checkpoint)
+    async def write(self, changes: Sequence[Change]) -> bool:
+        """Have them in the manifest; False when this life ended meanwhile."""
+        self._writer.begin(changes, self._epochs())
+        return await self._finish()
+
+    async def _write_checkpoint(self, contents: TierContents) -> bool:
+        """The same of all contents, which nobody changes; a piece of them in a turn of the loop."""
+        for piece, (rows, is_last) in enumerate(in_pieces(contents.rows(), PIECE_ROWS)):
+            self._writer.begin_piece(rows, self._epochs(), piece, is_last=is_last)
+            if not await self._finish():
+                return False
+            await self._loop.pause(0)
+        return not self._stopped
+
+    async def _finish(self) -> bool:
+        """Have in the manifest what was begun; False when this life ended meanwhile."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopped:
             try:
@@ -173,27 +218,53 @@ class Commits:
                 await self._loop.pause(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
             else:
-                if pause_s > _FIRST_PAUSE_S and not self._stopped:
-                    self._troubled(None)
+                self._end_trouble(pause_s > _FIRST_PAUSE_S)
                 return not self._stopped
         return False
 
-    async def _remove_old(self) -> None:
-        try:
-            await self._writer.remove_old()
-        except ObjectStoreError as error:
-            self._troubled(error)  # with the next checkpoint
+    def _end_trouble(self, was_in_trouble: bool) -> None:
+        """It was done at last: nobody else may ever say so."""
+        if was_in_trouble and not self._stopped:
+            self._troubled(None)
 
-    async def _record(self, changes: Sequence[Change]) -> int | None:
-        """Have in the log what the manifest says now, and where that ends. A full disk is waited for; None: this life ended."""
+    async def _remove_old(self) -> None:
+        """Beside all else, until it is done."""
+        pause_s = _FIRST_PAUSE_S
         while not self._stopped:
             try:
-                return self._journal.append_all(records_of(changes, self._table.position, self._writer.position))
-            except NotMaster:
+                await self._writer.remove_old()
+            except ObjectStoreError as error:
+                self._troubled(error)
+                await self._loop.pause(pause_s)
+                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+            else:
+                self._end_trouble(pause_s > _FIRST_PAUSE_S)
+                break
+        self._removing = False
+
+    async def _record(self, changes: Sequence[Change]) -> int | None:
+        """Have in the log what the manifest says now, a record in each turn of the loop, and where that ends.
+
+        A full disk is waited for; None: this life ended.
+        """
+        waiting = deque(records_of(changes, self._table.position, self._writer.position))
+        has_failed = False
+        while not self._stopped:
+            try:
+                end_offset = self._journal.append_all([waiting[0]])
+            except (NotMaster, CorruptedFile):  # the latter: it is in the log, and contradicts it
+                self.stop()  # what follows would be committed behind something that is not in the table
                 return None
             except LogboomError as error:
+                has_failed = True
                 self._troubled(ObjectStoreError(f"this broker's log does not take what was uploaded: {error}"))
                 await self._loop.pause(_FIRST_PAUSE_S)
+                continue
+            waiting.popleft()
+            if not waiting:
+                self._end_trouble(has_failed)
+                return end_offset
+            await self._loop.pause(0)
         return None
 
     def _wait(self, end_offset: int, committed: Sequence[Committed]) -> None:

@@ -1,19 +1,20 @@
 """The manifest in the tier: read what others wrote, write what the own master commits (shell over an object store).
 
 There is one writer for each master epoch, so after a put whose outcome is not known the same object is put again under its name
-until it is there. Who finds that it is has written it. Objects before the last checkpoint are of no use to anybody and are
+until it is there. Who finds that it is has written it. Objects before the last whole checkpoint are of no use to anybody and are
 removed.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError
 from remoting.tier.contents import Change
-from remoting.tier.manifest import ManifestPart, Position, decode_part, encode_part
+from remoting.tier.manifest import ManifestPart, Position, decode_part, encode_part, has_whole_checkpoint
 from remoting.tier.names import manifest_name
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,18 @@ class Manifests:
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
+    async def beyond(self, position: Position) -> list[ManifestPart]:
+        """What was written since that one by anybody: what follows it, or a later checkpoint and on. Raises ObjectStoreError."""
+        if parts := await self.newest(position.epoch):
+            return parts
+        parts = await self.behind(position)
+        last = parts[-1].position if parts else position
+        same = [each for each in await self._positions(position.epoch - 1) if each.epoch == position.epoch]
+        if same and same[-1] > last:
+            # some that followed are gone: a log that was cut far back knows nothing of a checkpoint since then
+            return await self._from_checkpoint(same)
+        return parts
+
     async def behind(self, position: Position) -> list[ManifestPart]:
         """What was written in that epoch behind that number. Raises ObjectStoreError."""
         parts: list[ManifestPart] = []
@@ -45,20 +58,26 @@ class Manifests:
                 return parts
 
     async def newest(self, above: int) -> list[ManifestPart]:
-        """The last checkpoint of the highest epoch above that one, and what follows it; nothing when there is none.
-
-        Raises ObjectStoreError.
+        """The last whole checkpoint of the highest epoch above that one that has one, and what follows it; nothing when there is
+        none. Raises ObjectStoreError.
         """
         positions = await self._positions(above)
         while positions:
             epoch = positions[-1].epoch
-            for position in reversed([each for each in positions if each.epoch == epoch]):
-                part = await self._read(position)
-                if part.is_checkpoint:
-                    return [part, *await self.behind(position)]
+            if parts := await self._from_checkpoint([each for each in positions if each.epoch == epoch]):
+                return parts
             positions = [
                 each for each in positions if each.epoch != epoch
             ]  # its writer did not get as far as a checkpoint
+        return []
+
+    async def _from_checkpoint(self, positions: Sequence[Position]) -> list[ManifestPart]:
+        """The same of these, which are of one epoch."""
+        parts = deque(await self.behind(positions[-1]))
+        for position in reversed(positions):
+            parts.appendleft(await self._read(position))
+            if parts[0].is_begin and has_whole_checkpoint(parts):
+                return list(parts)
         return []
 
     async def highest_epoch(self, above: int) -> int | None:
@@ -97,46 +116,51 @@ class ManifestWriter:
     def __init__(self, objects: ObjectStore, epoch: int) -> None:
         self.position = Position(epoch, -1)  # of the last object that is there
         self._objects = objects
-        self._checkpoint = -1
-        self._pending: tuple[Position, bytes] | None = None  # was put, and the outcome is not known
-        self._pending_is_checkpoint = False
+        self._checkpoint = self._checkpoint_end = -1  # the first and the last object of the last whole one
+        self._pending: tuple[ManifestPart, bytes] | None = None  # was put, and the outcome is not known
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether who reads the manifest would have to read many objects."""
-        return self.position.number - self._checkpoint >= PARTS_BEFORE_CHECKPOINT
+        """Whether who reads the manifest would have to read many objects, and many more than the last checkpoint has."""
+        pieces = self._checkpoint_end - self._checkpoint + 1
+        return self.position.number - self._checkpoint_end >= max(PARTS_BEFORE_CHECKPOINT, 2 * pieces)
 
-    def begin(self, changes: Sequence[Change], epochs: Sequence[tuple[int, int]], *, is_checkpoint: bool) -> Position:
+    def begin(self, changes: Sequence[Change], epochs: Sequence[tuple[int, int]]) -> None:
         """The next object, which `finish` puts. Nothing else is begun before it is there."""
-        assert self._pending is None, "what was begun is there first"
-        position = Position(self.position.epoch, self.position.number + 1)
-        part = ManifestPart(position, is_checkpoint, list(epochs), list(changes))
-        self._pending = position, encode_part(part)
-        self._pending_is_checkpoint = is_checkpoint
-        return position
+        self._begin(ManifestPart(self._next, False, list(epochs), list(changes)))
+
+    def begin_piece(
+        self, rows: Sequence[Change], epochs: Sequence[tuple[int, int]], piece: int, *, is_last: bool
+    ) -> None:
+        """The same of a checkpoint; its other pieces follow, and nothing between them."""
+        self._begin(ManifestPart(self._next, True, list(epochs), list(rows), piece, is_last))
 
     @property
-    def pending(self) -> bool:
-        """Whether an object was begun of which is not known that it is there."""
-        return self._pending is not None
+    def _next(self) -> Position:
+        return Position(self.position.epoch, self.position.number + 1)
+
+    def _begin(self, part: ManifestPart) -> None:
+        assert self._pending is None, "what was begun is there first"
+        self._pending = part, encode_part(part)
 
     async def finish(self) -> None:
         """Put what was begun, once more after an error; then it is there. Raises ObjectStoreError, Fenced among them."""
         assert self._pending is not None, "nothing was begun"
-        position, content = self._pending
-        name = manifest_name(*position)
+        part, content = self._pending
+        name = manifest_name(*part.position)
         try:
             await self._objects.put(name, content)
         except AlreadyThere:
             if await self._objects.get_all(name, MAX_PART_BYTES) != content:
                 raise Fenced(
                     f"the tier has another {name}: somebody else writes as the master of this broker group in epoch "
-                    f"{position.epoch}. Two clusters of one name must not share a tier: give each its own prefix in tiers.url"
+                    f"{part.position.epoch}. Two clusters of one name must not share a tier: give each its own prefix in "
+                    "tiers.url"
                 ) from None
         self._pending = None
-        self.position = position
-        if self._pending_is_checkpoint:
-            self._checkpoint = position.number
+        self.position = part.position
+        if part.is_checkpoint and part.is_last:
+            self._checkpoint, self._checkpoint_end = part.position.number - part.piece, part.position.number
 
     async def remove_old(self) -> None:
         """Remove what is before the last checkpoint, and what earlier masters wrote. Raises ObjectStoreError."""

@@ -3,17 +3,19 @@
 The manifest is ahead of the log by what was uploaded just before a master died. Its segments are right as far as the log they
 were made of is the own one, and their objects are there. What is behind the place where the two logs go apart (messages that
 were lost, in an election that was allowed to lose some) is not the queue's any more.
+
+All of a tier is looked at, so it is done in steps, of which each takes some milliseconds.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Final
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from remoting.tier.contents import (
     CUT,
-    MERGED,
     Change,
     Queue,
     TierContents,
@@ -23,10 +25,11 @@ from remoting.tier.contents import (
     indexed,
     unindexed,
 )
-from remoting.tier.manifest import ManifestPart
+from remoting.tier.manifest import Followed, ManifestPart
 from remoting.tier.segments import QueueSegments, Segment
 
-_NO_END = 2**63 - 1
+_NO_END: Final = 2**63 - 1
+_SLICE: Final = 200  # queues looked at in one step
 
 
 def common_end(own: Sequence[EpochEntry], own_end: int, theirs: Sequence[tuple[int, int]]) -> int:
@@ -35,37 +38,46 @@ def common_end(own: Sequence[EpochEntry], own_end: int, theirs: Sequence[tuple[i
     return EpochList(own).common_end(own_end, peer, _NO_END) or 0
 
 
-def adopt(own: TierContents, parts: Sequence[ManifestPart], epochs: Sequence[EpochEntry], own_end: int) -> TierContents:
+def adopt(
+    own: TierContents, parts: Sequence[ManifestPart], epochs: Sequence[EpochEntry], own_end: int
+) -> Generator[None, None, TierContents]:
     """The own contents with what the parts add, which begin behind what the own ones reflect or with a checkpoint.
 
     Raises ValueError when a part does not fit what precedes it.
     """
-    found, merged = own.copy(), list[tuple[Queue, Segment]]()
+    followed, merged = Followed(own.copy()), list[tuple[Queue, Segment]]()
     for part in parts:
-        if part.is_checkpoint:
-            found = TierContents()
-        for change in part.changes:
-            gone = found.apply(change)
-            merged += gone if change[0] == MERGED else ()
+        merged += followed.take(part)
+        yield
     if parts:
-        _cut_beyond(found, common_end(epochs, own_end, parts[-1].epochs), own, merged)
-    return found
+        yield from _cut_beyond(followed.contents, common_end(epochs, own_end, parts[-1].epochs), own, merged)
+    return followed.contents
 
 
-def difference(own: TierContents, wanted: TierContents) -> list[Change]:
+def difference(own: TierContents, wanted: TierContents) -> Generator[None, None, list[Change]]:
     """Changes that make the wanted contents of the own ones, queue by queue."""
     changes: list[Change] = []
-    for queue in own.queues.keys() | wanted.queues.keys():
-        before, after = own.queues.get(queue), wanted.queues.get(queue)
-        if before is not None and after is not None and _same(before, after):
-            continue
-        changes += _replaced(queue, before, after)
+    for queues in in_slices(own.queues.keys() | wanted.queues.keys()):
+        for queue in queues:
+            before, after = own.queues.get(queue), wanted.queues.get(queue)
+            if before is None or after is None or not _same(before, after):
+                changes += _replaced(queue, before, after)
+        yield
     changes += [indexed(entry) for key, entry in wanted.index.items() if own.index.get(key) != entry]
     going = [entry for key, entry in own.index.items() if key not in wanted.index]
     return changes + ([unindexed(going)] if going else [])
 
 
-def _cut_beyond(found: TierContents, end: int, own: TierContents, merged: Iterable[tuple[Queue, Segment]]) -> None:
+def in_slices(queues: Iterable[Queue]) -> Iterator[Sequence[Queue]]:
+    """As many as a step looks at, each time."""
+    rest = list(queues)
+    for first in range(0, len(rest), _SLICE):
+        yield rest[first : first + _SLICE]
+
+
+def _cut_beyond(
+    found: TierContents, end: int, own: TierContents, merged: Iterable[tuple[Queue, Segment]]
+) -> Generator[None, None, None]:
     """Take out what was uploaded from another log. What the own log names is right, wherever it ends.
 
     A segment may be wrong because of the last ones alone that it was made of: then the others are put back.
@@ -73,12 +85,20 @@ def _cut_beyond(found: TierContents, end: int, own: TierContents, merged: Iterab
     parts: dict[Queue, list[Segment]] = defaultdict(list)
     for queue, segment in merged:
         parts[queue].append(segment)
-    for queue, segments in list(found.queues.items()):
+    for queues in in_slices(found.queues):
+        for queue in queues:
+            _cut_queue_beyond(found, queue, end, own, parts[queue])
+        yield
+
+
+def _cut_queue_beyond(found: TierContents, queue: Queue, end: int, own: TierContents, parts: Sequence[Segment]) -> None:
+    segments = found.queues[queue]
+    if any(each.log_end > end for each in segments):
         known = set(own.queues.get(queue, ()))
         wrong = next((each.first for each in segments if each.log_end > end and each not in known), None)
         if wrong is not None:
             found.apply([CUT, *queue, wrong])
-            right = {each for each in (*parts[queue], *known) if each.log_end <= end or each in known}
+            right = {each for each in (*parts, *known) if each.log_end <= end or each in known}
             _put_back(found, queue, sorted(each for each in right if each.first >= wrong))
 
 
@@ -92,7 +112,7 @@ def _put_back(found: TierContents, queue: Queue, segments: Sequence[Segment]) ->
 
 
 def _same(one: QueueSegments, other: QueueSegments) -> bool:
-    return list(one) == list(other) and one.passed == other.passed
+    return one is other or (list(one) == list(other) and one.passed == other.passed)
 
 
 def _replaced(queue: Queue, before: QueueSegments | None, after: QueueSegments | None) -> list[Change]:

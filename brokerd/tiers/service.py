@@ -29,7 +29,7 @@ from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse_mounted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
-from brokerd.tiers.opening import opening_changes
+from brokerd.tiers.opening import Opening, opening_of
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
@@ -39,6 +39,7 @@ from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed
+from remoting.tier.manifest import ManifestPart
 from remoting.tier.segments import QueueSegments, Segment
 from remoting.tier.states import Row
 
@@ -128,6 +129,7 @@ class TierService:
         self._uploader: Uploader | None = None
         self._commits: Commits | None = None
         self._to_look_at: list[Queue] = []
+        self._deleted_meanwhile: set[str] = set()  # since the opening began
         self.upkeep: Upkeep | None = None  # from when the tier is being opened on
         self.states: StateKeeper | None = None  # from when it is open on
 
@@ -221,8 +223,11 @@ class TierService:
         return self._journal.held_offset()
 
     def waiting_offset(self) -> int | None:
-        """The first byte of the log that is to be uploaded; files are kept from there on while the disk has room."""
-        return self.pending.held_offset() if self.objects is not None else None
+        """The first byte of the log that is to be uploaded; files are kept from there on while the disk has room. All are while
+        there are queues of which it is not known."""
+        if self.objects is None:
+            return None
+        return 0 if self._to_look_at else self.pending.held_offset()
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         self._journal.follow()
@@ -290,14 +295,14 @@ class TierService:
         """Messages became readable."""
         if self.objects is None or self._is_mount:
             return
-        is_news = False
+        is_news, pending = False, self.pending
         for topic, queue_id, max_offset, _ in arrivals:
-            queue = Queue(topic, queue_id)
-            if queue in self.pending:
-                is_news |= self.pending.grown(queue, max_offset)
+            queue = topic, queue_id
+            if queue in pending:
+                is_news |= pending.grown(queue, max_offset)
             else:
-                self._look_at(queue)
-                is_news |= queue in self.pending
+                self._look_at(Queue(topic, queue_id))
+                is_news |= queue in pending
         if is_news and self._uploader is not None:
             self._uploader.wake()
 
@@ -313,10 +318,12 @@ class TierService:
         """Its queues begin anew, if they ever do."""
         if self.cold is not None:
             self.cold.cache.forget(topic)
-        for queue in [queue for queue, _ in self.pending.items() if queue.topic == topic]:
+        for queue in [queue for queue in self.pending.queues() if queue.topic == topic]:
             self.pending.remove(queue)
         if self.upkeep is not None:
             self.upkeep.drop(topic)
+        else:
+            self._deleted_meanwhile.add(topic)
 
     # ---- opening
 
@@ -345,24 +352,46 @@ class TierService:
                 f"the tier has a manifest of epoch {self._epoch} or a later one: another log is, or was, kept under the name "
                 "of this broker group. Give tiers.url another prefix, or remove what is there"
             )
-        parts = await manifests.newest(position.epoch) or await manifests.behind(position)
+        parts = await manifests.beyond(position)
         if life != self._life:
             return
         try:
-            rules = self._around.lineage(), self._is_stale, self._new_id
-            changes = opening_changes(self.table.contents, parts, *rules, may_claim=self._is_mount)
-        except ValueError as error:
-            raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
-        wanted = self.table.contents.copy()
-        for change in changes:
-            wanted.apply(change)
+            opening = await self._opening_of(parts, life)
+        except ValueError:  # the log has a part of a commit, so the manifest counts from a checkpoint on
+            opening = await self._opening_from_checkpoint(manifests, life)
+        if opening is None:
+            return
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
         index = IndexWriter(objects, self._around.keys, self._epoch, self.next_number, self._loop)
         told = Told(self.troubled, self.fenced, self._retired)
         self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)
-        commits.open(list(wanted.rows()), changes, partial(self._opened, life, objects))
+        commits.open(opening.wanted, opening.changes, partial(self._opened, life, objects))
+        for topic in self._deleted_meanwhile:
+            self.upkeep.drop(topic)
+
+    async def _opening_of(self, parts: Sequence[ManifestPart], life: int) -> Opening | None:
+        """A step of it in each turn of the loop; None when this life ended. Raises Fenced, and ValueError when the parts do not
+        fit the own contents."""
+        self._deleted_meanwhile = set()
+        rules = self._around.lineage(), self._is_stale, self._new_id
+        steps = opening_of(self.table.contents.copy(), parts, *rules, may_claim=self._is_mount)
+        try:
+            while life == self._life:
+                next(steps)
+                await self._loop.pause(0)
+        except StopIteration as end:
+            opening: Opening = end.value
+            return opening
+        return None
+
+    async def _opening_from_checkpoint(self, manifests: Manifests, life: int) -> Opening | None:
+        """The same, whatever the own contents are. Raises ObjectStoreError, Fenced among them."""
+        try:
+            return await self._opening_of(await manifests.newest(-1), life)
+        except ValueError as error:
+            raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
 
     def _opened(self, life: int, objects: ObjectStore) -> None:
         if life != self._life:

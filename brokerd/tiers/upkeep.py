@@ -55,10 +55,13 @@ class Upkeep:
         self._changing: set[Queue] = set()
         self._dropping: Counter[str] = Counter()
         self._grown: dict[Queue, None] = {}
+        self._kept_ms = 0  # nothing in the tier is older, as far as was looked
+        self._is_open = False
         self._index_going = self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
 
     def begin(self) -> None:
         """The tier is open."""
+        self._is_open = True
         self._grown.update(dict.fromkeys(self._owner.contents.queues))
         self._tend()
 
@@ -68,12 +71,12 @@ class Upkeep:
         now_ms = self._loop.wall_ms()
         if not self._is_looking:
             self._is_looking = True
+            self._kept_ms = now_ms
             self._look_for_expired(list(self._owner.contents.queues), now_ms)
         if not self._is_merging and self._grown:
             self._is_merging = True
             grown, self._grown = self._grown, {}
             self._loop.spawn(self._merge_all(list(grown)), "merge segments of the tier")
-        self._expire_index()
         self.removal.tend(now_ms)
         self._loop.scheduler.call_later(_TEND_S, self._tend)
 
@@ -85,10 +88,15 @@ class Upkeep:
     def grown(self, queue: Queue) -> None:
         """It has another segment."""
         self._grown[queue] = None
+        segments = self._owner.contents.queues.get(queue)
+        if segments is not None and len(segments):
+            self._kept_ms = min(self._kept_ms, segments.last.first_ms)
 
     def drop(self, topic: str) -> None:
         """The topic was deleted: what it has in the tier goes, and what is on its way there."""
-        if any(queue.topic == topic for queue in self._owner.contents.queues) or self._commits.is_any_on_its_way(topic):
+        has_some = any(queue.topic == topic for queue in self._owner.contents.queues)
+        # what the manifest has beyond the own log is in the contents when the tier is open
+        if has_some or self._commits.is_any_on_its_way(topic) or not self._is_open:
             self._dropping[topic] += 1
             self._take_out(dropped(topic), partial(self._dropped, topic))
 
@@ -103,20 +111,24 @@ class Upkeep:
         """In all of them, some in each turn of the loop."""
         for queue in queues[-_SLICE:]:
             segments = self._owner.contents.queues.get(queue)
-            if segments is not None and not self._is_changing(queue):
+            if segments is None:
+                continue
+            if len(segments):
+                self._kept_ms = min(self._kept_ms, next(iter(segments)).first_ms)
+            if not self._is_changing(queue):
                 self._expire(queue, segments, now_ms)
         del queues[-_SLICE:]
         self._is_looking = bool(queues) and not self._stopped
         if self._is_looking:
             self._loop.scheduler.call_soon(self._look_for_expired, queues, now_ms)
+        elif not self._stopped:
+            self._expire_index()
 
     def _expire_index(self) -> None:
         """Objects of the index go when the tier has nothing as old as all that they can name."""
-        contents = self._owner.contents
         if self._index_going:
             return
-        kept_ms = min((next(iter(each)).first_ms for each in contents.queues.values() if len(each)), default=None)
-        old = [entry for entry in contents.index.values() if kept_ms is None or entry.end_ms < kept_ms]
+        old = [entry for entry in self._owner.contents.index.values() if entry.end_ms < self._kept_ms]
         if old and not self._commits.is_any_waiting:
             self._index_going = True
             names = [entry.name for entry in old]

@@ -155,6 +155,11 @@ class Delivery:
         return self._lanes.count if self._pace.is_running else 0
 
     @property
+    def left(self) -> int:
+        """Parts of what is late that the newest overtook."""
+        return self._lanes.left if self._pace.is_running else 0
+
+    @property
     def overdue_ms(self) -> int:
         """For how long the first one could have been delivered."""
         first_ms = self._lanes.oldest_due_ms if self._pace.is_running else None

@@ -10,18 +10,20 @@ from collections.abc import Callable, Sequence
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import Key, key_of
 from brokerd.timers.done import Done
+from brokerd.timers.due_entries import DueEntries
 from brokerd.timers.far import Far, Found
 from brokerd.timers.queue_far import QueueFar
 
 
 class FarTimers:
-    """A `far.Far`. `queue_range` and `read_units` are as for QueueFar."""
+    """A `far.Far`. `queue_range`, `read_units` and `entries` are as for QueueFar."""
 
     def __init__(
         self,
         files: Far,
         queue_range: Callable[[], tuple[int, int]],
         read_units: Callable[[int, int], Sequence[Unit]],
+        entries: DueEntries | None = None,
     ) -> None:
         self._files = files
         self._queue_range = queue_range
@@ -29,7 +31,7 @@ class FarTimers:
         self._joint: int | None = None  # where the two parts of the answer under way meet
         self._asked: tuple[Key, int, int] | None = None
         self._found: Sequence[Found] = ()
-        self._queue = QueueFar(self._behind_files, read_units)
+        self._queue = QueueFar(self._behind_files, read_units, entries)
 
     def _behind_files(self) -> tuple[int, int]:
         """The part of the queue that the files lack."""

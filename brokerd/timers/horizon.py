@@ -16,7 +16,7 @@ from brokerd.timers.done import Done
 from brokerd.timers.far import Far, Found
 from brokerd.timers.near import Near
 
-_ASKED_AT_ONCE: Final = 4000
+_ASKED_AT_ONCE: Final = 2000
 _LOADED_AT_ONCE: Final = 1000
 
 

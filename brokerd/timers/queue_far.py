@@ -15,56 +15,69 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, encode_code, key_of
+from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, key_of
 from brokerd.timers.done import Done
+from brokerd.timers.due_entries import PAIR, DueEntries, PythonDueEntries
 from brokerd.timers.far import Found
-from brokerd.timers.near import Near
 
 CHUNK: Final = 4096
 CHUNKS_IN_A_TURN: Final = 2
-KEPT: Final = 1 << 17  # entries that are found at once: twice as many for a moment, 8 bytes each
+CHUNKS_SELECTED_IN_A_TURN: Final = 32  # in C: about a millisecond
+KEPT: Final = 1 << 15  # entries that are found at once: twice as many for a moment, 16 bytes each
 
 _NOTHING: Final = MAX_DUE_MS + 1
 _LAST_OFFSET: Final = 1 << 62
-_PASSED_AT_ONCE: Final = 4096
 
 
 @dataclass(slots=True)
 class _Search:
-    """Entries behind `after`, up to `end`: all that lie below the offset `at`, of a queue that began at `low`."""
+    """Entries behind `after`, up to `end`: all that lie below the offset `at`, of a queue that began at `low`. They are in order
+    when it `is_done`."""
 
     after: Key
     end: Key
     most: int
     low: int
     at: int = 0
-    found: Near = field(default_factory=Near)
+    found: array[int] = field(default_factory=lambda: array("q"))  # as `DueEntries` has them
+    is_done: bool = False
 
-    def add(self, entries: Sequence[Found]) -> None:
+    def add(self, found: array[int], entries: DueEntries) -> None:
         """More of them."""
-        for code, offset in entries:
-            self.found.add(code, offset)
-        if self.found.count > 2 * self.most:
-            self.end = self.found.shrink(self.most)
+        self.found += found
+        if len(self.found) > 2 * self.most * PAIR:
+            entries.sort(self.found)
+            del self.found[self.most * PAIR :]
+            self.end = key_of(*self.found[-PAIR:])
 
-    def go_on(self, after: Key) -> None:
-        """Nobody asks for what is not behind that key any more."""
-        while first := self.found.first(after.due_ms + 1, _PASSED_AT_ONCE):
-            passed = bisect_right(first, after, key=_key)
-            self.found.drop(passed)
-            if passed < len(first):
-                break
-        self.after = after
+    def first(self, after: Key, until_ms: int, limit: int) -> list[Found]:
+        """The first ones behind that key that are due before that time."""
+        low, high = self._place(after), self._place(Key(until_ms - 1, _LAST_OFFSET))
+        high = min(high, low + limit)
+        codes, offsets = self.found[low * PAIR : high * PAIR : PAIR], self.found[low * PAIR + 1 : high * PAIR : PAIR]
+        return list(zip(codes, offsets, strict=True))
+
+    def _place(self, key: Key) -> int:
+        """How many are not behind that key."""
+        found = self.found
+        numbers = range(len(found) // PAIR)
+        return bisect_right(numbers, key, key=lambda n: key_of(found[PAIR * n], found[PAIR * n + 1]))
 
 
 class QueueFar:
     """A `far.Far`; `queue_range` is that of the timer topic's queue, and `read_units` reads it."""
 
     def __init__(
-        self, queue_range: Callable[[], tuple[int, int]], read_units: Callable[[int, int], Sequence[Unit]]
+        self,
+        queue_range: Callable[[], tuple[int, int]],
+        read_units: Callable[[int, int], Sequence[Unit]],
+        entries: DueEntries | None = None,
     ) -> None:
+        """`entries` are those of the same queue; None: found by Python."""
         self._queue_range = queue_range
         self._read_units = read_units
+        self._entries = PythonDueEntries(read_units) if entries is None else entries
+        self._selects = CHUNKS_IN_A_TURN if entries is None else CHUNKS_SELECTED_IN_A_TURN
         self._scanned = self._held = 0
         # by chunk, when the first and the last of its entries are due
         self._first = array("q")
@@ -88,8 +101,7 @@ class QueueFar:
             search = self._search = _Search(after, end, max(limit, KEPT), low)
         if not self._look(search):
             return None
-        search.go_on(after)
-        found = search.found.first(until_ms, limit)
+        found = search.first(after, until_ms, limit)
         if len(found) < limit and search.end < end:
             self._search = _Search(after, end, max(limit, KEPT), low)
             return None
@@ -174,25 +186,19 @@ class QueueFar:
     def _look(self, search: _Search) -> bool:
         """Go on in the chunks that can hold some of it; whether all were looked at."""
         at = max(search.at, self._queue_range()[0])
-        left = CHUNKS_IN_A_TURN
+        left = self._selects
         while at < self._scanned and left:
             chunk = at // CHUNK
             stop = min((chunk + 1) * CHUNK, self._scanned)
-            after, end = search.after, search.end
-            if (self._last[chunk], stop - 1) > after and self._first[chunk] <= end.due_ms:
+            if (self._last[chunk], stop - 1) > search.after and self._first[chunk] <= search.end.due_ms:
                 left -= 1
-                least, most = encode_code(after.due_ms, 0), encode_code(end.due_ms + 1, 0)
-                search.add(
-                    [
-                        (code, offset)
-                        for offset, (_, _, code) in enumerate(self._read(at, stop), at)
-                        if least <= code < most and after < key_of(code, offset) <= end
-                    ]
-                )
+                search.add(self._entries.select(at, stop, search.after, search.end), self._entries)
+                search.is_done = False
             at = stop
         search.at = at
-        return at >= self._scanned
-
-
-def _key(found: Found) -> Key:
-    return key_of(*found)
+        if at < self._scanned:
+            return False
+        if not search.is_done:  # what was dispatched meanwhile was looked at, too
+            self._entries.sort(search.found)
+            search.is_done = True
+        return True

@@ -289,6 +289,7 @@ class TimerService:
             lost=counters.lost,
             doubted_ms=self._around.wall_ms() - self.now_ms() if self._is_leading else 0,
             fences=sum(not fence.is_open for fence in self.table.done.fences),
+            left=self._delivery.left,
             uncounted=self.counting.uncounted,
             late_bounds_ms=LATE_BOUNDS_MS,
             late_counts=tuple(counters.late_s.counts),

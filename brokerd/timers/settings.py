@@ -21,7 +21,7 @@ class TimerSettings:
         1000, "when a delivery fails, the next try is after this time", minimum=10, maximum=3_600_000
     )
     near_s: int = setting(60, "what is due within this time is kept in memory", minimum=1, maximum=3600)
-    near_max: int = setting(1_000_000, "but no more timers than this; 8 bytes each", minimum=1, maximum=100_000_000)
+    near_max: int = setting(2_000_000, "but no more timers than this; 8 bytes each", minimum=1, maximum=100_000_000)
     max_ahead_s: int = setting(
         40 * 86_400,
         "how far ahead of now a message may be delivered",

@@ -23,6 +23,7 @@ from controllerd.raft.messages import Message, Persist, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration, NodeId
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
+from remoting.transport.beats import on_next_beat
 
 log = logging.getLogger(__name__)
 
@@ -301,5 +302,6 @@ class RaftDriver:
         # A late tick is one tick: after a pause of the process, time that the node slept through must not depose anybody.
         if self.disk_error is None:
             self.node.tick()
-        self._wake.set()
-        self._ticker = asyncio.get_running_loop().call_later(self._tick_ms / 1000, self._tick)
+            if self.node.core.has_ready():
+                self._wake.set()
+        self._ticker = on_next_beat(self._tick_ms, self._tick)

@@ -3,18 +3,26 @@
 Offsets are of the log, in bytes, or of a queue, in messages; -1 is an offset or time that the broker does not know itself. Times
 that end in `_ms` and say when are milliseconds since 1970, those that say how long are durations. Totals are since the broker
 started. Whatever has a default may be missing in what a broker of another version tells.
+
+An answer names the topics that it tells of (`TOLD_TOPICS`, in its header). Who repeats that name in the next request
+(`KNOWN_TOPICS`) is not told of them again while they and their queues are the same (`SAME_TOPICS` is there then).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
 from remoting.facts.tier_state import TieredQueueState, TierState
 from remoting.facts.timers import AsideTimer, TopicTimers
 from remoting.facts.words import BrokerRole, GroupStart
+
+TOLD_TOPICS: Final = "topics"
+KNOWN_TOPICS: Final = "knownTopics"
+SAME_TOPICS: Final = "sameTopics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +216,7 @@ class TimerState:
     last delivery was `last_late_ms` late, -1 before the first. `overdue_ms`: for how long one that still waits could have been
     delivered; `near` are in memory, `aside` cannot be read or stored now. Both are 0 where nothing is delivered.
     The machine's clock is `doubted_ms` ahead of the time that timers are kept by; `fences`: so often it went back behind what was
-    delivered, and did not get there again.
+    delivered, and did not get there again. `left`: parts of what is late that newer ones overtook, and that wait beside these.
 
     `topics` says how many wait for which topic; of the queue's newest entries, `uncounted` are not in it yet. `late_counts` of
     those that were delivered were not later than an upper bound, but later than the one before; the last: later than all.
@@ -228,6 +236,7 @@ class TimerState:
     lost: int = 0
     doubted_ms: int = 0
     fences: int = 0
+    left: int = 0
     uncounted: int = 0
     topics: tuple[TopicTimers, ...] = ()
     late_bounds_ms: tuple[int, ...] = ()

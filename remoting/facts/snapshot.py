@@ -232,6 +232,7 @@ class Timers:
     recalled: int | None = None
     failures: int | None = None
     lost: int | None = None
+    left: int | None = None
     uncounted: int | None = None
     topics: tuple[TopicTimers, ...] = ()
     late_bounds_ms: tuple[int, ...] = ()

@@ -51,7 +51,10 @@ class Holdings(NamedTuple):
 
 
 class TierContents:
-    """The segments of each queue, what all of it comes to, and the objects of the index by epoch and number."""
+    """The segments of each queue, what all of it comes to, and the objects of the index by epoch and number.
+
+    A queue's segments are replaced as a whole when they change, so copies share them, and a copy costs little.
+    """
 
     def __init__(self) -> None:
         self.log_id = ""  # of the log that they are made of; "" before the first
@@ -61,11 +64,17 @@ class TierContents:
 
     def apply(self, change: Any) -> list[tuple[Queue, Segment]]:
         """Carry it out; what it took out. Raises ValueError for what is no change, or does not fit; then nothing changed."""
-        touched = self._touched_by(change)
-        before = self._holdings_of(touched)
+        before = [(queue, self.queues.get(queue)) for queue in self._touched_by(change)]
         gone = self._carry_out(change)
-        behind = zip(self.holdings, before, self._holdings_of(touched), strict=True)
-        self.holdings = Holdings._make(total - old + new for total, old, new in behind)
+        count, messages, size, missing = self.holdings
+        for queue, old in before:
+            for segments, sign in ((old, -1), (self.queues.get(queue), 1)):
+                if segments is not None:
+                    count += sign * len(segments)
+                    messages += sign * segments.messages
+                    size += sign * segments.object_bytes
+                    missing += sign * segments.missing
+        self.holdings = Holdings(count, messages, size, missing)
         return gone
 
     def _touched_by(self, change: Any) -> list[Queue]:
@@ -76,11 +85,6 @@ class TierContents:
                 return [queue for queue in self.queues if queue.topic == topic]
         return []
 
-    def _holdings_of(self, queues: Iterable[Queue]) -> Holdings:
-        found = [self.queues[queue] for queue in queues if queue in self.queues]
-        rows = [(len(each), each.messages, each.object_bytes, each.missing) for each in found]
-        return Holdings(*map(sum, zip(*rows, strict=True))) if rows else Holdings()
-
     def _carry_out(self, change: Any) -> list[tuple[Queue, Segment]]:
         match change:
             case [str(kind), str(topic), int(queue_id), list(values)] if kind == COMMITTED:
@@ -90,7 +94,7 @@ class TierContents:
                 return self._merge(Queue(topic, queue_id), decode_segment(values))
             case [str(kind), str(topic), int(queue_id), int(offset)] if kind in (EXPIRED, CUT):
                 queue = Queue(topic, queue_id)
-                segments = self.queues.setdefault(queue, QueueSegments())
+                segments = self._changed(queue)
                 gone = segments.drop_before(offset) if kind == EXPIRED else segments.drop_from(offset)
                 if not segments.end:
                     del self.queues[queue]
@@ -128,31 +132,32 @@ class TierContents:
         twin.log_id = self.log_id
         twin.holdings = self.holdings
         twin.index = dict(self.index)
-        twin.queues = {queue: QueueSegments(list(segments), segments.passed) for queue, segments in self.queues.items()}
+        twin.queues = dict(self.queues)
         return twin
 
     def taken_out_by(self, change: Change) -> list[tuple[Queue, Segment]]:
         """What would leave the contents with it. Raises ValueError."""
         twin = TierContents()
-        topic = change[1]
-        twin.queues = {
-            queue: QueueSegments(list(segments), segments.passed)
-            for queue, segments in self.queues.items()
-            if queue.topic == topic
-        }
+        twin.queues = {queue: self.queues[queue] for queue in self._touched_by(change) if queue in self.queues}
         return twin.apply(change)
 
     def _commit(self, queue: Queue, segment: Segment) -> None:
         segments = self.queues.get(queue)
         if segments is not None and (segment.first < segments.end or segment.base < segments.message_end):
             raise ValueError(f"a segment from {segment.first} on does not follow what {queue} has in the tier")
-        self.queues.setdefault(queue, QueueSegments()).add(segment)
+        self._changed(queue).add(segment)
 
     def _merge(self, queue: Queue, segment: Segment) -> list[tuple[Queue, Segment]]:
         segments = self.queues.get(queue)
         if segments is None or not segments.holds_whole(segment.first, segment.end):
             raise ValueError(f"{queue} has no segments that {segment.first} to {segment.end} are made of")
-        return [(queue, old) for old in segments.replace(segment)]
+        return [(queue, old) for old in self._changed(queue).replace(segment)]
+
+    def _changed(self, queue: Queue) -> QueueSegments:
+        """The queue's segments, to be changed: who has a copy of the contents keeps what they were."""
+        segments = self.queues.get(queue)
+        self.queues[queue] = changed = QueueSegments() if segments is None else segments.copy()
+        return changed
 
 
 def begun(log_id: str) -> Change:
@@ -196,11 +201,3 @@ def _keys(keys: list[Any]) -> list[tuple[int, int]]:
             case _:
                 raise ValueError("an object of the index is named by its epoch and its number")
     return found
-
-
-def contents_of(changes: Iterable[Any]) -> TierContents:
-    """Raises ValueError."""
-    contents = TierContents()
-    for change in changes:
-        contents.apply(change)
-    return contents

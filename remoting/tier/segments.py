@@ -87,6 +87,14 @@ class QueueSegments:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 
+    def copy(self) -> QueueSegments:
+        """The same, which may be changed for itself."""
+        twin = QueueSegments()
+        twin.passed = self.passed
+        twin._segments, twin._firsts = self._segments.copy(), self._firsts.copy()
+        twin.messages, twin.object_bytes = self.messages, self.object_bytes
+        return twin
+
     @property
     def first(self) -> int:
         """The first queue offset that is there; the end when nothing is."""

@@ -360,9 +360,15 @@ class RemotingConnection(asyncio.Protocol):
         self.respond(request, error.code, remark=str(error))
 
     def respond_encoded(self, frames: Bytes, count: int) -> None:
-        """Send already encoded answers of `count` two-way requests."""
+        """Send already encoded answers of `count` two-way requests; they leave in this turn of the loop, before what is put off
+        to the next one."""
         self._in_flight -= count
-        self._write(frames)
+        if self._write_scheduled or self._backlog or self._reading_paused:
+            self._write(frames)
+        elif self._transport is not None:
+            self._out.append(frames)
+            self._out_bytes += len(frames)
+            self._send_out()
 
     # ---- requesting
 

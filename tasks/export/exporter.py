@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from remoting.tier.contents import Queue, TierContents
 from remoting.tier.segments import QueueSegments
+from tasks.export.counts import Counts
 from tasks.export.writing import FILE_BYTES, ExportWriter, store_times
 from tasks.spark import records
 from tasks.tier import parquet
@@ -27,16 +27,6 @@ log = logging.getLogger(__name__)
 TAIL_AFTER_MS: Final = 3_600_000
 _SAME: Final = ("msg_id", "store_ts", "body_size", "born_ts")
 _ENDLESS: Final = 2**63 - 1
-
-
-@dataclass
-class Counts:
-    """What was done."""
-
-    files: int = 0
-    messages: int = 0
-    bytes: int = 0
-    removed: int = 0
 
 
 class Due(NamedTuple):

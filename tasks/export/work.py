@@ -11,18 +11,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from remoting.client.blocking import AdminClient, NodeOutcome
 from remoting.errors import LogboomError
 from remoting.facts.words import Outcome
 from remoting.tier.object_stores import StorePlace
 from tasks.changes import Change, ChangeFailed
-from tasks.export.exporter import Counts, Exporter
+from tasks.export.counts import Counts
 from tasks.tier.manifest import Manifest
 from tasks.tier.objects import Objects, TierError
 from tasks.tier.settings import tier_place
 from webapp.appliance.environment import TIER_OPTIONS, TIER_URL
+
+if TYPE_CHECKING:
+    from tasks.export.exporter import Exporter
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +77,8 @@ def group_exports(
     place = tier_place(variables)
     if place is None:
         return
+    from tasks.export.exporter import Exporter  # with pyarrow, which only exports need
+
     wanted = wanted_topics(client)
     for group in client.cluster_view().groups:
         name = group.broker_name

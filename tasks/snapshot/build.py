@@ -13,7 +13,7 @@ from tasks.snapshot.moments import timestamp
 from tasks.snapshot.recent import recent
 from tasks.snapshot.timeline import timeline
 from tasks.snapshot.topology import controllers, groups
-from tasks.snapshot.traffic import keep, rates, sample, speakers, topic_rates, topics
+from tasks.snapshot.traffic import keep, rates, sample, speakers, topic_rates, topics_anew
 from tasks.snapshot.verdict import verdict
 
 
@@ -24,7 +24,8 @@ def build(look: Look, memory: Memory) -> tuple[ClusterSnapshot, Memory]:
     speaking = speakers(look, found_groups)
     samples = keep(memory.samples, sample(look, speaking))
     processes = look.supervisor.processes if look.supervisor is not None else ()
-    found_topics = topics(look, speaking, previous, topic_rates(samples, speaking.silent))
+    made_topics = topics_anew(look, speaking, memory, topic_rates(samples, speaking.silent))
+    found_topics = made_topics[1]
     snapshot = ClusterSnapshot(
         version=VERSION,
         seq=(previous.seq if previous is not None else 0) + 1,
@@ -51,7 +52,7 @@ def build(look: Look, memory: Memory) -> tuple[ClusterSnapshot, Memory]:
         history=entries,
         verdict=replace(snapshot.verdict, recent=recent(entries, look.now_ms)),
     )
-    return snapshot, Memory(snapshot, samples, topic_names, suspected, leader)
+    return snapshot, Memory(snapshot, samples, topic_names, suspected, leader, made_topics)
 
 
 def recall(stored: ClusterSnapshot | None) -> Memory:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView, ElectionView
 from remoting.facts.history import HistoryEntry
-from remoting.facts.snapshot import ClusterSnapshot, Group, Process, SparkProcess, Supervisor
+from remoting.facts.snapshot import ClusterSnapshot, Group, Process, SparkProcess, Supervisor, Topic
 
 BrokerKey = tuple[str, str, int]  # cluster, broker name, broker id
 
@@ -103,6 +103,8 @@ class Memory:
     """What may be a fault, and since when it was seen: it is one when it lasts (`tasks.snapshot.faults`)."""
     leader: Leader | None = None
     """The controllers' leader that was seen last."""
+    made_topics: tuple[object, Sequence[Topic]] | None = None
+    """What the topics were made of, and they."""
 
 
 Shown = TypeVar("Shown")

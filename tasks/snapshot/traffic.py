@@ -22,6 +22,7 @@ STALE_AFTER_MS = 3_000
 SAMPLES_KEPT_MS = 10_000
 HISTORY_EVERY_MS = 1_000
 HISTORY_POINTS = 120
+HISTORY_MS = HISTORY_POINTS * HISTORY_EVERY_MS
 _ELECTED_MASTER = 2  # it says that it is the master and the controllers say so too
 _COUNTERS = ("in_messages", "out_messages", "in_bytes", "out_bytes")  # fields of `Totals`
 
@@ -62,6 +63,17 @@ def speakers(look: Look, groups: Sequence[Group]) -> Speakers:
 
 
 # ---- topics
+
+
+def topics_anew(
+    look: Look, speaking: Speakers, memory: Memory, rates: Mapping[str, float]
+) -> tuple[object, Sequence[Topic]]:
+    """What the topics are made of, and they: those of the look before, if they would be the same."""
+    told = {group: state.topics for group, state in speaking.states.items()}
+    made_of = (told, look.view.placements if look.view is not None else (), rates)
+    if memory.made_topics is not None and memory.made_topics[0] == made_of and not speaking.silent:
+        return memory.made_topics
+    return made_of, topics(look, speaking, memory.snapshot, rates)
 
 
 def topics(look: Look, speaking: Speakers, previous: ClusterSnapshot | None, rates: Mapping[str, float]) -> list[Topic]:
@@ -190,7 +202,7 @@ def rates(memory: Memory, samples: Sequence[Sample]) -> Rates:
         out_messages_per_s=per_s["out_messages"],
         in_bytes_per_s=per_s["in_bytes"],
         out_bytes_per_s=per_s["out_bytes"],
-        history=history[-HISTORY_POINTS:],
+        history=tuple(each for each in history if each[0] > newest.at_ms - HISTORY_MS)[-HISTORY_POINTS:],
     )
 
 

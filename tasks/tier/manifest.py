@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from remoting.tier.contents import TierContents
-from remoting.tier.manifest import ManifestPart, Position, decode_part
+from remoting.tier.manifest import Followed, ManifestPart, Position, decode_part, has_whole_checkpoint
 from remoting.tier.names import manifest_name
 from tasks.tier.objects import NotThere, Objects, TierError
 
@@ -16,9 +18,13 @@ class Manifest:
     """The contents as they were at the last `refresh`; before the first, empty."""
 
     def __init__(self, objects: Objects) -> None:
-        self.contents = TierContents()
         self.position: Position | None = None
+        self._followed = Followed(TierContents())
         self._objects = objects
+
+    @property
+    def contents(self) -> TierContents:
+        return self._followed.contents
 
     def refresh(self) -> bool:
         """Read what was written since; whether that is anything. Raises TierError.
@@ -37,9 +43,10 @@ class Manifest:
         for epoch in sorted({each.epoch for each in positions}, reverse=True):
             if self.position is not None and epoch <= self.position.epoch:
                 break
-            begin = self._checkpoint([each for each in positions if each.epoch == epoch])
-            if begin is not None:
-                self._apply(begin)
+            if parts := self._from_checkpoint([each for each in positions if each.epoch == epoch]):
+                self._followed = Followed(TierContents())
+                for part in parts:
+                    self._take(part)
                 break
         while self.position is not None:
             following = Position(self.position.epoch, self.position.number + 1)
@@ -50,23 +57,24 @@ class Manifest:
                     self.position = None  # what follows was replaced by a checkpoint: begin there
                     raise
                 return
-            self._apply(part)
+            self._take(part)
 
-    def _checkpoint(self, positions: list[Position]) -> ManifestPart | None:
+    def _from_checkpoint(self, positions: list[Position]) -> Sequence[ManifestPart]:
+        """The last whole checkpoint of these, which are of one epoch, and what follows it; nothing when its writer did not get as
+        far."""
+        parts: deque[ManifestPart] = deque()
         for position in sorted(positions, reverse=True):
-            part = self._read(position)
-            if part.is_checkpoint:
-                return part
-        return None  # its writer did not get as far
+            parts.appendleft(self._read(position))
+            if parts[0].is_begin and has_whole_checkpoint(parts):
+                return parts
+        return ()
 
-    def _apply(self, part: ManifestPart) -> None:
-        contents = TierContents() if part.is_checkpoint else self.contents
+    def _take(self, part: ManifestPart) -> None:
         try:
-            for change in part.changes:
-                contents.apply(change)
+            self._followed.take(part)
         except ValueError as error:
             raise TierError(f"{manifest_name(*part.position)} cannot be followed: {error}") from error
-        self.contents, self.position = contents, part.position
+        self.position = part.position
 
     def _positions(self) -> list[Position]:
         found = []

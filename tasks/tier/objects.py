@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from remoting.disk import sync_path
 from remoting.errors import LogboomError
 from remoting.tier.complaints import advice_of, is_too_short, reason_of
 from remoting.tier.names import group_directory
@@ -157,11 +158,7 @@ def _put_file(root: Path, path: Path, content: bytes) -> bool:
     finally:
         draft.unlink(missing_ok=True)
     for directory in path.parents:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(directory)
         if directory == root:
             break
     return True

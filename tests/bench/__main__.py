@@ -3,7 +3,7 @@
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
 Names are those of the modules: sends, send_variants, access, grpc_sends, receive_ack, pop_ack, bulk_reads, replication,
-catch_up, failover, memory, in_flight, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns,
+catch_up, failover, memory, in_flight, idle, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns,
 state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, startup, viewers,
 spark_start, tiers. Three take long and run only when they are named: `replication`, which measures Apache RocketMQ as well,
 `timers_due` with its million and `timers_pending` with its ten million timers. When the time is up, the benchmarks that were
@@ -28,6 +28,7 @@ from tests.bench import (
     failover,
     grpc_sends,
     held_turns,
+    idle,
     idle_clients,
     in_flight,
     ledger_turns,
@@ -74,6 +75,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "failover": lambda: failover.run(options.kills, options.freezes, options.freezes, options.freezes),
         "memory": lambda: [reading.row for reading in memory.run(options.sends)],
         "in_flight": in_flight.run,
+        "idle": lambda: idle.run(idle.TOPICS, idle.SECONDS),
         "idle_clients": lambda: idle_clients.run(options.clients),
         "revival": lambda: revival.run(),
         "revival_turns": lambda: revival_turns.run(messages),
@@ -87,7 +89,10 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "timers_enqueue": lambda: timers_enqueue.run(options.pairs, options.seconds),
         "timers_due": lambda: timers_due.run(pairs=options.pairs),
         "timers_pending": lambda: timers_pending.run(pairs=options.pairs),
-        "many_queues": lambda: many_queues.run(options.topics),
+        "many_queues": lambda: [
+            *many_queues.run(options.topics),
+            *many_queues.run_sends(options.pairs, options.seconds),
+        ],
         "startup": lambda: startup.rows(startup.run(options.starts)),
         "viewers": lambda: viewers.run(options.viewers),
         "spark_start": lambda: spark_start.run(options.pairs),

@@ -1,9 +1,10 @@
-"""How long a broker with ten thousand queues takes to start: after it was stopped, and after kill -9.
+"""What ten thousand queues cost: sends spread over all of them beside sends to sixteen, and how long a start takes.
 
-    python -m tests.bench.many_queues [--topics N]
+    python -m tests.bench.many_queues [--topics N] [--pairs N] [--seconds S] [--only starts|sends]
 
-Every queue holds messages. The time counts from the start of the process to the master that takes a message; then each queue's
-end is asked for and compared with what was sent.
+Starts are after a stop, and after kill -9. Every queue holds messages. The time counts from the start of the process to the
+master that takes a message; then each queue's end is asked for and compared with what was sent. Sends are of 1 KiB, in four loads
+at once, each with a topic of its own; every queue of the many gets messages in turn.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import os
 import shutil
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
-from tests.bench.harness import Row
-from tests.bench.processes import memory_of
+from tests.bench.harness import Row, Sample, in_pairs, load_program, run_load
+from tests.bench.processes import cpu_seconds, memory_of
+from tests.bench.sends import BACKGROUND, broker, check_stored
 from tests.support.cluster import Cluster
 from tests.support.workload import call_until
 
 GOAL_S: Final = 10.0
+SENDS_GOAL: Final = 0.95
 QUEUES: Final = 8  # of each topic
+LOADS: Final = 4
+_IN_FLIGHT: Final = 16
 _PATIENCE_S: Final = 120.0
 _MESSAGES: Final = 2  # of each queue
 
@@ -54,6 +60,50 @@ def run(topics: int) -> list[Row]:
         shutil.rmtree(directory)
 
 
+def run_sends(pairs: int, seconds: float) -> list[Row]:
+    """Sends to ten thousand queues (A) and to sixteen (B), with each way of acknowledging."""
+    with load_program() as program:
+        return [
+            in_pairs(
+                f"{LOADS} x {_IN_FLIGHT}, {flush}: 10,000 queues / 16",
+                pairs,
+                lambda settings=settings: _sends(program, 2500, seconds, settings),  # type: ignore[misc]
+                lambda settings=settings: _sends(program, 4, seconds, settings),  # type: ignore[misc]
+                SENDS_GOAL,
+            ).row
+            for flush, settings in (("background", BACKGROUND), ("fdatasync", ()))
+        ]
+
+
+def _sends(program: Path, queues: int, seconds: float, settings: tuple[str, ...]) -> Sample:
+    """Of a fresh broker, each of whose queues has got a message already."""
+    topics = [f"Many{number}" for number in range(LOADS)]
+    with broker(1, settings) as (cluster, address), ThreadPoolExecutor(LOADS) as loads:
+        for topic in topics:
+            call_until(lambda topic=topic: cluster.admin.create_topic(topic, queues=queues))  # type: ignore[misc]
+
+        def load(topic: str, seconds: float, requests: int = 0) -> tuple[Sample, int]:
+            return run_load(
+                program, address, topic, queues=queues, in_flight=_IN_FLIGHT, seconds=seconds, requests=requests
+            )
+
+        list(loads.map(lambda topic: load(topic, _PATIENCE_S, queues), topics))
+        before_s = cpu_seconds(cluster.brokers[0].pid)
+        found = list(loads.map(lambda topic: load(topic, seconds), topics))
+        used_s = cpu_seconds(cluster.brokers[0].pid) - before_s
+        samples, messages = [sample for sample, _ in found], sum(count for _, count in found)
+        stored = messages + LOADS * queues
+        check_stored(
+            stored, lambda: sum(each.max_offset for name in topics for each in cluster.admin.queue_offsets(name))
+        )
+        return Sample(
+            sum(sample.rate for sample in samples),
+            max(sample.p50_us for sample in samples),
+            max(sample.p99_us for sample in samples),
+            used_s * 1e6 / messages,
+        )
+
+
 def _start(cluster: Cluster) -> float:
     began_s = time.monotonic()
     cluster.brokers[0].start()
@@ -67,10 +117,10 @@ def _call(address: str, code: int, header: dict[str, str], body: bytes = b"") ->
 
 
 def _fill(address: str, topics: int) -> None:
-    call_until(lambda: _call(address, codes.UPDATE_AND_CREATE_TOPIC, _topic("Extra", 1)), _PATIENCE_S)
+    call_until(lambda: _call(address, codes.UPDATE_AND_CREATE_TOPIC, topic_header("Extra", 1)), _PATIENCE_S)
     with SocketConnection(address) as connection:
         for topic in range(topics):
-            connection.call(codes.UPDATE_AND_CREATE_TOPIC, _topic(f"Many{topic}", QUEUES))
+            connection.call(codes.UPDATE_AND_CREATE_TOPIC, topic_header(f"Many{topic}", QUEUES))
         for _ in range(_MESSAGES):
             for topic in range(topics):
                 for queue_id in range(QUEUES):
@@ -86,7 +136,8 @@ def _check(address: str, topics: int) -> None:
                 assert found == _MESSAGES, f"{asked} ends at {found}, {_MESSAGES} messages were acknowledged"
 
 
-def _topic(name: str, queues: int) -> dict[str, str]:
+def topic_header(name: str, queues: int) -> dict[str, str]:
+    """The header that makes a topic."""
     return {
         **{"topic": name, "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0"},
         **{"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6", "order": "false"},
@@ -104,7 +155,14 @@ def _message(topic: str, queue_id: int) -> tuple[dict[str, str], bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topics", type=int, default=1250, help=f"each with {QUEUES} queues (%(default)s)")
-    run(parser.parse_args().topics)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument("--only", choices=("starts", "sends"), default="")
+    options = parser.parse_args()
+    if options.only != "sends":
+        run(options.topics)
+    if options.only != "starts":
+        run_sends(options.pairs, options.seconds)
 
 
 if __name__ == "__main__":

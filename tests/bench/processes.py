@@ -27,18 +27,30 @@ def cpu_seconds(pid: int) -> float:
 
 def family_cpu_seconds(pid: int) -> float:
     """The same of a process, all that descend from it, and what those used that have ended."""
-    parents: dict[int, int] = {}
-    used: dict[int, float] = {}
+    stats = _all_stats()
+    return sum(sum(map(int, stats[member][11:15])) for member in _family(pid, stats)) / _TICKS_PER_SECOND
+
+
+def family_of(pid: int) -> set[int]:
+    """A process and all that descend from it."""
+    return _family(pid, _all_stats())
+
+
+def _all_stats() -> dict[int, list[str]]:
+    """Of each process: the fields of its `stat` from its state on."""
+    stats = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(FileNotFoundError, ProcessLookupError):
-                fields = (entry / "stat").read_text().rpartition(") ")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-                used[int(entry.name)] = sum(map(int, fields[11:15])) / _TICKS_PER_SECOND
-    family = {pid}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
+                stats[int(entry.name)] = (entry / "stat").read_text().rpartition(") ")[2].split()
+    return stats
+
+
+def _family(pid: int, stats: dict[int, list[str]]) -> set[int]:
+    family = {pid} & stats.keys()
+    while more := {child for child, fields in stats.items() if int(fields[1]) in family} - family:
         family |= more
-    return sum(used.get(member, 0.0) for member in family)
+    return family
 
 
 @dataclass(frozen=True)

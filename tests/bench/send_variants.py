@@ -30,7 +30,7 @@ from tests.support.workload import call_until
 _RECORDINGS: Final = ROOT / "tests/golden/sends"
 _SETTINGS: Final = (
     *BACKGROUND,
-    "transactions.timeout_ms=86400000",
+    "transactions.check_interval_ms=86400000",  # nobody is asked about the half messages meanwhile
     "transactions.max_open=10000000",
     "store.index_enabled=false",  # follows at its own pace: what it costs would be counted in some other row
 )

@@ -38,7 +38,7 @@ def run(starts: int) -> list[float]:
     """The seconds of the first start (new data) and of `starts` further ones (existing data)."""
     directory = Path(tempfile.mkdtemp(prefix="bench"))
     try:
-        words = _arguments(directory / "data")
+        words = command_line(directory / "data")
         took = [
             start_once(words, "new data" if number == 0 else f"existing data, start {number}")
             for number in range(starts + 1)
@@ -56,7 +56,7 @@ def start_once(words: list[str], what: str) -> float:
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     try:
-        took_s = _healthy_after(process.stdout, began_s)
+        took_s = wait_healthy(process.stdout, began_s)
         used_s = family_cpu_seconds(process.pid)
         print(f"    {took_s:6.1f} s measured from outside, {used_s:.1f} s of CPU time in all processes", flush=True)
         return took_s
@@ -66,7 +66,8 @@ def start_once(words: list[str], what: str) -> float:
         process.wait(_PATIENCE_S)
 
 
-def _healthy_after(output: IO[str], began_s: float) -> float:
+def wait_healthy(output: IO[str], began_s: float) -> float:
+    """Read what `manage.py up` says until it is "healthy"; the seconds since it began."""
     said = []
     for line in output:
         said.append(line)
@@ -79,7 +80,8 @@ def _healthy_after(output: IO[str], began_s: float) -> float:
     raise RuntimeError("the appliance did not become healthy; it said:\n" + "".join(said))
 
 
-def _arguments(data: Path) -> list[str]:
+def command_line(data: Path) -> list[str]:
+    """`manage.py up` with a data directory and ports of its own."""
     base = _free_base()
     ports = [word for option, distance in _OPTIONS.items() for word in (option, str(base + distance))]
     return [sys.executable, "manage.py", "up", "--data", str(data), "--http", f"127.0.0.1:{base + _HTTP}", *ports]

@@ -12,6 +12,8 @@ import argparse
 import asyncio
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
@@ -28,7 +30,9 @@ from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.uploader import Loop
+from remoting import codes
 from remoting.checksum import crc32
+from remoting.client.socket_connection import SocketConnection
 from remoting.record.codec import encode_record
 from remoting.tier.contents import Queue
 from remoting.tier.segments import QueueSegments, Segment
@@ -36,16 +40,20 @@ from tasks.spark.cluster import Cluster as Asked
 from tasks.spark.cluster import find_ranges
 from tasks.spark.options import Options
 from tests.bench import bulk_reads
-from tests.bench.harness import Pairs, Row, Sample, in_pairs, load_program, run_load
+from tests.bench.harness import ROOT, Pairs, Row, Sample, in_pairs, load_program, run_load
 from tests.bench.processes import cpu_seconds
 from tests.bench.sends import BACKGROUND, NO_INDEX, TOPIC, broker, check_stored, measured
 from tests.support.cold_reading import FILLER, make_cold, make_topic
+from tests.support.pulling import pull_fields
 
 LATENCY_S: Final = 0.020
 READERS: Final = 8
 BYTES_PER_S: Final = 200_000_000
 FIRST_REQUESTS: Final = 2
 _BODY_BYTES: Final = 1024
+HOT_RATIO: Final = 1.2
+_HOT: Final = "Hot"
+_SMALL_CACHE: Final = "tiers.cache_bytes=16777216"  # what is read is not there the next time
 _SEGMENT_MESSAGES: Final = 4096
 _READ_MESSAGES: Final = 1024
 _READ_BYTES: Final = 4 << 20
@@ -110,6 +118,52 @@ def reads(program: Path, pairs: int, messages: int) -> Pairs:
             return read((*settings, *_COLD), is_cold=True)
 
     return in_pairs("reads in bulk: from a directory / from files", pairs, cold, lambda: read((), is_cold=False), 0.5)
+
+
+# ---- hot reads beside cold ones
+
+
+def hot(program: Path, pairs: int, seconds: float, messages: int) -> Row:
+    """The p99 of pulls of one message that is in the files, with cold readers and without."""
+    with tier() as settings, broker(1, (*BACKGROUND, NO_INDEX, *settings, *_COLD, _SMALL_CACHE)) as (cluster, address):
+        make_topic(cluster, FILLER, attributes="+message.type=NORMAL,+tier.enable=false")
+        stored = 0
+        while stored < messages:
+            stored += run_load(program, address, TOPIC, seconds=0.25, batch=32, in_flight=8)[1]
+        make_cold(cluster, 300)
+        make_topic(cluster, _HOT)
+        cluster.admin.send(_HOT, bytes(_BODY_BYTES))
+        ratios, read = [], cluster.admin.queue_offsets(TOPIC)
+        for _ in range(pairs + 1):  # the first one is not counted
+            alone_us = _hot_p99_us(address, seconds)
+            command = [sys.executable, "-m", "tests.bench.cold_readers", address, TOPIC, str(len(read)), str(READERS)]
+            with subprocess.Popen(command, cwd=ROOT) as readers:
+                try:
+                    time.sleep(1)  # until they read
+                    beside_us = _hot_p99_us(address, seconds)
+                finally:
+                    readers.kill()
+            ratios.append(beside_us / alone_us)
+            print(f"hot reads: p99 {beside_us:.0f} us beside {READERS} cold readers, {alone_us:.0f} alone", flush=True)
+    ratio = statistics.median(ratios[1:])
+    spread = f"{ratio:.2f} ({min(ratios[1:]):.2f}-{max(ratios[1:]):.2f})"
+    return Row(
+        f"p99 of hot reads: beside {READERS} cold readers / alone", spread, f"<= {HOT_RATIO}", ratio <= HOT_RATIO
+    )
+
+
+def _hot_p99_us(address: str, seconds: float) -> float:
+    """One pull after the other, with a pause between."""
+    took: list[float] = []
+    fields = pull_fields(_HOT, 0, 0)
+    with SocketConnection(address) as master:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            began = time.perf_counter()
+            master.call(codes.PULL_MESSAGE, fields, timeout_ms=30_000)
+            took.append(time.perf_counter() - began)
+            time.sleep(0.001)
+    return statistics.quantiles(took, n=100)[-1] * 1e6
 
 
 # ---- the reading side alone
@@ -247,6 +301,7 @@ def run(pairs: int, seconds: float, megabytes: int, only: str = "") -> list[Row]
         choices: dict[str, Callable[[], list[Row]]] = {
             "sends": lambda: [sends(program, pairs, seconds, 0).row],
             "batches": lambda: [sends(program, pairs, seconds, 32).row],
+            "hot": lambda: [hot(program, pairs, seconds, 1000 * megabytes)],
             "reads": lambda: [reads(program, pairs, 1000 * megabytes).row],
             "late": lambda: late(megabytes, pairs),
         }
@@ -258,7 +313,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--megabytes", type=int, default=200, help="of messages that are read")
-    parser.add_argument("--only", default="", help="sends, batches, reads or late")
+    parser.add_argument("--only", default="", help="sends, batches, hot, reads or late")
     options = parser.parse_args()
     for row in run(options.pairs, options.seconds, options.megabytes, options.only):
         print(row)

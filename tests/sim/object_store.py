@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from brokerd.loop.scheduler import Timer
 from brokerd.tiers.objects.interface import Listed, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.upload.uploader import Loop
-from remoting.tier.contents import COMMITTED, MERGED, TierContents, contents_of
-from remoting.tier.manifest import ManifestPart, decode_part
+from remoting.tier.contents import COMMITTED, MERGED, TierContents
+from remoting.tier.manifest import Followed, ManifestPart, decode_part, has_whole_checkpoint
 from remoting.tier.segments import decode_segment
 from tests.sim.loop import SimLoop
 from tests.sim.world import Network, Node, World
@@ -133,10 +133,13 @@ class SimObjectStore(Node):
 
     def contents(self) -> TierContents:
         """By the newest manifest."""
-        return contents_of(change for part in self.manifest() for change in part.changes)
+        followed = Followed(TierContents())
+        for part in self.manifest():
+            followed.take(part)
+        return followed.contents
 
     def manifest(self) -> list[ManifestPart]:
-        """The last checkpoint of the highest epoch that has one, and what follows it."""
+        """The last whole checkpoint of the highest epoch that has one, and what follows it."""
         names = sorted(name for name in self.stored.objects if name.startswith(_MANIFEST))
         parts: list[ManifestPart] = []
         for name in reversed(names):
@@ -144,7 +147,7 @@ class SimObjectStore(Node):
             if parts and part.position.epoch != parts[-1].position.epoch:
                 parts = []  # its writer did not get as far as a checkpoint
             parts.append(part)
-            if part.is_checkpoint:
+            if part.is_begin and has_whole_checkpoint(parts):
                 return parts[::-1]
         return []
 

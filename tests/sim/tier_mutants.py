@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from brokerd.composition.local_queues import StoreQueues
@@ -24,7 +23,7 @@ def _nobody_waits(self: TierService) -> int | None:
 
 async def _entries_later(self: Uploader, batch: Any, segment: Any) -> None:
     """A segment counts as uploaded when its messages are there."""
-    await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
+    await self._objects.put(segment.messages_name(*batch.queue), [batch.messages])
 
 
 _local_range = StoreQueues.local_range
@@ -36,14 +35,9 @@ def _one_less(self: StoreQueues, topic: str, queue_id: int) -> tuple[int, int]:
     return (low + 1 if high > low else low), high
 
 
-async def _ahead_of_the_manifest(self: Commits, changes: list[Change], *, is_checkpoint: bool) -> bool:
+async def _ahead_of_the_manifest(self: Commits, changes: list[Change]) -> bool:
     """The log is told what the manifest does not say yet."""
-    if is_checkpoint:
-        return await _write(self, changes, is_checkpoint=True)
     return True
-
-
-_write: Callable[..., Any] = Commits.write
 
 
 def _go_on_anywhere(self: TierService, queues: Any) -> None:

@@ -51,9 +51,10 @@ class Appliance:
         ):
             self.arguments += [option, str(base + distance)]
         self.arguments += arguments
-        self.process = self._next_process()
+        self.process = self.next_process()
 
-    def _next_process(self) -> Process:
+    def next_process(self) -> Process:
+        """Of another start."""
         self._runs += 1
         return Process("up", ["manage.py", "up", *self.arguments], self._root / f"up-{self._runs}.txt")
 
@@ -62,7 +63,7 @@ class Appliance:
         return self.process.log_text()
 
     def start(self) -> None:
-        self.process = self._next_process()
+        self.process = self.next_process()
         self.process.start()
         self.wait_healthy()
 

@@ -28,7 +28,7 @@ from django.db.backends.signals import connection_created  # noqa: E402
 from django.dispatch import receiver  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from tasks import schedule  # noqa: E402
+from tasks import beat, schedule  # noqa: E402
 from tasks.app import MAKE_DUE_RUNS, app  # noqa: E402
 from webapp.appliance.processes import dying_with_this_process  # noqa: E402
 
@@ -79,7 +79,7 @@ def start(name: str) -> int:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     worker = ["worker", "-Q", "default", "-n", f"{name}@%h", *_WORKER.split()]
-    app.start(["beat", "--pidfile", "", "--loglevel", "INFO"] if name == "beat" else worker)
+    beat.main() if name == "beat" else app.start(worker)
     os._exit(0)
 
 
@@ -99,7 +99,7 @@ def leave_it_to_the_system(connection: BaseDatabaseWrapper, **_: object) -> None
 def load_all() -> None:
     """Import what a child would import."""
     app.loader.import_default_modules()
-    for name in ("bin.celery", "bin.beat", "bin.worker", "apps.beat", "apps.worker", "concurrency.solo"):
+    for name in ("bin.celery", "bin.worker", "apps.beat", "apps.worker", "concurrency.solo"):
         import_module(f"celery.{name}")
     import_module("kombu.transport.redis")
 

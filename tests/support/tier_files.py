@@ -35,6 +35,9 @@ class TierFiles:
     def put(self, name: str, content: bytes) -> None:
         obstore.put(self.store, f"{self.directory}/{name}", content)
 
+    def read(self, name: str) -> bytes:
+        return bytes(obstore.get(self.store, f"{self.directory}/{name}").bytes())
+
     def remove(self, name: str) -> None:
         obstore.delete(self.store, f"{self.directory}/{name}")
 

@@ -9,6 +9,7 @@ checksums, places, order. At last all brokers are killed and their disks deleted
 another broker mounts the group, and the official Python client consumes all of it there.
 
 Then an appliance (`manage.py up`) loses the disks of a broker group, and an operator mounts it there by `manage.py group mount`.
+And appliances run without a bucket, with credentials that are refused, and with a store that is full.
 
 It ends with `N acknowledged, N uploaded, N read back`; the exit code is 1 when a message is missing.
 """
@@ -38,7 +39,7 @@ from tests.support.cold_reading import FILLER, SHORT_LIVES, make_cold, make_topi
 from tests.support.object_faults import FaultProxy, evenly
 from tests.support.object_servers import S3Server, write_options
 from tests.support.workload import History, Producer, check_queue
-from tests.tier import appliance
+from tests.tier import appliance, troubles
 from tests.tier.alone import contents_by_manifest, read_segment
 from tests.tier.mounting import READERS, begin_group, consume_all, lose_disks, mount, refusal_of_a_send
 
@@ -62,7 +63,9 @@ def main() -> int:
     root = Path(tempfile.mkdtemp(prefix="logboom-tier-"))
     try:
         return max(
-            run(root, options.seconds, options.kills, options.faults, options.seed), run_appliance(root / "appliance")
+            run(root, options.seconds, options.kills, options.faults, options.seed),
+            run_appliance(root / "appliance"),
+            run_troubles(root / "troubles"),
         )
     finally:
         shutil.rmtree(root)
@@ -97,6 +100,13 @@ def run_appliance(root: Path) -> int:
     uploaded, found = appliance.run(root)
     print(f"{uploaded} uploaded by an appliance, {found} read back from its mount", flush=True)
     return 0 if uploaded and found == uploaded else 1
+
+
+def run_troubles(root: Path) -> int:
+    """The exit code of the part with object stores that are not as they should be."""
+    root.mkdir()
+    print(f"{troubles.run(root)} troubles of an object store were told, and came to an end", flush=True)
+    return 0
 
 
 def _wait_for_state(settings: TierSettings) -> None:

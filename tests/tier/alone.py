@@ -10,7 +10,8 @@ from brokerd.tiers.manifests import Manifests
 from brokerd.tiers.objects.interface import ObjectStore
 from remoting.checksum import crc32
 from remoting.record.codec import Record, body_is_intact, decode_records
-from remoting.tier.contents import Queue, TierContents, contents_of
+from remoting.tier.contents import Queue, TierContents
+from remoting.tier.manifest import Followed
 from remoting.tier.segments import Segment
 
 _LARGEST: Final = 1 << 30
@@ -18,8 +19,10 @@ _LARGEST: Final = 1 << 30
 
 async def contents_by_manifest(objects: ObjectStore) -> TierContents:
     """Raises ObjectStoreError, and ValueError when the manifest contradicts itself."""
-    parts = await Manifests(objects).newest(-1)
-    return contents_of(change for part in parts for change in part.changes)
+    followed = Followed(TierContents())
+    for part in await Manifests(objects).newest(-1):
+        followed.take(part)
+    return followed.contents
 
 
 async def read_segment(objects: ObjectStore, queue: Queue, segment: Segment) -> list[Record]:

@@ -18,8 +18,8 @@ GROUP: Final = "broker-a"
 TOPIC: Final = "Invoices"
 _MESSAGES: Final = 300
 _PATIENCE_S: Final = 120.0
-_SMALL: Final = ("--controllers", "1", "--groups", "2", "--replicas", "1")
-_SOON: Final = ("--broker-set", "tiers.commit_interval_ms=100", "--broker-set", "tiers.state_interval_ms=100")
+SMALL: Final = ("--controllers", "1", "--groups", "2", "--replicas", "1")
+SOON: Final = ("--broker-set", "tiers.commit_interval_ms=100", "--broker-set", "tiers.state_interval_ms=100")
 
 
 class Failed(AssertionError):
@@ -28,7 +28,7 @@ class Failed(AssertionError):
 
 def run(root: Path) -> tuple[int, int]:
     """How many messages were uploaded, and how many of them came from the mount. Raises AssertionError."""
-    appliance = Appliance(root, *_SMALL, *_SOON, "--tier", f"file://{root}/tier")
+    appliance = Appliance(root, *SMALL, *SOON, "--tier", f"file://{root}/tier")
     try:
         appliance.start()
         return _mounted(appliance, root)
@@ -38,16 +38,16 @@ def run(root: Path) -> tuple[int, int]:
 
 def _mounted(appliance: Appliance, root: Path) -> tuple[int, int]:
     admin = AdminClient([f"127.0.0.1:{appliance.base + CONTROLLER}"], identity=NOBODY)
-    _done(appliance, "topic", "create", TOPIC, "--queues", "2")
-    _done(appliance, "group", "create", READERS)
+    done(appliance, "topic", "create", TOPIC, "--queues", "2")
+    done(appliance, "group", "create", READERS)
     bodies = _send(admin)
-    eventually("all of it is in the tier", lambda: _is_uploaded(admin, len(bodies)), _PATIENCE_S)
+    eventually("all of it is in the tier", lambda: is_uploaded(admin, len(bodies)), _PATIENCE_S)
     _refused(appliance, "runs its own brokers", "group", "mount", GROUP)
 
     os.kill(appliance.children()["broker-a-1"]["pid"], signal.SIGKILL)
-    _done(appliance, "group", "down", GROUP)
+    done(appliance, "group", "down", GROUP)
     shutil.rmtree(appliance.layout.broker("broker-a-1"))
-    _done(appliance, "group", "mount", GROUP)
+    done(appliance, "group", "mount", GROUP)
     found = consume_all(f"127.0.0.1:{appliance.base + GRPC}", [TOPIC], root / "readers")
 
     mount = appliance.children()["mount-broker-a"]
@@ -57,7 +57,7 @@ def _mounted(appliance: Appliance, root: Path) -> tuple[int, int]:
     appliance.stop()
     appliance.start()
     eventually("it is mounted over a start", lambda: _serves(admin, appliance), _PATIENCE_S)
-    _done(appliance, "group", "unmount", GROUP)
+    done(appliance, "group", "unmount", GROUP)
     if "mount-broker-a" in appliance.children() or GROUP in admin.masters():
         raise Failed("it is unmounted, and somebody serves it all the same")
     return len(bodies), len(bodies & found)
@@ -71,7 +71,7 @@ def _send(admin: AdminClient) -> set[bytes]:
     return bodies
 
 
-def _is_uploaded(admin: AdminClient, count: int) -> bool:
+def is_uploaded(admin: AdminClient, count: int) -> bool:
     tier = admin.broker_state(admin.masters()[GROUP]).tier
     assert tier is not None
     return tier.waiting_messages == 0 and tier.messages >= count and tier.state_rounds > 1
@@ -86,7 +86,7 @@ def _serves(admin: AdminClient, appliance: Appliance) -> bool:
     return is_running and admin.masters().get(GROUP) == f"127.0.0.1:{appliance.base + BROKER}"
 
 
-def _done(appliance: Appliance, *arguments: str) -> None:
+def done(appliance: Appliance, *arguments: str) -> None:
     ended = appliance.manage(*arguments)
     print(f"manage.py {' '.join(arguments)}: {(ended.stdout or ended.stderr).strip()}", flush=True)
     if ended.returncode:

@@ -447,6 +447,7 @@ HEALTHY = ClusterSnapshot(
                 recalled=2,
                 failures=0,
                 lost=0,
+                left=2,
                 uncounted=0,
                 topics=(
                     TopicTimers(

@@ -54,7 +54,14 @@ def post(client: Client, address: str, **body: Any) -> Any:
 
 def test_the_page_shows_when_how_much_is_due_and_how_late_it_came(viewer: Client) -> None:
     page = viewer.get("/timers/").content.decode()
-    for text in (*LABELS, "no intact record starts there", "(other topics)", "85.7 %", "?topic=orders"):
+    for text in (
+        *LABELS,
+        "no intact record starts there",
+        "(other topics)",
+        "85.7 %",
+        "?topic=orders",
+        "2 parts overtaken",
+    ):
         assert text in page, text
     of_topic = viewer.get("/timers/?topic=orders").content.decode()
     assert "(other topics)" not in of_topic

@@ -157,6 +157,7 @@ class GroupTimersSerializer(FactSerializer):
         recalled="Were due and had been recalled.",
         failures="Attempts that were repeated.",
         lost="Dropped: their topic or group was removed while they waited, or they could not be read for long.",
+        left="Parts of what is late that newer ones overtook; each waits beside these.",
         uncounted="Entries that the topics' counts lack so far.",
     )
 

@@ -6,7 +6,7 @@ order they stop. The supervisor carries a plan out and knows nothing about broke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -24,6 +24,9 @@ HOST = LOOPBACK
 
 # A child of the reports worker that holds more than this is replaced after its report: its rows and Arrow's buffers stay its own.
 REPORT_MEMORY_KIB = 400 * 1024
+
+# A child of it that has had no report for so long ends; with the next report there is another one in a moment.
+REPORT_CHILD_S = 600
 
 # What workers tell one another is nothing to us, and the queues for it, which expire, would be kept by scripts in Redis.
 WITHOUT_QUEUES_OF_THEIR_OWN = ("--without-gossip", "--without-mingle")
@@ -318,7 +321,7 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
     celery = (python, "-m", "celery", "-A", "tasks")
     worker = (*WITHOUT_QUEUES_OF_THEIR_OWN, "--loglevel", "INFO")
 
-    def background(name: str, kind: Kind, argv: tuple[str, ...]) -> ProcessSpec:
+    def background(name: str, kind: Kind, argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> ProcessSpec:
         heartbeat = layout.heartbeat_file(name)
         return ProcessSpec(
             name=name,
@@ -327,7 +330,7 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
             probe=HeartbeatProbe(heartbeat),
             stop_stage=StopStage.FRONT,
             after=after,
-            env={environment.HEARTBEAT_FILE: str(heartbeat)},
+            env={environment.HEARTBEAT_FILE: str(heartbeat), **(env or {})},
         )
 
     web = ProcessSpec(
@@ -359,20 +362,13 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
             "worker-reports",
             Kind.WORKER,
             (
-                *(
-                    *celery,
-                    "worker",
-                    "-Q",
-                    "reports",
-                    "-n",
-                    "reports@%h",
-                    "--concurrency",
-                    str(options.reports_at_once),
-                ),
+                *(*celery, "worker", "-Q", "reports", "-n", "reports@%h"),
+                *("--autoscale", f"{options.reports_at_once},0"),
                 *("--max-memory-per-child", str(REPORT_MEMORY_KIB), *worker),
             ),
+            {"AUTOSCALE_KEEPALIVE": str(REPORT_CHILD_S)},
         ),
-        background("beat", Kind.BEAT, (*celery, "beat", "--pidfile", "", "--loglevel", "INFO")),
+        background("beat", Kind.BEAT, (python, "-m", "tasks.beat")),
         background("spark", Kind.SPARK, (python, "-m", "tasks.spark.server")),
     ]
 

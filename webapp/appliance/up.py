@@ -17,10 +17,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from remoting.errors import LogboomError, SettingsError
-from remoting.facts.words import Health
 from webapp.appliance import (
     certificates,
     environment,
@@ -35,6 +34,7 @@ from webapp.appliance import (
 )
 from webapp.appliance.environment import Environment
 from webapp.appliance.group_keeper import GroupKeeper
+from webapp.appliance.healthy import wait_healthy
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape, settle_tier
 from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
@@ -46,7 +46,6 @@ from webapp.appliance.terminal import Terminal
 AGAIN_SIGNAL = signal.SIGUSR1
 """Has a running appliance stop and start again, with what its data directory says now."""
 
-HEALTH_EVERY_S = 0.2
 CERTIFICATES_EVERY_S = 3600.0
 
 
@@ -262,8 +261,13 @@ async def _bring_up(
     try:
         async with asyncio.timeout(options.timeout_s):
             await supervisor.wait_all_ready()
-            await _wait_healthy(plan)
-        terminal.step("healthy")
+            lacking = await wait_healthy(plan)
+        if lacking:
+            terminal.step("healthy but for the tier: messages stay here, and sends go on")
+            for each in lacking:
+                terminal.say(f"           {each}")
+        else:
+            terminal.step("healthy")
     except TimeoutError:
         _tell_what_lacks(supervisor, options, terminal)
     except asyncio.CancelledError:
@@ -301,20 +305,6 @@ async def _prepare(plan: Plan) -> dict[str, str] | None:
         raise SettingsError(f"the console's database cannot be brought up to date: {reason}")
     admin: dict[str, str] | None = json.loads(said)["admin"]
     return admin
-
-
-async def _wait_healthy(plan: Plan) -> None:
-    while True:
-        if await _verdict(plan) == Health.HEALTHY:
-            return
-        await asyncio.sleep(HEALTH_EVERY_S)
-
-
-async def _verdict(plan: Plan) -> Any:
-    try:
-        return (await probes.http_get_json(plan.http, "/api/v1/health")).get("status")
-    except (OSError, ValueError):
-        return None
 
 
 def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Terminal) -> None:

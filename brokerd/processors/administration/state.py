@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any, Final
 
 from brokerd.loop.in_turns import run_in_turns
@@ -15,6 +16,9 @@ from brokerd.replication.facts import LeadingFacts, ReplicaFacts
 from brokerd.store.log.commitlog import CommitLog
 from remoting.errors import LogboomError
 from remoting.facts.broker_state import (
+    KNOWN_TOPICS,
+    SAME_TOPICS,
+    TOLD_TOPICS,
     BrokerState,
     ChannelState,
     ClientTimesState,
@@ -171,6 +175,9 @@ class StateProcessor:
         self._group_states = GroupStates(parts.consumption, figures.message_group, figures.gate_waits, parts.wall_ms)
         self._waiting: list[tuple[RemotingConnection, Command]] = []
         self._is_answering = False
+        self._life = token_hex(8)
+        self._told_topics: list[TopicState] = []
+        self._changes = 0
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         self._waiting.append((connection, request))
@@ -189,9 +196,20 @@ class StateProcessor:
 
     def _steps(self, asking: Sequence[tuple[RemotingConnection, Command]]) -> Iterator[int]:
         try:
-            document = yield from self._document()
+            walk = self.walk()
+            yield from walk.steps()
+            version = self._version_of(walk.topics)
+            whole = any(request.ext.get(KNOWN_TOPICS) != version for _, request in asking)
+            topics = (yield from self._topics(walk)) if whole else []
+            groups = yield from _groups(walk)
+            state = replace(walk.state(), topics=(), groups=())
+            rest = encode_around(state, {"topics": [], "groups": groups})
+            document = encode_around(state, {"topics": topics, "groups": groups}) if whole else rest
             for connection, request in asking:
-                connection.respond(request, body=document)
+                if request.ext.get(KNOWN_TOPICS) == version:
+                    connection.respond(request, ext={TOLD_TOPICS: version, SAME_TOPICS: "true"}, body=rest)
+                else:
+                    connection.respond(request, ext={TOLD_TOPICS: version}, body=document)
         except LogboomError as error:  # in a later turn nobody else would tell them
             for connection, request in asking:
                 connection.respond_error(request, error)
@@ -200,22 +218,31 @@ class StateProcessor:
             if self._waiting:
                 self._call_soon(self._answer)
 
-    def _document(self) -> Generator[int, None, bytes]:
-        walk = self.walk()
-        yield from walk.steps()
+    def _version_of(self, topics: list[TopicState]) -> str:
+        """A name for just these topics, as they are; another process has others."""
+        if topics != self._told_topics:
+            self._told_topics = topics
+            self._changes += 1
+        return f"{self._life}.{self._changes}"
+
+    def _topics(self, walk: StateWalk) -> Generator[int, None, list[bytes]]:
         topics: list[bytes] = []
         for topic in walk.topics:
             topics.append(self._topic_states.encoded(topic))
             yield 1 + len(topic.queues) // _CHEAP
-        groups: list[bytes] = []
-        for group in walk.groups:
-            consumed: list[bytes] = []
-            for each in group.topics:
-                consumed.append(encode_item(each))
-                yield 1 + len(each.queues) // _CHEAP
-            groups.append(encode_around(replace(group, topics=()), {"topics": consumed}))
-            yield 1 + len(group.members)
-        return encode_around(replace(walk.state(), topics=(), groups=()), {"topics": topics, "groups": groups})
+        return topics
+
+
+def _groups(walk: StateWalk) -> Generator[int, None, list[bytes]]:
+    groups: list[bytes] = []
+    for group in walk.groups:
+        consumed: list[bytes] = []
+        for each in group.topics:
+            consumed.append(encode_item(each))
+            yield 1 + len(each.queues) // _CHEAP
+        groups.append(encode_around(replace(group, topics=()), {"topics": consumed}))
+        yield 1 + len(group.members)
+    return groups
 
 
 def _dated(leading: LeadingFacts, now_ms: int) -> QuorumState:

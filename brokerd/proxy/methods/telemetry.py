@@ -21,7 +21,7 @@ from brokerd.proxy.mapping import check_lite_topic
 from brokerd.proxy.methods.base import CLIENT_ID, LANGUAGE, each, header, refuse_streamed
 from brokerd.proxy.methods.clients import client_info
 from brokerd.proxy.methods.groups import Groups
-from brokerd.proxy.methods.telling_again import DEAF_AT_FIRST, tell_again
+from brokerd.proxy.methods.telling_again import DEAF_AT_FIRST, TellingAgain
 from brokerd.proxy.names import full_name, group_name
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.sessions import MAX_TOPICS_PER_SESSION, Announced, Sessions, session_of
@@ -43,6 +43,10 @@ class Telemetry:
     scheduler: Scheduler
     takes_metrics: bool = False
     _to_tell: list[Announced] = field(default_factory=list)
+    _again: TellingAgain = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._again = TellingAgain(self.scheduler)
 
     @property
     def handler(self) -> Handler:
@@ -123,7 +127,7 @@ class Telemetry:
             answer = OK + service.TelemetryCommand(settings=merged).SerializeToString()
             call.send([answer])
             if is_new and header(call, LANGUAGE) in DEAF_AT_FIRST and len(session.subscriptions) > 1:
-                tell_again(self.scheduler, call, answer)
+                self._again.tell(call, answer)
 
     def _merge(self, call: Call, settings: Any, group: str) -> Any:
         found = self.groups.get(group) if group else None

@@ -10,6 +10,7 @@ from brokerd.tiers.manifests import Manifests
 from brokerd.tiers.mounting.states import read_state
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from remoting.tier.contents import TierContents
+from remoting.tier.manifest import Followed
 from remoting.tier.states import Row
 
 
@@ -37,12 +38,11 @@ async def read_group(objects: ObjectStore, broker_name: str) -> MountedGroup:
             f"there is no manifest of broker group {broker_name} in the tier: see that --cluster, --name and tiers.url are those "
             "that its brokers had"
         )
-    contents = TierContents()
+    followed = Followed(TierContents())
     try:
         for part in parts:
-            for change in part.changes:
-                contents.apply(change)
+            followed.take(part)
     except ValueError as error:
         raise ObjectStoreError(f"the manifest of the tier contradicts itself: {error}") from error
     epochs = [EpochEntry(*entry) for entry in parts[-1].epochs]
-    return MountedGroup(contents, epochs, highest, await read_state(objects))
+    return MountedGroup(followed.contents, epochs, highest, await read_state(objects))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import obstore
 from obstore.exceptions import NotSupportedError
 from obstore.store import MemoryStore
 
 from brokerd.tiers.objects.complaints import translated
-from brokerd.tiers.objects.durable import Durable
-from brokerd.tiers.objects.interface import Listed, NotThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.objects.directory import DirectoryFiles
+from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
 from remoting.tier.complaints import is_without_bucket
@@ -23,6 +23,7 @@ _PART_BYTES: Final = 4 << 20  # longer ranges are read in parts, side by side
 _STREAM_PART_BYTES: Final = 8 << 20
 _STREAM_PARTS: Final = 4  # on their way at the same time
 
+_B = TypeVar("_B", bytes, Bytes)
 Page = list[Listed]
 # What a listing left: of which prefix and behind which name it goes on, and the objects
 _NOTHING_LISTED: Final[tuple[tuple[str, str], Page]] = ("", ""), []
@@ -35,13 +36,16 @@ class Backend:
         self._store = store
         self._directory = directory
         self._root = root
-        self._durable = Durable(root) if root is not None else None
+        self._files = DirectoryFiles(root) if root is not None else None
         self._keeps_pieces = isinstance(store, MemoryStore)  # of what it is given, and no copy
         self._listed: tuple[tuple[str, str], Page] = _NOTHING_LISTED
         self._creates = True  # it can refuse to replace an object
 
     async def put(self, name: str, content: bytes | Sequence[Bytes]) -> None:
         path = f"{self._directory}/{name}"
+        if self._files is not None:
+            await _put_file(self._files, path, name, [content] if isinstance(content, bytes) else content)
+            return
         pieces = b"".join(content) if self._keeps_pieces and not isinstance(content, bytes) else content
         try:
             await obstore.put_async(
@@ -57,13 +61,6 @@ class Backend:
             raise Refused(str(translated(error, f"store {name}"))) from error
         except Exception as error:
             raise translated(error, f"store {name}") from error
-        if self._durable is not None and self._root is not None:
-            try:
-                await asyncio.to_thread(self._durable.make, self._root / path)
-            except OSError as error:
-                raise Unknown(
-                    f"it is not known whether {name} would be there after a loss of power: {error}"
-                ) from error
 
     async def put_stream(self, name: str, parts: AsyncIterator[bytes]) -> None:
         begin, size = [], 0
@@ -87,11 +84,14 @@ class Backend:
             )
         except Exception as error:
             raise (failures[0] if failures else translated(error, f"store {name}")) from error
-        if self._durable is not None and self._root is not None:
-            await asyncio.to_thread(self._durable.make, self._root / path)
+        if self._files is not None:
+            await self._files.make_durable(path)
+            await _make_names_durable(self._files, path, name)
 
     async def get(self, name: str, start: int, length: int) -> Bytes:
         path = f"{self._directory}/{name}"
+        if self._files is not None:
+            return await _read_file(self._files, path, name, start, length)
         parts = [(at, min(_PART_BYTES, start + length - at)) for at in range(start, start + length, _PART_BYTES)]
         try:
             got = await asyncio.gather(
@@ -100,9 +100,7 @@ class Backend:
         except Exception as error:
             raise translated(error, f"read {name}") from error
         found = memoryview(got[0]) if len(got) == 1 else b"".join(got)  # fresh memory is what costs
-        if len(found) != length:
-            raise NotThere(f"{name} has {len(found)} of the {length} bytes from {start} on")
-        return found
+        return _whole(found, name, start, length)
 
     async def get_all(self, name: str, most: int) -> bytes:
         try:
@@ -158,13 +156,46 @@ class Backend:
             raise translated(error, f"remove {len(names)} objects") from error
 
     async def close(self) -> None:
-        """The library keeps no connection of which it would have to be told."""
+        """The library keeps no connection of which it would have to be told, and threads of a directory end with it."""
 
 
 def open_backend(settings: TierSettings, directory: str) -> Backend:
     """The store that the settings name. Raises SettingsError with the sentence that says what to change."""
     store, root = open_store(StorePlace(settings.url, settings.options_path, settings.request_timeout_ms))
     return Backend(store, directory, root)
+
+
+async def _put_file(files: DirectoryFiles, path: str, name: str, pieces: Sequence[Bytes]) -> None:
+    try:
+        await files.put(path, pieces)
+    except FileExistsError:
+        raise AlreadyThere(f"the object store has that already: could not store {name}") from None
+    except FileNotFoundError as error:
+        raise Refused(str(translated(error, f"store {name}"))) from error
+    except OSError as error:
+        raise translated(error, f"store {name}") from error
+    await _make_names_durable(files, path, name)
+
+
+async def _make_names_durable(files: DirectoryFiles, path: str, name: str) -> None:
+    try:
+        await files.make_names_durable(path)
+    except OSError as error:
+        raise Unknown(f"it is not known whether {name} would be there after a loss of power: {error}") from error
+
+
+async def _read_file(files: DirectoryFiles, path: str, name: str, start: int, length: int) -> bytes:
+    try:
+        found = await files.read(path, start, length)
+    except OSError as error:
+        raise translated(error, f"read {name}") from error
+    return _whole(found, name, start, length)
+
+
+def _whole(found: _B, name: str, start: int, length: int) -> _B:
+    if len(found) != length:
+        raise NotThere(f"{name} has {len(found)} of the {length} bytes from {start} on")
+    return found
 
 
 async def _followed(

@@ -1,10 +1,11 @@
-"""Files of a directory made durable: their bytes, and the names of all that leads to them."""
+"""Names of files made durable, and of all that leads to them."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
+
+from remoting.disk import sync_path
 
 _MANY: Final = 100_000  # directories that are remembered
 
@@ -17,9 +18,8 @@ class Durable:
         self._known: dict[Path, int] = {}  # by their inodes: another one may have come to the place
 
     def make(self, path: Path) -> None:
-        """The file, which is new, and the directories that may have been made for it. Raises OSError."""
-        _sync(path)
-        _sync(path.parent)
+        """The name of the file, which is new, and the directories that may have been made for it. Raises OSError."""
+        sync_path(path.parent)
         made: dict[Path, int] = {}
         for directory in path.parents:
             if directory == self._root:
@@ -27,16 +27,8 @@ class Durable:
             inode = directory.stat().st_ino
             if self._known.get(directory) == inode:
                 break  # so are all above it
-            _sync(directory.parent)
+            sync_path(directory.parent)
             made[directory] = inode
         if len(self._known) > _MANY:
             self._known.clear()
         self._known.update(made)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,13 +11,14 @@ from typing import Final, NamedTuple, Protocol
 from brokerd.store.store_reads import Run
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
 from brokerd.tiers.index.keys import Keys
-from brokerd.tiers.upload.buffers import BUFFER_BYTES, Buffers
+from brokerd.tiers.upload.buffers import Buffer, Buffers
 from remoting.checksum import crc32
 from remoting.record.fields import store_timestamp_of
 from remoting.tier.contents import Queue
 from remoting.tier.segments import Segment
 
 _PORTION_MESSAGES: Final = 1024
+_PORTION_BYTES: Final = 1 << 20
 
 
 class QueueReads(Protocol):
@@ -41,13 +42,13 @@ class Source(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Messages `[first, end)` of a queue, made ready: two objects, in pieces, and what a segment says of them."""
+    """Messages `[first, end)` of a queue, made ready: two objects, and what a segment says of them."""
 
     queue: Queue
     first: int
     end: int
     base: int
-    messages: list[memoryview]
+    messages: memoryview
     entries: list[bytes]
     message_bytes: int
     first_ms: int
@@ -55,7 +56,7 @@ class Batch(NamedTuple):
     log_end: int
     crc: int
     entries_crc: int
-    buffers: list[bytearray]  # what the messages are in
+    buffer: Buffer  # what the messages are in
     index_items: bytes  # by which its messages are found
 
     def segment(self, epoch: int, number: int) -> Segment:
@@ -81,11 +82,10 @@ class Builder:
         self._end = offsets.stop
         self._base = base
         self._max_bytes = max_bytes
-        self._buffers: list[bytearray] = []
-        self._used = 0  # of the last buffer
-        self._messages: list[memoryview] = []
+        self._buffer: Buffer | None = None
         self._entries: list[bytes] = []
-        self._bytes = 0
+        self.bytes = 0  # of messages
+        self._least = 0  # of the next message, when it had no room
         self._crc = self._entries_crc = 0
         self._items: list[bytes] = []
         self._times = (0, 0)
@@ -93,11 +93,11 @@ class Builder:
 
     def step(self) -> bool:
         """Copy a portion; whether there may be more. Raises CorruptedFile when the batch would begin with damage."""
-        if self._next >= self._end or (self._bytes >= self._max_bytes and self._messages):
+        if self._next >= self._end or self.bytes >= self._max_bytes:
             return False
         into = self._room()
         count = min(_PORTION_MESSAGES, self._end - self._next)
-        run = self._reads.read_run(*self._queue, self._next, count, into, self._base + self._bytes)
+        run = self._reads.read_run(*self._queue, self._next, count, into, self._base + self.bytes)
         if run.entries:
             self._add(run, into)
             return True
@@ -107,48 +107,42 @@ class Builder:
         return self._pass_blank() if size == BLANK_SIZE else self._make_room(size)
 
     def _room(self) -> memoryview:
-        """What the next messages are copied to: the rest of a buffer, and no more than the batch may have."""
-        if not self._buffers:
-            self._take(self._free.take())
-        rest = memoryview(self._buffers[-1])[self._used :]
-        return rest[: max(self._max_bytes - self._bytes, 1)]
-
-    def _take(self, buffer: bytearray) -> None:
-        self._buffers.append(buffer)
-        self._used = 0
+        """What the next messages are copied to: no more than a turn may copy, and than the batch may have."""
+        if self._buffer is None:
+            self._buffer = self._free.take(self._max_bytes)
+        end = min(self.bytes + max(_PORTION_BYTES, self._least), self._max_bytes)
+        return memoryview(self._buffer)[self.bytes : end]
 
     def _make_room(self, size: int) -> bool:
-        """The next message, which is so long, has no room in the buffer; whether it has any."""
-        if self._messages and self._bytes + size > self._max_bytes:
+        """The next message, which is so long, has no room; whether it has any."""
+        if self.bytes and self.bytes + size > self._max_bytes:
             return False
-        if not self._messages:  # it may be longer than a batch
-            self._free.give_back(self._buffers)
-            self._buffers = []
-            self._max_bytes = max(self._max_bytes, size)
-        self._take(self._free.take() if size <= BUFFER_BYTES else bytearray(size))
+        self._least = size
+        if size > self._max_bytes:  # it is the first one
+            self._give_back()
+            self._max_bytes = size
         return True
 
     def _add(self, run: Run, into: memoryview) -> None:
         count = len(run.entries) // UNIT_BYTES
         last_place, last_size, _ = UNIT.unpack_from(run.entries, len(run.entries) - UNIT_BYTES)
         last_position, _, _ = UNIT.unpack_from(run.units, len(run.units) - UNIT_BYTES)
-        last = last_place - self._base - self._bytes
+        last = last_place - self._base - self.bytes
         portion = into[: last + last_size]
         last_ms = store_timestamp_of(portion[last:])
-        self._times = (self._times[0] if self._messages else store_timestamp_of(portion), last_ms)
-        self._messages.append(portion)
+        self._times = (self._times[0] if self.bytes else store_timestamp_of(portion), last_ms)
         queue = self._queue
         self._items.append(self._keys.items_of(queue.topic.encode(), queue.queue_id, self._next, portion))
         self._entries.append(run.entries)
         self._crc, self._entries_crc = crc32(portion, self._crc), crc32(run.entries, self._entries_crc)
-        self._used += len(portion)
-        self._bytes += len(portion)
+        self.bytes += len(portion)
+        self._least = 0
         self._next += count
         self._log_end = last_position + last_size
 
     def _pass_blank(self) -> bool:
         """Nothing is there for this offset: a segment begins behind it."""
-        if self._messages:
+        if self.bytes:
             return False
         self._next += 1
         self._first = self._next
@@ -156,8 +150,13 @@ class Builder:
 
     def give_up(self) -> None:
         """There will be no batch."""
-        self._free.give_back(self._buffers)
-        self._buffers, self._messages = [], []
+        self._give_back()
+        self.bytes = 0
+
+    def _give_back(self) -> None:
+        if self._buffer is not None:
+            self._free.give_back(self._buffer)
+            self._buffer = None
 
     @property
     def passed(self) -> int:
@@ -166,10 +165,10 @@ class Builder:
 
     def batch(self) -> Batch | None:
         """What was read; None when that is nothing."""
-        if not self._messages:
+        if self._buffer is None or not self.bytes:
             self.give_up()
             return None
         range_ = self._queue, self._first, self._next, self._base
-        objects = self._messages, self._entries, self._bytes
+        objects = memoryview(self._buffer)[: self.bytes], self._entries, self.bytes
         checks = self._crc, self._entries_crc
-        return Batch(*range_, *objects, *self._times, self._log_end, *checks, self._buffers, b"".join(self._items))
+        return Batch(*range_, *objects, *self._times, self._log_end, *checks, self._buffer, b"".join(self._items))

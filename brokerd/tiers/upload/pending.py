@@ -29,55 +29,59 @@ class Pending:
         """`many` messages of a queue do not wait for their time."""
         self._many = many
         self._waiting: dict[Queue, Waiting] = {}
+        self._ends: dict[tuple[str, int], int] = {}  # of those: how far they have grown since
+        self._full_from: dict[tuple[str, int], int] = {}  # the end with which they have many
         self._full: dict[Queue, None] = {}
         self._taken: set[Queue] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __contains__(self, queue: Queue) -> bool:
-        return queue in self._waiting
+    def __contains__(self, queue: tuple[str, int]) -> bool:
+        return queue in self._ends
 
     @property
     def messages(self) -> int:
-        return sum(each.end - each.first for each in self._waiting.values())
+        return sum(self._ends.values()) - sum(each.first for each in self._waiting.values())
 
     @property
     def oldest_ms(self) -> int | None:
         """When the one was heard of that has waited longest."""
         return min((each.since_ms for each in self._waiting.values()), default=None)
 
-    def items(self) -> Iterable[tuple[Queue, Waiting]]:
-        return self._waiting.items()
+    def queues(self) -> Iterable[Queue]:
+        return self._waiting.keys()
 
     def of(self, queue: Queue) -> Waiting | None:
-        return self._waiting.get(queue)
+        waiting = self._waiting.get(queue)
+        return None if waiting is None else waiting._replace(end=self._ends[queue])
 
     def put(self, queue: Queue, waiting: Waiting) -> None:
         """The queue has this to upload; at the end of the line."""
-        self._waiting.pop(queue, None)
-        self._full.pop(queue, None)
+        self.remove(queue)
         self._waiting[queue] = waiting
+        self._ends[queue] = waiting.end
+        self._full_from[queue] = waiting.first + self._many
         self.grown(queue, waiting.end)
 
-    def grown(self, queue: Queue, end: int) -> bool:
+    def grown(self, queue: tuple[str, int], end: int) -> bool:
         """The queue, which waits, ends there now; whether it is due because of that."""
-        first, before, position, since_ms = self._waiting[queue]
-        if end > before:
-            self._waiting[queue] = Waiting(first, end, position, since_ms)
-        if max(end, before) - first < self._many or queue in self._full:
+        if end > self._ends[queue]:
+            self._ends[queue] = end
+        if end < self._full_from[queue] or queue in self._full:
             return False
-        self._full[queue] = None
+        self._full[Queue(*queue)] = None
         return queue not in self._taken
 
     def remove(self, queue: Queue) -> None:
         """It has nothing to upload, or is not to be uploaded any more."""
-        self._waiting.pop(queue, None)
-        self._full.pop(queue, None)
+        if self._waiting.pop(queue, None) is not None:
+            del self._ends[queue], self._full_from[queue]
+            self._full.pop(queue, None)
 
     def clear(self) -> None:
-        self._waiting.clear()
-        self._full.clear()
+        for each in (self._waiting, self._ends, self._full_from, self._full):
+            each.clear()
         self._taken.clear()
 
     def take(self, now_ms: int, interval_ms: int, most: int) -> Sequence[Queue]:

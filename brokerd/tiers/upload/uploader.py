@@ -98,12 +98,14 @@ class Uploader:
         self._timer: Timer | None = None
         self._rest: Timer | None = None  # until it nothing is tried
         self._failures = 0
-        self._stopped = False
+        self._stopped = self._is_in_trouble = False
 
     def wake(self) -> None:
         """Something may be due."""
         if self._stopped or self._rest is not None:
             return
+        if self._is_in_trouble and not len(self._pending):  # what could not be uploaded is not wanted any more
+            self._end_trouble()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -148,7 +150,9 @@ class Uploader:
             log.warning("the upload of %s/%d waits for a repair: %s", *queue, error)
             self._failed(queue)
         except ObjectStoreError as error:
-            self._target.troubled(error)
+            if not self._stopped:
+                self._is_in_trouble = True
+                self._target.troubled(error)
             self._failed(queue)
         else:
             if not self._stopped:
@@ -187,26 +191,31 @@ class Uploader:
                 await self._loop.pause(_FIRST_PAUSE_S)
             else:
                 break
-        self._buffers.give_back(batch.buffers)
+        self._buffers.give_back(batch.buffer)
         return segment, batch.index_items
 
     async def _put_both(self, batch: Batch, segment: Segment) -> None:
         """Messages before the entries that point to them (storage.md 4.3)."""
-        await self._objects.put(segment.messages_name(*batch.queue), batch.messages)
+        await self._objects.put(segment.messages_name(*batch.queue), [batch.messages])
         await self._objects.put(segment.entries_name(*batch.queue), batch.entries)
 
     def _succeeded(self, queue: Queue, stored: tuple[Segment, bytes] | None) -> None:
-        self._failures = 0
-        self._target.troubled(None)
+        self._end_trouble()
         if stored is None:
             self._pending.give_back(queue)
         else:
             self._target.stored(queue, *stored)
 
+    def _end_trouble(self) -> None:
+        self._failures, self._is_in_trouble = 0, False
+        self._target.troubled(None)
+
     def _failed(self, queue: Queue) -> None:
         """Try nothing for a while, longer each time."""
+        if self._stopped:  # who leads again may have taken it
+            return
         self._pending.give_back(queue)
-        if self._stopped or self._rest is not None:
+        if self._rest is not None:
             return
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
         self._failures += 1

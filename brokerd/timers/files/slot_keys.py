@@ -10,43 +10,42 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from heapq import merge
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Final
 
-from brokerd.timers.codes import SLOT_MS, Key
+from brokerd.timers.codes import Key
+from brokerd.timers.files.chain import ALL_KEPT, NO_OFFSET, Chain, Walk, pack, unpack
 from brokerd.timers.files.layout import NO_POSITION, DamagedTimerFiles, Slot
 from brokerd.timers.files.timer_log import TimerLog
 
-_OFFSET_BITS: Final = 50
 _LARGE_CHUNK: Final = 1 << 13  # is not made larger: that would take more than a few milliseconds
-_NO_OFFSET: Final = 1 << 63
 _SAMPLES: Final = 1 << 13
+_SURPLUS: Final = 2  # of parts that are mixed so much more is put in order at once than is asked for
 MOST_KEYS: Final = 1 << 21
 
 
 class SlotKeys:
     """Those of the slot `slot_ms` that are behind `after`."""
 
-    def __init__(self, log: TimerLog, slot_ms: int, after: Key, most_keys: int = MOST_KEYS) -> None:
+    def __init__(self, log: TimerLog, walk: Walk, slot_ms: int, after: Key, most_keys: int = MOST_KEYS) -> None:
         self.slot_ms = slot_ms
         self.after = after
         self._log = log
+        self._walk = walk
         self._most_keys = most_keys
         self._chunks: list[array[int]] = []
         self._count = 0
-        self._last_kept: int | None = None  # later ones were left out
         self._seen = Slot(NO_POSITION, NO_POSITION, 0)  # what was gathered
         self._aim = self._seen  # what is being gathered, newest first
-        self._at = NO_POSITION
-        self._messages = 0
-        self._visited = NO_POSITION
-        self._before = _NO_OFFSET  # the queue offset of the record that was looked at last
+        self._chain = Chain(slot_ms, after)
         self._lacks_begin = False  # a file with its first records went with the log's
 
     def has_all_before(self, until_ms: int) -> bool:
         """Whether nothing was left out that is due before that time."""
-        return self._last_kept is None or self._last_kept >= self._pack(Key(until_ms, -1))
+        last_kept = self._chain.last_kept
+        return last_kept == ALL_KEPT or last_kept >= pack(Key(until_ms, -1), self.slot_ms)
 
     def gather(self, slot: Slot, most_records: int) -> int:
         """Go on towards what the slot is now; returns how many records were looked at, fewer than `most_records` when it is
@@ -56,48 +55,38 @@ class SlotKeys:
         """
         done = 0
         while done < most_records:
-            if self._at == self._seen.last:
+            if self._chain.at == self._seen.last:
                 self._reach()
                 if self._aim.last == slot.last:
                     break
-                self._aim, self._at, self._messages, self._visited = slot, slot.last, 0, NO_POSITION
-                self._before = _NO_OFFSET
+                self._aim = slot
+                at, stop = slot.last, self._seen.last
+                self._chain = replace(self._chain, at=at, stop=stop, before=NO_OFFSET, visited=NO_POSITION, messages=0)
             done += self._step(most_records - done)
         return done
 
     def _reach(self) -> None:
         if self._aim == self._seen:
             return
-        first = self._aim.first if self._seen.last == NO_POSITION else self._visited
+        chain = self._chain
+        first = self._aim.first if self._seen.last == NO_POSITION else chain.visited
         expected = (first, self._aim.messages - self._seen.messages)
-        if not self._lacks_begin and (self._visited, self._messages) != expected:
+        if not self._lacks_begin and (chain.visited, chain.messages) != expected:
             raise DamagedTimerFiles(f"the records of the timer slot {self.slot_ms} are not those that it counts")
         self._seen, self._lacks_begin = self._aim, False
-        self._at = self._seen.last
+        chain.at = self._seen.last
 
     def _step(self, most_records: int) -> int:
         """Look at some records; returns how many."""
-        keys: list[int] = []
-        done = 0
-        while done < most_records and self._at != self._seen.last:
-            record = self._log.record_at(self._at)
-            if record is None:
-                self._at, self._lacks_begin = self._seen.last, True
+        chain, done, keys = self._chain, 0, array("Q")
+        while done < most_records and chain.at != chain.stop:
+            block = self._log.block_at(chain.at)
+            if block is None:
+                chain.at, self._lacks_begin = chain.stop, True
                 break
-            is_in_order = record.previous < self._at and record.queue_offset < self._before
-            if record.slot_ms != self.slot_ms or not is_in_order:
-                raise DamagedTimerFiles(
-                    f"the record at {self._at} of the timer log is not one of the slot {self.slot_ms}"
-                )
-            done += 1
-            self._before = record.queue_offset
-            self._messages += record.is_message
-            self._visited, self._at = self._at, record.previous
-            packed = self._pack(record.key)
-            if record.is_elsewhere:
-                continue
-            if record.key > self.after and (self._last_kept is None or packed <= self._last_kept):
-                keys.append(packed)
+            looked, found = self._walk(chain, *block, most_records - done)
+            done += looked
+            keys += found
         if keys:
             self._add(array("Q", sorted(keys)))
             self._count += len(keys)
@@ -116,7 +105,7 @@ class SlotKeys:
         would take half a second."""
         every = max(1, self._count // _SAMPLES)
         sample = sorted(key for chunk in self._chunks for key in chunk[every - 1 :: every])
-        self._last_kept = last = sample[len(sample) // 2]
+        self._chain.last_kept = last = sample[len(sample) // 2]
         for chunk in self._chunks:
             del chunk[bisect_right(chunk, last) :]
         self._chunks = [chunk for chunk in self._chunks if chunk]
@@ -124,18 +113,34 @@ class SlotKeys:
 
     def take(self, after: Key, until_ms: int, limit: int, least_offset: int = 0) -> list[Key]:
         """The first of those gathered that are behind `after` and due before `until_ms`, of queue offsets from the least on."""
-        low, high = self._pack(after), self._pack(Key(until_ms, -1))
-        parts = []
-        for chunk in self._chunks:
-            first = bisect_right(chunk, low)
-            parts.append(memoryview(chunk)[first : bisect_left(chunk, high, first)])
-        keys = (self._unpack(packed) for packed in merge(*parts))
-        return list(islice((key for key in keys if key.offset >= least_offset), limit))
+        low, high = pack(after, self.slot_ms), pack(Key(until_ms, -1), self.slot_ms)
+        found: list[Key] = []
+        while len(found) < limit:
+            packed = self._first_behind(low, high, limit - len(found))
+            if not packed:
+                break
+            keys = (unpack(each, self.slot_ms) for each in packed)
+            found += [key for key in keys if key.offset >= least_offset]
+            low = packed[-1]
+        return found
 
-    def _pack(self, key: Key) -> int:
-        """In order of the keys of the slot; a key before the slot comes first. An offset may be larger than any record's."""
-        since_ms = key.due_ms - self.slot_ms + SLOT_MS
-        return 0 if since_ms < 0 else (since_ms << _OFFSET_BITS) + min(key.offset + 1, (1 << _OFFSET_BITS) - 1)
-
-    def _unpack(self, packed: int) -> Key:
-        return Key((packed >> _OFFSET_BITS) + self.slot_ms - SLOT_MS, (packed & ((1 << _OFFSET_BITS) - 1)) - 1)
+    def _first_behind(self, low: int, high: int, limit: int) -> Sequence[int]:
+        """Some of the first `limit` keys that are behind `low` and before `high`, in order: none when there is none."""
+        parts = []  # where the rest of each chunk begins
+        for number, chunk in enumerate(self._chunks):
+            at = bisect_right(chunk, low)
+            if at < len(chunk) and chunk[at] < high:
+                parts.append((chunk[at], number, at))
+        if not parts:
+            return ()
+        parts.sort()
+        share = 1 + _SURPLUS * limit // len(parts)
+        _, number, at = parts[0]
+        alone_to = bisect_left(self._chunks[number], parts[1][0] if parts[1:] else high, at)
+        if len(parts) == 1 or alone_to - at >= min(share, limit):  # they came in the order in which they are due
+            return self._chunks[number][at : min(alone_to, at + limit)]
+        some = [self._chunks[number][at : at + share] for _, number, at in parts]
+        # of a part that goes on, what is behind its share is not known here
+        bound = min((each[-1] for each in some if len(each) == share), default=high - 1)
+        found = sorted(chain.from_iterable(some))
+        return found[: min(limit, bisect_right(found, min(bound, high - 1)))]

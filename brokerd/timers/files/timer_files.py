@@ -19,11 +19,13 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import BLANK_SIZE
 from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, kind_of
 from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
+from brokerd.timers.files.native_chain import walk_for
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
 from brokerd.timers.files.source import TimerSource
@@ -76,12 +78,14 @@ class TimerFiles:
         source: TimerSource,
         shape: Shape | None = None,
         most_records: int = MOST_RECORDS,
+        library: Library | None = None,
     ) -> None:
         """`most_records` are looked at in a call of `between`."""
         self._disk = disk
         self._source = source
         self._pending = PendingTimers(disk, shape if shape is not None else Shape())
-        self._reads = TimerReads(self._pending.wheel, self._pending.log, most_records)
+        self._walk = walk_for(library)
+        self._reads = TimerReads(self._pending.wheel, self._pending.log, self._walk, most_records)
         self._lock = threading.Lock()  # files and page change on disk under it
         self._generation = 0
         self.times_begun_again = 0  # since the start, which may have been one of them
@@ -125,7 +129,7 @@ class TimerFiles:
     def look(self) -> TimerReads:
         """For who looks at timers beside their delivery: a question of his own. He holds `times_begun_again` against what it was
         before, and may miss what comes in the meantime."""
-        return TimerReads(self._pending.wheel, self._pending.log)
+        return TimerReads(self._pending.wheel, self._pending.log, self._walk)
 
     # -- following the queue -----------------------------------------------------------------------------------------------
 

@@ -97,6 +97,23 @@ class TimerLog:
             raise DamagedTimerFiles(f"the timer log has no record at {position}")
         return self.record(number) if number >= self.first else None
 
+    def block_at(self, position: int) -> tuple[bytes, int] | None:
+        """Some records of one file, of which one stands at a position, mostly the last one, and where the first of them stands;
+        None when that is before the first file. Raises DamagedTimerFiles when there is none."""
+        number = self._shape.number_at(position)
+        if number is None or number >= self.end:
+            raise DamagedTimerFiles(f"the timer log has no record at {position}")
+        if number < self.first:
+            return None
+        if number >= self.written:
+            begin = number // self._shape.file_records * self._shape.file_records
+            first = max(begin, self.written, number + 1 - _MANY_RECORDS)
+            at = (first - self.written) * RECORD_BYTES
+            return bytes(self._tail[at : (number + 1 - self.written) * RECORD_BYTES]), self._shape.position_of(first)
+        if not 0 <= number - self._block_first < len(self._block) // RECORD_BYTES:
+            self._read_block(number)
+        return self._block, self._shape.position_of(self._block_first)
+
     def _read(self, number: int) -> bytes:
         if number >= self.written:
             at = (number - self.written) * RECORD_BYTES

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from brokerd.timers.codes import SLOT_MS, START, Key
 from brokerd.timers.done import Done
+from brokerd.timers.files.chain import Walk
 from brokerd.timers.files.layout import slot_for
 from brokerd.timers.files.slot_keys import MOST_KEYS, SlotKeys
 from brokerd.timers.files.timer_log import TimerLog
@@ -28,10 +29,16 @@ class TimerReads:
     """Reads of one wheel and log. Raises DamagedTimerFiles when these contradict each other."""
 
     def __init__(
-        self, wheel: TimerWheel, log: TimerLog, most_records: int = MOST_RECORDS, most_keys: int = MOST_KEYS
+        self,
+        wheel: TimerWheel,
+        log: TimerLog,
+        walk: Walk,
+        most_records: int = MOST_RECORDS,
+        most_keys: int = MOST_KEYS,
     ) -> None:
         self._wheel = wheel
         self._log = log
+        self._walk = walk
         self._most_records = most_records
         self._most_keys = most_keys
         self._question: Question | None = None
@@ -94,7 +101,8 @@ class TimerReads:
             while len(found) < question.limit:
                 lower = found[-1] if found else question.after
                 keys = self._keys_of(slot_ms, lower)
-                room -= 1 + keys.gather(self._wheel.slot(slot_ms), max(1, room))
+                gathered = keys.gather(self._wheel.slot(slot_ms), self._walk.looks * max(1, room))
+                room -= 1 + gathered // self._walk.looks
                 if room <= 0:
                     return False
                 wanted = min(room, question.limit - len(found))
@@ -114,5 +122,5 @@ class TimerReads:
     def _keys_of(self, slot_ms: int, lower: Key) -> SlotKeys:
         keys = self._keys
         if keys is None or keys.slot_ms != slot_ms or keys.after > lower:
-            keys = self._keys = SlotKeys(self._log, slot_ms, lower, self._most_keys)
+            keys = self._keys = SlotKeys(self._log, self._walk, slot_ms, lower, self._most_keys)
         return keys

@@ -13,6 +13,7 @@ import pytest
 
 from remoting import codes, frame
 from remoting.client.socket_connection import SocketConnection
+from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, InvalidParameter, RequestError, RequestTimeout, SettingsError
 from remoting.frame import Command
 from remoting.transport import client as transport_client
@@ -507,6 +508,39 @@ async def test_of_many_that_read_nothing_those_who_began_first_are_closed(servic
     for each_writer in (*writers, writer):
         each_writer.close()
     await server.close()
+
+
+class Writes(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: Bytes) -> None:
+        self.written.append(bytes(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_encoded_answers_leave_at_once_and_in_order_with_others() -> None:
+    connection, transport = RemotingConnection({}, ConnectionLimits()), Writes()
+    connection.connection_made(transport)
+    connection.respond_encoded(b"1", 0)
+    assert transport.written == [b"1"], "not in the next turn, behind what else was put off to it"
+    connection.respond(Command(code=ECHO, opaque=2))  # waits for the end of the turn, for others to join it
+    connection.respond_encoded(b"3", 0)
+    assert transport.written == [b"1"]
+    await asyncio.sleep(0)
+    assert len(transport.written) == 2
+    assert transport.written[1].endswith(b"3")
+    connection.connection_lost(None)
+    connection.respond_encoded(b"4", 0)
+    assert len(transport.written) == 2
 
 
 async def test_a_second_port_is_served_and_one_that_is_taken_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

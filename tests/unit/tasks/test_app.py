@@ -10,8 +10,8 @@ from celery.app.utils import find_app
 
 from tasks import heartbeat, stopping
 from tasks.app import GRACE_S, REPORT_SOFT_LIMIT_S, VISIBILITY_TIMEOUT_S, app
+from tasks.beat_scheduler import Scheduler
 from tasks.heartbeat_file import beat
-from tasks.schedule import Scheduler
 from webapp.appliance.environment import HEARTBEAT_FILE
 
 
@@ -79,7 +79,7 @@ def test_beat_beats_with_each_look_at_its_timetable(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Scheduler.__mro__[1], "tick", lambda self: 3.0)
     assert Scheduler.tick(Scheduler.__new__(Scheduler)) == 3.0
     assert (tmp_path / "beat.heartbeat").exists()
-    assert app.conf.beat_scheduler == "tasks.schedule:Scheduler"
+    assert app.conf.beat_scheduler == "tasks.beat_scheduler:Scheduler"
 
 
 def test_children_see_that_their_worker_was_told_to_stop() -> None:

@@ -13,12 +13,17 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from remoting import codes
+from remoting.facts.broker_state import KNOWN_TOPICS, SAME_TOPICS, TOLD_TOPICS, BrokerState
+from remoting.facts.codec import encode
 from remoting.facts.snapshot import ClusterSnapshot, SparkProcess, Supervisor, Verdict
 from remoting.facts.words import Health
+from remoting.frame import Command
 from remoting.transport.client import RemotingClient
-from remoting.transport.server import RemotingServer
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.server import RemotingServer, each
 from tasks.collector import Collector, LocalFiles, read_published
 from tasks.history import Journal
+from tasks.watching import Question, Watches
 from tests.unit.tasks.fake_cluster import answering, serve
 from tests.unit.tasks.fake_history import MemoryHistory
 from tests.unit.tasks.snapshot.cluster import replica, state, topic, view
@@ -106,6 +111,15 @@ async def collecting(
         client.close()
 
 
+def looking_only_when_something_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (
+        "tasks.snapshot.pace.LIVELY_EVERY_S",
+        "tasks.snapshot.pace.QUIET_EVERY_S",
+        "tasks.collector.QUIET_EVERY_S",
+    ):
+        monkeypatch.setattr(name, 3600.0)
+
+
 @pytest.fixture
 async def cluster() -> AsyncIterator[Broker]:
     found = Broker()
@@ -151,7 +165,7 @@ async def test_a_new_master_is_asked_again_and_again_until_it_serves(
     cluster: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time without a master is what it was, and not the time until the next look."""
-    monkeypatch.setattr("tasks.collector.STATES_EVERY_S", 3600.0)
+    monkeypatch.setattr(Collector, "_state_every_s", lambda *_: 3600.0)
     publisher = MemoryPublisher()
     async with collecting(cluster, publisher, tmp_path):
         await publisher.wait_for(lambda _: True)
@@ -161,6 +175,62 @@ async def test_a_new_master_is_asked_again_and_again_until_it_serves(
         cluster.state = state(1, "master")
         told = await publisher.wait_for(lambda snapshot: bool(snapshot.history) and bool(snapshot.history[0].ended_ms))
     assert told.history[0].epoch == 4
+
+
+async def test_a_quiet_cluster_is_looked_at_as_soon_as_a_log_grows(
+    cluster: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking_only_when_something_moves(monkeypatch)
+    monkeypatch.setattr("tasks.snapshot.pace.LIVELY_FOR_S", 0.0)
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path):
+        await publisher.wait_for(lambda _: True)
+        cluster.state = replace(state(1, "master"), end_offset=4711, flushed_offset=4711)
+        [group] = cluster.view.groups
+        grown = replace(group, replicas=(replace(group.replicas[0], max_offset=4711),))
+        cluster.view = replace(cluster.view, groups=(grown,))
+        await publisher.wait_for(lambda snapshot: snapshot.groups[0].replicas[0].flushed_offset == 4711)
+
+
+async def test_what_a_process_of_the_appliance_publishes_is_seen_while_it_is_quiet(
+    cluster: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking_only_when_something_moves(monkeypatch)
+    publisher = MemoryPublisher()
+    async with collecting(cluster, publisher, tmp_path) as (_, files):
+        await publisher.wait_for(lambda _: True)
+        process = {"name": "web", "state": "running", "pid": 1, "restarts": 0, "since": "x"}
+        files.supervisor.write_text(json.dumps({"processes": [process], "pid": os.getpid()}))
+        await publisher.wait_for(lambda snapshot: bool(snapshot.processes))
+
+
+async def test_topics_that_a_broker_leaves_out_because_they_are_the_same_stay(tmp_path: Path) -> None:
+    asked: list[str | None] = []
+    known_state = replace(state(1, "master"), topics=(topic("kept"),))
+
+    def answer(connection: RemotingConnection, request: Command) -> None:
+        known = request.ext.get(KNOWN_TOPICS)
+        asked.append(known)
+        if known == "7":
+            connection.respond(
+                request, ext={TOLD_TOPICS: "7", SAME_TOPICS: "true"}, body=encode(replace(known_state, topics=()))
+            )
+        else:
+            connection.respond(request, ext={TOLD_TOPICS: "7"}, body=encode(known_state))
+
+    server = await serve({codes.BROKER_STATE: each(answer)})
+    client, heard = RemotingClient(), asyncio.Event()
+    watches = Watches(client, Question(codes.BROKER_STATE, BrokerState, lambda _: 0.0, 1), heard.set)
+    watches.set_addresses([f"127.0.0.1:{server.port}"])
+    async with asyncio.timeout(60):
+        while len(asked) < 3:
+            heard.clear()
+            await heard.wait()
+    assert [told.topics for told in watches.answers().values()] == [(topic("kept"),)]
+    assert asked[:3] == [None, "7", "7"]
+    await watches.close()
+    client.close()
+    await server.close()
 
 
 async def test_a_restart_goes_on_counting_and_redis_away_is_waited_out(cluster: Broker, tmp_path: Path) -> None:

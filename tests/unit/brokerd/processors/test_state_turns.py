@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.state import StateProcessor
 from remoting import codes
 from remoting.errors import StorageError
-from remoting.facts.broker_state import BrokerState
+from remoting.facts.broker_state import KNOWN_TOPICS, SAME_TOPICS, TOLD_TOPICS, BrokerState
 from remoting.facts.codec import decode
 from remoting.facts.lag import topic_lags
 from tests.support.remoting_broker import RemotingBroker, remoting_master
@@ -75,6 +76,26 @@ def test_what_is_remembered_is_what_a_look_finds(broker: RemotingBroker) -> None
             change(broker, rng)
         broker.turns.run()
         assert told(broker) == fresh(broker)
+
+
+def test_who_knows_the_topics_is_told_of_them_only_when_they_changed(broker: RemotingBroker) -> None:
+    rng = random.Random(3)
+    known = broker.answer(codes.BROKER_STATE)
+    topics, left_out = decode(BrokerState, known.body).topics, 0
+    for _ in range(120):
+        if rng.random() < 0.6:
+            change(broker, rng)
+        broker.turns.run()
+        answer = broker.answer(codes.BROKER_STATE, {KNOWN_TOPICS: known.ext[TOLD_TOPICS]})
+        if SAME_TOPICS in answer.ext:
+            assert decode(BrokerState, answer.body) == replace(fresh(broker), topics=())
+            left_out += 1
+        else:
+            topics = decode(BrokerState, answer.body).topics
+        known = answer
+        assert topics == fresh(broker).topics
+    assert left_out > 10
+    assert SAME_TOPICS not in broker.answer(codes.BROKER_STATE, {KNOWN_TOPICS: "0.1"}).ext
 
 
 def test_another_master_epoch_is_another_log(broker: RemotingBroker) -> None:

@@ -48,3 +48,28 @@ def test_what_one_connection_says_at_length_takes_the_place_of_what_it_said_befo
         bench.begin("Telemetry", settings, metadata={**METADATA, "x-mq-client-id": f"c{number}"}, peer=peer)
     sessions = bench.methods.sessions
     assert [sessions.get(f"c{number}", peer.connection) is not None for number in range(4)] == [False] * 2 + [True] * 2
+
+
+def test_what_is_told_again_is_bounded(bench, monkeypatch) -> None:
+    """Room comes back when a stream ends, and when its client was told often enough; who does not read is told nothing."""
+    settings = consumer()
+    settings.subscription.subscriptions.add(topic=resource("T2"))
+
+    def begin(number):
+        metadata = {"x-mq-client-id": f"c{number}", "x-mq-language": "HTTP"}
+        return bench.begin("Telemetry", settings_of(settings), metadata=metadata)
+
+    size = len(begin(0).answers[0])
+    bench.turns.run(60_000)
+    monkeypatch.setattr("brokerd.proxy.methods.telling_again.MAX_KEPT_BYTES", 2 * size + 1)
+    calls = [begin(number) for number in range(1, 4)]
+    calls[1].writable = False
+    bench.turns.run(60_000)
+    assert [len(call.answers) for call in calls] == [5, 1, 1]
+    begin(4).cancel()
+    begin(5)
+    bench.turns.run(1000)
+    last = begin(6)
+    bench.turns.run(60_000)
+    assert len(last.answers) == 5
+    assert bench.turns.waiting == 0

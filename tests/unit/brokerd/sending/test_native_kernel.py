@@ -202,7 +202,6 @@ ORDINARY: dict[str, bytes] = {
     ),
     "long names": json_send(long_named(SINGLE), code=10),
     "long names of a batch": json_send(long_named(BATCH), encode_batch_body([item(1), item(2)]), code=10),
-    "long names first": json_send({**long_named(SINGLE), "b": "Tu", "i": "x"}, code=10),
     "compact long names": encode_compact(Command(10, 9, long_named(SINGLE), b"compact")),
     "a code behind all": framed(json.dumps({"opaque": 3, "extFields": SINGLE, "flag": 0, "code": 310}).encode(), b"b"),
     "fields that are no texts": json_send({**SINGLE, "e": 1, "h": -5, "k": False, "m": False, "j": None}),
@@ -309,6 +308,7 @@ def test_bodies_and_properties_of_any_length(
 
 
 OTHER: dict[str, bytes] = {
+    "long names and short ones": json_send({**long_named(SINGLE), "b": "Tu", "i": "x"}, code=10),
     "another code": json_send(SINGLE, code=11),
     "short names of long ones": json_send(SINGLE, code=10),
     "long names of short ones": json_send(long_named(SINGLE)),

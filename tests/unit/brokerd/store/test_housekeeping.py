@@ -312,3 +312,29 @@ async def test_a_round_that_is_wanted_goes_by_the_rules_of_now() -> None:
     await housekeeper.remove_expired_now()
     assert not store.is_full
     await housekeeper.stop()
+
+
+async def test_a_checkpoint_that_takes_long_comes_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    store = open_store(disk, clock)
+    housekeeper = keep_house(store, disk, clock, [], checkpoint_interval_ms=10)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def pause_after_s(took_s: float) -> float:
+        slept.clear()
+        housekeeper._checkpoint_s = took_s
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "sleep", sleep)
+            await housekeeper._wait_for_checkpoint()
+        return sum(slept)
+
+    assert await pause_after_s(0.0) == pytest.approx(0.01)
+    assert await pause_after_s(0.1) == pytest.approx(2.0, abs=0.02)
+    assert await pause_after_s(3600.0) == pytest.approx(20.0, abs=0.02)
+    store.queues.buffered_units = 1 << 20  # so much waits in memory that it must not wait longer
+    assert await pause_after_s(3600.0) == pytest.approx(0.01)
+    await housekeeper.stop()
+    store.abandon()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator, Iterable
+from typing import TypeVar
 
 import pytest
 
@@ -12,8 +14,8 @@ from brokerd.tiers.objects.backend import open_backend
 from brokerd.tiers.objects.interface import ObjectStoreError, Unknown
 from brokerd.tiers.reconcile import adopt, difference
 from brokerd.tiers.settings import TierSettings
-from remoting.tier.contents import Queue, TierContents, committed, contents_of, expired, merged
-from remoting.tier.manifest import Position, decode_part, encode_part
+from remoting.tier.contents import Change, Queue, TierContents, committed, expired, merged
+from remoting.tier.manifest import Followed, ManifestPart, Position, decode_part, encode_part, in_pieces
 from remoting.tier.segments import Segment
 
 QUEUE = Queue("Orders", 3)
@@ -22,6 +24,32 @@ EPOCHS = [(1, 0), (4, 5000)]
 
 def segment(first: int, end: int, log_end: int = 0) -> Segment:
     return Segment(first, end, first * 100, (end - first) * 100, (end - first) * 100, 1, 2, log_end, 4, first, 7, 8)
+
+
+_T = TypeVar("_T")
+
+
+def contents_of(changes: Iterable[Change]) -> TierContents:
+    contents = TierContents()
+    for change in changes:
+        contents.apply(change)
+    return contents
+
+
+def made_by(parts: Iterable[ManifestPart], contents: TierContents | None = None) -> TierContents:
+    followed = Followed(TierContents() if contents is None else contents)
+    for part in parts:
+        followed.take(part)
+    return followed.contents
+
+
+def in_full(steps: Generator[None, None, _T]) -> _T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
 
 
 class Tier:
@@ -48,7 +76,14 @@ class Tier:
 
 
 async def written(writer: ManifestWriter, *changes: list[object], is_checkpoint: bool = False) -> None:
-    writer.begin(changes, EPOCHS, is_checkpoint=is_checkpoint)
+    if is_checkpoint:
+        writer.begin_piece(changes, EPOCHS, 0, is_last=True)
+    else:
+        writer.begin(changes, EPOCHS)
+    await until_there(writer)
+
+
+async def until_there(writer: ManifestWriter) -> None:
     for _ in range(3):
         try:
             await writer.finish()
@@ -70,17 +105,115 @@ async def test_what_one_wrote_the_next_reads_behind_where_it_was_and_from_the_la
     assert [part.position.number for part in await read.behind(Position(4, 0))] == [1, 2]
     assert await read.newest(4) == []
     parts = await read.newest(3)
-    assert contents_of(change for part in parts for change in part.changes).queues[QUEUE].end == 30
+    assert made_by(parts).queues[QUEUE].end == 30
     await written(writer, committed(QUEUE, segment(0, 30)), is_checkpoint=True)
     await writer.remove_old()
     assert [part.position.number for part in await read.newest(-1)] == [3]
+
+
+async def write_pieces(writer: ManifestWriter, contents: TierContents, most: int, count: int = 99) -> None:
+    """The first ones of a checkpoint."""
+    for piece, (rows, is_last) in enumerate(in_pieces(contents.rows(), most)):
+        if piece < count:
+            writer.begin_piece(rows, EPOCHS, piece, is_last=is_last)
+            await until_there(writer)
+
+
+async def test_a_checkpoint_in_pieces_counts_when_its_last_piece_is_there() -> None:
+    tier = Tier()
+    writer = ManifestWriter(tier, 4)
+    contents = contents_of(committed(QUEUE, segment(at, at + 10)) for at in range(0, 50, 10))
+    read = Manifests(tier)
+    await write_pieces(writer, contents, 2, 2)
+    assert await read.newest(-1) == [], "there is no whole one yet"
+    await written(ManifestWriter(tier, 3), committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    assert [part.position.epoch for part in await read.newest(-1)] == [3]
+
+    writer = ManifestWriter(tier, 5)
+    await write_pieces(writer, contents, 2)
+    await written(writer, committed(QUEUE, segment(50, 60)))
+    parts = await read.newest(-1)
+    assert [(part.position.number, part.piece, part.is_last) for part in parts] == [
+        (0, 0, False),
+        (1, 1, False),
+        (2, 2, True),
+        (3, 0, True),
+    ]
+    assert list(made_by(parts).rows()) == [*contents.rows(), committed(QUEUE, segment(50, 60))]
+
+    await write_pieces(writer, contents, 1, 3)
+    parts = await read.newest(-1)
+    assert [part.position.number for part in parts] == list(range(7)), "the one before, while the last piece is missing"
+    assert made_by(parts).queues[QUEUE].end == 60
+    assert made_by(await read.behind(Position(5, 3)), made_by(parts)).queues[QUEUE].end == 60
+    await writer.remove_old()
+    assert [part.position.number for part in await read.newest(-1)] == list(range(7))
+
+
+async def test_what_is_before_the_first_piece_of_the_last_checkpoint_is_removed() -> None:
+    tier = Tier()
+    writer = ManifestWriter(tier, 4)
+    await written(writer, committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    await write_pieces(writer, contents_of(committed(QUEUE, segment(at, at + 10)) for at in range(0, 50, 10)), 2)
+    await writer.remove_old()
+    assert [each.name[-1] for each in await tier.inner.list("manifest/")] == ["1", "2", "3"]
+
+
+async def test_who_knows_nothing_of_the_last_checkpoint_begins_with_it() -> None:
+    tier = Tier()
+    writer = ManifestWriter(tier, 4)
+    await written(writer, committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    for at in range(10, 40, 10):
+        await written(writer, committed(QUEUE, segment(at, at + 10)))
+    await written(writer, committed(QUEUE, segment(0, 40)), is_checkpoint=True)
+    await written(writer, committed(QUEUE, segment(40, 50)))
+    read = Manifests(tier)
+    await tier.remove(["manifest/00000000000000000004-00000000000000000002"])  # who removes may die on the way
+    assert [part.position.number for part in await read.beyond(Position(4, 0))] == [4, 5]
+    await writer.remove_old()
+    for number, first in ((0, 4), (2, 4), (3, 4), (4, 5)):
+        assert [part.position.number for part in await read.beyond(Position(4, number))] == list(range(first, 6))
+    assert await read.beyond(Position(4, 5)) == []
+    assert [part.position.number for part in await read.beyond(Position(-1, -1))] == [4, 5]
+
+
+async def test_a_large_checkpoint_is_not_written_before_as_much_else_is() -> None:
+    writer = ManifestWriter(Tier(), 4)
+    rows = contents_of(committed(QUEUE, segment(at, at + 1)) for at in range(200))
+    await write_pieces(writer, rows, 1, 200)
+    for _ in range(399):
+        await written(writer)
+        assert not writer.wants_checkpoint
+    await written(writer)
+    assert writer.wants_checkpoint
+
+
+def test_a_piece_without_the_one_before_it_is_an_error() -> None:
+    with pytest.raises(ValueError, match="piece 1 of a checkpoint"):
+        made_by([ManifestPart(Position(4, 1), True, EPOCHS, [], 1, True)])
+
+
+def test_contents_may_be_copied_and_go_on() -> None:
+    contents = contents_of(committed(QUEUE, segment(at, at + 10)) for at in range(0, 50, 10))
+    rows = list(contents.rows())
+    copy = contents.copy()
+    for change in (
+        committed(QUEUE, segment(50, 60)),
+        merged(QUEUE, segment(0, 20)),
+        expired(QUEUE, 20),
+        ["cut", *QUEUE, 30],
+        ["dropped", QUEUE.topic],
+    ):
+        contents.apply(change)
+        assert list(copy.rows()) == rows
+        assert copy.copy().holdings == copy.holdings
 
 
 async def test_a_second_writer_of_an_epoch_is_told() -> None:
     tier = Tier()
     await written(ManifestWriter(tier, 4), committed(QUEUE, segment(0, 10)), is_checkpoint=True)
     other = ManifestWriter(tier, 4)
-    other.begin([], EPOCHS, is_checkpoint=True)
+    other.begin_piece([], EPOCHS, 0, is_last=True)
     with pytest.raises(Fenced, match="prefix"):
         await other.finish()
 
@@ -95,7 +228,7 @@ async def test_a_later_epoch_without_a_checkpoint_is_passed_over() -> None:
 
 def test_a_damaged_part_is_named() -> None:
     writer = ManifestWriter(Tier(), 4)
-    writer.begin([committed(QUEUE, segment(0, 10))], EPOCHS, is_checkpoint=True)
+    writer.begin_piece([committed(QUEUE, segment(0, 10))], EPOCHS, 0, is_last=True)
     assert writer._pending is not None
     content = writer._pending[1]
     assert encode_part(decode_part(content, "it")) == content
@@ -129,11 +262,11 @@ def test_a_new_master_adopts_what_its_own_log_agrees_with() -> None:
 
     found = asyncio.run(parts())
     epochs = [EpochEntry(1, 0), EpochEntry(4, 5000), EpochEntry(5, 7500)]
-    adopted = adopt(own, found, epochs, 9000)  # type: ignore[arg-type]
+    adopted = in_full(adopt(own, found, epochs, 9000))  # type: ignore[arg-type]
     assert [each.end for each in adopted.queues[QUEUE]] == [10, 20]
     assert adopted.queues[Queue("B", 0)].end == 5
     other_log = [EpochEntry(1, 0), EpochEntry(3, 900)]
-    assert [each.end for each in adopt(own, found, other_log, 9000).queues[QUEUE]] == [10]  # type: ignore[arg-type]
+    assert [each.end for each in in_full(adopt(own, found, other_log, 9000)).queues[QUEUE]] == [10]  # type: ignore[arg-type]
 
 
 def test_the_difference_makes_the_one_of_the_other() -> None:
@@ -149,6 +282,6 @@ def test_the_difference_makes_the_one_of_the_other() -> None:
     for one in (before, after, later, empty):
         for other in (before, after, later, empty):
             made = one.copy()
-            for change in difference(one, other):
+            for change in in_full(difference(one, other)):
                 made.apply(change)
             assert sorted(made.rows(), key=str) == sorted(other.rows(), key=str)

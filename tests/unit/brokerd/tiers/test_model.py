@@ -8,19 +8,27 @@ from typing import Any
 
 import pytest
 
-from brokerd.tiers import removal, upkeep
+from brokerd.tiers import commits, manifests, removal, table, upkeep
 from brokerd.tiers.index.searching import Search
 from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.removal import Removal
-from brokerd.tiers.upkeep import Upkeep
 from remoting.errors import LogboomError
 from remoting.tier.index import IndexObject
 from remoting.tier.segments import QueueSegments
 from tests.unit.brokerd.tiers.world import World, Wrong
 
-SEEDS = 20
+SEEDS = 40
+ROWS = 3
 STEPS = 60
 MANY_SEEDS = 150
+
+
+@pytest.fixture(autouse=True)
+def in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints of the manifest have several pieces, and records several changes."""
+    monkeypatch.setattr(commits, "PIECE_ROWS", ROWS)
+    monkeypatch.setattr(table, "MOST_CHANGES", ROWS)
+    monkeypatch.setattr(manifests, "PARTS_BEFORE_CHECKPOINT", 8)
 
 
 def test_no_story_loses_a_message() -> None:
@@ -34,6 +42,7 @@ def test_no_story_loses_a_message() -> None:
     assert sum(world.faults for world in worlds) > 50
     assert sum(world.zombies for world in worlds) > 5
     assert sum(world.removed_files for world in worlds) > 30
+    assert sum(world.switched for world in worlds) > 10
     assert sum(world.losses for world in worlds) > 3
     assert sum(world.merges for world in worlds) > 20
     assert sum(world.archived for world in worlds) > 20
@@ -74,7 +83,6 @@ def one_segment_too_far(segments: QueueSegments, before_ms: int) -> int | None:
 
 
 MUTANTS: dict[str, tuple[Any, str, Any]] = {
-    "merged twice": (Upkeep, "_is_changing", never),
     "swept without a look at the age": (removal, "YOUNG_MS", -(10**12)),
     "removed without a look at who is the master": (Removal, "_remove", without_a_look),
     "expired one segment too far": (upkeep, "expired_to", one_segment_too_far),

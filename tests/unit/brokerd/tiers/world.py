@@ -74,7 +74,8 @@ class World:
         self.keys: dict[tuple[str, int, int], str] = {}
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
         self.losses = self.cold_reads = self.misses = self.viewed = self.queried = self.faults = 0
-        self.starts = self.zombies = self.removed_files = self.archived = 0
+        self.starts = self.zombies = self.removed_files = self.archived = self.switched = 0
+        self.not_kept: set[str] = set()  # topics that somebody switched off
         self.upkeeps: dict[int, Upkeep] = {}
         self.has_begun = False
         self.lives: list[FaultyObjects] = []
@@ -153,6 +154,22 @@ class World:
         self.core.metadata.put_topic(TopicConfig(name, QUEUES, QUEUES, 6, attributes=TOPICS[name]), done.append)
         self.turns.run()
         assert done == [None]
+        self.not_kept.discard(name)
+        self.kept_to = self.store.commitlog.end_offset
+
+    def switch(self, name: str) -> None:
+        """What of the topic is not uploaded yet is not wanted in the tier any more, or all that is still here is, maybe while
+        uploads of it are under way."""
+        if self.rng.random() < 0.5:
+            self.objects.slow_s = 2.0
+            self.turns.run(1500)
+        self.switched += 1
+        self.not_kept ^= {name}
+        attributes = TOPICS[name] | ({"tier.enable": "false"} if name in self.not_kept else {})
+        done: list[Any] = []
+        self.core.metadata.put_topic(TopicConfig(name, QUEUES, QUEUES, 6, attributes=attributes), done.append)
+        self.turns.run()
+        assert done == [None]
         self.kept_to = self.store.commitlog.end_offset
 
     def delete_topic(self, name: str) -> None:
@@ -197,7 +214,7 @@ class World:
             kept = {offset for each in segments for offset in range(each.first, each.end)}
             for offset in range(low, self.store.local_min_offset(*queue)):
                 if offset not in kept and offset not in self._expired(queue):
-                    if not needs_room:
+                    if not needs_room and queue[0] not in self.not_kept:
                         raise Wrong(f"{queue} lost {offset}, which was not uploaded")
                     self.gone.setdefault(queue, set()).add(offset)
 
@@ -388,7 +405,7 @@ class World:
         self.turns.run(400_000)
         tiers = self.core.tiers
         if tiers.trouble or not tiers.is_open or len(tiers.pending):
-            raise Wrong(f"not uploaded: {dict(tiers.pending.items())}; {tiers.trouble}; open: {tiers.is_open}")
+            raise Wrong(f"not uploaded: {list(tiers.pending.queues())}; {tiers.trouble}; open: {tiers.is_open}")
         self.remove_files(needs_room=False)
         self.check()
         self.check_objects(after_a_day=False)
@@ -411,6 +428,7 @@ class World:
             (1, lambda: self.remove_files(needs_room=True)),
             (2, lambda: self.restart(leaves_zombie=self.rng.random() < 0.5)),
             (1, lambda: self.delete_topic(self.rng.choice(list(TOPICS)))),
+            (1, lambda: self.switch(self.rng.choice(list(TOPICS)))),
             (2, self.lose_tail),
             (3, self.pass_hours),
             (2, self.check_when_well),

@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
-from brokerd.timers import overtaking
+from brokerd.timers import horizon, overtaking
 from brokerd.timers.codes import DUE_MS, MESSAGE, RECALL, START, Key, encode_code
 from brokerd.timers.cursor import TimerTable
 from brokerd.timers.done import ALL, Done, Fence
+from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.near import Near
 from remoting.record.codec import decode_record
 from tests.support.memory_log import MemoryRecordLog
 from tests.support.turns import Turns
+from tests.unit.brokerd.timers import followed
 from tests.unit.brokerd.timers.test_service import Alone
 from tests.unit.brokerd.timers.world import TOPIC
 
 BURST = 2000
+PORTION = 36  # records of a slot in a call, as many of the burst as C looks at of a million
 BATCH = 25
 BATCH_S = 0.05  # so the burst alone takes four seconds
 SECOND_MS = 1000
@@ -27,17 +30,25 @@ EVERY_MS = 20
 LAST_MS = 6000
 
 
-def slow_log(turns: Turns) -> MemoryRecordLog:
+def slow_log(turns: Turns, append_s: float = BATCH_S) -> MemoryRecordLog:
     """Each append takes its time."""
     log = MemoryRecordLog(turns.wall_ms)
     append: Callable[..., Any] = log.append_leading
 
     def slow(*given: Any) -> Any:
-        turns.pass_s(BATCH_S)
+        turns.pass_s(append_s)
         return append(*given)
 
     log.append_leading = slow  # type: ignore[method-assign]
     return log
+
+
+def found_late_ms(broker: Alone) -> dict[str, int]:
+    """How late each was that was delivered."""
+    copies = [decode_record(each) for topic_queue in range(4) for each in broker.log.bodies(TOPIC, topic_queue)]
+    found = {each.body.decode(): each.store_timestamp_ms - int(each.property_map()[DUE_MS]) for each in copies}
+    assert len(copies) == len(found), "each comes once"
+    return found
 
 
 def late_ms(first_other_ms: int) -> dict[str, int]:
@@ -49,10 +60,14 @@ def late_ms(first_other_ms: int) -> dict[str, int]:
         broker.put(f"burst {n}", begin_ms + n * SECOND_MS // BURST)
     for at_ms in range(first_other_ms, LAST_MS, EVERY_MS):
         broker.put(f"other {at_ms}", begin_ms + at_ms)
+    turns.run(2 * SECOND_MS)
+    left = broker.service.state().left
+    assert left <= overtaking.MAX_LEFT
+    assert bool(left) == bool(overtaking.MAX_LEFT), "the broker's state says that something was overtaken"
     turns.run(2 * LAST_MS)
-    copies = [decode_record(each) for topic_queue in range(4) for each in broker.log.bodies(TOPIC, topic_queue)]
-    found = {each.body.decode(): each.store_timestamp_ms - int(each.property_map()[DUE_MS]) for each in copies}
-    assert len(copies) == len(found) == BURST + len(range(first_other_ms, LAST_MS, EVERY_MS)), "each comes once"
+    assert broker.service.state().left == 0
+    found = found_late_ms(broker)
+    assert len(found) == BURST + len(range(first_other_ms, LAST_MS, EVERY_MS)), "each comes once"
     assert broker.service.table.done.fences == (), "and nothing is left behind"
     assert min(found.values()) >= 0
     return found
@@ -71,6 +86,33 @@ def test_what_is_due_behind_a_burst_is_late_by_less_than_a_second() -> None:
 def test_without_overtaking_it_waits_for_all_of_the_burst(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overtaking, "MAX_LEFT", 0)
     assert of_others(late_ms(SECOND_MS)) > 2000
+
+
+@pytest.mark.parametrize("in_memory", [1500, 3000])
+def test_what_is_due_behind_a_burst_that_has_no_room_in_memory_comes_in_time(
+    monkeypatch: pytest.MonkeyPatch, in_memory: int
+) -> None:
+    """All that is due is added when the first of it has been looked for; portions are as large as those of a million are."""
+    monkeypatch.setattr(followed, "TimerFiles", lambda *given: TimerFiles(*given[:-1], PORTION))
+    monkeypatch.setattr(horizon, "_ASKED_AT_ONCE", 40)
+    monkeypatch.setattr(horizon, "_LOADED_AT_ONCE", 20)
+    turns = Turns()
+    broker = Alone(slow_log(turns, BATCH_S / 5), turns, batch_messages=BATCH // 5, near_max=in_memory)
+    turns.run(100)
+    begin_ms, most = turns.wall_ms() + 20 * SECOND_MS, 0
+    timers = [(f"burst {n}", n * SECOND_MS // BURST) for n in range(BURST)]
+    timers += [(f"other {at_ms}", at_ms) for at_ms in range(SECOND_MS + EVERY_MS, LAST_MS, EVERY_MS)]
+    for n, (name, at_ms) in enumerate(timers):
+        broker.put(name, begin_ms + at_ms)
+        if not n % 50:
+            turns.run(1)
+            most = max(most, broker.service.state().near)
+    turns.run(25_000 + 2 * LAST_MS)
+    found = found_late_ms(broker)
+    assert len(found) == len(timers)
+    assert most <= in_memory
+    assert (most < BURST) == (in_memory < BURST)
+    assert of_others(found) <= 1000
 
 
 def test_what_is_done_ahead_of_the_cursor_is_what_was_delivered_there() -> None:

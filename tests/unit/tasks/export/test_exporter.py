@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from remoting.tier.contents import Queue, cut, dropped, expired, merged
-from tasks.export.exporter import TAIL_AFTER_MS, Counts, Exporter
+from tasks.export.counts import Counts
+from tasks.export.exporter import TAIL_AFTER_MS, Exporter
 from tasks.spark import records
 from tasks.tier.exports import by_queue
 from tasks.tier.objects import Objects, TierError

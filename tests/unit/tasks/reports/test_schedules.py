@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from tasks import schedule
+from tasks import beat_scheduler, schedule
 from tasks.app import LOOK_EVERY_S, MAKE_DUE_RUNS, app
 from tasks.reports import runs
 from tasks.reports.schedules import make_due_runs
@@ -91,8 +91,8 @@ def test_a_run_of_a_schedule_waits_for_the_one_before(
 def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tasks that beat calls for."""
     found: list[str] = []
-    monkeypatch.setattr(schedule.Scheduler, "producer", None)
-    monkeypatch.setattr(schedule.Scheduler, "apply_entry", lambda self, entry, **_: found.append(entry.task))
+    monkeypatch.setattr(beat_scheduler.Scheduler, "producer", None)
+    monkeypatch.setattr(beat_scheduler.Scheduler, "apply_entry", lambda self, entry, **_: found.append(entry.task))
     return found
 
 
@@ -103,16 +103,16 @@ def turns(beat: Any, count: int = 10) -> None:
 
 def test_beat_calls_at_once_when_it_starts(called: list[str]) -> None:
     for _ in range(3):
-        turns(schedule.Scheduler(app=app))
+        turns(beat_scheduler.Scheduler(app=app))
     assert called == [MAKE_DUE_RUNS] * 3
 
 
 def test_beat_looks_again_within_its_heartbeat() -> None:
-    assert schedule.Scheduler(app=app).max_interval <= LOOK_EVERY_S
+    assert beat_scheduler.Scheduler(app=app).max_interval <= LOOK_EVERY_S
 
 
 def test_a_clock_that_is_set_back_does_not_silence_beat(called: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    beat = schedule.Scheduler(app=app)
+    beat = beat_scheduler.Scheduler(app=app)
     turns(beat)
     called.clear()
     now = timezone.now()

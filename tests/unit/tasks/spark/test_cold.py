@@ -10,7 +10,8 @@ import pytest
 
 from remoting.tier.contents import Queue, merged
 from remoting.tier.object_stores import StorePlace
-from tasks.export.exporter import Counts, Exporter
+from tasks.export.counts import Counts
+from tasks.export.exporter import Exporter
 from tasks.spark import records
 from tasks.spark.cluster import Cluster
 from tasks.spark.cold import ColdRanges

@@ -10,12 +10,13 @@ from brokerd.store.store_reads import Run
 from brokerd.store.unit import BLANK_SIZE, UNIT
 from brokerd.tiers.index.keys import PlainKeys
 from brokerd.tiers.upload.batches import Batch, Builder, Source
-from brokerd.tiers.upload.buffers import BUFFER_BYTES, Buffers
+from brokerd.tiers.upload.buffers import KEPT_BYTES, Buffers
 from remoting.checksum import crc32
 from remoting.record.codec import encode_record
 from remoting.tier.contents import Queue
 
 QUEUE = Queue("Topic", 3)
+PORTION_BYTES = 1 << 20  # that a turn of the loop copies
 
 
 class Stored:
@@ -70,7 +71,7 @@ def built(stored: Stored, first: int, max_bytes: int, buffers: Buffers | None = 
 def check(batch: Batch, records: Sequence[bytes]) -> None:
     """That it is these."""
     content = b"".join(records)
-    assert b"".join(batch.messages) == content
+    assert bytes(batch.messages) == content
     assert batch.message_bytes == len(content)
     places = [500 + sum(map(len, records[:number])) for number in range(len(records))]
     entries = list(UNIT.iter_unpack(b"".join(batch.entries)))
@@ -85,7 +86,7 @@ def check(batch: Batch, records: Sequence[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    "body_bytes", [0, 1000, BUFFER_BYTES // 2, BUFFER_BYTES - 1000, BUFFER_BYTES, 3 * BUFFER_BYTES]
+    "body_bytes", [0, 1000, PORTION_BYTES // 2, PORTION_BYTES - 1000, PORTION_BYTES, 3 * PORTION_BYTES]
 )
 def test_a_batch_is_as_many_messages_as_it_may_have(body_bytes: int) -> None:
     records = [record(number, body_bytes) for number in range(7)]
@@ -95,16 +96,16 @@ def test_a_batch_is_as_many_messages_as_it_may_have(body_bytes: int) -> None:
     check(batch, records[1:5])
 
 
-def test_messages_of_all_lengths_go_on_in_the_next_buffer() -> None:
-    records = [record(number, number * 7919 % 400_000) for number in range(40)]
+def test_messages_of_all_lengths_follow_each_other() -> None:
+    records = [record(number, number * 79_193 % 3_000_000) for number in range(40)]
     batch = built(Stored(records), 0, 100_000_000)
     assert batch is not None
     check(batch, records)
-    assert sum(map(len, batch.buffers)) < 2 * batch.message_bytes + BUFFER_BYTES
+    assert len(batch.buffer) == 100_000_000
 
 
 def test_a_message_that_is_longer_than_a_batch_is_one() -> None:
-    records = [record(0, 3 * BUFFER_BYTES), record(1, 10)]
+    records = [record(0, 3 * PORTION_BYTES), record(1, 10)]
     batch = built(Stored(records), 0, 1024)
     assert batch is not None
     check(batch, records[:1])
@@ -132,16 +133,36 @@ def test_blank_units_are_passed_before_a_batch_and_end_one() -> None:
     assert builder.passed == 2
 
 
-def test_buffers_are_used_again_when_they_were_given_back() -> None:
+def test_a_turn_of_the_loop_copies_no_more_than_it_may() -> None:
+    stored = Stored([record(number, 300_000) for number in range(20)])
+    builder = Builder(Source(stored, PlainKeys()), Buffers(), QUEUE, range(20), 0, 100_000_000)
+    copied = 0
+    while builder.step():
+        assert builder.bytes - copied <= PORTION_BYTES
+        copied = builder.bytes
+    assert copied == sum(map(len, stored.records))  # type: ignore[arg-type]
+
+
+def test_a_buffer_is_used_again_when_it_was_given_back() -> None:
     buffers = Buffers()
     stored = Stored([record(number, 600_000) for number in range(4)])
-    batch = built(stored, 0, 100_000_000, buffers)
+    batch = built(stored, 0, 10_000_000, buffers)
+    other = built(stored, 0, 10_000_000, buffers)
     assert batch is not None
-    used = {id(each) for each in batch.buffers}
-    other = built(stored, 0, 100_000_000, buffers)
     assert other is not None
-    assert not used & {id(each) for each in other.buffers}
-    buffers.give_back(batch.buffers)
-    again = built(stored, 0, 100_000_000, buffers)
+    assert batch.buffer is not other.buffer
+    buffers.give_back(batch.buffer)
+    again = built(stored, 0, 10_000_000, buffers)
     assert again is not None
-    assert {id(each) for each in again.buffers} == used
+    assert again.buffer is batch.buffer
+    check(again, [record(number, 600_000) for number in range(4)])
+    buffers.give_back(again.buffer)
+    assert buffers.take(20_000_000) is not again.buffer, "it is too short"
+
+
+def test_no_more_memory_than_a_bound_is_kept() -> None:
+    buffers, size = Buffers(), KEPT_BYTES // 4
+    taken = [buffers.take(size) for _ in range(6)]
+    for each in taken:
+        buffers.give_back(each)
+    assert sum(buffers.take(size) in taken for _ in range(6)) == 4

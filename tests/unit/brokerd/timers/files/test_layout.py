@@ -218,7 +218,7 @@ def test_no_more_keys_of_a_second_are_kept_than_said(spread: int) -> None:
         queue.add(SLOT_MS + 1 + number * spread % 1000)
     follow(files, queue)
     slot = files._pending.wheel.slot(SLOT_MS)
-    keys = SlotKeys(files._pending.log, SLOT_MS, Key(0, 0), 500)
+    keys = SlotKeys(files._pending.log, files._walk, SLOT_MS, Key(0, 0), 500)
     while keys.gather(slot, 30) == 30:
         assert keys._count == sum(map(len, keys._chunks)) <= 500 < files.applied
     found = keys.take(Key(0, 0), 1 << 50, 3000)

@@ -127,11 +127,11 @@ class Timers(RuleBasedStateMachine):
 
     @rule(count=integers(1, 30))
     def cut(self, count: int) -> None:
-        before = self.cursor
+        before = len(self.queue.history)
         self.queue.cut(len(self.queue.codes) - count)
         self.files.truncate(self.queue.end_offset)
         self.far.truncated(len(self.queue.codes))
-        self.may_begin_again = self.may_begin_again or self.cursor < before
+        self.may_begin_again = self.may_begin_again or len(self.queue.history) < before
         self.asked = None
 
     @rule(count=integers(1, 10))
@@ -143,7 +143,7 @@ class Timers(RuleBasedStateMachine):
     @rule(clean=booleans(), lost=integers(0, 5), unseen=integers(0, 3))
     def start_again(self, clean: bool, lost: int, unseen: int) -> None:
         """The process ended; the log may have lost its end, or less of it is known to be confirmed than was."""
-        before = self.cursor
+        before = len(self.queue.history)
         if clean:
             if self.writing is not None:
                 self.end_write(True)
@@ -161,7 +161,7 @@ class Timers(RuleBasedStateMachine):
         is_known = self.disk.exists(PATH)
         self.files.load(known=True, clean=clean)
         assert self.files.offset <= self.queue.end_offset
-        self.begun_again, self.may_begin_again = 0 if is_known else 1, self.cursor < before
+        self.begun_again, self.may_begin_again = 0 if is_known else 1, len(self.queue.history) < before
 
     @rule()
     def begin_anew(self) -> None:

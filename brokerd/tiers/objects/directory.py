@@ -1,0 +1,130 @@
+"""Objects as files of a directory: written whole or not at all, past the system's page cache where that is possible.
+
+What was uploaded is hardly ever read soon, and a second copy of each message in the page cache would push out what consumers
+read. Names and places are those of the library, which lists and removes the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar, TypeVarTuple
+
+from brokerd.native.memory import Pinned
+from brokerd.tiers.objects.durable import Durable
+from remoting.disk import Bytes, sync_path
+
+_T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
+
+_PAGE: Final = 4096  # what begins and ends at one goes to the disk as it is
+_DIRECT_BYTES: Final = 1 << 20  # less is not worth it
+_WRITE_BYTES: Final = 4 << 20  # in one call
+_DRAFT_BITS: Final = 62
+_THREADS: Final = 32  # they wait for the disk
+
+
+class DirectoryFiles:
+    """Those below one directory, in threads of their own: a disk that is away makes nobody else wait."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._durable = Durable(root)
+        self._threads = ThreadPoolExecutor(_THREADS, "tier")
+
+    async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
+        """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
+        await self._in_thread(self._put, name, pieces)
+
+    async def make_durable(self, name: str) -> None:
+        """What a file that others wrote contains. Raises OSError."""
+        await self._in_thread(sync_path, self._root / name)
+
+    async def make_names_durable(self, name: str) -> None:
+        """The file's name, and the directories that may have been made for it. Raises OSError."""
+        await self._in_thread(self._durable.make, self._root / name)
+
+    async def read(self, name: str, start: int, length: int) -> bytes:
+        """So many bytes, or what there is of them. Raises OSError."""
+        return await self._in_thread(self._read, name, start, length)
+
+    async def _in_thread(self, work: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    def _put(self, name: str, pieces: Sequence[Bytes]) -> None:
+        path = self._root / name
+        # the library takes a name that ends so for a file that is being written
+        draft = path.with_name(f"draft#{secrets.randbits(_DRAFT_BITS)}")
+        descriptor = self._create(draft)
+        try:
+            try:
+                _write(descriptor, pieces)
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.link(draft, path)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(draft)
+
+    def _read(self, name: str, start: int, length: int) -> bytes:
+        descriptor = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            found = os.pread(descriptor, length, start)
+            while len(found) < length and (more := os.pread(descriptor, length - len(found), start + len(found))):
+                found += more
+            return found
+        finally:
+            os.close(descriptor)
+
+    def _create(self, draft: Path) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(draft, flags, 0o600)
+        except FileNotFoundError:
+            if not self._root.is_dir():  # it is not made again: somebody took it away, or has not mounted it
+                raise
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(draft, flags, 0o600)
+
+
+def _write(descriptor: int, pieces: Sequence[Bytes]) -> None:
+    at = 0
+    for piece in pieces:
+        done = _written_directly(descriptor, at, piece)
+        _write_all(descriptor, at + done, memoryview(piece)[done:])
+        at += len(piece)
+
+
+def _written_directly(descriptor: int, at: int, piece: Bytes) -> int:
+    """How much of the piece, from its begin on, went past the page cache."""
+    size = len(piece) - len(piece) % _PAGE
+    if at % _PAGE or size < _DIRECT_BYTES:
+        return 0
+    with Pinned(piece) as address:
+        if address % _PAGE:
+            return 0
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+        _write_all(descriptor, at, memoryview(piece)[:size])
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        return 0  # not all file systems can
+    finally:
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+    return size
+
+
+def _write_all(descriptor: int, at: int, content: memoryview) -> None:
+    done = 0
+    while done < len(content):
+        done += os.pwrite(descriptor, content[done : done + _WRITE_BYTES], at + done)

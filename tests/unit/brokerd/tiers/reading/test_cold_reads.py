@@ -1,0 +1,94 @@
+"""Cold reads: what was fetched is what was stored, or nobody gets it; no turn of the loop looks at all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from brokerd.store.log.record_checks import first_astray
+from brokerd.store.unit import UNIT
+from brokerd.tiers.reading.cold_reads import ColdReads
+from brokerd.tiers.upload.uploader import Loop
+from remoting.disk import Bytes
+from remoting.errors import RequestError
+from remoting.tier.contents import Queue
+from tests.support.tier_files import TierFiles
+from tests.unit.tasks.tier.messages import untidy
+
+QUEUE = Queue("Orders", 0)
+MESSAGES = 1300
+ENTRY_BYTES = UNIT.size
+
+
+class Reader:
+    """Of a tier with one segment, parts of which may be replaced."""
+
+    def __init__(self) -> None:
+        self.files = TierFiles()
+        self.records = [untidy(*QUEUE, number, 1000 + number) for number in range(MESSAGES)]
+        self.segment = self.files.commit(QUEUE, 0, self.records)
+        self.checked: list[int] = []
+        self.pauses = 0
+
+    def change(self, name: str, at: int, content: bytes) -> None:
+        whole = bytearray(self.files.read(name))
+        whole[at : at + len(content)] = content
+        self.files.put(name, bytes(whole))
+
+    async def get(self, name: str, start: int, length: int) -> bytes:
+        return self.files.read(name)[start : start + length]
+
+    def first_astray(self, content: Bytes, begin: int, entries: Bytes) -> int | None:
+        self.checked.append(len(entries) // ENTRY_BYTES)
+        return first_astray(content, begin, entries)
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses += 1
+        await asyncio.sleep(seconds)
+
+    async def read(self) -> list[bytes]:
+        """All of the first piece."""
+        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+
+        def spawn(work: Coroutine[Any, Any, None], _what: str) -> None:
+            tasks.append(loop.create_task(work))
+
+        around: Any = Loop(loop, spawn, self._pause, lambda: time.time_ns() // 1_000_000)  # type: ignore[arg-type]
+        objects: Any = self
+        contents = self.files.contents.queues
+        cold = ColdReads(objects, contents.__getitem__, around, 1 << 20, 4, self.first_astray)
+        for _ in range(2):
+            found = cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None)
+            await asyncio.gather(*tasks)
+            tasks.clear()
+        return list(found.records)
+
+
+async def test_all_of_it_is_looked_at_in_portions() -> None:
+    reader = Reader()
+    assert await reader.read() == reader.records
+    assert reader.checked == [512, 512, 276]
+    assert reader.pauses >= 2
+
+
+@pytest.mark.parametrize("number", [0, 511, 512, 1023, 1024, MESSAGES - 1])
+async def test_a_message_that_changed_is_given_to_nobody(number: int) -> None:
+    reader = Reader()
+    at = sum(map(len, reader.records[:number]))
+    reader.change(reader.segment.messages_name(*QUEUE), at, b"!")  # of its size
+    with pytest.raises(RequestError, match="not what was stored"):
+        await reader.read()
+
+
+@pytest.mark.parametrize("number", [1, 511, 512, 513, 1024, MESSAGES - 1])
+async def test_an_entry_that_points_elsewhere_gives_nothing(number: int) -> None:
+    reader = Reader()
+    place = sum(map(len, reader.records[: number - 1]))
+    entry = UNIT.pack(place, len(reader.records[number - 1]), 0)
+    reader.change(reader.segment.entries_name(*QUEUE), number * ENTRY_BYTES, entry)
+    with pytest.raises(RequestError, match="not what was stored"):
+        await reader.read()

@@ -1,0 +1,105 @@
+"""Objects as files: all of their bytes, whatever their memory is like, or nothing; also where nobody can write directly."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from brokerd.tiers.objects.backend import Backend, open_backend
+from brokerd.tiers.objects.interface import AlreadyThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.settings import TierSettings
+from remoting.disk import Bytes
+
+NAME = "Orders/0/m/object"
+LONG = 5 * (1 << 20) + 77
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Backend:
+    return open_backend(TierSettings(url=f"file://{tmp_path}/tier"), "c/broker-a")
+
+
+def at_a_page(content: bytes) -> memoryview:
+    memory = mmap.mmap(-1, len(content) + 1)
+    memory[: len(content)] = content
+    return memoryview(memory)[: len(content)]
+
+
+def files_of(tmp_path: Path) -> list[str]:
+    return [path.name for path in (tmp_path / "tier").rglob("*") if path.is_file()]
+
+
+async def check(store: Backend, tmp_path: Path, pieces: Sequence[Bytes]) -> None:
+    content = b"".join(pieces)
+    await store.put(NAME, pieces)
+    assert await store.get_all(NAME, 9 * LONG) == content
+    assert bytes(await store.get(NAME, 10, len(content) - 20)) == content[10:-10]
+    assert files_of(tmp_path) == ["object"], "no draft"
+    with pytest.raises(AlreadyThere):
+        await store.put(NAME, pieces)
+    assert files_of(tmp_path) == ["object"]
+
+
+@pytest.mark.parametrize("length", [100, 4096, 1 << 20, LONG])
+async def test_memory_that_begins_at_a_page(store: Backend, tmp_path: Path, length: int) -> None:
+    await check(store, tmp_path, [at_a_page(random.Random(1).randbytes(length))])
+
+
+async def test_pieces_of_any_kind_behind_each_other(store: Backend, tmp_path: Path) -> None:
+    content = random.Random(2).randbytes(LONG)
+    aligned = at_a_page(content)
+    await check(store, tmp_path, [aligned[: 2 << 20], aligned[2 << 20 :], content, memoryview(content)[3:], aligned])
+
+
+async def test_a_file_system_that_cannot_write_directly(
+    store: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, asked = fcntl.fcntl, list[int]()
+
+    def without(descriptor: int, command: int, flags: int = 0) -> int:
+        if flags & os.O_DIRECT:
+            asked.append(flags)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return whole(descriptor, command, flags)
+
+    monkeypatch.setattr("brokerd.tiers.objects.directory.fcntl.fcntl", without)
+    await check(store, tmp_path, [at_a_page(random.Random(3).randbytes(LONG))])
+    assert asked, "it was tried"
+
+
+async def test_what_cannot_be_written_whole_is_not_there(
+    store: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.fdatasync", full)
+    with pytest.raises(Refused, match="make room there"):
+        await store.put(NAME, b"abc")
+    assert files_of(tmp_path) == []
+
+
+async def test_a_name_that_may_be_lost_is_not_known_to_be_there(
+    store: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(_self: object, _path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("brokerd.tiers.objects.directory.Durable.make", lost)
+    with pytest.raises(Unknown, match="loss of power"):
+        await store.put(NAME, b"abc")
+
+
+async def test_a_directory_that_was_taken_away_is_not_made_again(store: Backend, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "tier")
+    with pytest.raises(ObjectStoreError, match="tier"):
+        await store.put(NAME, b"abc")
+    assert not (tmp_path / "tier").exists()

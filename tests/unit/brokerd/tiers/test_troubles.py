@@ -1,0 +1,71 @@
+"""What the console says of a tier's trouble is so now: it ends with the trouble, also when nothing is uploaded any more."""
+
+from __future__ import annotations
+
+from brokerd.store.draft import Draft
+from remoting.tier.contents import Queue, committed
+from tests.unit.brokerd.tiers.world import HOST, World
+
+TOPIC = "Orders"
+
+
+def troubled_world() -> World:
+    """A message waits, and the store does not answer."""
+    world = World(1)
+    world.turns.run(5000)
+    assert world.core.tiers.is_open
+    world.objects.is_down = True
+    world.core.record_log.append_messages([Draft(TOPIC, 0, b"body", b"", world.turns.wall_ms(), HOST)])
+    world.turns.run(5000)
+    assert world.core.tiers.trouble
+    return world
+
+
+def test_it_ends_when_the_store_is_well_again() -> None:
+    world = troubled_world()
+    world.heal()
+    world.turns.run(120_000)
+    assert (world.core.tiers.trouble, len(world.core.tiers.pending)) == ("", 0)
+
+
+def test_it_ends_when_what_could_not_be_uploaded_is_not_wanted_any_more() -> None:
+    world = troubled_world()
+    world.switch(TOPIC)
+    world.turns.run(30_000)
+    assert (world.core.tiers.trouble, len(world.core.tiers.pending)) == ("", 0)
+
+
+def test_it_ends_when_what_could_not_be_removed_is_removed_at_last() -> None:
+    world = troubled_world()
+    world.heal()
+    world.turns.run(120_000)
+    tiers = world.core.tiers
+    assert tiers._commits is not None
+    world.objects.fails_before = 1.0
+    tiers._loop.spawn(tiers._commits._remove_old(), "remove")
+    world.turns.run(1000)
+    assert tiers.trouble
+    world.heal()
+    world.turns.run(60_000)
+    assert not tiers.trouble
+
+
+def test_a_change_that_fits_nothing_is_neither_in_the_manifest_nor_in_the_log() -> None:
+    world = World(1)
+    world.turns.run(5000)
+    world.core.record_log.append_messages([Draft(TOPIC, 0, b"body", b"", world.turns.wall_ms(), HOST)])
+    world.turns.run(60_000)
+    tiers, queue, done = world.core.tiers, Queue(TOPIC, 0), list[str]()
+    assert tiers._commits is not None
+    once = tiers.segments_of(queue).last
+    before = world.store.commitlog.end_offset, set(world.stored.objects)
+    tiers._commits.add(committed(queue, once._replace(number=99)), lambda: done.append("again"))
+    world.turns.run(10_000)
+    assert (world.store.commitlog.end_offset, set(world.stored.objects), done) == (*before, [])
+    world.turns.run(60_000)
+    assert done == ["again"], "the queue is looked at once more, later"
+    tiers._commits.add(
+        committed(queue, once._replace(first=1, end=2, base=once.message_end)), lambda: done.append("fits")
+    )
+    world.turns.run(10_000)
+    assert done == ["again", "fits"]
