@@ -269,7 +269,7 @@ def test_a_batch_as_long_as_the_frame_limit_goes_through(patient_cluster: Cluste
     address, _ = _of(patient_cluster, "broker")
     names = "abcdefghijm"
     ext = dict(zip(names, ("g", TOPIC, "TBW102", "4", "0", "0", "1700000000000", "0", "", "0", "true"), strict=True))
-    full, count = 4 * MIB - 1000, 3
+    full, count = 3 * MIB, 4
 
     def of_length(last: int) -> bytes:
         items = [(0, bytes(length), b"") for length in (*[full] * count, last)]
