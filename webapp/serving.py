@@ -35,10 +35,15 @@ _REASONS: Final = {408: "Request Timeout", 413: "Content Too Large"}
 
 
 class BoundedRequest(WebRequest):
-    """A request whose body stays in memory, within bounds, and counts in the budget until all of it is there."""
+    """A request whose body stays in memory, within bounds. A long one counts in the budget until the request is answered: so few
+    of them are with Django at once, which makes copies, and the others wait where they come from."""
 
     _piece: Piece | None = None
     _body_bytes = 0
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._parsePOSTFormSubmission = False  # Django reads forms, within bounds; these here nobody would ask for
 
     def gotLength(self, length: int | None) -> None:
         """The head is there. `length` None: the body does not say how long it will be."""
@@ -68,8 +73,16 @@ class BoundedRequest(WebRequest):
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """All of it is there."""
-        self.let_go()
+        if self._piece is not None:
+            self.channel.watch.arrived(self._piece)
         super().requestReceived(command, path, version)
+        if self.transport is None:  # a websocket has it now, and nobody tells of this request's end
+            self.let_go()
+
+    def finish(self) -> None:
+        """It is answered."""
+        self.let_go()
+        super().finish()
 
     def connectionLost(self, reason: Any) -> None:
         """The client is gone."""
@@ -77,7 +90,7 @@ class BoundedRequest(WebRequest):
         super().connectionLost(reason)
 
     def let_go(self) -> None:
-        """Nothing of the body is still to come."""
+        """Nobody needs the body any more."""
         piece, self._piece = self._piece, None
         if piece is not None:
             self.channel.watch.end(piece)
@@ -128,6 +141,11 @@ class BoundedChannel(HTTPChannel):
         if not self._is_refused:
             super().setRawMode()
 
+    def _send100Continue(self) -> None:
+        """Have the body sent, if it is taken."""
+        if not self._is_refused:
+            super()._send100Continue()
+
     def connectionLost(self, reason: Any) -> None:
         """The connection is gone."""
         self._forget_deadline()
@@ -148,6 +166,7 @@ class BoundedChannel(HTTPChannel):
             return
         self._is_refused = True
         self._forget_deadline()
+        self.clearLineBuffer()
         for request in self.requests:
             request.let_go()
             request.content = BytesIO()

@@ -19,7 +19,7 @@ from brokerd.proxy.heads import PREFIX_BYTES, CallHeads, GrpcHead
 from brokerd.proxy.http2 import connection as http2
 from brokerd.proxy.http2.frames import literal_field
 from brokerd.proxy.http2.limits import Http2Limits
-from brokerd.proxy.http2.streams import CLOSED, Stream
+from brokerd.proxy.http2.streams import CLOSED, OPEN, Stream
 from remoting.errors import RequestError
 from remoting.transport.client import split_address
 from remoting.transport.unfinished import SMALL_BYTES, Holder, Piece, peer_of
@@ -458,6 +458,8 @@ class GrpcConnection:
         assert stream.head.method is not None
         stream.head.method.figures.open_streams += 1
         call.open()
+        if stream.state == OPEN:
+            self._unfinished.begin(stream, stream.head.held_bytes(), 0)  # until its first message is there
 
     def _read_chunk(self, stream: Stream[GrpcHead], chunk: bytes) -> list[GrpcCall]:
         reader = stream.context

@@ -12,7 +12,7 @@ from typing import Final
 
 from brokerd.proxy.calls import GrpcStatus, Method
 from brokerd.proxy.http2.blocks import BlockReader, Fields, Own, PlainBlockReader
-from brokerd.proxy.http2.headers import ORDINARY_FIELDS, Head, HeaderReader, Heads
+from brokerd.proxy.http2.headers import ORDINARY_FIELDS, REQUEST_BYTES, Head, HeaderReader, Heads
 from brokerd.proxy.http2.limits import Http2Limits
 
 PREFIX_BYTES: Final = 5  # of a message: whether it is compressed, and its length
@@ -61,6 +61,9 @@ class GrpcHead(Head):
 
     def body_bytes(self, first: bytes) -> int:
         return PREFIX_BYTES + int.from_bytes(first[1:PREFIX_BYTES]) if len(first) == PREFIX_BYTES else 0
+
+    def held_bytes(self) -> int:
+        return REQUEST_BYTES + sum(len(name) + len(value) for name, value in self.metadata.items())
 
     def again(self, own: Own) -> GrpcHead | None:
         _, date_time, signature, client_id, timeout = own

@@ -39,6 +39,7 @@ _LOW_WATER_BYTES: Final = 1024 * 1024
 _UNPROVEN_WATER_BYTES: Final = 256 * 1024, 64 * 1024  # of those who have not shown who they are
 _LONG_BODY_BYTES: Final = 8192  # from here on a body is not copied behind its header
 _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are not copied into one
+_LONG_READ_BYTES: Final = 512 * 1024  # more than one read of a socket brings
 _MAX_RUN: Final = 64
 _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
 _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
@@ -230,8 +231,15 @@ class RemotingConnection(asyncio.Protocol):
             self._received_bytes = len(rest)
             self._wanted_bytes = frame.bytes_wanted(rest)
         self._dispatch(commands)
+        if self._backlog and len(data) > _LONG_READ_BYTES:
+            self._part_backlog_from_what_was_read()
         if consumed < len(data) and self._intake is not None and self._transport is not None:
             self._begin_piece(rest, self._intake)
+
+    def _part_backlog_from_what_was_read(self) -> None:
+        """The bodies are views of it, and behind a long frame a short one that waits would keep all of that."""
+        for command in self._backlog:
+            command.body = bytes(command.body)
 
     def _begin_piece(self, rest: bytes, intake: Intake) -> None:
         """Count what is there of a frame. A long one of somebody who has not shown who he is may come when its header names

@@ -66,7 +66,22 @@ class TlsServer:
         self._protocols = list(protocols)
         self._stamp = self._read_stamp()
         self._context = self._load()
-        self.undecided = 0
+        self._undecided: dict[TlsAcceptor, None] = {}  # in the order in which they came
+
+    @property
+    def undecided(self) -> int:
+        """Connections of which it is not known yet what they speak, or whose handshake is not over."""
+        return len(self._undecided)
+
+    def wait_for(self, acceptor: TlsAcceptor) -> None:
+        """Count one that is undecided. When there are too many the oldest goes: whoever means it says something at once."""
+        self._undecided[acceptor] = None
+        if len(self._undecided) > _MAX_UNDECIDED:
+            next(iter(self._undecided)).give_way()
+
+    def decided(self, acceptor: TlsAcceptor) -> None:
+        """It is undecided no more."""
+        self._undecided.pop(acceptor, None)
 
     @property
     def enforcing(self) -> bool:
@@ -249,10 +264,8 @@ class TlsAcceptor(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._tls.undecided += 1
         self._timer = asyncio.get_running_loop().call_later(_HANDSHAKE_S, self._expire)
-        if self._tls.undecided > _MAX_UNDECIDED:
-            self._transport.abort()
+        self._tls.wait_for(self)
 
     def data_received(self, data: bytes) -> None:
         if self._layer is None and not self._begin(data):
@@ -290,6 +303,13 @@ class TlsAcceptor(asyncio.Protocol):
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
 
+    def give_way(self) -> None:
+        """Others come, and this one did not come to the point."""
+        log.info("dropping the connection of %s: too many others begin", self._peer())
+        self._decided()
+        if self._transport is not None:
+            self._transport.abort()
+
     # ---- inside
 
     def _begin(self, data: bytes) -> bool:
@@ -320,7 +340,7 @@ class TlsAcceptor(asyncio.Protocol):
 
     def _expire(self) -> None:
         self._timer = None
-        self._tls.undecided -= 1
+        self._tls.decided(self)
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -334,7 +354,7 @@ class TlsAcceptor(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._tls.undecided -= 1
+            self._tls.decided(self)
 
     def _peer(self) -> str:
         peer = self._transport.get_extra_info("peername") if self._transport is not None else None

@@ -19,6 +19,7 @@ where that is asked, has a budget apart, so strangers cost users nothing.
 
 from __future__ import annotations
 
+import heapq
 import ipaddress
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -50,6 +51,7 @@ class _State(Enum):
     SMALL = auto()
     WAITING = auto()
     RESERVED = auto()
+    ARRIVED = auto()
     OVER = auto()
 
 
@@ -113,6 +115,7 @@ class Unfinished:
         self.most_piece_bytes = most_bytes - self._most_lobby_bytes
         self._deadline_ms = deadline_ms
         self._looked_ms = 0
+        self._is_paused = False  # at the last look
         self._paced_ms = 0  # since when `_seen_bytes` hold
         self._pieces: dict[Piece, None] = {}  # in the order in which they began
         self._waiting: dict[Piece, None] = {}
@@ -160,16 +163,28 @@ class Unfinished:
 
     def end(self, piece: Piece, now_ms: int) -> None:
         """It is all there, or nobody wants it any more."""
-        if piece._state is not _State.OVER:
+        state = piece._state
+        if state is not _State.OVER:
             self._remove(piece)
-            if self._waiting:
+            if self._waiting and state is not _State.SMALL:  # a small one kept nobody out
                 self._admit(now_ms)
+
+    def arrived(self, piece: Piece, now_ms: int) -> None:
+        """It is all there, and is held until its `end`: a long one counts on, and goes for nobody any more."""
+        if piece._state is _State.RESERVED:
+            piece._state = _State.ARRIVED
+            del self._shares[piece.peer].reserved[piece]
+            del self._pieces[piece]
+        else:
+            self.end(piece, now_ms)
 
     def look(self, now_ms: int) -> None:
         """Drop what is late, and what others wait for. To be called some times a second while there are pieces."""
-        for piece in self._late(now_ms):
-            self._drop(piece, f"it did not come within {self._deadline_ms / 1000:g} s")
-        is_paused, self._looked_ms = now_ms - self._looked_ms > _PAUSE_MS, now_ms
+        was_paused, self._is_paused = self._is_paused, now_ms - self._looked_ms > _PAUSE_MS
+        is_paused, self._looked_ms = self._is_paused, now_ms
+        if was_paused or not is_paused:  # else what came while this daemon stood still is to be read first
+            for piece in self._late(now_ms):
+                self._drop(piece, f"it did not come within {self._deadline_ms / 1000:g} s")
         passed_ms = 0 if is_paused else now_ms - self._paced_ms
         if self._waiting:
             self._admit(now_ms)
@@ -199,17 +214,21 @@ class Unfinished:
             first = min(self._waiting, key=self._precedence)
             if not self._fits(first):
                 return
-            self._take_out_of_lobby(first)
-            self._reserve(first, now_ms)
-            first.holder.room_came(first)
+            self._let_in(first, now_ms)
+
+    def _let_in(self, piece: Piece, now_ms: int) -> None:
+        self._take_out_of_lobby(piece)
+        self._reserve(piece, now_ms)
+        piece.holder.room_came(piece)
 
     def _precedence(self, piece: Piece) -> tuple[int, int, int]:
         return self._shares[piece.peer].reserved_bytes, piece.wanted_bytes, -piece.since_ms
 
     def _make_room(self, now_ms: int, passed_ms: int) -> None:
-        """For those who waited long enough, until one finds none. What came in the last `passed_ms` is known."""
+        """For those who waited long enough, until one finds none. What came in the last `passed_ms` is known. Who was made room
+        has it: a stream of shorter ones of the same peer would take it away again and again."""
         standing = self._standing_still(now_ms, passed_ms) if passed_ms >= PACE_MS else iter(())
-        for waiter in [each for each in self._waiting if now_ms - each.since_ms >= PATIENCE_MS]:
+        for waiter in self._by_precedence([each for each in self._waiting if now_ms - each.since_ms >= PATIENCE_MS]):
             while not self._fits(waiter) and not waiter.is_over and waiter.waits:
                 victim = next(standing, None) or self._in_excess(waiter)
                 if victim is None:
@@ -217,7 +236,22 @@ class Unfinished:
                 self._drop(
                     victim, "others wait, and it did not come on, or its sender has more than his share: try again"
                 )
-            self._admit(now_ms)
+            if waiter.waits:
+                self._let_in(waiter, now_ms)
+        self._admit(now_ms)
+
+    def _by_precedence(self, pieces: list[Piece]) -> Iterator[Piece]:
+        """Those that still wait, as each has it when its turn comes: who was let in makes his peer's others wait."""
+        heap = [(self._precedence(piece), number, piece) for number, piece in enumerate(pieces)]
+        heapq.heapify(heap)
+        while heap:
+            was, number, piece = heapq.heappop(heap)
+            if piece.waits:
+                now = self._precedence(piece)
+                if now > was and heap and now > heap[0][0]:
+                    heapq.heappush(heap, (now, number, piece))
+                else:
+                    yield piece
 
     def _standing_still(self, now_ms: int, passed_ms: int) -> Iterator[Piece]:
         """Those that come much too slowly to be in time, of the peers that hold most first."""
@@ -233,8 +267,8 @@ class Unfinished:
         return (piece for _, _, piece in found if not piece.is_over)
 
     def _in_excess(self, waiter: Piece) -> Piece | None:
-        """The oldest piece of the peer that has most, if it has more than its share beside the waiter's."""
-        most = max(self._shares.values(), key=lambda share: share.reserved_bytes)
+        """The oldest piece of the peer that has most and some that can go, if it has more than its share beside the waiter's."""
+        most = max(self._shares.values(), key=lambda share: (bool(share.reserved), share.reserved_bytes))
         oldest = next(iter(most.reserved), None)
         will_have = self._shares[waiter.peer].reserved_bytes + waiter.wanted_bytes
         if oldest is None or most.reserved_bytes - oldest.wanted_bytes < will_have:
@@ -285,15 +319,15 @@ class Unfinished:
 
     def _remove(self, piece: Piece) -> None:
         share = self._shares[piece.peer]
-        if piece._state is _State.RESERVED:
-            del share.reserved[piece]
+        if piece._state in (_State.RESERVED, _State.ARRIVED):
+            share.reserved.pop(piece, None)
             share.reserved_bytes -= piece.wanted_bytes
             self.reserved_bytes -= piece.wanted_bytes
         else:
             self._take_out_of_lobby(piece)
         piece._state = _State.OVER
-        del self._pieces[piece]
-        if not share.reserved and not share.lobby:
+        self._pieces.pop(piece, None)
+        if not share.reserved_bytes and not share.lobby:
             del self._shares[piece.peer]
 
 

@@ -54,6 +54,10 @@ class Watch:
         """See `Unfinished.end`."""
         piece.budget.end(piece, _ms(asyncio.get_running_loop()))
 
+    def arrived(self, piece: Piece) -> None:
+        """See `Unfinished.arrived`."""
+        piece.budget.arrived(piece, _ms(asyncio.get_running_loop()))
+
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now_ms = _ms(loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.bench.harness import ROOT
-from tests.bench.processes import memory_of
+from tests.bench.processes import cpu_seconds, memory_of
 from tests.bench.viewers import Console, console
 from tests.security.test_unfinished import connected, is_closed, push
 from tests.support.cluster import eventually
@@ -144,6 +145,65 @@ def test_what_drips_is_ended(running: Console, begun: bytes, drip: bytes, most_s
 
         eventually("it is closed", drips, timeout_s=most_s + 10)
         assert time.monotonic() - started > most_s - 1, "not before its time"
+
+
+def urlencoded_form() -> tuple[str, bytes]:
+    return "application/x-www-form-urlencoded", b"&".join(b"%x=" % number for number in range(700_000))
+
+
+def multipart_form() -> tuple[str, bytes]:
+    part = b'--b\r\nContent-Disposition: form-data; name="%x"\r\n\r\nx\r\n'
+    return "multipart/form-data; boundary=b", b"".join(part % number for number in range(80_000)) + b"--b--\r\n"
+
+
+@pytest.mark.parametrize("form", [urlencoded_form, multipart_form])
+def test_nobody_reads_all_fields_of_a_strangers_form(running: Console, form: Callable[[], tuple[str, bytes]]) -> None:
+    """Django stops at its bound; the server before it took seconds, in which nobody else was answered."""
+    kind, body = form()
+    before_s = cpu_seconds(running.pid)
+    with connected(address(running)) as stranger, Watched(running.pid) as watched:
+        stranger.settimeout(60)
+        stranger.sendall(head(running, f"Content-Type: {kind}", f"Content-Length: {len(body)}") + body)
+        assert stranger.recv(65_536).startswith(b"HTTP/1.1 403 ")
+    assert watched.most_mb < 48
+    assert cpu_seconds(running.pid) - before_s < 2
+
+
+def test_many_bodies_that_end_are_not_all_with_django_at_once(running: Console) -> None:
+    whole = head(running, f"Content-Length: {MAX_BODY_BYTES}") + bytes(MAX_BODY_BYTES)
+    strangers = [connected(address(running)) for _ in range(60)]
+    try:
+        with Watched(running.pid) as watched:
+            for each in strangers:
+                each.setblocking(False)
+            left = dict.fromkeys(strangers, 0)
+            until = time.monotonic() + 60
+            while left and time.monotonic() < until:
+                for each, at in list(left.items()):
+                    with contextlib.suppress(BlockingIOError):
+                        left[each] += each.send(whole[at : at + MIB])
+                    if left[each] == len(whole):
+                        del left[each]
+            assert not left
+            for each in strangers:
+                each.settimeout(60)
+                assert each.recv(65_536).startswith(b"HTTP/1.1 403 ")
+        assert watched.most_mb < 256
+        assert watched.most_file_bytes < MOST_FILE_BYTES
+    finally:
+        for each in strangers:
+            each.close()
+
+
+@pytest.mark.parametrize(
+    "more", [b"Expect: 100-continue\r\n\r\n", b"\r\n" + b"x: y\r\nno field\r\n\r\n" * 1000], ids=["expect", "lines"]
+)
+def test_a_refusal_is_the_only_answer(running: Console, more: bytes) -> None:
+    with connected(address(running)) as refused:
+        refused.sendall(head(running, f"Content-Length: {MAX_BODY_BYTES + 1}").removesuffix(b"\r\n") + more)
+        said = answer(refused)
+    assert said.startswith(b"HTTP/1.1 413 ")
+    assert said.endswith(b"which is the most that is taken.\n")
 
 
 def test_a_slow_body_comes_in_whole(running: Console) -> None:

@@ -25,6 +25,7 @@ from remoting.transport.identity import Identity
 from remoting.transport.tls import client_context
 from tests.bench.processes import memory_of
 from tests.support.certificates import of_the_appliance
+from tests.support.client_bytes import encode_batch_body
 from tests.support.cluster import Cluster, Process, eventually
 
 MIB = 1 << 20
@@ -262,6 +263,30 @@ def test_honest_clients_with_much_get_through(patient_cluster: Cluster) -> None:
             assert [answer.opaque for answer in answers] == [7]
             assert answers[0].code in (codes.SUCCESS, codes.SYSTEM_BUSY)
     assert memory_of(process.pid).resident_mb - before < 48 * 4
+
+
+def test_a_batch_as_long_as_the_frame_limit_goes_through(patient_cluster: Cluster) -> None:
+    address, _ = _of(patient_cluster, "broker")
+    names = "abcdefghijm"
+    ext = dict(zip(names, ("g", TOPIC, "TBW102", "4", "0", "0", "1700000000000", "0", "", "0", "true"), strict=True))
+    full, count = 3 * MIB, 4
+
+    def of_length(last: int) -> bytes:
+        items = [(0, bytes(length), b"") for length in (*[full] * count, last)]
+        return frame.encode_request(codes.SEND_BATCH_MESSAGE, 7, ext, encode_batch_body(items))
+
+    whole = of_length(frame.MAX_FRAME_BYTES - len(of_length(0)))
+    assert len(whole) == frame.MAX_FRAME_BYTES
+    for _ in range(2):
+        with connected(address) as producer:
+            producer.settimeout(60)
+            producer.sendall(whole)
+            answers: list[frame.Command] = []
+            frame.decode_frames(producer.recv(65_536), answers)
+            assert [(answer.opaque, answer.code) for answer in answers] == [(7, codes.SUCCESS)], answers[0].remark
+    with connected(address) as producer:
+        producer.sendall((frame.MAX_FRAME_BYTES - 3).to_bytes(4) + whole[4:100])
+        eventually("one byte more is too long", lambda: is_closed(producer))
 
 
 def test_a_slow_client_on_tls_gets_through(open_cluster: Cluster) -> None:

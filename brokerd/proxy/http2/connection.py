@@ -219,6 +219,7 @@ class ServerConnection(Generic[H]):
             self._preface_seen = True
             position = len(PREFACE)
         end = len(data)
+        before_id = self._last_stream_id
         events = self._events
         streams = self.streams
         cached_heads = self._headers.cached
@@ -250,6 +251,8 @@ class ServerConnection(Generic[H]):
                 ):
                     stream.body = data[start:position]
                     stream.state = HALF_CLOSED_REMOTE
+                    if stream.piece is not None:
+                        self._unfinished.end(stream)
                     self._receive_window -= length
                     if self._receive_window < self._replenish_below:
                         self._replenish()
@@ -271,12 +274,26 @@ class ServerConnection(Generic[H]):
                         events.append((OPENED, stream, None))
                     continue
             self._read_frame(kind, flags, stream_id & 0x7FFFFFFF, data[start:position])
+        if self._last_stream_id > before_id:
+            self._count_heads(before_id)
         if position < end:
             if position or not self._rest:  # a frame that began now
                 self._rest_since_ms = self._now_ms
             self._rest = data[position:]
         else:
             self._rest = b""
+
+    def _count_heads(self, before_id: int) -> None:
+        """Of requests that came in this read with nothing of their bodies: a few bytes can stand for long fields."""
+        opened = []
+        for stream in reversed(self.streams.values()):
+            if stream.stream_id <= before_id:
+                break
+            if stream.state == OPEN and stream.chunks is None and stream.head.collects:
+                opened.append(stream)
+        for stream in opened:
+            if stream.state == OPEN:  # room for the others may have cost this one
+                self._unfinished.begin(stream, stream.head.held_bytes(), 0)
 
     def _read_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if not self.ready and (kind != SETTINGS or flags & ACK):
@@ -516,10 +533,11 @@ class ServerConnection(Generic[H]):
             raise StreamFault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "the body is not as long as content-length")
 
     def _collect(self, stream: Stream[H], payload: bytes, *, ends: bool) -> None:
-        if stream.chunks is None:
-            stream.chunks = []
         if stream.is_refused:
             return
+        if stream.chunks is None:
+            stream.chunks = []
+            self._unfinished.end(stream)  # of its head
         keep(stream.chunks, payload)
         if stream.received_bytes > stream.head.max_body_bytes:
             self.refuse_body(stream)

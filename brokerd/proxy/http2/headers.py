@@ -20,6 +20,7 @@ _MAX_CACHED_HEADS: Final = 32
 _MAX_CACHED_BLOCK_BYTES: Final = 512
 _MAX_KEYS: Final = 1024  # of all connections
 _MAX_KEY_BYTES: Final = 1024
+REQUEST_BYTES: Final = 512  # what a request holds, without its fields
 
 _FIELD_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 # looked for in all values at once, each between two 0x01
@@ -56,6 +57,10 @@ class Head:
     def body_bytes(self, first: bytes) -> int:
         """How long a body will be that begins with these bytes, five if there are as many; 0 = not known yet."""
         return self.content_length or 0
+
+    def held_bytes(self) -> int:
+        """About how much a request with these headers holds while nothing of its body is there."""
+        return REQUEST_BYTES
 
     def again(self, own: Own) -> Self | None:
         """What the same headers mean with other values of the fields that are each call's own, which are well-formed; None where

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from remoting import codes
 from remoting.errors import ConnectionLost, ProtocolError, SettingsError
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient, connect
@@ -173,6 +174,27 @@ async def test_who_does_not_come_to_the_point_is_not_waited_for(
                     await asyncio.sleep(0)
         assert tls.undecided == 0
         writer.close()
+    finally:
+        await server.close()
+
+
+async def test_a_crowd_that_says_nothing_keeps_nobody_out(shown: Certificate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remoting.transport.tls._MAX_UNDECIDED", 5)
+    tls = tls_server(settings(shown, "permissive"))
+    assert tls is not None
+    server = RemotingServer(Place("127.0.0.1", 0, tls=tls), {7: each(echo)})
+    await server.start()
+    try:
+        silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+        async with asyncio.timeout(5):
+            for reader, _ in silent[:3]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        with contextlib.closing(await connect(f"127.0.0.1:{server.port}")) as client:
+            assert (await client.call(7, {"a": "b"})).code == codes.SUCCESS
+        assert tls.undecided <= 5
+        for _, writer in silent:
+            writer.close()
     finally:
         await server.close()
 

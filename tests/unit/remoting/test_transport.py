@@ -304,6 +304,15 @@ async def test_a_peer_with_much_to_ask_does_not_keep_others_waiting() -> None:
     assert handled == [("eager", opaque) for opaque in range(1000)]
 
 
+async def test_a_short_request_that_waits_keeps_no_long_frame_before_it(service: Service) -> None:
+    connection = RemotingConnection({SILENT: service.hold}, ConnectionLimits(max_in_flight=0))
+    short = frame.encode_request(ECHO, 2, None, b"short")
+    connection.data_received(frame.encode_request(SILENT, 1, None, bytes(4 << 20)) + short)
+    [waiting] = connection._backlog
+    assert waiting.body == b"short"
+    assert not isinstance(waiting.body, memoryview)
+
+
 async def ask(writer: asyncio.StreamWriter, code: int, count: int, first: int = 0, body: bytes = b"") -> None:
     writer.write(b"".join(frame.encode_request(code, first + number, None, body) for number in range(count)))
     await writer.drain()

@@ -108,6 +108,18 @@ def test_nobody_goes_for_standing_still_while_nobody_waits(budget: Budget) -> No
     assert "within 30 s" in ann.dropped_pieces[0][1]
 
 
+def test_what_came_while_the_daemon_stood_still_is_read_before_it_is_late(budget: Budget) -> None:
+    ann, mallory = Peer(budget, "ann"), Peer(budget, "mallory")
+    piece, never = ann.send(16 * MIB), mallory.send(16 * MIB)
+    budget.pass_ms(500)
+    for _ in range(2):
+        budget.now_ms += DEADLINE_MS
+        budget.unfinished.look(budget.now_ms)
+        budget.end(piece)
+    assert not ann.dropped_pieces
+    assert [each for each, _ in mallory.dropped_pieces] == [never], "however long it stands still each time"
+
+
 def test_one_peer_with_much_makes_room_for_another_and_keeps_its_share(budget: Budget) -> None:
     ann, bob = Peer(budget, "ann"), Peer(budget, "bob")
     pieces = [ann.send(16 * MIB) for _ in range(5)]
@@ -157,6 +169,52 @@ def test_what_comes_of_one_that_waits_counts(budget: Budget) -> None:
     assert len(mallory.dropped_pieces) == 80
 
 
+def test_who_was_made_room_has_it_whatever_begins_meanwhile(budget: Budget) -> None:
+    """Short pieces that stand still and come again when they are dropped, of somebody with the same address."""
+    mallory, ann = Peer(budget, "address"), Peer(budget, "address")
+    flood = [mallory.send(SMALL_BYTES + 1) for _ in range(2000)]
+    piece = ann.send(4 * MIB)
+    assert piece.waits
+    for _ in range(5 * PATIENCE_MS // 250):
+        again = [number for number, each in enumerate(flood) if each.is_over][:100]
+        for number in again:
+            flood[number] = mallory.send(SMALL_BYTES + 1)
+        come_on(budget, [piece], 250)
+    assert not piece.waits
+    assert not ann.dropped_pieces
+
+
+def test_room_is_made_for_the_short_and_for_each_peer_first(budget: Budget) -> None:
+    """However many waited longer."""
+    mallory, ann, bob = Peer(budget, "address"), Peer(budget, "address"), Peer(budget, "bob")
+    for _ in range(300):
+        mallory.send(15 * MIB)
+    budget.pass_ms(250)
+    pieces = [peer.send(4 * MIB) for peer in (ann, bob, bob, bob)]
+    come_on(budget, pieces, 2 * PATIENCE_MS)
+    assert not any(piece.waits for piece in pieces)
+    assert not ann.dropped_pieces
+    assert not bob.dropped_pieces
+
+
+def test_a_small_one_costs_the_same_while_many_wait(budget: Budget, monkeypatch: pytest.MonkeyPatch) -> None:
+    mallory, ann = Peer(budget, "mallory"), Peer(budget, "ann")
+    for _ in range(600):
+        mallory.send(16 * MIB)
+    looks: list[Piece] = []
+    whose_turn = budget.unfinished._precedence
+
+    def counted(piece: Piece) -> tuple[int, int, int]:
+        looks.append(piece)
+        return whose_turn(piece)
+
+    monkeypatch.setattr(budget.unfinished, "_precedence", counted)
+    for _ in range(100):
+        budget.end(ann.send(1000))
+    assert budget.unfinished.waiting > 500
+    assert not looks, "of those that wait, for room that a small one does not give"
+
+
 def test_how_many_wait_is_bounded(budget: Budget) -> None:
     mallory = Peer(budget, "mallory")
     for _ in range(10_000):
@@ -184,16 +242,53 @@ def test_numbers_are_right_after_anything(budget: Budget, seed: int) -> None:
                 piece.received_bytes = min(piece.wanted_bytes, piece.received_bytes + chance.randrange(2 * MIB))
                 budget.unfinished.grew(piece)
 
-    acts: list[Callable[[], Any]] = [begin, begin, end, grow, lambda: budget.pass_ms(chance.choice([1, 250, 2000]))]
+    def arrive() -> None:
+        if pieces:
+            budget.unfinished.arrived(chance.choice(pieces), budget.now_ms)
+
+    acts: list[Callable[[], Any]] = [
+        begin,
+        begin,
+        end,
+        grow,
+        arrive,
+        lambda: budget.pass_ms(chance.choice([1, 250, 2000])),
+    ]
     for _ in range(3000):
         chance.choice(acts)()
         assert budget.unfinished.reserved_bytes <= 80 * MIB
         assert budget.unfinished.lobby_bytes <= 20 * MIB
+        live = [piece for piece in pieces if not piece.is_over]
+        assert budget.unfinished.reserved_bytes == sum(piece.wanted_bytes for piece in live if is_let_in(piece))
+        assert budget.unfinished.waiting == sum(piece.waits for piece in live)
     pieces = [piece for piece in pieces if not piece.is_over]
-    assert len(budget.unfinished) == len(pieces)
     for piece in pieces:
         budget.end(piece)
     assert (budget.held_bytes, len(budget.unfinished), budget.unfinished.waiting) == (0, 0, 0)
+    assert not budget.unfinished._shares
+
+
+def is_let_in(piece: Piece) -> bool:
+    return piece.wanted_bytes > SMALL_BYTES and not piece.waits
+
+
+def test_what_arrived_counts_until_its_end_and_goes_for_nobody(budget: Budget) -> None:
+    ann, bob = Peer(budget, "ann"), Peer(budget, "bob")
+    pieces = [ann.send(16 * MIB) for _ in range(5)]
+    small = ann.send(1000)
+    for piece in (*pieces, small):
+        budget.unfinished.arrived(piece, budget.now_ms)
+    assert small.is_over
+    waiting = bob.send(16 * MIB)
+    budget.pass_ms(DEADLINE_MS - 250)
+    assert waiting.waits
+    assert budget.unfinished.reserved_bytes == 80 * MIB
+    budget.end(pieces[0])
+    assert bob.let_in == [waiting]
+    assert not ann.dropped_pieces
+    for piece in (*pieces, waiting):
+        budget.end(piece)
+    assert budget.held_bytes == 0
     assert not budget.unfinished._shares
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import urllib.parse
 from collections.abc import Callable, Mapping
 
@@ -451,6 +452,105 @@ def test_full_windows_make_a_slow_reader_too() -> None:
     assert began == []
     client.receive(frames.encode_window_update(1, 1 << 30) + frames.encode_window_update(0, 1 << 30))
     assert began == [1]
+
+
+@pytest.mark.parametrize("path", ["/s/Unary", "/s/Both", "/s/unknown"])
+def test_heads_of_calls_whose_messages_do_not_come_count(path: str) -> None:
+    """A few bytes stand for a long field that the table has."""
+    budget = Budget(1 << 20)  # a fifth for small ones
+    client = Client(budget=budget)
+    long = {f"x{number}": "v" * 900 for number in range(3)}
+    sent = 0
+    for _ in range(500):
+        opening = client.open(path=path, **long)
+        sent += len(opening)
+        client.receive(opening)
+    assert sent < 30_000
+    assert budget.unfinished.dropped > 400
+    assert 0 < budget.held_bytes <= 1 << 18
+    assert len(client.connection.http2.streams) < 80
+    client.connection.close()
+    assert (budget.held_bytes, len(budget.unfinished)) == (0, 0)
+
+
+@pytest.mark.parametrize("path", ["/s/Unary", "/s/Stream", "/s/Both"])
+def test_a_message_in_a_read_of_its_own_ends_what_its_head_counted(path: str) -> None:
+    budget = Budget()
+    client = Client(budget=budget)
+    client.receive(client.open(path=path))
+    assert budget.held_bytes > 500
+    (calls,) = client.receive(client.data(message(b"question"), end=path != "/s/Both")).values()
+    assert [call.message for call in calls] == [b"question"]
+    assert (budget.held_bytes, len(budget.unfinished)) == (0, 0)
+
+
+def test_heads_that_cost_another_call_its_room_leave_the_numbers_right() -> None:
+    budget = Budget(10_000)  # 2000 for small ones
+    client = Client(budget=budget)
+    streams = [client.open(path=path) for path in ("/s/Both", "/s/Unary", "/s/Both", "/s/Unary", "/s/Both", "/s/Unary")]
+    client.receive(b"".join(streams))
+    assert budget.unfinished.dropped == 3
+    client.connection.close()
+    assert (budget.held_bytes, len(budget.unfinished)) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_budget_is_empty_after_anything(seed: int) -> None:
+    chance = random.Random(seed)
+    budget = Budget(2 << 20)
+    clients = [Client(budget=budget, max_message_bytes=600_000) for _ in range(3)]
+    held: list[GrpcCall] = []
+
+    def send(client: Client) -> None:
+        size = chance.choice([0, 10, 1000, 16_000])
+        body = chance.choice([message(bytes(size)), PREFIX.pack(0, chance.choice([size, 500_000])) + bytes(size)])
+        parts = [
+            client.open(path=chance.choice(["/s/Unary", "/s/Stream", "/s/Both", "/s/no"]), end=chance.random() < 0.05)
+        ]
+        for _ in range(chance.choice([0, 0, 1, 1, 2, 20])):
+            parts.append(client.data(body[: chance.randrange(len(body) + 1)], end=False))
+        if chance.random() < 0.4:
+            parts.append(client.data(body, end=True))
+        if chance.random() < 0.1:
+            parts.append(frames.encode_rst_stream(client.stream_id, ErrorCode.CANCEL))
+        data = b"".join(parts)
+        cut = chance.randrange(len(data) + 1)
+        for part in (data[:cut], data[cut:]):
+            held.extend(call for calls in client.receive(part).values() for call in calls)
+
+    for _ in range(400):
+        number = chance.randrange(len(clients))
+        client = clients[number]
+        send(client)
+        if held and chance.random() < 0.5:
+            call = held.pop(chance.randrange(len(held)))
+            chance.choice(
+                [
+                    call.finish,
+                    lambda call=call: call.answer(b"x"),
+                    lambda call=call: call.fail(GrpcStatus.INTERNAL, "no"),
+                ]
+            )()
+        if chance.random() < 0.2:
+            client.connection.end_late_requests(client.now_ms, chance.choice([0, 30_000]))
+            budget.pass_ms(chance.choice([1, 1000, 31_000]))
+        if client.connection.http2.fault is not None or chance.random() < 0.02:
+            client.connection.close()
+            clients[number] = Client(budget=budget, max_message_bytes=600_000)
+        live = {stream.piece for each in clients for stream in each.connection.http2.streams.values()} - {None}
+        assert len(budget.unfinished) == len(live)
+        assert not any(piece.is_over for piece in live if piece is not None)
+    for client in clients:
+        client.connection.close()
+    assert (budget.held_bytes, budget.unfinished.waiting) == (0, 0)
+    assert not budget.unfinished._shares
+
+
+def test_one_stream_id_far_from_the_last_costs_no_time() -> None:
+    client = Client()
+    client.next_stream_id = (1 << 31) - 1
+    client.receive(client.open())
+    assert list(client.connection.http2.streams) == [(1 << 31) - 1]
 
 
 @given(st.text())
