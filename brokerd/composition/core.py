@@ -253,8 +253,12 @@ class BrokerCore:
         while self._untold:
             arrivals, hearers = self._untold[0]
             while hearers:
-                hearers[0](arrivals)
-                hearers.popleft()
+                hearer = hearers.popleft()
+                try:
+                    hearer(arrivals)
+                except BaseException:
+                    hearers.appendleft(hearer)
+                    raise
             self._untold.popleft()
 
     def _note_new_file(self, _arrivals: Sequence[Arrival]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from remoting import codes
 from remoting.client.socket_connection import SocketConnection
+from remoting.facts.broker_state import BrokerState
 from remoting.record.properties import encode_properties
 from tasks.spark.cluster import Cluster as Asked
 from tasks.spark.cluster import find_ranges
@@ -81,14 +82,18 @@ class Reading:
             ]
 
 
+def states(cluster: Cluster) -> list[BrokerState]:
+    return [cluster.admin.broker_state(address) for address in cluster.broker_addresses]
+
+
 def given_out(cluster: Cluster) -> list[int]:
     """How many messages each broker gave to readers since it started."""
-    states = [cluster.admin.broker_state(address) for address in cluster.broker_addresses]
-    return [each.counters.out_messages or 0 for each in states]
+    return [each.counters.out_messages or 0 for each in states(cluster)]
 
 
 def test_a_report_is_read_from_a_replica_in_few_answers_by_defaults(cluster: Cluster) -> None:
     cluster.make_whole()
+    eventually("each knows who is in the set", lambda: all(len(each.sync_state_set) == 3 for each in states(cluster)))
     before = given_out(cluster)
     reading = Reading(cluster)
     replica = reading.replica

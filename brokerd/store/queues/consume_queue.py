@@ -260,9 +260,10 @@ class ConsumeQueue:
 
     def leave_blank(self, count: int) -> None:
         """Have units without a message at the end. Where no message before them is in the log any more, the queue begins behind
-        them."""
+        them; `max_offset` is still where they begin."""
         self.tail += BLANK_UNIT * count
-        self._min_checked = -1
+        if self._min_offset >= self.max_offset:
+            self._min_checked = -1
 
     # -- reading -----------------------------------------------------------------------------------------------------------
 

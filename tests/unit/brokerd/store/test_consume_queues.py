@@ -169,6 +169,8 @@ def test_a_queue_without_a_message_in_the_log_begins_behind_a_gap() -> None:
     assert queue.min_offset(1500) == 3, "the log begins later now"
     apply(queues, entry(5))
     assert (queue.min_offset(1500), queue.max_offset) == (5, 6)
+    apply(queues, entry(9))
+    assert queue.min_offset(1500) == 5, "what is in front of the next gap is there"
 
 
 def test_queues_begin_where_the_log_has_their_first_message() -> None:
