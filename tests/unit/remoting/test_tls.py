@@ -88,7 +88,7 @@ async def test_large_answers_and_many_requests(authority: Authority, shown: Cert
     async with serving(settings(shown, "enforcing")) as address:
         client = RemotingClient(identity=secured(authority))
         bodies = [bytes([number]) * (number * 50_000) for number in range(40)]
-        answers = await asyncio.gather(*(client.call(address, 7, None, body) for body in bodies))
+        answers = await asyncio.gather(*(client.call(address, 7, None, body, timeout_ms=60_000) for body in bodies))
         assert [bytes(answer.body) for answer in answers] == bodies
         client.close()
 
