@@ -148,11 +148,12 @@ class MessageSender:
         for draft in drafts:
             try:
                 placed = choose_queue(draft, self.topic(draft.topic), self.turn_of(draft.topic))
-                made = self._waiting(placed, asked, waiting) if may_wait(placed) else None
+                number = len(outcomes)
+                made = self._waiting(number, placed, asked, waiting) if may_wait(placed) else None
                 if made is None:
-                    made = self._general(placed, waiting)
+                    made = Ready(number, self._general(placed, waiting))
                 waiting += made.draft.topic == TIMER_TOPIC
-                ready.append(made._replace(number=len(outcomes)))
+                ready.append(made)
                 outcomes.append(SendOutcome(PutStatus.PUT_OK, placed.queue_id))
             except RequestError as refusal:
                 reason = refusal_reason(refusal)
@@ -160,7 +161,7 @@ class MessageSender:
                 outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=as_request_error(refusal)))
         return outcomes, ready
 
-    def _waiting(self, placed: Draft, asked: Asked, waiting: int) -> Ready | None:
+    def _waiting(self, number: int, placed: Draft, asked: Asked, waiting: int) -> Ready | None:
         """What waits in its ordinary form, made in one pass over its properties; None for what is for `_general`."""
         stored = waiting_form(placed, self.kernel_rules, asked)
         if stored is None:
@@ -170,9 +171,9 @@ class MessageSender:
         if not has_room(asked, self._timed.next_place() + waiting, stored):
             return None
         self.unique_ids.next_number += stored.is_named
-        return Ready(0, draft, stored, placed.topic)
+        return Ready(number, draft, stored, placed.topic)
 
-    def _general(self, placed: Draft, waiting: int) -> Ready:
+    def _general(self, placed: Draft, waiting: int) -> Draft:
         """What is stored of any other message. Raises RequestError."""
         prepared = complete(placed, self.unique_ids, self.cluster, self._check_times)
         half = self._halves.to_stored_draft(prepared)
@@ -180,7 +181,7 @@ class MessageSender:
         self._store.check_draft(stored)
         if stored.topic == TIMER_TOPIC:
             self._timed.check_room(stored, waiting)
-        return Ready(0, stored)
+        return stored
 
     def append(
         self,
