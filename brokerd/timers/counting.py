@@ -192,8 +192,7 @@ class TimerCounting:
         except (StorageError, ProtocolError):
             return None
         if is_sent and (added := _ADDED.search(properties)) is not None:
-            due_ms = max(int(added[3]), int(added[2]) + 1)
-            return _Said(str(added[1], "utf-8", "replace"), due_ms, None, False)
+            return _Said(str(added[1], "utf-8", "replace"), max(int(added[3]), int(added[2]) + 1), None, False)
         said = {str(name, "ascii"): str(value, "utf-8", "replace") for name, value in _SAID.findall(properties)}
         due_ms, slot_ms, place = (number_of(said, name) for name in (DUE_MS, OUT_MS, PLACE))
         if slot_ms is not None and due_ms is None:
