@@ -141,11 +141,14 @@ class Delivery:
         return self._settings.batch_bytes
 
     def move(self, batch: Batch) -> bool:
-        """Append what goes on to the log's end before its time; False when that has to wait. Raises LogboomError."""
-        if self._promised or not (self._pace.is_running and self._pace.may_append):
+        """Append what goes on to the log's end before its time; False when that has to wait. Raises LogboomError.
+
+        That deliveries pause keeps none: on a full disk they do as long as nothing goes.
+        """
+        if self._promised or not self._pace.is_running or self._pace.is_full:
             return False
         begin = batch.begin()
-        end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts)
+        end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts, makes_room=True)
         self._appended(batch, end_offset, self._now_ms())
         return True
 

@@ -176,10 +176,10 @@ class World:
         node = Node(log, self.turns, self.rng, self.settings, self.others_ms)
         append = log.append_leading
 
-        def checked(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
+        def checked(topic: str, kind: str, body: bytes, behind: Any, **more: bool) -> tuple[int, int]:
             for each in drafts_of(behind):
                 self.check_not_early(node, each)
-            return append(topic, kind, body, behind)
+            return append(topic, kind, body, behind, **more)
 
         log.append_leading = checked  # type: ignore[method-assign]
         return node
