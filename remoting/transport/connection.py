@@ -351,7 +351,7 @@ class RemotingConnection(asyncio.Protocol):
         if request.flag & codes.FLAG_ONEWAY:
             return
         self._in_flight -= 1
-        if len(body) < _LONG_BODY_BYTES or type(body) is not bytes:  # others may be changed by their owners
+        if len(body) < _LONG_BODY_BYTES or not _stays_as_it_is(body):
             self._write(frame.encode_response(code, request.opaque, ext, body, remark))
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
@@ -581,3 +581,8 @@ class RemotingConnection(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+
+def _stays_as_it_is(body: Bytes) -> bool:
+    """Bytes, or a part of them; others may be changed by their owners."""
+    return type(body) is bytes or (isinstance(body, memoryview) and type(body.obj) is bytes)
