@@ -12,7 +12,6 @@ from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.service import TierService
 from brokerd.tiers.stowage import Stowage
 from brokerd.tiers.upload.uploader import Uploader
-from brokerd.timers.batch import Batches
 from brokerd.transactions.table import OpenTransactions
 from remoting.tier.contents import Change
 from remoting.tier.stowed import StowedObject, describe, encode_block, encode_head, in_blocks
@@ -60,19 +59,15 @@ def _as_they_stand(self: MessageStore) -> None:
     """A new master takes its queues for where they were before the log's first files went."""
 
 
-_fetch, _promised = Stowage._fetch, Batches.promised
+_fetch = Stowage._fetch
 
 
-async def _gone_when_read(self: Stowage, objects: Any, entry: StowedObject, done: Any) -> None:
-    """An object of timers is removed when it is read, before the log says that they are back."""
-    await _fetch(self, objects, entry, done)
+async def _gone_when_asked_for(self: Stowage, objects: Any, entry: StowedObject, done: Any) -> None:
+    """An object of timers is removed before the log says that they are back, and who asked must ask again."""
     with suppress(ObjectStoreError):
+        await objects.get(entry.name, 0, entry.head_bytes)
         await objects.remove([entry.name])
-
-
-def _torn_counts_as_whole(self: Batches) -> Any:
-    """What a record of a return announces counts as returned, whatever follows it in the log."""
-    return () if self.table.last is not None and self.table.last.is_return else _promised(self)
+    await _fetch(self, objects, entry, done)
 
 
 def _named_at_once(self: Stowage, timers: Any, before: int, done: Any) -> None:
@@ -88,19 +83,10 @@ MUTANTS = (
     Mutant(
         "an object of timers goes before they are back",
         "timers",
-        _gone_when_read.__doc__ or "",
-        ((Stowage, "_fetch", _gone_when_read),),
+        _gone_when_asked_for.__doc__ or "",
+        ((Stowage, "_fetch", _gone_when_asked_for),),
         _stowed,
         within=10,
-        is_quick=False,
-    ),
-    Mutant(
-        "a torn return counts as whole",
-        "timers",
-        _torn_counts_as_whole.__doc__ or "",
-        ((Batches, "promised", _torn_counts_as_whole),),
-        _stowed,
-        within=40,
         is_quick=False,
     ),
     Mutant(
