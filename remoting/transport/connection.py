@@ -7,7 +7,7 @@ are written during a loop turn leave in one write.
 What a peer can make us hold is bounded: a frame by its size limit, frames that are not all there by the daemon's budget for them
 (`unfinished`; reading stops until there is room), unanswered requests by `max_in_flight` (reading stops until answers are given),
 what waits for a taker by `max_held_bytes` (likewise), unsent answers by the transport's high-water mark (reading stops until the
-peer reads).
+peer reads). What we ask is bounded by the same mark of bytes that the peer does not read.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class ConnectionLimits:
     """What one peer may make us hold: bytes of a frame, requests that were not answered yet, bytes that wait for a taker, and
     bytes of answers that it does not read. `wait_ms`, by request code: how long a request that was read may wait before it is
     handled; `other_wait_ms` for the codes that are not in it. `large_answers` are the codes whose answers may be large; those in
-    `long_requests` are so large that a connection's turn is over with one of them."""
+    `long_requests` are so large that a connection's turn is over with one of them. `always_reads`: also while much is unsent
+    and many requests are open, for who dialled: answers come, and the other side may read nothing more before they are read."""
 
     max_frame_bytes: int = frame.MAX_FRAME_BYTES
     max_in_flight: int = 16384
@@ -62,6 +63,7 @@ class ConnectionLimits:
     other_wait_ms: int = 60_000
     large_answers: frozenset[int] = frozenset()
     long_requests: frozenset[int] = frozenset()
+    always_reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,6 +504,8 @@ class RemotingConnection(asyncio.Protocol):
         self._handle_backlog()
 
     def _is_congested(self) -> bool:
+        if self._limits.always_reads:
+            return False
         return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES or self._in_flight > self._limits.max_in_flight
 
     def _handle(self, code: int, requests: Sequence[Command]) -> None:
@@ -559,7 +563,7 @@ class RemotingConnection(asyncio.Protocol):
         else:
             self._transport.writelines(out)
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
-            log.warning("closing the connection of %s: it does not read its answers", self.peer)
+            log.warning("closing the connection of %s: it does not read what is sent to it", self.peer)
             self.abort()
             return False
         return True
