@@ -63,7 +63,7 @@ class Going(NamedTuple):
 
 
 class Removal:
-    """One life. `removed` and `swept` count objects."""
+    """One life. `removed` and `swept` count objects; `sweeps`: what nobody names is looked for."""
 
     def __init__(self, objects: ObjectStore, owner: Owner, commits: Commits, loop: Loop) -> None:
         self.removed = self.swept = 0
@@ -73,6 +73,7 @@ class Removal:
         self._loop = loop
         self._going: list[Going] = []
         self._held: set[str] = set()  # of what is taken out by a commit that is not acknowledged yet
+        self.sweeps = True
         self._is_busy = self._is_in_trouble = self._stopped = False
         self._next_sweep_ms = loop.wall_ms() + DELAY_MS
 
@@ -93,7 +94,7 @@ class Removal:
 
     def tend(self, now_ms: int) -> None:
         """Begin what is due, unless that was begun before and is not done."""
-        is_due = now_ms >= self._next_sweep_ms or (bool(self._going) and self._going[0].at_ms <= now_ms)
+        is_due = self._is_sweep_due(now_ms) or (bool(self._going) and self._going[0].at_ms <= now_ms)
         if is_due and not self._is_busy:
             self._is_busy = True
             self._loop.spawn(self._run(now_ms), "remove objects of the tier")
@@ -102,10 +103,13 @@ class Removal:
         """Begin nothing more."""
         self._stopped = True
 
+    def _is_sweep_due(self, now_ms: int) -> bool:
+        return self.sweeps and now_ms >= self._next_sweep_ms
+
     async def _run(self, now_ms: int) -> None:
         try:
             await self._remove_going(now_ms)
-            if now_ms >= self._next_sweep_ms and not self._stopped:
+            if self._is_sweep_due(now_ms) and not self._stopped:
                 await self._sweep()
                 self._next_sweep_ms = now_ms + SWEEP_MS
             self._report(None)

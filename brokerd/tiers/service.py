@@ -75,7 +75,7 @@ class LocalQueues(QueueReads, Protocol):
 class Surroundings:
     """What the service works with. `attributes` are a topic's, None without one. `lineage` are the epochs of the log that the
     tier's messages are of, and its end; `epoch` is the master's. `state_rows` are what a mount needs besides messages. With
-    `is_mount` a group is served from the tier in the place of its own brokers; nothing of it is uploaded, merged or removed.
+    `is_mount` a group is served from the tier in the place of its own brokers; it expires, and nothing else becomes of it.
     `usurped` is called when somebody else serves the group; it ends this broker. `stowage` is for timers."""
 
     local: LocalQueues
@@ -408,6 +408,8 @@ class TierService:
         self.states = StateKeeper(objects, self._epoch, broker_name, self, self._loop)
         self.states.begin()
         if self._is_mount:
+            if self.upkeep is not None:
+                self.upkeep.begin(expires_only=True)
             return
         self._numbers = itertools.count(1)
         source = Source(self._around.local, self._around.keys)
