@@ -7,10 +7,11 @@ then puts the channel, or TLS with the channel in it, in its own place. A connec
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from OpenSSL import SSL
-from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, ISSLTransport
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IProtocolNegotiationFactory, ISSLTransport
 from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -21,6 +22,10 @@ from remoting.transport.tls import FIRST_BYTE, file_stamps
 from webapp.intake import HEAD_S
 
 log = logging.getLogger(__name__)
+
+PROTOCOLS: Final = [b"http/1.1"]  # that are chosen from what a handshake offers (ALPN)
+# of TLS 1.2: with a key for each connection, and encryption that authenticates
+_CIPHERS: Final = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -48,6 +53,9 @@ class Certificate:
     def _load(self) -> SSL.Context:
         context = SSL.Context(SSL.TLS_SERVER_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
+        context.set_cipher_list(_CIPHERS)  # those of 1.3 are all fit
+        context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # a connection that is idle keeps none
+        context.set_alpn_select_callback(_choose)
         certificate_path, key_path = self._paths
         try:
             context.use_certificate_chain_file(certificate_path)
@@ -59,6 +67,10 @@ class Certificate:
                 f"that belong together ({error})"
             ) from error
         return context
+
+
+def _choose(_connection: SSL.Connection, offered: Sequence[bytes]) -> Any:
+    return next((each for each in PROTOCOLS if each in offered), SSL.NO_OVERLAPPING_PROTOCOLS)
 
 
 class FirstByte(Protocol):
@@ -103,6 +115,7 @@ class FirstByte(Protocol):
             deadline.cancel()
 
 
+@implementer(IProtocolNegotiationFactory)
 class FirstByteFactory(WrappingFactory):
     """Puts that choice before the connections of another factory."""
 
@@ -110,6 +123,10 @@ class FirstByteFactory(WrappingFactory):
         super().__init__(channels)
         self._tls = TLSMemoryBIOFactory(certificate, False, channels, clock)
         self._clock = clock
+
+    def acceptableProtocols(self) -> list[bytes]:
+        """What a port that comes with TLS asks for. Without an answer it would refuse all clients that offer something."""
+        return PROTOCOLS
 
     def buildProtocol(self, addr: Any) -> FirstByte:
         """A connection of this address."""

@@ -24,6 +24,7 @@ import pytest
 from remoting.transport.tls import client_context
 from tests.bench.harness import ROOT
 from tests.bench.viewers import Console, console
+from tests.support.ports import free_ports
 from webapp.appliance import certificates
 from webapp.appliance.layout import DataLayout
 
@@ -41,8 +42,16 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> DataLayout:
 
 
 @pytest.fixture(scope="module")
-def running(layout: DataLayout) -> Iterator[Console]:
-    with console(ROOT, "--certificate", str(layout.tls_certificate_file), "--key", str(layout.tls_key_file)) as one:
+def https_port() -> int:
+    """Of the port for other machines."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
+def running(layout: DataLayout, https_port: int) -> Iterator[Console]:
+    files = str(layout.tls_certificate_file), str(layout.tls_key_file)
+    https = f"ssl:{https_port}:certKey={files[0]}:privateKey={files[1]}:interface=127.0.0.1"
+    with console(ROOT, "--certificate", files[0], "--key", files[1], "--endpoint", https) as one:
         yield one
 
 
@@ -115,6 +124,47 @@ def test_pages_of_others_open_no_websocket(running: Console, layout: DataLayout,
     browser.log_in()
     for origin in ("https://127.0.0.1:1", "http://127.0.0.1", f"https://elsewhere:{running.http_port}"):
         assert b" 403 " in browser.open_socket(origin), origin
+
+
+@pytest.mark.parametrize("offered", [(), ("h2", "http/1.1"), ("http/1.1",)])
+def test_both_ports_speak_tls_with_browsers(
+    running: Console, layout: DataLayout, https_port: int, offered: tuple[str, ...]
+) -> None:
+    """Those offer protocols in the handshake."""
+    context = client_context(str(layout.tls_authority_file), check_host=True)
+    if offered:
+        context.set_alpn_protocols(offered)
+    for port in (running.http_port, https_port):
+        with context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port), 10), server_hostname="localhost"
+        ) as connection:
+            assert connection.selected_alpn_protocol() == ("http/1.1" if offered else None)
+            connection.sendall(f"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            assert b" 200 " in connection.recv(100)
+
+
+@pytest.mark.parametrize(
+    ("versions", "ciphers"),
+    [
+        ((ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_1), "ALL:@SECLEVEL=0"),
+        ((ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2), "AES256-GCM-SHA384:AECDH-AES128-SHA:@SECLEVEL=0"),
+    ],
+    ids=["1.1", "no forward secrecy"],
+)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+def test_what_is_out_of_date_is_not_spoken(
+    running: Console, https_port: int, versions: tuple[ssl.TLSVersion, ssl.TLSVersion], ciphers: str
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers(ciphers)
+    context.minimum_version, context.maximum_version = versions
+    for port in (running.http_port, https_port):
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as connection,
+            pytest.raises(ssl.SSLError, match="ALERT"),
+        ):
+            context.wrap_socket(connection)
 
 
 def test_a_new_certificate_is_shown_to_the_next_connection(running: Console, layout: DataLayout) -> None:
