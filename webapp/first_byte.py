@@ -20,6 +20,7 @@ from zope.interface import implementer
 from remoting.errors import SettingsError
 from remoting.transport.tls import FIRST_BYTE, file_stamps
 from webapp.intake import HEAD_S
+from webapp.waiting import Waiting
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ def _choose(_connection: SSL.Connection, offered: Sequence[bytes]) -> Any:
 class FirstByte(Protocol):
     """A connection of which nothing came yet."""
 
-    def __init__(self, peer: Any, plain: Factory, tls: Factory, call_later: Any) -> None:
+    def __init__(self, peer: Any, plain: Factory, tls: Factory, call_later: Any, waiting: Waiting) -> None:
+        self._waiting = waiting
         self._peer = peer
         self._plain = plain
         self._tls = tls
@@ -90,6 +92,11 @@ class FirstByte(Protocol):
             self._hand_over(self._plain)
         else:
             self._deadline = self._call_later(HEAD_S, transport.abortConnection)
+            self._waiting.begin(self)
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`."""
+        self.transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
         """The first of it, which is somebody else's from here on."""
@@ -97,10 +104,10 @@ class FirstByte(Protocol):
 
     def connectionLost(self, reason: Any) -> None:
         """It went without a word."""
-        self._forget_deadline()
+        self._wait_no_more()
 
     def _hand_over(self, factory: Factory) -> Any:
-        self._forget_deadline()
+        self._wait_no_more()
         transport, protocol = self.transport, factory.buildProtocol(self._peer)
         if isinstance(transport, ProtocolWrapper):
             transport.wrappedProtocol = protocol
@@ -109,7 +116,8 @@ class FirstByte(Protocol):
         protocol.makeConnection(transport)
         return protocol
 
-    def _forget_deadline(self) -> None:
+    def _wait_no_more(self) -> None:
+        self._waiting.end(self)
         deadline, self._deadline = self._deadline, None
         if deadline is not None and deadline.active():
             deadline.cancel()
@@ -117,10 +125,11 @@ class FirstByte(Protocol):
 
 @implementer(IProtocolNegotiationFactory)
 class FirstByteFactory(WrappingFactory):
-    """Puts that choice before the connections of another factory."""
+    """Puts that choice before the connections of another factory, which counts those that wait in its `waiting`."""
 
     def __init__(self, channels: Any, certificate: Certificate, clock: Any) -> None:
         super().__init__(channels)
+        self._waiting = channels.waiting
         self._tls = TLSMemoryBIOFactory(certificate, False, channels, clock)
         self._clock = clock
 
@@ -130,4 +139,4 @@ class FirstByteFactory(WrappingFactory):
 
     def buildProtocol(self, addr: Any) -> FirstByte:
         """A connection of this address."""
-        return FirstByte(addr, self.wrappedFactory, self._tls, self._clock.callLater)
+        return FirstByte(addr, self.wrappedFactory, self._tls, self._clock.callLater, self._waiting)

@@ -9,6 +9,7 @@ import http.cookiejar
 import json
 import os
 import re
+import resource
 import socket
 import ssl
 import subprocess
@@ -23,6 +24,7 @@ import pytest
 
 from remoting.transport.tls import client_context
 from tests.bench.harness import ROOT
+from tests.bench.processes import memory_of
 from tests.bench.viewers import Console, console
 from tests.support.ports import free_ports
 from webapp.appliance import certificates
@@ -32,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 PASSWORD = "a boom of many logs"
 SCHEMES = ("http", "https")
+FILES = 300
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +90,37 @@ class Browser:
         except urllib.error.HTTPError as error:
             return error.code
 
-    def open_socket(self, origin: str = "") -> bytes:
-        """The first line of what a websocket's handshake is answered."""
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        """To the console's port, for what one writes oneself."""
         with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", self._port), 10))
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what is unread is with the console soon
+            connection.settimeout(10)
+            connection.connect(("127.0.0.1", self._port))
             if self._context is not None:
                 connection = stack.enter_context(self._context.wrap_socket(connection, server_hostname="127.0.0.1"))
-            lines = (
-                *("GET /ws/snapshot?view=landing HTTP/1.1", f"Host: 127.0.0.1:{self._port}"),
-                *("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"),
-                f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
-                f"Origin: {origin or self.origin}",
-                "Cookie: " + "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.cookies),
-            )
-            connection.sendall("\r\n".join((*lines, "", "")).encode())
-            return connection.makefile("rb").readline()
+            yield connection
+
+    def handshake(self, origin: str = "") -> bytes:
+        """What asks for a websocket."""
+        lines = (
+            *("GET /ws/snapshot?view=landing HTTP/1.1", f"Host: 127.0.0.1:{self._port}"),
+            *("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"),
+            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+            f"Origin: {origin or self.origin}",
+            "Cookie: " + "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.cookies),
+        )
+        return "\r\n".join((*lines, "", "")).encode()
+
+    def open_socket(self, origin: str = "") -> bytes:
+        """The first line of what a websocket's handshake is answered; one that is refused is closed behind it."""
+        with self.connected() as connection:
+            connection.sendall(self.handshake(origin))
+            answer = connection.makefile("rb")
+            line = answer.readline()
+            assert b" 101 " in line or answer.read() is not None
+            return line
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -165,6 +184,75 @@ def test_what_is_out_of_date_is_not_spoken(
             pytest.raises(ssl.SSLError, match="ALERT"),
         ):
             context.wrap_socket(connection)
+
+
+@pytest.fixture(scope="module")
+def narrow(layout: DataLayout) -> Iterator[Console]:
+    """With so few file descriptors that a small crowd does."""
+    files = str(layout.tls_certificate_file), str(layout.tls_key_file)
+    with contextlib.ExitStack() as stack:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, limits[1]))
+        try:
+            made = stack.enter_context(console(ROOT, "--certificate", files[0], "--key", files[1]))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        yield made
+
+
+@pytest.mark.parametrize("said", ["nothing", "half a handshake", "half a head"])
+def test_a_crowd_that_does_not_come_to_the_point_keeps_nobody_out(
+    narrow: Console, layout: DataLayout, said: str
+) -> None:
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    data = {"nothing": b"", "half a handshake": outgoing.read(), "half a head": b"GET / HTTP/1.1\r\n"}[said]
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * FILES):
+            attacker = stack.enter_context(socket.create_connection(("127.0.0.1", narrow.http_port), 10))
+            with contextlib.suppress(ConnectionError):  # of one that went already
+                attacker.sendall(data)
+        for scheme in SCHEMES:
+            assert json.loads(Browser(narrow, layout, scheme).get("/api/v1/health"))["status"]
+        assert len(os.listdir(f"/proc/{narrow.pid}/fd")) < FILES // 2 + 60
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", ["pings", "messages"])
+def test_a_viewer_who_floods_a_websocket_and_reads_nothing_is_bounded(
+    running: Console, layout: DataLayout, scheme: str, kind: str
+) -> None:
+    """Of pings no more are read than their answers are; who says much is closed."""
+    browser = Browser(running, layout, scheme)
+    assert browser.log_in() == 200
+    frame = _frame(0x9, bytes(125)) if kind == "pings" else _frame(0x1, b'{"type": "ack"}')
+    with browser.connected() as connection:
+        connection.sendall(browser.handshake())
+        assert b" 101 " in connection.recv(100)
+        connection.settimeout(5)
+        before_mb = memory_of(running.pid).resident_mb
+        assert _flood(connection, frame) == ("nothing more is taken" if kind == "pings" else "closed")
+        assert memory_of(running.pid).resident_mb - before_mb < 24
+        assert json.loads(browser.get("/api/v1/health"))["status"]
+
+
+def _flood(connection: socket.socket, frame: bytes) -> str:
+    sent, data = 0, frame * 1000
+    try:
+        while sent < 24 << 20:
+            sent += connection.send(data[sent % len(frame) :])
+    except TimeoutError:
+        return "nothing more is taken"
+    except (ConnectionError, ssl.SSLEOFError):
+        return "closed"
+    return "all is taken"
+
+
+def _frame(opcode: int, payload: bytes) -> bytes:
+    """One of a client; the mask that changes nothing is a mask, too."""
+    size = bytes((0x80 | len(payload),)) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2)
+    return bytes((0x80 | opcode,)) + size + bytes(4) + payload
 
 
 def test_a_new_certificate_is_shown_to_the_next_connection(running: Console, layout: DataLayout) -> None:
