@@ -99,7 +99,8 @@ class RemotingConnection(asyncio.Protocol):
         taker: BufferTaker | None = None,
         intake: Intake | None = None,
     ) -> None:
-        """The taker is offered what was read. Without an intake, as on dialled connections, unfinished frames are not counted."""
+        """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
+        intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
@@ -207,6 +208,7 @@ class RemotingConnection(asyncio.Protocol):
             self._decode(data)
         elif (
             self._taker is not None
+            and self._is_proven
             and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
             and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
             and self._taker.offer(self, data)
