@@ -29,6 +29,8 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import load
 from brokerd.sending.acknowledging import Appends
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.stored_form import KernelRules
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
@@ -79,6 +81,9 @@ class _AtOnce:
     """Acknowledges what is appended."""
 
     def refusal(self) -> None:
+        return None
+
+    def own_refusal(self) -> None:
         return None
 
     def appended(self, end_offset: int) -> None:
@@ -186,7 +191,7 @@ def _sent_us(messages: int, spread_ms: int = 0, most: int = 0) -> float:
         store.dispatcher.listeners.append(service.dispatched)
         limits = TimerSettings()
         timed = TimedMessages(service, lambda: limits, "broker-a", partial(store.queue_offsets.next, TIMER_TOPIC, 0))
-        kernel = NativeKernel(load(), _HOST, timed.terms)
+        kernel = NativeKernel(load(), _HOST, KernelRules(UniqueIds(0), timed.terms))
         kernel.topics_changed({_TOPIC: _Metadata().topic(_TOPIC)})
         rng = random.Random(1)
 
