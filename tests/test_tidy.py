@@ -128,7 +128,8 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         },
         ["appliance"],
         ["settings", "sockets", "urls"],
-        ["asgi", "serving"],
+        ["asgi", "first_byte"],
+        ["serving"],
     ],
     "tasks": [
         ["changes", "heartbeat_file", "locks", "snapshot", "stopping", "tier"],

@@ -1,6 +1,8 @@
 """The console's server: daphne, with bounds on what a request may make it keep before anybody is asked who sends it.
 
-    python -m webapp.serving OPTIONS-OF-DAPHNE webapp.asgi:application
+    python -m webapp.serving [--certificate FILE --key FILE] OPTIONS-OF-DAPHNE webapp.asgi:application
+
+With a certificate each of its ports speaks HTTP and HTTPS (`webapp/first_byte.py`).
 
 Daphne hands a request on when its body is there, and its framework writes each that is long, or does not say how long it is, to a
 temporary file. Here bodies stay in memory and count in one budget of all requests, with a share for each address
@@ -11,8 +13,10 @@ a few words.
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
+from functools import partial
 from io import BytesIO
 from typing import Any, Final
 
@@ -20,10 +24,14 @@ from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
+from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
 from twisted.web.http import HTTPChannel
+from zope.interface import implementer
 
+from remoting.errors import SettingsError
 from remoting.transport.unfinished import Piece, peer_of
 from remoting.transport.watch import UnfinishedSettings, Watch
+from webapp.first_byte import Certificate, FirstByteFactory
 from webapp.intake import BODY_S, HEAD_S, MAX_BODY_BYTES, TOO_LARGE, TOO_LATE
 
 log = logging.getLogger(__name__)
@@ -105,8 +113,9 @@ class BoundedRequest(WebRequest):
             self.channel.refuse(*TOO_LATE)
 
 
+@implementer(IHandshakeListener)
 class BoundedChannel(HTTPChannel):
-    """One connection of HTTP/1.1."""
+    """One connection of HTTP/1.1, in TLS or not."""
 
     watch: Watch
 
@@ -115,6 +124,16 @@ class BoundedChannel(HTTPChannel):
         self._deadline: Any = None  # of the request that is coming
         self._linger: Any = None
         self._is_refused = False
+
+    def makeConnection(self, transport: Any) -> None:
+        """It is there; a handshake, when it begins with one, has `HEAD_S`."""
+        super().makeConnection(transport)
+        if ISSLTransport.providedBy(transport):
+            self._deadline = self.callLater(HEAD_S, transport.abortConnection)
+
+    def handshakeCompleted(self) -> None:
+        """See `IHandshakeListener`."""
+        self._forget_deadline()
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes of a request, or of one behind it."""
@@ -222,6 +241,10 @@ class BoundedSocket(WebSocketProtocol):
 class BoundedServer(Server):
     """Daphne's server, which makes its factories itself when it runs, and asks nobody: it gets others here."""
 
+    def __init__(self, *arguments: Any, certificate: Certificate | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._certificate = certificate
+
     @property
     def ws_factory(self) -> WebSocketFactory:
         return self._ws_factory
@@ -232,24 +255,40 @@ class BoundedServer(Server):
         self._ws_factory = made
 
     @property
-    def http_factory(self) -> BoundedFactory:
+    def http_factory(self) -> BoundedFactory | FirstByteFactory:
         return self._http_factory
 
     @http_factory.setter
     def http_factory(self, _made: HTTPFactory) -> None:
-        self._http_factory = BoundedFactory(self)
+        channels = BoundedFactory(self)
+        self._http_factory = (
+            channels if self._certificate is None else FirstByteFactory(channels, self._certificate, channels.reactor)
+        )
 
 
 class ConsoleServer(CommandLineInterface):
-    """Daphne's command line."""
-
-    server_class = BoundedServer
+    """Daphne's command line, with more options."""
 
     def run(self, args: list[str]) -> None:
         """Serve until a signal comes."""
+        own, others = _own_options().parse_known_args(args)
+        if (own.certificate is None) != (own.key is None):
+            raise SettingsError("--certificate and --key belong together; give both, or none")
+        certificate = Certificate(own.certificate, own.key) if own.certificate is not None else None
+        self.server_class = partial(BoundedServer, certificate=certificate)
         bounds = ("--websocket-max-frame-size", "--websocket-max-message-size")
-        super().run([*(word for name in bounds for word in (name, str(MAX_SOCKET_BYTES))), *args])
+        super().run([*(word for name in bounds for word in (name, str(MAX_SOCKET_BYTES))), *others])
+
+
+def _own_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--certificate", metavar="FILE", help="shown to those who begin with TLS, with its chain: PEM")
+    parser.add_argument("--key", metavar="FILE", help="its private key: PEM")
+    return parser
 
 
 if __name__ == "__main__":
-    ConsoleServer().run(sys.argv[1:])
+    try:
+        ConsoleServer().run(sys.argv[1:])
+    except SettingsError as error:
+        sys.exit(f"error: {error}")

@@ -59,10 +59,13 @@ class Upkeep:
         self._is_open = False
         self._index_going = self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
 
-    def begin(self) -> None:
-        """The tier is open."""
+    def begin(self, *, expires_only: bool = False) -> None:
+        """The tier is open. With `expires_only` nothing is merged, nor is what nobody names looked for: a mount does not know all
+        that the group's own log names."""
         self._is_open = True
-        self._grown.update(dict.fromkeys(self._owner.contents.queues))
+        if not expires_only:
+            self._grown.update(dict.fromkeys(self._owner.contents.queues))
+        self.removal.sweeps = not expires_only
         self._tend()
 
     def _tend(self) -> None:

@@ -48,6 +48,20 @@ class TimerSettings:
         original="timerRollWindowSlot",
     )
 
+    tier_ahead_s: int = setting(
+        21_600,
+        "with a tier (`tiers.url`), a timer that is due further ahead than this when its file of the log is to go waits in the "
+        "object store",
+        minimum=2,
+        maximum=366 * 86_400,
+    )
+    tier_back_s: int = setting(
+        3600,
+        "a timer comes back from the object store so long before it is due; half of `tier_ahead_s` when that is less",
+        minimum=1,
+        maximum=86_400,
+    )
+
     files: bool = setting(
         True, "find timers that are not due soon in files of the original's layout; without, in the queue"
     )

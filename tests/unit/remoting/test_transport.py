@@ -391,6 +391,29 @@ async def test_a_peer_that_reads_nothing_is_borne_up_to_a_limit(service: Service
     await server.close()
 
 
+async def test_who_has_much_to_ask_reads_answers_meanwhile() -> None:
+    """The other side may read no more before its answers are read: if neither read, both would wait for ever."""
+    answered = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.readexactly(frame.PREFIX_BYTES)
+        await reader.readexactly(frame.bytes_wanted(first) - len(first))
+        for opaque in (1, 2):
+            writer.write(frame.encode_response(codes.SUCCESS, opaque, None, bytes(8 << 20)))
+        await answered.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    connection = await connect(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    asking = [asyncio.create_task(connection.call(ECHO, None, bytes(12 << 20), timeout_ms=20_000)) for _ in range(2)]
+    await asyncio.wait(asking)
+    answered.set()
+    assert [len(task.result().body) for task in asking] == [8 << 20] * 2
+    connection.close()
+    server.close()
+    await server.wait_closed()
+
+
 async def test_large_answers_are_given_a_few_at_a_time(service: Service) -> None:
     unsent: list[int] = []
 
