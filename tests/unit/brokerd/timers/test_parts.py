@@ -190,7 +190,7 @@ def test_a_master_that_doubts_a_clock_still_does_when_it_becomes_it_again() -> N
 def test_near_is_a_sorted_list_in_packed_rows() -> None:
     rng = random.Random(5)
     near, model = Near(), list[Found]()
-    for offset in range(4000):
+    for offset in range(0, 400_000, 100):
         step = rng.random()
         if step < 0.6:
             code = encode_code(rng.randrange(40), rng.choice((MESSAGE, RECALL, ROLLED)))
@@ -208,6 +208,18 @@ def test_near_is_a_sorted_list_in_packed_rows() -> None:
             limit = rng.randint(1, len(model))
             del model[limit:]
             assert near.shrink(limit) == key_of(*model[-1])
+        else:
+            last_ms = due_of(model[-1][0]) if model else 0
+            more = [
+                (encode_code(last_ms + rng.randrange(3), rng.choice((MESSAGE, MESSAGE, RECALL))), offset + n)
+                for n in range(rng.choice((0, 1, 20)))
+            ]
+            more.sort(key=lambda each: key_of(*each))
+            near.add_all(more)
+            model += more
+            if model:
+                recalls = [each for code, each in model if kind_of(code) == RECALL]
+                assert sorted(near.recalls(1 << 40)) == sorted(recalls)
         assert near.count == len(model)
         assert near.first_due_ms == (due_of(model[0][0]) if model else None)
 
