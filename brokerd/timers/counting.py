@@ -25,6 +25,7 @@ from brokerd.store.unit import BLANK_SIZE, Unit
 from brokerd.timers.batch import Batch
 from brokerd.timers.codes import (
     DUE_MS,
+    MESSAGE,
     MOVED,
     OUT_MS,
     PLACE,
@@ -45,6 +46,12 @@ from remoting.record.fields import properties_of
 
 _BYTES_OF_ENTRY: Final = 1 << 9  # of what a slice may read, for each entry that it takes
 _SAID: Final = re.compile(rb"(?:^|\x02)(REAL_TOPIC|TIMER_DUE_MS|TIMER_MOVED|TIMER_OUT_MS|TIMER_PLACE)\x01([^\x02]+)")
+# How the properties of a message end that waits since it was sent: with what was added for that (`rules.added_for`), and a
+# checksum. What is sent for later is mostly that, and found at once; anything else is looked through (`_SAID`).
+_ADDED: Final = re.compile(
+    rb"\x02REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01[^\x02]+\x02TIMER_OUT_MS\x01([0-9]{1,16})"
+    rb"\x02TIMER_DUE_MS\x01([0-9]{1,16})\x02(?:TIMER_LEG_MS\x01[0-9]+\x02)?(?:__CRC32#\x01[0-9]+\x02?)?\Z"
+)
 
 
 class Known(NamedTuple):
@@ -178,7 +185,7 @@ class TimerCounting:
             if offset in known.places:  # its marker, which is still to come, takes nothing either
                 self._skipped.add(offset)
             return
-        said = self._said(physical_offset, size)
+        said = self._said(physical_offset, size, is_sent=kind == MESSAGE)
         if said is None:
             return
         if kind == ROLLED and not is_early:
@@ -193,12 +200,15 @@ class TimerCounting:
         elif not has_passed or is_on_the_way or has_moved:
             self.counts.add(said.topic, said.due_ms, is_on_the_way=is_on_the_way)
 
-    def _said(self, physical_offset: int, size: int) -> _Said | None:
-        """None of a record that cannot be read: whoever delivers it says so."""
+    def _said(self, physical_offset: int, size: int, *, is_sent: bool = False) -> _Said | None:
+        """None of a record that cannot be read: whoever delivers it says so. `is_sent`: its message waits since it was sent, so
+        it has no other place."""
         try:
             properties = properties_of(self._log.record_at(physical_offset, size))
         except (StorageError, ProtocolError):
             return None
+        if is_sent and (added := _ADDED.search(properties)) is not None:
+            return _Said(str(added[1], "utf-8", "replace"), max(int(added[3]), int(added[2]) + 1), None, 0)
         said = {str(name, "ascii"): str(value, "utf-8", "replace") for name, value in _SAID.findall(properties)}
         due_ms, slot_ms, place = (number_of(said, name) for name in (DUE_MS, OUT_MS, PLACE))
         if slot_ms is not None and due_ms is None:

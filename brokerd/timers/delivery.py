@@ -152,11 +152,14 @@ class Delivery:
 
     def move(self, batch: Batch, first: int | None = None) -> int | None:
         """Append what goes on to the log's end before its time, or comes from the tier: where that ends; None when it has to
-        wait. Files with entries from the queue offset `first` on stay until it is acknowledged. Raises LogboomError."""
-        if self._promised or not (self._pace.is_running and self._pace.may_append):
+        wait. Files with entries from the queue offset `first` on stay until it is acknowledged: it is what lets them go, so it is
+        taken also while deliveries pause on a full disk, which they do as long as nothing goes. Raises LogboomError."""
+        makes_room = first is not None
+        may_append = not self._pace.is_full if makes_room else self._pace.may_append
+        if self._promised or not (self._pace.is_running and may_append):
             return None
         begin = batch.begin()
-        end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts)
+        end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts, makes_room=makes_room)
         if first is not None:
             self._unacknowledged[end_offset] = first
             self._wait(self._life, end_offset)

@@ -2,9 +2,10 @@
 file from its end.
 
 By age none is left in such a file, since legs are shorter than that (`rolling.py`), unless the time for which files stay was
-made shorter. But a disk that becomes full has files removed before their time. A move is a batch like any other (`cursor.py`):
-its record says that all entries in front of one are done with, and those that were not follow it. To move is of no use where
-timers are most of what the log has: then their files stay, and a full disk refuses sends until they are due.
+made shorter. But a disk that becomes full has files removed before their time; what lets them go is taken also where it is too
+full for what is due. A move is a batch like any other (`cursor.py`): its record says that all entries in front of one are done
+with, and those that were not follow it. To move is of no use where timers are most of what the log has: then their files stay,
+and a full disk refuses sends until they are due.
 
 With a tier legs are longer, and what is due long after its file goes waits there; the record names the object (`stowing.py`).
 """

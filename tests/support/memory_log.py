@@ -38,6 +38,7 @@ class MemoryRecordLog:
         self.dispatches = True
         self.status = PutStatus.PUT_OK
         self.refusal: LogboomError | None = None
+        self.takes_moves = False  # what makes room, whatever it refuses else
         self.refuses_after: int | None = None  # so many appends
         self.illegal: bytes | None = None  # a body that cannot be stored
         self.begin_offset = self.end_offset = 0
@@ -65,8 +66,16 @@ class MemoryRecordLog:
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
         return self.append_messages([draft(topic, body, 0, tag=kind) for kind, body in records])
 
-    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
-        places = self.append_placed([draft(topic, body, 0, tag=kind), *drafts_of(behind)])
+    def append_leading(
+        self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies], *, makes_room: bool = False
+    ) -> tuple[int, int]:
+        refusal = self.refusal
+        if makes_room and self.takes_moves:
+            self.refusal = None
+        try:
+            places = self.append_placed([draft(topic, body, 0, tag=kind), *drafts_of(behind)])
+        finally:
+            self.refusal = refusal
         return places[0].end_offset, places[-1].end_offset
 
     def append_trailing(self, ahead: Sequence[Draft | Copies], topic: str, kind: str, body: bytes) -> int:

@@ -2,6 +2,9 @@
 
 A read never waits. What is missing is fetched, once for all who ask for it, and who listens is told of the queue when it is there
 or cannot be had; an error is kept for a moment, and given to who asks then. A fetch is a range of entries and one of messages.
+
+Who reads what is in files goes first: in a turn of the loop so many bytes are given out, and who asks for more is told in the
+next one.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.store.log.record_checks import FirstAstray, first_astray
@@ -22,7 +26,6 @@ from brokerd.tiers.reading.places import Places
 from brokerd.tiers.reading.windows import Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import RequestError
 from remoting.tier.contents import Queue
 from remoting.tier.names import ENTRY_BYTES
@@ -31,7 +34,7 @@ from remoting.tier.segments import QueueSegments, Segment
 log = logging.getLogger(__name__)
 
 _MAX_FETCH_BYTES: Final = 16 << 20
-_CHECKED_BYTES: Final = 512 * ENTRY_BYTES  # entries of so many messages are looked at in a turn of the loop
+_TURN_BYTES: Final = 64 << 10  # some pulls; or one answer of any length
 _ERROR_S: Final = 1.0
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
 
@@ -63,7 +66,7 @@ class ColdReads:
         self.listeners: list[Callable[[str, int], None]] = []
         self._first_astray = first_astray
         self._objects = objects
-        self._messages = MessageBytes(objects, loop.pause)
+        self._messages = MessageBytes(objects, loop.aside)
         self._segments = segments
         self._loop = loop
         self._windows = Windows()
@@ -75,6 +78,8 @@ class ColdReads:
         self._errors: dict[Wanted, ObjectStoreError] = {}
         self._callbacks: dict[Wanted, list[Callable[[], None]]] = {}
         self._places = Places(self._record)
+        self._given_bytes = 0  # in this turn
+        self._later: dict[Queue, None] = {}  # of which more is there, and was asked for
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         segments = self._segments(Queue(topic, queue_id))
@@ -112,7 +117,7 @@ class ColdReads:
         self._was_read(wanted, found, next_offset, max_count, end)
         self.messages_out += next_offset - queue_offset
         last_bytes = found.place(next_offset) - found.place(next_offset - 1)
-        return ColdRead(next_offset, [found.joined(queue_offset, next_offset)], last_bytes=last_bytes)
+        return ColdRead(next_offset, (), body=found.joined(queue_offset, next_offset), last_bytes=last_bytes)
 
     def _found_at(self, wanted: Wanted, end: int, max_count: int) -> Piece | ColdRead:
         """The piece that has the message, or why there is none; then it may have been asked for."""
@@ -127,14 +132,30 @@ class ColdReads:
             self.misses += 1
             self._want(queue, queue_offset, min(end, segment.end), segment, max_count)
             return ColdRead(queue_offset, [], is_coming=True)
+        if self._given_bytes >= _TURN_BYTES:
+            self._later[queue] = None
+            return ColdRead(queue_offset, [], is_coming=True)
         return piece
 
     def _was_read(self, wanted: Wanted, piece: Piece, next_offset: int, max_count: int, end: int) -> None:
         queue, queue_offset = wanted
+        if not self._given_bytes:
+            self._loop.scheduler.call_soon(self._next_turn)
+        self._given_bytes += max(1, piece.place(next_offset) - piece.place(queue_offset))
         self.hits += 1
         piece.read_to = max(piece.read_to, next_offset)
         self._windows.read(queue, queue_offset, next_offset, max_count, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)
+
+    def _next_turn(self) -> None:
+        self._given_bytes = 0
+        later, self._later = self._later, {}
+        for queue in later:
+            self._tell(queue)
+
+    def _tell(self, queue: Queue) -> None:
+        for listener in self.listeners:
+            listener(*queue)
 
     def record(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
         queue = Queue(topic, queue_id)
@@ -235,8 +256,7 @@ class ColdReads:
         finally:
             self._fetching.discard(wanted)
             self._go_on()
-            for listener in self.listeners:
-                listener(*queue)
+            self._tell(queue)
             for callback in self._callbacks.pop(wanted, ()):
                 self._loop.scheduler.call_soon(callback)
 
@@ -261,26 +281,10 @@ class ColdReads:
         begin = UNIT.unpack_from(entries)[0]
         last_place, last_size, _ = UNIT.unpack_from(entries, len(entries) - ENTRY_BYTES)
         content = await self._messages.read(queue, segment, begin - segment.base, last_place + last_size - begin)
-        if not await self._is_intact(content, entries):
+        # by a helper thread: who reads what is in files does not wait for a piece of megabytes
+        if await self._loop.aside(partial(self._first_astray, content, begin, entries)) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
         return Piece(queue, first, entries, content)
-
-    async def _is_intact(self, content: Bytes, entries: bytes) -> bool:
-        """Looked at in portions: who reads what is in files does not wait for a piece of megabytes."""
-        whole = memoryview(content)
-        origin: int = UNIT.unpack_from(entries)[0]
-        end = origin
-        for at in range(0, len(entries), _CHECKED_BYTES):
-            if at:
-                await self._loop.pause(0)
-            part = entries[at : at + _CHECKED_BYTES]
-            last, last_size, _ = UNIT.unpack_from(part, len(part) - ENTRY_BYTES)
-            begin, end = end, last + last_size
-            if not begin < end <= origin + len(whole):
-                return False
-            if self._first_astray(whole[begin - origin : end - origin], begin, part) is not None:
-                return False
-        return end == origin + len(whole)
 
     def _dropped(self, piece: Piece) -> None:
         self._windows.dropped(piece.queue, piece.read_to)

@@ -179,10 +179,10 @@ class World:
         node = self.make_node(log)
         append = log.append_leading
 
-        def checked(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
+        def checked(topic: str, kind: str, body: bytes, behind: Any, **more: bool) -> tuple[int, int]:
             for each in drafts_of(behind):
                 self.check_not_early(node, each)
-            return append(topic, kind, body, behind)
+            return append(topic, kind, body, behind, **more)
 
         log.append_leading = checked  # type: ignore[method-assign]
         return node

@@ -1,14 +1,16 @@
-"""Cold reads: what was fetched is what was stored, or nobody gets it; no turn of the loop looks at all of it."""
+"""Cold reads: what was fetched is what was stored, or nobody gets it; and the loop does not look at it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
+from brokerd.loop.aside import HelperThreads
 from brokerd.store.log.record_checks import first_astray
 from brokerd.store.unit import UNIT
 from brokerd.tiers.reading.cold_reads import ColdReads
@@ -21,6 +23,7 @@ from tests.unit.tasks.tier.messages import untidy
 
 QUEUE = Queue("Orders", 0)
 MESSAGES = 1300
+TURN_BYTES = 64 << 10
 ENTRY_BYTES = UNIT.size
 
 
@@ -31,8 +34,7 @@ class Reader:
         self.files = TierFiles()
         self.records = [untidy(*QUEUE, number, 1000 + number) for number in range(MESSAGES)]
         self.segment = self.files.commit(QUEUE, 0, self.records)
-        self.checked: list[int] = []
-        self.pauses = 0
+        self.checked_by: list[str] = []
 
     def change(self, name: str, at: int, content: bytes) -> None:
         whole = bytearray(self.files.read(name))
@@ -43,24 +45,26 @@ class Reader:
         return self.files.read(name)[start : start + length]
 
     def first_astray(self, content: Bytes, begin: int, entries: Bytes) -> int | None:
-        self.checked.append(len(entries) // ENTRY_BYTES)
+        self.checked_by.append(threading.current_thread().name)
         return first_astray(content, begin, entries)
 
-    async def _pause(self, seconds: float) -> None:
-        self.pauses += 1
-        await asyncio.sleep(seconds)
-
-    async def read(self) -> list[bytes]:
-        """All of the first piece."""
-        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+    def cold(self, tasks: list[asyncio.Task[None]]) -> ColdReads:
+        """What reads it, whose fetches are these tasks."""
+        loop = asyncio.get_running_loop()
 
         def spawn(work: Coroutine[Any, Any, None], _what: str) -> None:
             tasks.append(loop.create_task(work))
 
-        around: Any = Loop(loop, spawn, self._pause, lambda: time.time_ns() // 1_000_000)  # type: ignore[arg-type]
+        aside = HelperThreads(1, "helper").run
+        around: Any = Loop(loop, spawn, asyncio.sleep, lambda: time.time_ns() // 1_000_000, aside)  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
-        cold = ColdReads(objects, contents.__getitem__, around, 1 << 20, 4, self.first_astray)
+        return ColdReads(objects, contents.__getitem__, around, 1 << 20, 4, self.first_astray)
+
+    async def read(self) -> list[bytes]:
+        """All of the first piece."""
+        tasks: list[asyncio.Task[None]] = []
+        cold = self.cold(tasks)
         for _ in range(2):
             found = cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None)
             await asyncio.gather(*tasks)
@@ -68,11 +72,10 @@ class Reader:
         return list(found.records)
 
 
-async def test_all_of_it_is_looked_at_in_portions() -> None:
+async def test_a_helper_thread_looks_at_all_of_it() -> None:
     reader = Reader()
     assert await reader.read() == reader.records
-    assert reader.checked == [512, 512, 276]
-    assert reader.pauses >= 2
+    assert [name.partition("_")[0] for name in reader.checked_by] == ["helper"]
 
 
 @pytest.mark.parametrize("number", [0, 511, 512, 1023, 1024, MESSAGES - 1])
@@ -92,3 +95,39 @@ async def test_an_entry_that_points_elsewhere_gives_nothing(number: int) -> None
     reader.change(reader.segment.entries_name(*QUEUE), number * ENTRY_BYTES, entry)
     with pytest.raises(RequestError, match="not what was stored"):
         await reader.read()
+
+
+async def test_who_asks_for_more_than_a_turn_gives_has_it_in_a_later_one_in_the_order_of_asking() -> None:
+    reader = Reader()
+    other = Queue("Orders", 1)
+    reader.files.commit(other, 0, [untidy(*other, number, 1000) for number in range(3)])
+    tasks: list[asyncio.Task[None]] = []
+    cold = reader.cold(tasks)
+    cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None)
+    cold.read(*other, 0, 3, 3, 1 << 30, None)
+    await asyncio.gather(*tasks)
+    told: list[tuple[str, int]] = []
+    cold.listeners.append(lambda *queue: told.append(queue))
+
+    largest = 8 * max(map(len, reader.records))
+    turns = offset = 0
+    while True:
+        given = 0
+        while offset < MESSAGES and not (found := cold.read(*QUEUE, offset, MESSAGES, 8, 1 << 30, None)).is_coming:
+            given += sum(map(len, found.records))
+            offset = found.next_offset
+        assert given < TURN_BYTES + largest
+        turns += 1
+        if offset == MESSAGES:
+            break
+        assert cold.read(*other, 0, 3, 3, 1 << 30, None).is_coming, "all have had what a turn gives"
+        told.clear()
+        await asyncio.sleep(0)
+        assert told == [tuple(QUEUE), tuple(other)]
+    assert turns >= 3
+
+
+async def test_one_answer_of_any_length_is_given_in_a_turn() -> None:
+    reader = Reader()
+    assert await reader.read() == reader.records
+    assert sum(map(len, reader.records)) > 3 * TURN_BYTES
