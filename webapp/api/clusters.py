@@ -159,6 +159,8 @@ class GroupTimersSerializer(FactSerializer):
         lost="Dropped: their topic or group was removed while they waited, or they could not be read for long.",
         left="Parts of what is late that newer ones overtook; each waits beside these.",
         uncounted="Entries that the topics' counts lack so far.",
+        in_tier="Of those that wait, what is in the object store.",
+        tier_trouble="Why timers do not go there or do not come back now; empty when all is well.",
     )
 
 
