@@ -333,7 +333,7 @@ class SwitchedGroupSerializer(serializers.Serializer):
     group = serializers.CharField()
     wish = serializers.ChoiceField(
         choices=["", *(each.value for each in Wish)],
-        help_text="down, mounted, or released: off after a mount was given back.",
+        help_text="down, mounted, released: off after a mount was given back, or first: the broker that has a log starts alone.",
     )
     process = serializers.CharField(help_text="Of its mount; empty without one.")
     state = serializers.CharField(help_text="That process's.")
