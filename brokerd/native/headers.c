@@ -1,9 +1,23 @@
 #include "headers.h"
 
-struct reader { /* `scratch` is where strings with escapes go */
+enum { PREFIX_BYTES = 8, MAX_HEADER_BYTES = 512 * 1024 };
+
+struct reader { /* `scratch` is where strings with escapes go, `fields` where all fields go, if they are wanted */
     const uint8_t *at, *end;
     uint8_t *scratch, *scratch_end;
+    struct fields *fields;
 };
+
+int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame) {
+    if (left < PREFIX_BYTES) return 0;
+    int64_t length = (int64_t)(int32_t)get32(at) + 4, header = get32(at + 4) & 0xFFFFFF;
+    if (length > left) return 0;
+    if (PREFIX_BYTES + header > length || length > max_frame_bytes || header > MAX_HEADER_BYTES) return -1;
+    frame->encoding = at[4];
+    frame->header = (struct text){at + PREFIX_BYTES, (size_t)header};
+    frame->body = (struct text){at + PREFIX_BYTES + header, (size_t)(length - PREFIX_BYTES - header)};
+    return length;
+}
 
 /* ---- JSON headers: a subset of what the twin's parser takes, with the same outcome. Each function is 0 for what it leaves. */
 
@@ -130,22 +144,29 @@ static int take_any(struct reader *r) {
     return 1;
 }
 
-static void set_field(struct header *header, struct text name, struct text value) {
+/* Keep a field; 0 when all are wanted, and there are too many. */
+static int set_field(const struct reader *r, struct header *header, struct text name, struct text value) {
     static const char short_names[FIELDS] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'm'};
     static const char *const long_names[FIELDS] = {"topic", "queueId",    "sysFlag",        "bornTimestamp",
                                                    "flag",  "properties", "reconsumeTimes", "batch"};
+    if (r->fields != NULL) {
+        if (r->fields->count == MAX_FIELDS) return 0;
+        r->fields->names[r->fields->count] = name;
+        r->fields->values[r->fields->count++] = value;
+    }
     if (name.length == 1) {
         const char *found = memchr(short_names, name.at[0], FIELDS);
-        if (found == NULL) return;
+        if (found == NULL) return 1;
         header->fields[found - short_names] = value;
         header->named |= SHORT;
-        return;
+        return 1;
     }
     for (int i = 0; i < FIELDS; i++) {
         if (!equals(name, long_names[i], strlen(long_names[i]))) continue;
         header->fields[i] = value;
         header->named |= LONG;
     }
+    return 1;
 }
 
 /* Take the value of a field as the text that it stands for: a string's, the digits of an integer, a word; none of null. */
@@ -163,8 +184,7 @@ static int take_fields(struct reader *r, struct header *header) {
     if (!take(r, '{')) return 0;
     do {
         struct text name, value;
-        if (!take_string(r, &name) || !take(r, ':') || !take_value(r, &value)) return 0;
-        set_field(header, name, value);
+        if (!take_string(r, &name) || !take(r, ':') || !take_value(r, &value) || !set_field(r, header, name, value)) return 0;
     } while (take(r, ','));
     return take(r, '}');
 }
@@ -218,15 +238,16 @@ static int take_compact(struct reader *r, struct header *header) {
     r->end = r->at + length;
     while (r->at < r->end) {
         if (!take_counted(r, 2, &name) || !take_counted(r, 4, &value)) return 0;
-        if (value.length > 0) set_field(header, name, value);
+        if (name.length > 0 && value.length > 0 && !set_field(r, header, name, value)) return 0;
     }
     return 1;
 }
 
-int read_header(const uint8_t *at, size_t length, uint32_t encoding, uint8_t *scratch, int64_t scratch_room,
-                struct header *header) {
-    struct reader r = {at, at + length, scratch, scratch + scratch_room};
+int read_header(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+                struct fields *fields) {
+    struct reader r = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields};
     memset(header, 0, sizeof *header);
+    if (fields != NULL) fields->count = 0;
     if (!(encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header))) return 0;
     return header->named == (header->code == SEND_MESSAGE ? LONG : SHORT); /* which ones count is the twin's business */
 }

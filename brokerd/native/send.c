@@ -20,7 +20,6 @@
 
 enum {
     PREFIX_BYTES = 8,
-    MAX_HEADER_BYTES = 512 * 1024,
     MAX_BODY_BYTES = 4 * 1024 * 1024,
     MAX_PROPERTIES_BYTES = 32767,
     MAX_TOPIC_BYTES = 127,
@@ -343,14 +342,11 @@ static int understand(const struct areas *areas, struct send *send) {
 
 /* Read the frame at the position: its length with the prefix; 0 when it has not come whole, -1 when it is left. */
 static int64_t read_frame(const struct areas *areas, const uint8_t *at, int64_t left, struct send *send) {
-    if (left < PREFIX_BYTES) return 0;
-    int64_t length = (int64_t)(int32_t)get32(at) + 4;
-    uint32_t encoding = at[4], header_length = get32(at + 4) & 0xFFFFFF;
-    if (length > left) return 0;
-    int64_t body_at = PREFIX_BYTES + (int64_t)header_length;
-    if (body_at > length || length > areas->max_frame_bytes || header_length > MAX_HEADER_BYTES) return -1;
-    send->body = (struct text){at + body_at, (size_t)(length - body_at)};
-    if (!read_header(at + PREFIX_BYTES, header_length, encoding, areas->scratch, areas->scratch_room, &send->header)) return -1;
+    struct frame frame;
+    int64_t length = find_frame(at, left, areas->max_frame_bytes, &frame);
+    if (length <= 0) return length;
+    send->body = frame.body;
+    if (!read_header(frame.header, frame.encoding, areas->scratch, areas->scratch_room, &send->header, NULL)) return -1;
     return understand(areas, send) ? length : -1;
 }
 
