@@ -34,6 +34,7 @@ RECALL: Final = 1  # a delete marker: it takes others back, and is never deliver
 ROLLED: Final = 2  # a message that was appended again meanwhile: TIMER_PLACE says where it waited first
 
 MAX_DUE_MS: Final = 1 << 52
+DAY_MS: Final = 86_400_000
 
 _KIND_BITS: Final = 2
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1
@@ -88,6 +89,11 @@ def key_of(code: int, offset: int) -> Key:
 def slot_of(due_ms: int) -> int:
     """The original's slot (its TIMER_OUT_MS) for what is due then."""
     return due_ms - 1 - (due_ms - 1) % SLOT_MS
+
+
+def day_of(due_ms: int) -> int:
+    """The day (since 1970) of what is due then, by its slot."""
+    return slot_of(due_ms) // DAY_MS
 
 
 def number_of(properties: Mapping[str, str], name: str) -> int | None:
