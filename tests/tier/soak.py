@@ -1,11 +1,12 @@
 """Hours of a tier: write, upload, let the local files go, and read all of it again, round after round.
 
-    python -m tests.tier.soak [--minutes N] [--round S] [--faults SHARE] [--seed N]
+    python -m tests.tier.soak [--minutes N] [--round S] [--replicas N] [--faults SHARE] [--seed N]
 
-Three brokers and a real S3 server behind a proxy that fails in all ways. Segments are merged meanwhile, those of one topic to an
-archive. In each round producers send, then everything leaves the brokers' own files. All messages since the begin are read by
-offset, with their checksums, and held against what the producers were told; some of each queue are looked for by key and by time,
-too, and at the end all are. It ends with `N acknowledged, N read by offset, N found by key and time`.
+Three brokers, or as many as are asked for, and a real S3 server behind a proxy that fails in all ways. Segments are merged
+meanwhile, those of one topic to an archive. In each round producers send, then everything leaves the brokers' own files. All
+messages since the begin are read by offset, with their checksums, and held against what the producers were told; some of each
+queue are looked for by key and by time, too, and at the end all are. It ends with `N acknowledged, N read by offset, N found by
+key and time`.
 """
 
 from __future__ import annotations
@@ -91,14 +92,16 @@ class Soak:
         print(f"round {self.rounds}: {told}", flush=True)
 
 
-def run(root: Path, minutes: float, round_s: float, share: float, seed: int) -> int:
+def run(root: Path, minutes: float, round_s: float, replicas: int, share: float, seed: int) -> int:
     """The exit code. Raises AssertionError for what is not as it should be."""
     end_s = time.monotonic() + 60 * minutes
     with S3Server() as server, FaultProxy(server.port, seed) as proxy:
         server.make_bucket(BUCKET)
         url, options = f"s3://{BUCKET}/logboom", write_options(root / "options", proxy.port)
         settings = [f"tiers.url={url}", f"tiers.options_path={options}", "tiers.request_timeout_ms=5000"]
-        with Cluster(root / "cluster", broker_settings=[*settings, *SHORT_LIVES, *_MERGED]) as cluster:
+        with Cluster(
+            root / "cluster", replicas=replicas, broker_settings=[*settings, *SHORT_LIVES, *_MERGED]
+        ) as cluster:
             cluster.start()
             make_topic(cluster, FILLER, attributes="+message.type=NORMAL,+tier.enable=false")
             for topic, attributes in TOPICS.items():
@@ -117,6 +120,7 @@ def run(root: Path, minutes: float, round_s: float, share: float, seed: int) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tier.soak", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="when the last round begins")
+    parser.add_argument("--replicas", type=int, default=3, help="brokers")
     parser.add_argument("--round", type=float, default=10.0, help="seconds of sends in a round")
     parser.add_argument(
         "--faults", type=float, default=0.05, help="the share of requests to the object store that fail"
@@ -125,7 +129,7 @@ def main() -> int:
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="logboom-tier-soak-"))
     try:
-        return run(root, options.minutes, options.round, options.faults, options.seed)
+        return run(root, options.minutes, options.round, options.replicas, options.faults, options.seed)
     finally:
         shutil.rmtree(root)
 

@@ -2,9 +2,6 @@
 
 A read never waits. What is missing is fetched, once for all who ask for it, and who listens is told of the queue when it is there
 or cannot be had; an error is kept for a moment, and given to who asks then. A fetch is a range of entries and one of messages.
-
-Who reads what is in files goes first: in a turn of the loop so many bytes are given out, and who asks for more is told in the
-next one.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ from remoting.tier.segments import QueueSegments, Segment
 log = logging.getLogger(__name__)
 
 _MAX_FETCH_BYTES: Final = 16 << 20
-_TURN_BYTES: Final = 64 << 10  # some pulls; or one answer of any length
 _ERROR_S: Final = 1.0
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
 
@@ -78,8 +74,6 @@ class ColdReads:
         self._errors: dict[Wanted, ObjectStoreError] = {}
         self._callbacks: dict[Wanted, list[Callable[[], None]]] = {}
         self._places = Places(self._record)
-        self._given_bytes = 0  # in this turn
-        self._later: dict[Queue, None] = {}  # of which more is there, and was asked for
 
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         segments = self._segments(Queue(topic, queue_id))
@@ -132,30 +126,14 @@ class ColdReads:
             self.misses += 1
             self._want(queue, queue_offset, min(end, segment.end), segment, max_count)
             return ColdRead(queue_offset, [], is_coming=True)
-        if self._given_bytes >= _TURN_BYTES:
-            self._later[queue] = None
-            return ColdRead(queue_offset, [], is_coming=True)
         return piece
 
     def _was_read(self, wanted: Wanted, piece: Piece, next_offset: int, max_count: int, end: int) -> None:
         queue, queue_offset = wanted
-        if not self._given_bytes:
-            self._loop.scheduler.call_soon(self._next_turn)
-        self._given_bytes += max(1, piece.place(next_offset) - piece.place(queue_offset))
         self.hits += 1
         piece.read_to = max(piece.read_to, next_offset)
         self._windows.read(queue, queue_offset, next_offset, max_count, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)
-
-    def _next_turn(self) -> None:
-        self._given_bytes = 0
-        later, self._later = self._later, {}
-        for queue in later:
-            self._tell(queue)
-
-    def _tell(self, queue: Queue) -> None:
-        for listener in self.listeners:
-            listener(*queue)
 
     def record(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
         queue = Queue(topic, queue_id)
@@ -256,7 +234,8 @@ class ColdReads:
         finally:
             self._fetching.discard(wanted)
             self._go_on()
-            self._tell(queue)
+            for listener in self.listeners:
+                listener(*queue)
             for callback in self._callbacks.pop(wanted, ()):
                 self._loop.scheduler.call_soon(callback)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.store.unit import UNIT, UNIT_BYTES
 from brokerd.timers import queue_far
 from brokerd.timers.clock import AGREES_MS, DISPUTE_MS, PATIENCE_MS, SLACK_MS, TimerClock
 from brokerd.timers.codes import (
@@ -34,12 +35,14 @@ from brokerd.timers.codes import (
 from brokerd.timers.cursor import RETURNED, STOWED, Begin, TimerTable, begin_of, set_back
 from brokerd.timers.done import Done, Fence
 from brokerd.timers.far import Found
+from brokerd.timers.native_due_entries import NativeDueEntries
 from brokerd.timers.near import Near
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.rolling import leg_before
 from remoting.errors import CorruptedFile
 from remoting.record.properties import decode_properties, encode_properties
 from remoting.tier.stowed import StowedObject
+from tests.support.native_library import native_library
 
 STORED_MS = 1_700_000_000_123
 
@@ -191,7 +194,7 @@ def test_a_master_that_doubts_a_clock_still_does_when_it_becomes_it_again() -> N
 def test_near_is_a_sorted_list_in_packed_rows() -> None:
     rng = random.Random(5)
     near, model = Near(), list[Found]()
-    for offset in range(4000):
+    for offset in range(0, 400_000, 100):
         step = rng.random()
         if step < 0.6:
             code = encode_code(rng.randrange(40), rng.choice((MESSAGE, RECALL, ROLLED)))
@@ -209,6 +212,18 @@ def test_near_is_a_sorted_list_in_packed_rows() -> None:
             limit = rng.randint(1, len(model))
             del model[limit:]
             assert near.shrink(limit) == key_of(*model[-1])
+        else:
+            last_ms = due_of(model[-1][0]) if model else 0
+            more = [
+                (encode_code(last_ms + rng.randrange(3), rng.choice((MESSAGE, MESSAGE, RECALL))), offset + n)
+                for n in range(rng.choice((0, 1, 20)))
+            ]
+            more.sort(key=lambda each: key_of(*each))
+            near.add_all(more)
+            model += more
+            if model:
+                recalls = [each for code, each in model if kind_of(code) == RECALL]
+                assert sorted(near.recalls(1 << 40)) == sorted(recalls)
         assert near.count == len(model)
         assert near.first_due_ms == (due_of(model[0][0]) if model else None)
 
@@ -230,6 +245,11 @@ class Queue:
         assert start >= self.low
         return [(0, 0, code) for code in self.codes[start : start + min(count, 7)]]
 
+    def in_c(self) -> NativeDueEntries:
+        return NativeDueEntries(
+            native_library(), lambda start, count: b"".join(UNIT.pack(*each) for each in self.read(start, count))
+        )
+
 
 def between(far: QueueFar, after: Key, until_ms: int, limit: int) -> list[Found]:
     for _ in range(10_000):
@@ -239,13 +259,14 @@ def between(far: QueueFar, after: Key, until_ms: int, limit: int) -> list[Found]
     raise AssertionError("it never ends")
 
 
+@pytest.mark.parametrize("in_c", [False, True], ids=["python", "c"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest.MonkeyPatch, *, in_c: bool) -> None:
     monkeypatch.setattr(queue_far, "CHUNK", 8)
     monkeypatch.setattr(queue_far, "KEPT", (1, 5, 1000)[seed % 3])
     rng = random.Random(seed)
     queue = Queue()
-    far = QueueFar(queue.range, queue.read)
+    far = QueueFar(queue.range, queue.read, queue.in_c() if in_c else None)
     cursor = START
     for _ in range(400):
         step = rng.random()
@@ -273,6 +294,24 @@ def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest
         assert far.held_queue_offset(Done(cursor)) <= first
         if pending and rng.random() < 0.4:
             cursor = key_of(*rng.choice(pending[:10]))
+
+
+def test_in_c_a_turn_looks_through_a_hundred_thousand_entries() -> None:
+    codes = [encode_code(1000 + number % 50, MESSAGE) for number in range(3 * 32 * queue_far.CHUNK + 9)]
+    encoded = b"".join(UNIT.pack(0, 0, code) for code in codes)
+    native = NativeDueEntries(
+        native_library(), lambda start, count: encoded[UNIT_BYTES * start :][: UNIT_BYTES * count]
+    )
+
+    def read(_start: int, _count: int) -> Sequence[tuple[int, int, int]]:
+        raise AssertionError("no entry is made an object")
+
+    far = QueueFar(lambda: (0, len(codes)), read, native)
+    applied = []
+    while far.step():
+        applied.append(far.applied)
+    assert applied == [32 * queue_far.CHUNK, 64 * queue_far.CHUNK, 96 * queue_far.CHUNK]
+    assert far.applied == len(codes)
 
 
 def test_a_turn_reads_a_few_thousand_entries() -> None:

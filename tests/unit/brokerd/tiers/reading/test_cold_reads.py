@@ -23,7 +23,6 @@ from tests.unit.tasks.tier.messages import untidy
 
 QUEUE = Queue("Orders", 0)
 MESSAGES = 1300
-TURN_BYTES = 64 << 10
 ENTRY_BYTES = UNIT.size
 
 
@@ -48,9 +47,9 @@ class Reader:
         self.checked_by.append(threading.current_thread().name)
         return first_astray(content, begin, entries)
 
-    def cold(self, tasks: list[asyncio.Task[None]]) -> ColdReads:
-        """What reads it, whose fetches are these tasks."""
-        loop = asyncio.get_running_loop()
+    async def read(self) -> list[bytes]:
+        """All of the first piece."""
+        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
 
         def spawn(work: Coroutine[Any, Any, None], _what: str) -> None:
             tasks.append(loop.create_task(work))
@@ -59,12 +58,7 @@ class Reader:
         around: Any = Loop(loop, spawn, asyncio.sleep, lambda: time.time_ns() // 1_000_000, aside)  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
-        return ColdReads(objects, contents.__getitem__, around, 1 << 20, 4, self.first_astray)
-
-    async def read(self) -> list[bytes]:
-        """All of the first piece."""
-        tasks: list[asyncio.Task[None]] = []
-        cold = self.cold(tasks)
+        cold = ColdReads(objects, contents.__getitem__, around, 1 << 20, 4, self.first_astray)
         for _ in range(2):
             found = cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None)
             await asyncio.gather(*tasks)
@@ -95,39 +89,3 @@ async def test_an_entry_that_points_elsewhere_gives_nothing(number: int) -> None
     reader.change(reader.segment.entries_name(*QUEUE), number * ENTRY_BYTES, entry)
     with pytest.raises(RequestError, match="not what was stored"):
         await reader.read()
-
-
-async def test_who_asks_for_more_than_a_turn_gives_has_it_in_a_later_one_in_the_order_of_asking() -> None:
-    reader = Reader()
-    other = Queue("Orders", 1)
-    reader.files.commit(other, 0, [untidy(*other, number, 1000) for number in range(3)])
-    tasks: list[asyncio.Task[None]] = []
-    cold = reader.cold(tasks)
-    cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None)
-    cold.read(*other, 0, 3, 3, 1 << 30, None)
-    await asyncio.gather(*tasks)
-    told: list[tuple[str, int]] = []
-    cold.listeners.append(lambda *queue: told.append(queue))
-
-    largest = 8 * max(map(len, reader.records))
-    turns = offset = 0
-    while True:
-        given = 0
-        while offset < MESSAGES and not (found := cold.read(*QUEUE, offset, MESSAGES, 8, 1 << 30, None)).is_coming:
-            given += sum(map(len, found.records))
-            offset = found.next_offset
-        assert given < TURN_BYTES + largest
-        turns += 1
-        if offset == MESSAGES:
-            break
-        assert cold.read(*other, 0, 3, 3, 1 << 30, None).is_coming, "all have had what a turn gives"
-        told.clear()
-        await asyncio.sleep(0)
-        assert told == [tuple(QUEUE), tuple(other)]
-    assert turns >= 3
-
-
-async def test_one_answer_of_any_length_is_given_in_a_turn() -> None:
-    reader = Reader()
-    assert await reader.read() == reader.records
-    assert sum(map(len, reader.records)) > 3 * TURN_BYTES
