@@ -34,6 +34,7 @@ from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
+from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -47,6 +48,7 @@ from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, Ru
 from brokerd.processors.pass_on import PassOn
 from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.rights import may_publish
+from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.proxy.access import may_end
 from brokerd.proxy.answers import answers_agree
@@ -60,6 +62,7 @@ from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica, Surroundings, Tail
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.native_check import send_agrees
+from brokerd.sending.native_signed import signed_agrees
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.log.native_derive import derive_agrees
@@ -96,6 +99,7 @@ from remoting.transport.watch import Watch
 log = logging.getLogger(__name__)
 
 _BACKGROUND_FLUSH_MS = 200
+_TIER_THREADS = 4  # that copy messages for uploads, and look at what was fetched
 _LAST_STATE_S = 1.0
 
 
@@ -110,6 +114,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         walk_agrees,
         again_agrees,
         send_agrees,
+        signed_agrees,
         answers_agree,
         block_readers_agree,
         keys_agree,
@@ -182,7 +187,9 @@ class Broker:
             native.library,
             tier=Tier(
                 objects,
-                TierLoop(loop, self._tasks.spawn, asyncio.sleep, wall_ms),
+                TierLoop(
+                    loop, self._tasks.spawn, asyncio.sleep, wall_ms, HelperThreads(_TIER_THREADS, "tier helper").run
+                ),
                 mount.group if mount is not None else None,
             )
             if objects is not None
@@ -283,6 +290,8 @@ class Broker:
             make_topics=settings.send.auto_create_topics,
             library=native.library,
         )
+        if self._guard.is_on and native.library is not None:
+            self._sends.admit_by(Admission(self._guard, native.library))
         self._replies = ReplyProcessor(
             core.sender, self.clients, pack_host(*store_host), wall_ms, stores=settings.send.store_replies
         )
@@ -379,7 +388,8 @@ class Broker:
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
             limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much)),
             closed=self._connection_closed,
-            taker=None if self._guard.is_on or mount is not None else self._sends,
+            # Loops in Python decode anyway; there signed sends come to the handlers, decoded once.
+            taker=self._sends if mount is None and (native.library is not None or not self._guard.is_on) else None,
             connections=self._connections,
         )
         self._exporter = self._make_exporter(port, native.mode)

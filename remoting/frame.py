@@ -11,6 +11,7 @@ before anything is allocated for it.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -95,8 +96,13 @@ class Command:
         return f"<{kind} {self.code} opaque={self.opaque} ext={self.ext} body={len(self.body)}B remark={self.remark}>"
 
 
-def decode_frames(buffer: bytes | bytearray, commands: list[Command], max_frame_bytes: int = MAX_FRAME_BYTES) -> int:
-    """Append every complete frame of the buffer to `commands`; return how many bytes they took.
+def decode_frames(
+    buffer: bytes | bytearray | memoryview,
+    commands: list[Command],
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+    most: int = sys.maxsize,
+) -> int:
+    """Append the complete frames of the buffer to `commands`, as far as there are `most` in it; return how many bytes they took.
 
     Bodies are views into `buffer`. Raises ProtocolError for a frame that no correct peer sends.
     """
@@ -105,7 +111,7 @@ def decode_frames(buffer: bytes | bytearray, commands: list[Command], max_frame_
     view = memoryview(buffer)
     unpack = _PREFIX.unpack_from
     loads = orjson.loads
-    while end - position >= PREFIX_BYTES:
+    while end - position >= PREFIX_BYTES and len(commands) < most:
         total, word = unpack(buffer, position)
         header_length = word & 0xFFFFFF
         if not 4 + header_length <= total <= max_frame_bytes - 4 or header_length > MAX_HEADER_BYTES:
@@ -152,6 +158,15 @@ def bytes_wanted(buffer: Bytes) -> int:
         return PREFIX_BYTES
     total: int = _PREFIX.unpack_from(buffer)[0]
     return total + 4
+
+
+def count_frames(buffer: bytes, start: int, end: int) -> int:
+    """How many frames lie between two places at which one begins."""
+    count = 0
+    while start < end:
+        start += 4 + _PREFIX.unpack_from(buffer, start)[0]
+        count += 1
+    return count
 
 
 def header_end(buffer: Bytes) -> int:

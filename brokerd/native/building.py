@@ -34,6 +34,7 @@ SOURCES: Final = (
     "reads.c",
     "runs.c",
     "send.c",
+    "signed.c",
     "timer_codes.c",
     "walk.c",
 )

@@ -1,9 +1,23 @@
 #include "headers.h"
 
-struct reader { /* `scratch` is where strings with escapes go */
+enum { PREFIX_BYTES = 8, MAX_HEADER_BYTES = 512 * 1024, MAX_LEVELS = 8 };
+
+struct reader { /* `scratch` is where strings with escapes go, `fields` where all fields go, if they are wanted */
     const uint8_t *at, *end;
     uint8_t *scratch, *scratch_end;
+    struct fields *fields;
 };
+
+int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame) {
+    if (left < PREFIX_BYTES) return 0;
+    int64_t length = (int64_t)(int32_t)get32(at) + 4, header = get32(at + 4) & 0xFFFFFF;
+    if (length > left) return 0;
+    if (PREFIX_BYTES + header > length || length > max_frame_bytes || header > MAX_HEADER_BYTES) return -1;
+    frame->encoding = at[4];
+    frame->header = (struct text){at + PREFIX_BYTES, (size_t)header};
+    frame->body = (struct text){at + PREFIX_BYTES + header, (size_t)(length - PREFIX_BYTES - header)};
+    return length;
+}
 
 /* ---- JSON headers: a subset of what the twin's parser takes, with the same outcome. Each function is 0 for what it leaves. */
 
@@ -130,22 +144,29 @@ static int take_any(struct reader *r) {
     return 1;
 }
 
-static void set_field(struct header *header, struct text name, struct text value) {
+/* Keep a field; 0 when all are wanted, and there are too many. */
+static int set_field(const struct reader *r, struct header *header, struct text name, struct text value) {
     static const char short_names[FIELDS] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'm'};
     static const char *const long_names[FIELDS] = {"topic", "queueId",    "sysFlag",        "bornTimestamp",
                                                    "flag",  "properties", "reconsumeTimes", "batch"};
+    if (r->fields != NULL) {
+        if (r->fields->count == MAX_FIELDS) return 0;
+        r->fields->names[r->fields->count] = name;
+        r->fields->values[r->fields->count++] = value;
+    }
     if (name.length == 1) {
         const char *found = memchr(short_names, name.at[0], FIELDS);
-        if (found == NULL) return;
+        if (found == NULL) return 1;
         header->fields[found - short_names] = value;
         header->named |= SHORT;
-        return;
+        return 1;
     }
     for (int i = 0; i < FIELDS; i++) {
         if (!equals(name, long_names[i], strlen(long_names[i]))) continue;
         header->fields[i] = value;
         header->named |= LONG;
     }
+    return 1;
 }
 
 /* Take the value of a field as the text that it stands for: a string's, the digits of an integer, a word; none of null. */
@@ -163,10 +184,38 @@ static int take_fields(struct reader *r, struct header *header) {
     if (!take(r, '{')) return 0;
     do {
         struct text name, value;
-        if (!take_string(r, &name) || !take(r, ':') || !take_value(r, &value)) return 0;
-        set_field(header, name, value);
+        if (!take_string(r, &name) || !take(r, ':') || !take_value(r, &value) || !set_field(r, header, name, value)) return 0;
     } while (take(r, ','));
     return take(r, '}');
+}
+
+/* Take a number without an exponent. */
+static int take_number(struct reader *r) {
+    const uint8_t *begin = r->at += *r->at == '-', *point;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+    if (r->at == begin || r->at - begin > 18 || (*begin == '0' && r->at - begin > 1)) return 0;
+    if (r->at < r->end && *r->at == '.') {
+        point = r->at++;
+        while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+        if (r->at - point < 2 || r->at - point > 18) return 0;
+    }
+    return r->at < r->end && *r->at != '.' && *r->at != 'e' && *r->at != 'E';
+}
+
+/* Take what nobody asks for beside the fields, with what is in it down to so many levels. */
+static int take_unknown(struct reader *r, int levels) {
+    struct text name;
+    int first = peek(r), last = first == '{' ? '}' : ']';
+    if (first == '-' || (first >= '0' && first <= '9')) return take_number(r);
+    if (first != '{' && first != '[') return take_any(r);
+    if (levels == 0) return 0;
+    r->at++;
+    if (take(r, last)) return 1;
+    do {
+        if (first == '{' && (!take_string(r, &name) || !take(r, ':'))) return 0;
+        if (!take_unknown(r, levels - 1)) return 0;
+    } while (take(r, ','));
+    return take(r, last);
 }
 
 static int take_json(struct reader *r, struct header *header) {
@@ -185,7 +234,7 @@ static int take_json(struct reader *r, struct header *header) {
                : which == OPAQUE   ? take_int(r, &header->opaque)
                : which == HAS_FLAG ? take_int(r, &header->frame_flag)
                : which == EXT      ? take_fields(r, header)
-                                   : take_any(r);
+                                   : take_unknown(r, MAX_LEVELS);
         if (!done) return 0;
     } while (take(r, ','));
     return take(r, '}') && peek(r) < 0 && seen == (CODE | OPAQUE | HAS_FLAG | EXT);
@@ -218,15 +267,16 @@ static int take_compact(struct reader *r, struct header *header) {
     r->end = r->at + length;
     while (r->at < r->end) {
         if (!take_counted(r, 2, &name) || !take_counted(r, 4, &value)) return 0;
-        if (value.length > 0) set_field(header, name, value);
+        if (name.length > 0 && value.length > 0 && !set_field(r, header, name, value)) return 0;
     }
     return 1;
 }
 
-int read_header(const uint8_t *at, size_t length, uint32_t encoding, uint8_t *scratch, int64_t scratch_room,
-                struct header *header) {
-    struct reader r = {at, at + length, scratch, scratch + scratch_room};
+int read_header(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+                struct fields *fields) {
+    struct reader r = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields};
     memset(header, 0, sizeof *header);
+    if (fields != NULL) fields->count = 0;
     if (!(encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header))) return 0;
     return header->named == (header->code == SEND_MESSAGE ? LONG : SHORT); /* which ones count is the twin's business */
 }

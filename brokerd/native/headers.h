@@ -1,4 +1,4 @@
-/* Headers of sends, in both encodings: which fields a frame has. (headers.c) */
+/* Frames, and headers of sends in both encodings: which fields they have. (headers.c) */
 #ifndef LOGBOOM_HEADERS_H
 #define LOGBOOM_HEADERS_H
 
@@ -15,9 +15,25 @@ struct header {
     struct text fields[FIELDS]; /* no bytes: not there */
 };
 
-/* Read the `length` bytes of a header; texts with escapes go to the scratch. 0 for what is left: of what the twin's parsers take, this
- * takes a part, with the same outcome. */
-int read_header(const uint8_t *at, size_t length, uint32_t encoding, uint8_t *scratch, int64_t scratch_room,
-                struct header *header);
+enum { MAX_FIELDS = 32 };
+
+struct fields { /* all that a header has, as they came; of null there is no byte */
+    struct text names[MAX_FIELDS], values[MAX_FIELDS];
+    size_t count;
+};
+
+struct frame {
+    struct text header, body;
+    uint32_t encoding;
+};
+
+/* Find the frame at `at`, of which `left` bytes are there: its length with the prefix; 0 when it has not come whole, -1 for none that a
+ * correct peer sends. */
+int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame);
+
+/* Read a header; texts with escapes go to the scratch, all its fields to `fields` if somebody wants them. 0 for what is left: of what
+ * the twin's parsers take, this takes a part, with the same outcome. */
+int read_header(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+                struct fields *fields);
 
 #endif

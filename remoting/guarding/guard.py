@@ -89,6 +89,7 @@ class Guard:
         self.settings = settings
         self.state = AccessState()
         self.refused = 0
+        self.revision = 0  # another one when users or permissions changed
         self._cluster = cluster
         self._cluster_secrets = tuple(cluster_secrets)
         self._own_address = own_address
@@ -105,6 +106,7 @@ class Guard:
     def update(self, state: AccessState) -> None:
         """Users or permissions changed."""
         self.state = state
+        self.revision += 1
         self._keys.clear()
         self._remembered.clear()
 
@@ -141,6 +143,22 @@ class Guard:
 
         return guarded
 
+    def let_in(self, connection: RemotingConnection, requests: Sequence[Command]) -> int:
+        """How many of a connection's requests, from the first on, may be carried out: what is behind them is to be decoded and
+        handled, and so checked and refused, one by one. Nobody's is among them, and no component's, whose check uses it up."""
+        host, here = connection.peer_host, connection.own_address
+        for index, request in enumerate(requests):
+            name = access_key(request)
+            if not name or name == INNER_USER:
+                return index
+            try:
+                self.check(request, host, here)
+            except RequestError:
+                return index
+            if name != connection.user:
+                connection.prove(name)
+        return len(requests)
+
     def check(self, request: Command, host: str, here: str) -> str:
         """Who sent a request from a host that may be carried out; "" = anybody may. `here` is the address it came to.
 
@@ -152,6 +170,10 @@ class Guard:
             self._check_component(request, here)
             return name
         self._authenticate(name, request)
+        self._authorize(name, request, host)
+        return name
+
+    def _authorize(self, name: str, request: Command, host: str) -> None:
         if request.code in _INNER:
             raise _refusal(f"request {request.code} is for the components of this cluster alone")
         if self.settings.authorization:
@@ -159,7 +181,14 @@ class Guard:
                 self.demand(name, demand, host)
         elif request.code in _MANAGES_USERS and not self.state.users[name].is_super:
             raise _refusal(f"{name} is no super user; while access.authorization is off, only those manage users")
-        return name
+
+    def may_ask(self, name: str, request: Command, host: str) -> bool:
+        """Whether a user whose signature was checked may ask for this, as long as `revision` stays."""
+        try:
+            self._authorize(name, request, host)
+        except RequestError:
+            return False
+        return True
 
     @property
     def may_send_much(self) -> Callable[[Command], bool] | None:
@@ -169,7 +198,7 @@ class Guard:
 
     def _names_somebody(self, request: Command) -> bool:
         name = access_key(request)
-        return name == INNER_USER or self._key_of(name) is not None
+        return name == INNER_USER or self.key_of(name) is not None
 
     def _check_component(self, request: Command, here: str) -> None:
         claims = read_claims(request, self._inner)
@@ -184,7 +213,7 @@ class Guard:
     def _authenticate(self, name: str, request: Command) -> None:
         if not name:
             raise _refusal("this cluster takes signed requests only: give the client an access key and a secret key")
-        key = self._key_of(name)
+        key = self.key_of(name)
         if not is_signed_by(request, key or _NOBODY) or key is None:
             raise _refusal(f"the access key {name[:80]} and the signature do not fit: check both keys of the client")
 
@@ -206,7 +235,7 @@ class Guard:
 
     def _authenticate_call(self, signature: GrpcSignature, date_time: str) -> str:
         name = signature.access_key
-        key = None if name == INNER_USER else self._key_of(name)
+        key = self.key_of(name)
         if not is_date_signed_by(date_time, signature, key or _NOBODY) or key is None:
             raise _refusal(f"the access key {name[:80]} and the signature do not fit: check both keys of the client")
         return name
@@ -250,10 +279,10 @@ class Guard:
         if self.settings.authorization and name != INNER_USER:
             self.demand(name, demand, host)
 
-    def _key_of(self, name: str) -> SigningKey | None:
-        """What an enabled user signs with; None when there is no such user."""
+    def key_of(self, name: str) -> SigningKey | None:
+        """What an enabled user signs with; None when there is no such user. A component is none."""
         user = self.state.users.get(name)
-        if user is None or not user.is_enabled:
+        if user is None or not user.is_enabled or name == INNER_USER:
             return None
         if name not in self._keys:
             try:

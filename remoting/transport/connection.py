@@ -100,7 +100,8 @@ class RemotingConnection(asyncio.Protocol):
         taker: BufferTaker | None = None,
         intake: Intake | None = None,
     ) -> None:
-        """The taker is offered what was read. Without an intake, as on dialled connections, unfinished frames are not counted."""
+        """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
+        intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
@@ -208,6 +209,7 @@ class RemotingConnection(asyncio.Protocol):
             self._decode(data)
         elif (
             self._taker is not None
+            and self._is_proven
             and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
             and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
             and self._taker.offer(self, data)
@@ -352,7 +354,7 @@ class RemotingConnection(asyncio.Protocol):
         if request.flag & codes.FLAG_ONEWAY:
             return
         self._in_flight -= 1
-        if len(body) < _LONG_BODY_BYTES or type(body) is not bytes:  # others may be changed by their owners
+        if len(body) < _LONG_BODY_BYTES or not _stays_as_it_is(body):
             self._write(frame.encode_response(code, request.opaque, ext, body, remark))
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
@@ -586,3 +588,8 @@ class RemotingConnection(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+
+def _stays_as_it_is(body: Bytes) -> bool:
+    """Bytes, or a part of them; others may be changed by their owners."""
+    return type(body) is bytes or (isinstance(body, memoryview) and type(body.obj) is bytes)

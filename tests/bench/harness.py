@@ -113,11 +113,11 @@ def print_row(row: Pairs) -> None:
 
 @contextmanager
 def load_program(*, secure: bool = False) -> Iterator[Path]:
-    """The compiled load generator; `secure`: with signatures and TLS, for which OpenSSL's headers have to be there."""
+    """The compiled load generator; `secure`: with TLS, for which OpenSSL's headers have to be there."""
     with tempfile.TemporaryDirectory() as directory:
         program = Path(directory) / "load"
         source = ROOT / "tests/bench/load.c"
-        more = ("-DSECURE", "-Wno-deprecated-declarations", "-lssl", "-lcrypto") if secure else ()
+        more = ("-DSECURE", "-lssl", "-lcrypto") if secure else ()
         subprocess.run(["cc", "-O2", "-o", program, source, *more], check=True)
         yield program
 
@@ -151,11 +151,18 @@ def run_load(
 
 
 def run_frames(
-    program: Path, address: str, frames: Path, *, connections: int = 1, in_flight: int = 64, seconds: float = 5
+    program: Path,
+    address: str,
+    frames: Path,
+    *,
+    connections: int = 1,
+    in_flight: int = 64,
+    seconds: float = 5,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Sample, int]:
     """Run the load with the frames of a file (`load.c` says how they lie in it); as `run_load`."""
     host, _, port = address.rpartition(":")
-    return _result(program, [host, port, f"@{frames}", connections, in_flight, seconds], False)
+    return _result(program, [host, port, f"@{frames}", connections, in_flight, seconds], False, environment)
 
 
 def _result(

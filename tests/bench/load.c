@@ -12,8 +12,7 @@
  * requests acknowledged, messages, failures (answers with another code), seconds, and latency percentiles in microseconds.
  * Every answer is read and its code checked; after the time is up the requests in flight are awaited.
  *
- * Built with -DSECURE (and -lssl -lcrypto), it signs every request as clients do when LOAD_KEY and LOAD_SECRET are set, and speaks
- * TLS, to whatever certificate, when LOAD_TLS is.
+ * Built with -DSECURE (and -lssl -lcrypto), it speaks TLS, to whatever certificate, when LOAD_TLS is set.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -29,8 +28,6 @@
 #include <time.h>
 #include <unistd.h>
 #ifdef SECURE
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/ssl.h>
 #endif
 
@@ -160,34 +157,6 @@ static void queue_frames(struct connection *c) {
     }
 }
 
-static const char *access_key, *secret;
-
-/* The ext entries that a signed request has beside the others; nothing of one that is not. */
-static void sign(char *entries, long long opaque) {
-    entries[0] = 0;
-#ifdef SECURE
-    if (!access_key) return;
-    static HMAC_CTX *hmac;
-    if (!hmac) {
-        hmac = HMAC_CTX_new();
-        HMAC_Init_ex(hmac, secret, (int)strlen(secret), EVP_sha1(), NULL);
-    }
-    char covered[1024];
-    int length = sprintf(covered, "%sbench%sTBW1024%d017000000000000UNIQ_KEY\x01%032lld\x02WAIT\x01true\x02" "0false%sbroker-a",
-        access_key, topic, (int)(opaque % queues), opaque, batch ? "true" : "false");
-    unsigned char digest[20], text[32];
-    unsigned int digest_length;
-    HMAC_Init_ex(hmac, NULL, 0, NULL, NULL);
-    HMAC_Update(hmac, (unsigned char *)covered, (size_t)length);
-    HMAC_Update(hmac, (unsigned char *)body, body_length);
-    HMAC_Final(hmac, digest, &digest_length);
-    EVP_EncodeBlock(text, digest, (int)digest_length);
-    sprintf(entries, "\"AccessKey\":\"%s\",\"Signature\":\"%s\",", access_key, text);
-#else
-    (void)opaque;
-#endif
-}
-
 static void queue_request(struct connection *c) {
     if (frame_count) {
         queue_frames(c);
@@ -195,16 +164,15 @@ static void queue_request(struct connection *c) {
     }
     long long opaque = next_opaque++;
     char *frame = c->out + c->out_length;
-    char due[64] = "", signature[256];
-    sign(signature, opaque);
+    char due[64] = "";
     if (due_ms)
         sprintf(due, "TIMER_DELIVER_MS\\u0001%lld\\u0002", due_ms + (opaque - OPAQUE_BASE) * spread_ms / most % spread_ms);
     int header = sprintf(frame + 8,
-        "{\"code\":%d,\"extFields\":{%s\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
+        "{\"code\":%d,\"extFields\":{\"a\":\"bench\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\","
         "\"g\":\"1700000000000\",\"h\":\"0\",\"i\":\"UNIQ_KEY\\u0001%032lld\\u0002WAIT\\u0001true\\u0002%s\",\"j\":\"0\","
         "\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%lld,"
         "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}",
-        batch ? 320 : 310, signature, topic, (int)(opaque % queues), opaque, due, batch ? "true" : "false", opaque);
+        batch ? 320 : 310, topic, (int)(opaque % queues), opaque, due, batch ? "true" : "false", opaque);
     put32(frame, (uint32_t)(4 + (size_t)header + body_length));
     put32(frame + 4, (uint32_t)header);
     memcpy(frame + 8 + header, body, body_length);
@@ -338,8 +306,6 @@ int main(int argc, char **argv) {
         due_ms = atoll(argv[11]);
         spread_ms = atoll(argv[12]);
     }
-    access_key = getenv("LOAD_KEY");
-    secret = getenv("LOAD_SECRET");
     topic = argv[3];
     char **common = argv + (has_frames ? 4 : 5);
     int count = atoi(common[0]), window = atoi(common[1]);

@@ -29,7 +29,7 @@ from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
-from brokerd.tiers.upload.uploader import Loop
+from brokerd.tiers.upload.uploader import Loop, in_turn
 from remoting import codes
 from remoting.checksum import crc32
 from remoting.client.socket_connection import SocketConnection
@@ -202,7 +202,7 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
 
     late = Late(objects)
     settings = TierSettings()
-    around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000)  # type: ignore[arg-type]
+    around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000, in_turn)  # type: ignore[arg-type]
     store: Any = late
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(store, queues.__getitem__, around, *limits, first_astray_in_c(load()))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Final
 
+from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.general import GeneralSends
 from brokerd.sending.acknowledging import Acknowledger
 from brokerd.sending.boundary import ANSWER_OK, SendKernel, Stop, Taken
@@ -55,7 +56,12 @@ class SendProcessor:
         self._general = general
         self._counters = counters
         self._call_soon = call_soon
+        self._admission: Admission | None = None
         self._waiting: list[tuple[RemotingConnection, Sequence[Command] | None]] = []  # None: what it offers
+
+    def admit_by(self, admission: Admission) -> None:
+        """Requests are signed: from now on what connections offer has to pass this. What comes to `handle` has passed as much."""
+        self._admission = admission
 
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         """Whether to take of the buffer what is for the kernel, in the next turn; the connection then goes on behind that."""
@@ -95,13 +101,17 @@ class SendProcessor:
     def _take(self, turn: _Turn, connection: RemotingConnection, buffer: bytes) -> tuple[int, int, bool]:
         """Take of the buffer what is for the kernel: up to where, with how many two-way requests, and whether others follow."""
         position = count = 0
-        while (run := turn.run or turn.begin()) is not None:
-            taken = self._kernel.take(run, buffer, position, connection.packed_peer, MOST_TAKEN - count)
-            position = taken.position
+        most, is_refused_next = MOST_TAKEN, False
+        if self._admission is not None:
+            most, is_refused_next = self._admission.let_in(connection, buffer, most)
+        while most and (run := turn.run or turn.begin()) is not None:
+            taken = self._kernel.take(run, buffer, position, connection.packed_peer, most)
             count += taken.answered
             turn.add(connection, taken)
             if taken.stop is not Stop.FULL:
-                return position, count, taken.stop is Stop.OTHER
+                return taken.position, count, taken.stop is Stop.OTHER or is_refused_next
+            most -= frame.count_frames(buffer, position, taken.position)
+            position = taken.position
             turn.append(run.room + 1)
         return position, count, True  # decoded, the others are refused
 

@@ -1,0 +1,95 @@
+"""Which sends of a read buffer may be laid out where requests are signed.
+
+The loops that lay out sends know neither users nor signatures. So what is at the beginning of a buffer is checked in the turn
+in which it is laid out: a user, a secret or a permission that changed counts for the next frame. As many as are let in, one
+behind the other, are the kernel's; the first that is not, and what is behind it, is decoded and handled like any other request,
+which refuses and counts it. Of what most clients write the library tells what is signed; what it leaves is decoded and goes
+through the guard as it would before a handler.
+
+Who may send to a topic is remembered until a user or a permission changes, once a signature has proven who asks. The library
+leaves names that are longer than any there is, so what is remembered has a bound.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brokerd.native.library import Library
+from brokerd.sending.native_signed import SignedSends, read_sender
+from remoting import codes, frame
+from remoting.access.signature import SigningKey
+from remoting.errors import ProtocolError
+from remoting.frame import Command
+from remoting.guarding.guard import Guard
+from remoting.transport.connection import RemotingConnection
+
+_SENDS: Final = frozenset({codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE})
+_MAX_REMEMBERED: Final = 16_384
+
+
+class Admission:
+    """What the sends of connections pass before they are laid out."""
+
+    def __init__(self, guard: Guard, library: Library) -> None:
+        self._guard = guard
+        self._sends = SignedSends(library)
+        self._revision = guard.revision
+        self._remembered: dict[tuple[str, bytes], tuple[str, SigningKey]] = {}  # by host and sender
+
+    def let_in(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, bool]:
+        """How many frames at the beginning of the buffer, at most so many, are sends that may be carried out; and whether
+        something else follows that is there."""
+        if self._revision != self._guard.revision:
+            self._revision = self._guard.revision
+            self._remembered.clear()
+        count, end = self._let_in_undecoded(connection, buffer, most)
+        if count == most or len(buffer) - end < frame.PREFIX_BYTES:
+            return count, False
+        others, is_other_next = self._let_in_decoded(connection, memoryview(buffer)[end:], most - count)
+        return count + others, is_other_next
+
+    def _let_in_undecoded(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, int]:
+        """Of those of which the library tells: how many, and where the last ends."""
+        count = end = 0
+        host, view, texts, remembered = connection.peer_host, memoryview(buffer), self._sends.texts, self._remembered
+        for body_at, send_end, sender_at, signature_at, covered_at, covered_end in self._sends.read(buffer, most):
+            sender = host, bytes(texts[sender_at:signature_at])
+            known = remembered.get(sender)
+            name, key = known or self._named(sender[1])
+            signature, covered = texts[signature_at:covered_at], texts[covered_at:covered_end]
+            if key is None or not key.gives(signature, covered, view[body_at:send_end]):
+                break
+            if known is None and not self._remember(sender, name, key):
+                break
+            if name != connection.user:
+                connection.prove(name)
+            count += 1
+            end = send_end
+        return count, end
+
+    def _named(self, sender: bytes) -> tuple[str, SigningKey | None]:
+        name, _ = read_sender(sender)
+        return name, self._guard.key_of(name)
+
+    def _remember(self, sender: tuple[str, bytes], name: str, key: SigningKey) -> bool:
+        """Whether somebody may send that, who signed it."""
+        host, text = sender
+        _, about = read_sender(text)
+        if not self._guard.may_ask(name, about, host):
+            return False
+        if len(self._remembered) >= _MAX_REMEMBERED:
+            self._remembered.clear()
+        self._remembered[sender] = name, key
+        return True
+
+    def _let_in_decoded(self, connection: RemotingConnection, buffer: memoryview, most: int) -> tuple[int, bool]:
+        """Of those behind that."""
+        requests: list[Command] = []
+        try:
+            frame.decode_frames(buffer, requests, most=most)
+            is_other_next = False
+        except ProtocolError:  # decoded again, the connection is closed for it
+            is_other_next = True
+        sends = next((index for index, each in enumerate(requests) if each.code not in _SENDS), len(requests))
+        let_in = self._guard.let_in(connection, requests[:sends])
+        return let_in, is_other_next or let_in < len(requests)

@@ -1,0 +1,156 @@
+"""What the library tells of signed sends against the twins in Python: whatever the bytes, the same or nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from brokerd.sending import native_signed
+from brokerd.sending.native_signed import SignedSends, read_sender, signed_agrees, tells
+from remoting import codes
+from remoting.access.signature import Credentials
+from remoting.errors import ProtocolError
+from remoting.frame import Command, decode_frames, encode_request
+from tests.support.client_bytes import encode_compact
+from tests.support.native_library import native_library
+
+GOLDEN = Path(__file__).parents[3] / "golden/sends"
+SENDS = (codes.SEND_MESSAGE, codes.SEND_MESSAGE_V2, codes.SEND_BATCH_MESSAGE)
+CREDENTIALS = Credentials("a user", b"secret")
+NAMES = ("a", "b", "e", "topic", "Signature", "AccessKey", "SecurityToken", "", "aa", "\u00e9", "\U0001f600", "\uffff")
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+
+
+def told(buffer: bytes, most: int = 64) -> int:
+    """How many sends the library tells of, all of them as Python finds them."""
+    sends = SignedSends(native_library())
+    found = list(sends.read(buffer, most))
+    requests: list[Command] = []
+    try:
+        decode_frames(buffer, requests)
+    except ProtocolError:
+        assert len(found) <= len(requests)
+    for places, request in zip(found, requests, strict=False):
+        assert tells(sends.texts, buffer, places, request), request
+    assert len(found) <= min(most, len(requests))
+    return len(found)
+
+
+def framed(header: bytes, body: bytes = b"body") -> bytes:
+    return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
+
+
+def send(code: int = codes.SEND_MESSAGE_V2, **ext: str) -> Command:
+    topic = {"topic": "T"} if code == codes.SEND_MESSAGE else {"b": "T"}
+    return Command(code, 7, CREDENTIALS.sign({**topic, **ext}, b"body"), b"body")
+
+
+def encoded(command: Command) -> bytes:
+    return encode_request(command.code, command.opaque, command.ext, command.body)
+
+
+def test_the_library_is_asked_before_it_is_used() -> None:
+    assert signed_agrees(native_library())
+
+
+@pytest.mark.parametrize("client", sorted(path.name for path in GOLDEN.iterdir()))
+def test_of_what_clients_wrote_all_is_told(client: str) -> None:
+    requests: list[Command] = []
+    decode_frames((GOLDEN / client).read_bytes(), requests)
+    sends = [each for each in requests if each.code in SENDS]
+    for each in sends:
+        each.ext = CREDENTIALS.sign(each.ext, each.body)
+    assert sends
+    for write in (encoded, encode_compact):
+        for each in sends:
+            assert told(write(each)) == 1, each
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from([*SENDS, 11]),
+    st.dictionaries(st.one_of(st.sampled_from(NAMES), texts), texts, max_size=40),
+    st.booleans(),
+    st.binary(max_size=60),
+    st.integers(0, 1 << 30),
+    st.integers(0, 4),
+)
+@example(310, {"b": "T"}, False, b"", 0, 0)
+@example(310, {"b": "T"}, True, b"", 0, 0)
+def test_whatever_a_frame_is_the_same_is_told_of_it(
+    code: int, ext: dict[str, str], is_compact: bool, body: bytes, seed: int, damages: int
+) -> None:
+    command = Command(code, 7, CREDENTIALS.sign(ext, body), body)
+    data = bytearray((encode_compact if is_compact else encoded)(command) * 2)
+    chance = Random(seed)
+    for _ in range(damages):
+        data[chance.randrange(len(data))] = chance.choice((0, 34, 44, 58, 92, 255, chance.randrange(256)))
+    told(bytes(data))
+
+
+def pairs(*fields: tuple[str, Any]) -> bytes:
+    """A header with these fields as they are, also those that are there twice."""
+    signed = [("AccessKey", "u"), ("Signature", "A" * 28)]
+    ext = ",".join(f"{json.dumps(name)}:{json.dumps(value)}" for name, value in [*fields, *signed])
+    return f'{{"code":310,"extFields":{{{ext}}},"flag":0,"opaque":1}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ([("b", "T")], 1),
+        ([("b", "T"), ("n", 12), ("o", True), ("p", None), ("q", False), ("r", -3)], 1),
+        ([("b", "T"), ("b", "T")], 0),
+        ([("b", "T"), ("AccessKey", "v")], 0),
+        ([("b", "T"), ("Signature", "B" * 28)], 0),
+        ([("b", "T"), ("_UNIQUE_KEY_QUERY", "true")], 0),
+        ([("b", "T"), ("topic", "U")], 0),
+        ([("b", "T"), ("n", 1.5)], 0),
+        ([("b", "T"), ("n", {"m": 1})], 0),
+        ([("b", "")], 0),
+        ([("e", "1")], 0),
+        ([("b", "T" * 127)], 1),
+        ([("b", "T" * 128)], 0),
+        ([("b", "T"), *((f"n{each}", "v") for each in range(29))], 1),
+        ([("b", "T"), *((f"n{each}", "v") for each in range(30))], 0),
+    ],
+)
+def test_what_is_told_and_what_is_left(fields: list[tuple[str, Any]], count: int) -> None:
+    assert told(framed(pairs(*fields))) == count
+
+
+def test_it_stops_at_the_first_that_it_leaves() -> None:
+    good = encoded(send())
+    assert told(good * 3, most=2) == 2
+    assert told(good * 2 + encoded(send(_UNIQUE_KEY_QUERY="1")) + good) == 2
+    assert told(good + good[:-1]) == 1
+    assert told(good + b"\0\0\0\x08\0\0\0\x40" + bytes(64)) == 1
+    assert told(good + good[:4] + b"\x02" + good[5:]) == 1
+    unsigned = Command(codes.SEND_MESSAGE_V2, 1, {"b": "T"}, b"")
+    assert told(encoded(unsigned)) == 0
+
+
+def test_of_what_has_no_room_it_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(send(i="é" * 30)) * 6
+    monkeypatch.setattr(native_signed, "_SENDS", 4)
+    assert told(data) == 4
+    assert [_with_room(monkeypatch, data, room) for room in range(400)][-1] > 1
+
+
+def _with_room(monkeypatch: pytest.MonkeyPatch, data: bytes, room: int) -> int:
+    monkeypatch.setattr(native_signed, "_TEXTS_BYTES", room or 1)
+    return told(data)
+
+
+def test_a_sender_says_who_sends_what_where() -> None:
+    data = encoded(send(codes.SEND_MESSAGE))
+    sends = SignedSends(native_library())
+    [(_, _, sender_at, signature_at, _, _)] = sends.read(data, 1)
+    name, about = read_sender(bytes(sends.texts[sender_at:signature_at]))
+    assert (name, about.code, about.ext) == ("a user", 10, {"AccessKey": "a user", "topic": "T"})
