@@ -15,6 +15,7 @@ from tests.sim.mutants import Mutant, full
 from tests.sim.tiered import TIERED
 
 _tier = full("tier", fault_ms=4500, ingredients=(TIERED,))
+_tier_with_many_heartbeats = full("tier", fault_ms=4500, ingredients=(TIERED,), heartbeat_ticks=1)
 
 
 def _nobody_waits(self: TierService) -> int | None:
@@ -95,7 +96,7 @@ MUTANTS = (
         "tier",
         _go_on_anywhere.__doc__ or "",
         ((TierService, "_go_on_behind", _go_on_anywhere),),
-        _tier,
+        _tier_with_many_heartbeats,
         within=40,
         first=20,
         is_quick=False,
@@ -105,7 +106,7 @@ MUTANTS = (
         "transactions",
         _as_if_all_were_seen.__doc__ or "",
         ((OpenTransactions, "_begin_later", _as_if_all_were_seen),),
-        _tier,
+        _tier_with_many_heartbeats,
         within=6,
         first=9,
         is_quick=False,
@@ -115,7 +116,7 @@ MUTANTS = (
         "tier",
         _as_they_stand.__doc__ or "",
         ((MessageStore, "begin_queues", _as_they_stand),),
-        _tier,
+        _tier_with_many_heartbeats,
         within=6,
         first=9,
         is_quick=False,
