@@ -34,6 +34,7 @@ from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
+from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -98,6 +99,7 @@ from remoting.transport.watch import Watch
 log = logging.getLogger(__name__)
 
 _BACKGROUND_FLUSH_MS = 200
+_TIER_THREADS = 4  # that copy messages for uploads, and look at what was fetched
 _LAST_STATE_S = 1.0
 
 
@@ -185,7 +187,9 @@ class Broker:
             native.library,
             tier=Tier(
                 objects,
-                TierLoop(loop, self._tasks.spawn, asyncio.sleep, wall_ms),
+                TierLoop(
+                    loop, self._tasks.spawn, asyncio.sleep, wall_ms, HelperThreads(_TIER_THREADS, "tier helper").run
+                ),
                 mount.group if mount is not None else None,
             )
             if objects is not None

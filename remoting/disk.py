@@ -45,9 +45,11 @@ class FileView(Protocol):
     def __getitem__(self, part: slice, /) -> bytes: ...
 
     def memory(self) -> memoryview:
-        """The same without a copy. Release it before anything is written: what is exported cannot grow."""
+        """The same without a copy. Release it before anything is written: what is exported cannot grow. A helper thread may look
+        at it, also after `close`, while the file is not cut."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What somebody looks at yet goes when nobody does any more."""
 
 
 class FileSegment(Protocol):
@@ -113,6 +115,10 @@ class Disk(SmallFiles, Protocol):
 class _MappedFile(mmap.mmap):
     def memory(self) -> memoryview:
         return memoryview(self)
+
+    def close(self) -> None:
+        with contextlib.suppress(BufferError):  # it goes with the last one who looks
+            super().close()
 
 
 class LocalSegment:

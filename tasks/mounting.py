@@ -46,7 +46,13 @@ _ID_BYTES: Final = 4
 _IDENTITY: Final = "brokerIdentity"  # of a broker that the controllers know
 
 _OFF: Final = (Wish.DOWN, Wish.RELEASED)
-_LEFT: Final = {None: "to its own brokers", Wish.DOWN: "off", Wish.RELEASED: "off", Wish.MOUNTED: "mounted"}
+_LEFT: Final = {
+    None: "to its own brokers",
+    Wish.DOWN: "off",
+    Wish.RELEASED: "off",
+    Wish.MOUNTED: "mounted",
+    Wish.FIRST: "to the one of its brokers that has a log",
+}
 
 
 class _Work:
@@ -161,6 +167,8 @@ def switch_off(work: _Work) -> dict[str, Any]:
         raise ChangeFailed("mounted", f"{work.group} is mounted: its own brokers are off. Unmount it to end that, too.")
     if wish is None:
         work.want(Wish.DOWN, "", given_up=False)
+    elif wish.wish is Wish.FIRST:  # the controllers know that broker again
+        work.want(Wish.DOWN, wish.id, given_up=False)
 
     def lacks() -> str:
         running = [each["name"] for each in work.own() if each["state"] != "held"]
@@ -185,9 +193,13 @@ def switch_on(work: _Work) -> dict[str, Any]:
             raise ChangeFailed(
                 "mounted", f"{work.group} is mounted: unmount it first (`manage.py group unmount {work.group}`)."
             )
-        if wish.given_up:
-            _refuse_identities(work, own)
-        _refuse_foreign_lease(work)
+        if wish.wish is not Wish.FIRST:
+            if wish.given_up:
+                _refuse_identities(work, own)
+            _refuse_foreign_lease(work)
+        if wish.given_up and (first := _only_log(work, own)) is not None:
+            work.want(Wish.FIRST, wish.id, given_up=True)
+            work.until("first", lambda: _does_not_lead(work, first), START_LOOKS, "not-on")
         remove_wish(work.appliance.wishes, work.group)
 
     def lacks() -> str:
@@ -209,6 +221,30 @@ def _refuse_identities(work: _Work, own: Sequence[Mapping[str, Any]]) -> None:
             f"{work.group} was mounted, and for that its replicas were given up: the controllers refuse them by their old names. "
             f"To go on with their logs, move these files away, then switch the group on: {', '.join(found)}",
         )
+
+
+def _only_log(work: _Work, own: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Of brokers that the controllers do not know any more the one that must be heard first, since it has a log and others have
+    none: they would begin the group anew, and it would drop what it has. Raises ChangeFailed when several have one."""
+    layout = work.appliance.layout
+    having = [each for each in own if layout.has_log(each["name"])]
+    if len(having) > 1:
+        raise ChangeFailed(
+            "several-logs",
+            f"{work.group} was mounted, and for that its replicas were given up: nobody knows any more which of their logs has "
+            "every acknowledged message, and the one that is heard first would have the others drop what it lacks. Keep the one "
+            "that goes on longest (epochFileCheckpoint and commitlog in its directory say how far it goes), move the directories "
+            "of the others away, which copy it then, and switch the group on: "
+            f"{', '.join(str(layout.broker(each['name'])) for each in having)}",
+        )
+    return having[0] if having and len(own) > 1 else None
+
+
+def _does_not_lead(work: _Work, first: Mapping[str, Any]) -> str:
+    leads = work.change.client.masters().get(work.group) == first["address"]
+    return (
+        "" if leads else f"{first['name']}, which has the log, does not lead the group yet; the others start behind it"
+    )
 
 
 def _refuse_foreign_lease(work: _Work) -> None:
@@ -327,7 +363,7 @@ def unmount(work: _Work) -> dict[str, Any]:
     """Nobody serves the group any more, and its lease is given back; its own brokers stay off."""
     work.own()
     wish = work.wish()
-    if wish is None:
+    if wish is None or wish.wish is Wish.FIRST:
         raise ChangeFailed("not-mounted", f"{work.group} is not mounted: it runs its own brokers.")
     if work.appliance.place is None:
         raise ChangeFailed(

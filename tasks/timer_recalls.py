@@ -67,7 +67,7 @@ class _Place:
 
 def recall(change: Change) -> dict[str, Any]:
     """Take back what the parameters choose: `topic`, `from_ms`, `to_ms`, or `key` and perhaps the `place` of one; at most `rate`
-    in a second. The result counts outcomes."""
+    in a second. The result counts outcomes, and says them in a sentence."""
     place, began_s = _Place.of(change), change.now_s()
     if not place.groups and not place.counts:
         raise ChangeFailed(
@@ -87,7 +87,7 @@ def recall(change: Change) -> dict[str, Any]:
         else:
             place.after = page.next
         if _store(change, place):
-            raise Stopped({"outcomes": place.totals})
+            raise _stopped(place)
         ahead_s = taken / change.parameters["rate"] - (change.now_s() - began_s)
         if place.groups and ahead_s > 0:
             change.pause(ahead_s)
@@ -154,7 +154,7 @@ def _patiently(change: Change, place: _Place, ask: Callable[[], Any]) -> Any:
         if change.now_s() >= until_s:
             raise _failed(change, place, reason) from reason
         if _store(change, place):
-            raise Stopped({"outcomes": place.totals})
+            raise _stopped(place)
         change.pause(ASK_AGAIN_S)
 
 
@@ -165,6 +165,10 @@ def _failed(change: Change, place: _Place, error: Exception) -> ChangeFailed:
         f"{place.groups[0]} does not go on: {error}. So far {_told(place.totals)}. Asking again is safe: what was "
         "recalled is left alone.",
     )
+
+
+def _stopped(place: _Place) -> Stopped:
+    return Stopped({"outcomes": place.totals, "sentence": f"Stopped when it had come to this: {_told(place.totals)}."})
 
 
 def _store(change: Change, place: _Place) -> bool:
@@ -195,7 +199,7 @@ def _ended(change: Change, place: _Place) -> dict[str, Any]:
             "recall-incomplete",
             f"{_told(totals)}. Of {open_ones} it is not known that they are recalled; asking again is safe.",
         )
-    return {"outcomes": totals}
+    return {"outcomes": totals, "sentence": f"{_told(totals).capitalize()}."}
 
 
 TIMER_CHANGES: Mapping[str, Callable[[Change], dict[str, Any]]] = {"timer.recall": recall}

@@ -1,18 +1,23 @@
 """The console's server: daphne, with bounds on what a request may make it keep before anybody is asked who sends it.
 
-    python -m webapp.serving OPTIONS-OF-DAPHNE webapp.asgi:application
+    python -m webapp.serving [--certificate FILE --key FILE] OPTIONS-OF-DAPHNE webapp.asgi:application
+
+With a certificate each of its ports speaks HTTP and HTTPS (`webapp/first_byte.py`).
 
 Daphne hands a request on when its body is there, and its framework writes each that is long, or does not say how long it is, to a
 temporary file. Here bodies stay in memory and count in one budget of all requests, with a share for each address
 (`remoting/transport/unfinished.py`). What is too long is refused when that is known. The head of a request has `HEAD_S` to come
-and the body `BODY_S`, however often something of them comes. A message of a websocket has at most `MAX_SOCKET_BYTES`: pages send
-a few words.
+and the body `BODY_S`, however often something of them comes. Of connections that nothing is done for there are not many
+(`webapp/waiting.py`). A message of a websocket has at most `MAX_SOCKET_BYTES`, and `MAX_SOCKET_MESSAGES` of them wait: pages
+send a few words.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
+from functools import partial
 from io import BytesIO
 from typing import Any, Final
 
@@ -20,15 +25,22 @@ from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
+from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
 from twisted.web.http import HTTPChannel
+from zope.interface import implementer
 
+from remoting.errors import SettingsError
 from remoting.transport.unfinished import Piece, peer_of
 from remoting.transport.watch import UnfinishedSettings, Watch
+from webapp.first_byte import Certificate, FirstByteFactory
 from webapp.intake import BODY_S, HEAD_S, MAX_BODY_BYTES, TOO_LARGE, TOO_LATE
+from webapp.waiting import Waiting, most_waiting
 
 log = logging.getLogger(__name__)
 
 MAX_SOCKET_BYTES: Final = 16 * 1024
+MAX_SOCKET_MESSAGES: Final = 64  # of one websocket that wait to be heard
+_POLICY_VIOLATION: Final = 1008  # a websocket's close code
 _BUDGET_BYTES: Final = 64 * 1024 * 1024
 _LINGER_S: Final = 2.0  # how long what still comes of a refused request is dropped, so that its client reads why
 _REASONS: Final = {408: "Request Timeout", 413: "Content Too Large"}
@@ -105,16 +117,29 @@ class BoundedRequest(WebRequest):
             self.channel.refuse(*TOO_LATE)
 
 
+@implementer(IHandshakeListener)
 class BoundedChannel(HTTPChannel):
-    """One connection of HTTP/1.1."""
+    """One connection of HTTP/1.1, in TLS or not."""
 
     watch: Watch
+    waiting: Waiting
 
     def __init__(self) -> None:
         super().__init__()
         self._deadline: Any = None  # of the request that is coming
         self._linger: Any = None
         self._is_refused = False
+
+    def makeConnection(self, transport: Any) -> None:
+        """It is there; a handshake, when it begins with one, has `HEAD_S`."""
+        super().makeConnection(transport)
+        self.waiting.begin(self)
+        if ISSLTransport.providedBy(transport):
+            self._deadline = self.callLater(HEAD_S, transport.abortConnection)
+
+    def handshakeCompleted(self) -> None:
+        """See `IHandshakeListener`."""
+        self._forget_deadline()
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes of a request, or of one behind it."""
@@ -134,7 +159,13 @@ class BoundedChannel(HTTPChannel):
         """A request is there."""
         self._forget_deadline()
         if not self._is_refused:
+            self.waiting.end(self)
             super().allContentReceived()
+
+    def requestDone(self, request: Any) -> None:
+        """It is answered, or what is left of that is with the transport."""
+        self.waiting.begin(self)
+        super().requestDone(request)
 
     def setRawMode(self) -> None:
         """What comes is no more lines of a head: of a refused request, nothing."""
@@ -148,10 +179,16 @@ class BoundedChannel(HTTPChannel):
 
     def connectionLost(self, reason: Any) -> None:
         """The connection is gone."""
+        self.waiting.end(self)
         self._forget_deadline()
         if self._linger is not None and self._linger.active():
             self._linger.cancel()
         super().connectionLost(reason)
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`."""
+        log.info("dropping the connection of %s: too many others wait", self.transport.getPeer())
+        self.transport.abortConnection()
 
     def hold(self) -> None:
         """Read nothing for now."""
@@ -197,6 +234,7 @@ class BoundedFactory(HTTPFactory):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
+        self.waiting = Waiting(most_waiting())
         self._watch = Watch(UnfinishedSettings(max_bytes=_BUDGET_BYTES, deadline_s=BODY_S))
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -204,11 +242,49 @@ class BoundedFactory(HTTPFactory):
         channel = super().buildProtocol(addr)
         channel.requestFactory = BoundedRequest
         channel.watch = self._watch
+        channel.waiting = self.waiting
         return channel
 
 
 class BoundedSocket(WebSocketProtocol):
-    """A websocket. The library holds its bound for messages against what is sent, too, and what pages are sent may be longer."""
+    """A websocket. Of a client that does not read what it is sent nothing more is read, and one that says much more than is
+    listened to is closed: each page says a few words, and waits.
+
+    The library holds its bound for messages against what is sent, too, and what pages are sent may be longer.
+    """
+
+    _is_refused = False
+
+    def connectionMade(self) -> None:
+        """It takes the connection over from a channel, which was asked to pause until now."""
+        self.transport.unregisterProducer()
+        self.transport.registerProducer(self, True)
+        super().connectionMade()
+
+    def pauseProducing(self) -> None:
+        """Much of what it was sent is unread."""
+        self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self.transport.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """The connection is gone, which the library hears by itself."""
+
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        """The client says something."""
+        if self._is_refused:
+            return
+        if self.application_queue.qsize() >= MAX_SOCKET_MESSAGES:
+            self._is_refused = True
+            log.info("closing the websocket of %s: it says more than is listened to", self.client_addr)
+            self.sendCloseFrame(code=_POLICY_VIOLATION, reasonUtf8=b"too many messages at once")
+            return
+        super().onMessage(payload, isBinary)
+
+    def _closeConnection(self, abort: bool = False) -> None:
+        self.transport.unregisterProducer()  # TLS is not ended before somebody who might still write
+        super()._closeConnection(abort)
 
     def sendMessage(self, *arguments: Any, **more: Any) -> None:
         """To the page, however long."""
@@ -222,6 +298,10 @@ class BoundedSocket(WebSocketProtocol):
 class BoundedServer(Server):
     """Daphne's server, which makes its factories itself when it runs, and asks nobody: it gets others here."""
 
+    def __init__(self, *arguments: Any, certificate: Certificate | None = None, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._certificate = certificate
+
     @property
     def ws_factory(self) -> WebSocketFactory:
         return self._ws_factory
@@ -232,24 +312,40 @@ class BoundedServer(Server):
         self._ws_factory = made
 
     @property
-    def http_factory(self) -> BoundedFactory:
+    def http_factory(self) -> BoundedFactory | FirstByteFactory:
         return self._http_factory
 
     @http_factory.setter
     def http_factory(self, _made: HTTPFactory) -> None:
-        self._http_factory = BoundedFactory(self)
+        channels = BoundedFactory(self)
+        self._http_factory = (
+            channels if self._certificate is None else FirstByteFactory(channels, self._certificate, channels.reactor)
+        )
 
 
 class ConsoleServer(CommandLineInterface):
-    """Daphne's command line."""
-
-    server_class = BoundedServer
+    """Daphne's command line, with more options."""
 
     def run(self, args: list[str]) -> None:
         """Serve until a signal comes."""
+        own, others = _own_options().parse_known_args(args)
+        if (own.certificate is None) != (own.key is None):
+            raise SettingsError("--certificate and --key belong together; give both, or none")
+        certificate = Certificate(own.certificate, own.key) if own.certificate is not None else None
+        self.server_class = partial(BoundedServer, certificate=certificate)
         bounds = ("--websocket-max-frame-size", "--websocket-max-message-size")
-        super().run([*(word for name in bounds for word in (name, str(MAX_SOCKET_BYTES))), *args])
+        super().run([*(word for name in bounds for word in (name, str(MAX_SOCKET_BYTES))), *others])
+
+
+def _own_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--certificate", metavar="FILE", help="shown to those who begin with TLS, with its chain: PEM")
+    parser.add_argument("--key", metavar="FILE", help="its private key: PEM")
+    return parser
 
 
 if __name__ == "__main__":
-    ConsoleServer().run(sys.argv[1:])
+    try:
+        ConsoleServer().run(sys.argv[1:])
+    except SettingsError as error:
+        sys.exit(f"error: {error}")

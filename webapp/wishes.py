@@ -31,11 +31,13 @@ _ID: Final = re.compile(r"[0-9a-f]{8}")  # a directory's name
 
 
 class Wish(StrEnum):
-    """`down`: no process. `mounted`: served read-only from its tier. `released`: as `down`, after a mount was given back."""
+    """`down`: no process. `mounted`: served read-only from its tier. `released`: as `down`, after a mount was given back.
+    `first`: of its own brokers only the one whose directory has a log, until it leads."""
 
     DOWN = "down"
     MOUNTED = "mounted"
     RELEASED = "released"
+    FIRST = "first"
 
 
 class GroupWish(NamedTuple):

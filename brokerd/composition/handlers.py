@@ -110,7 +110,7 @@ def build_processors(parts: Parts) -> Processors:
         core.record_log,
         next(iter(core.timer_files), None),
         core.timers.table,
-        lambda: core.timers.window_ms,
+        lambda: core.timers.least_window_ms,
         core.timers.now_ms,
         scheduler,
     )

@@ -12,7 +12,7 @@ class StoreQueues:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self.read_run = store.read_run
+        self.read_run, self.run_aside = store.read_run, store.run_aside
 
     def local_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         return self._store.local_min_offset(topic, queue_id), self._store.max_offset(topic, queue_id)

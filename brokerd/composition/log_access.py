@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from brokerd.journal.replay import SNAPSHOT
 from brokerd.sending.acknowledging import Appends
@@ -66,8 +67,11 @@ class StoreRecordLog:
         )
         return results[-1].end_offset
 
-    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
-        results = self.append_placed([self._record(topic, kind, body), *behind])
+    def append_leading(
+        self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies], *, makes_room: bool = False
+    ) -> tuple[int, int]:
+        with self._store.making_room() if makes_room else nullcontext():
+            results = self.append_placed([self._record(topic, kind, body), *behind])
         return results[0].end_offset, results[-1].end_offset
 
     def append_trailing(self, ahead: Sequence[Draft | Copies], topic: str, kind: str, body: bytes) -> int:
@@ -100,6 +104,9 @@ class StoreRecordLog:
 
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         return self._store.read_units(topic, queue_id, start, count)
+
+    def units_at(self, topic: str, queue_id: int, offsets: Sequence[int]) -> Sequence[Unit]:
+        return self._store.units_at(topic, queue_id, offsets)
 
     def find_record(self, physical_offset: int) -> bytes | None:
         """The record that starts there, confirmed or not; None when none does."""

@@ -27,6 +27,7 @@ from brokerd.store.store import MessageStore
 from brokerd.tiers.index.keys import keys_for
 from brokerd.tiers.service import Surroundings as TierSurroundings
 from brokerd.tiers.service import TierService
+from brokerd.tiers.stowage import Stowage
 from brokerd.tiers.upload.uploader import no_loop
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.far_timers import FarTimers
@@ -64,6 +65,7 @@ def make_tiers(
     metadata: MetadataService,
     progress: ConsumerProgress,
     epochs: Callable[[], Sequence[EpochEntry]],
+    stowage: Stowage,
 ) -> TierService:
     """Without an object store it follows what its log says of one. A mount has messages of its group's log, not of its own."""
     settings, environment = ground.settings, ground.environment
@@ -88,6 +90,7 @@ def make_tiers(
         lambda: epochs()[-1].epoch,
         lambda: state_rows(metadata.tables, progress.all_offsets(), metadata.names),
         lambda reason: store.fail(StorageError(reason)),
+        stowage,
         is_mount=mounted is not None,
         keys=keys_for(environment.library),
     )
@@ -134,6 +137,8 @@ def make_residents(
     due_entries = due_entries_for(environment.library, read_units, partial(store.read_encoded_units, TIMER_TOPIC, 0))
     timer_queue = partial(record_log.queue_range, TIMER_TOPIC, 0), read_units, due_entries
     far = FarTimers(files, *timer_queue) if files is not None else QueueFar(*timer_queue)
+    loop = environment.tier.loop if environment.tier is not None else None
+    stowage = Stowage(ground.tier.objects, loop, lambda: ground.timers.table.named_objects)
     timers = TimerService(
         record_log,
         far,
@@ -148,6 +153,7 @@ def make_residents(
             lambda: settings.timers.value.max_per_slot,
             Witnesses(environment.other_clocks_ms, lambda: store.found_timestamp_ms),
             lambda: store.offset_behind(TIMER_TOPIC, 0, store.going_offset),
+            stowage,
         ),
         settings.timers.value,
         settings.journal,
@@ -184,6 +190,6 @@ def make_residents(
         TransactionService(transaction_topics, checks, settings.transactions, to_waiting_draft),
         Deliverer(delays, metadata, record_log, scheduler, wall_ms, settings.delay),
         timers,
-        make_tiers(ground, record_log, store, metadata, progress, epochs),
+        make_tiers(ground, record_log, store, metadata, progress, epochs, stowage),
     )
     return residents, progress, timed

@@ -13,12 +13,17 @@ _GAUGES: Final = {
     "uncounted": "entries of the timer topic that the counts by topic lack, as after a start",
     "aside": "timers that cannot be read or stored now, and are tried again",
     "fences": "times that the clock went back behind what was delivered, and did not get there again",
+    "in_tier": "of those that wait, what is in the tier",
+    "tier_objects": "objects of the tier that have some",
     "left": "parts of what is late that newer timers overtook, and that wait beside these",
 }
 _COUNTERS: Final = {
     "delivered": "timers delivered",
     "rolled": "timers appended again on their way",
     "moved": "of these, timers appended again before their time, since their files of the log were to go",
+    "stowed": "timers that went to the tier",
+    "returned": "timers that came back from there",
+    "tier_failures": "attempts to have timers go to the tier or come back that failed, and are repeated",
     "recalled": "timers that were due and had been recalled",
     "failures": "attempts to deliver that failed, and are repeated",
     "lost": "timers whose topic or group was removed while they waited, or that could not be read for long",

@@ -128,14 +128,17 @@ class Journal:
         self._count([body for _, body in encoded])
         return end_offset
 
-    def append_leading(self, kind: str, body: Any, behind: Sequence[Draft | Copies]) -> int:
-        """Append a record and apply it, and messages right behind it in the log: one write, and all of them or none.
+    def append_leading(
+        self, kind: str, body: Any, behind: Sequence[Draft | Copies], *, makes_room: bool = False
+    ) -> int:
+        """Append a record and apply it, and messages right behind it in the log: one write, and all of them or none. What
+        `makes_room` lets files of the log go.
 
         The physical offset of the last one's end, to wait for.
         """
 
         def append(encoded: bytes) -> tuple[int, int]:
-            return self._log.append_leading(self.topic, kind, encoded, behind)
+            return self._log.append_leading(self.topic, kind, encoded, behind, makes_room=makes_room)
 
         return self._append_beside(kind, body, append)
 

@@ -40,9 +40,12 @@ class RecordLog(Protocol):
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
         """The same for several records (kind, body), all or none, in one write."""
 
-    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
+    def append_leading(
+        self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies], *, makes_room: bool = False
+    ) -> tuple[int, int]:
         """Append a record to queue 0 of a system topic, and messages that the broker makes itself right behind it: all or none,
-        with nothing between them. Where the record ends, and where the last message does."""
+        with nothing between them. Where the record ends, and where the last message does. What `makes_room` lets files of the log
+        go, and is taken on a disk that is too full for all else."""
 
     def append_trailing(self, ahead: Sequence[Draft | Copies], topic: str, kind: str, body: bytes) -> int:
         """The same with the record right behind the messages; where it ends."""
@@ -61,6 +64,9 @@ class RecordLog(Protocol):
 
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         """Up to `count` entries of a consume queue from queue offset `start` on."""
+
+    def units_at(self, topic: str, queue_id: int, offsets: Sequence[int]) -> Sequence[Unit]:
+        """The entries of a consume queue at these queue offsets, in any order, up to the first that it does not have."""
 
     def undispatched_units(self, topic: str) -> Sequence[Unit]:
         """The entries that the log holds for queue 0 of a topic behind what was dispatched, in log order."""

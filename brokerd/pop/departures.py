@@ -51,10 +51,11 @@ class Departures:
 
         The result is for `carry_out`. Raises LogboomError when the log takes nothing; what was taken until then is tried again.
         """
-        ordered = sorted(places, key=lambda place: (id(place.batch.queue), place.offset))
+        # by number, so that the same happens in the same order wherever the same is done
+        ordered = sorted(places, key=lambda place: (place.batch.queue.number, place.offset))
         taken: list[Batch] = []
         last_ms = 0
-        for _, group in groupby(ordered, key=lambda place: id(place.batch.queue)):
+        for _, group in groupby(ordered, key=lambda place: place.batch.queue.number):
             of_queue = list(group)
             queue = of_queue[0].batch.queue
             raise_refusal(self._around.metadata.ensure_topic(_target(queue, kind)))

@@ -186,12 +186,12 @@ class QueueLedger(Queue):
     def free_places(self, attempt_id: str, now_ms: int, count: int, waiting: Collection[int] = ()) -> list[Place]:
         """What came back or was passed over and may be taken now, `count` messages at most, ascending: nothing of its message
         group is before it but what is taken with it. A repeated attempt gets its own messages again, uncounted. Of the groups
-        `waiting` nothing else may be taken: something of them is in another queue.
+        `waiting` nothing may be taken, not even its own: something of them is in another queue, before all that is here.
 
         Costs what it gives, and those groups, whatever waits.
         """
         own = {each for each in self._attempts.get(attempt_id, ()) if not self.batches[each].is_over(now_ms)}
-        heads = [(place.offset, place.batch.pop_time_ms) for place in self._first_of(own)]
+        heads = [(place.offset, place.batch.pop_time_ms) for place in self._first_of(own, waiting)]
         heapq.heapify(heads)
         free, walked = self._free, []
         found: dict[int, Place] = {}  # by offset
@@ -220,12 +220,13 @@ class QueueLedger(Queue):
             heapq.heappush(free, entry)
         return list(found.values())
 
-    def _first_of(self, pop_times: Iterable[int]) -> Iterator[Place]:
-        """Of these batches what nothing of its group is before."""
+    def _first_of(self, pop_times: Iterable[int], waiting: Collection[int]) -> Iterator[Place]:
+        """Of these batches what nothing of its group is before, here or, as of the groups `waiting`, in another queue."""
         for pop_time_ms in pop_times:
             batch = self.batches[pop_time_ms]
             for place in batch.remaining_places():
-                if batch.groups is None or self.order.is_first(batch.groups[place], batch.offset_at(place)):
+                group = batch.groups[place] if batch.groups is not None else 0
+                if group not in waiting and self.order.is_first(group, batch.offset_at(place)):
                     yield Place(batch, place)
 
     def _is_free(self, offset: int, pop_time_ms: int) -> bool:

@@ -45,17 +45,9 @@ def check_destination(topic: str) -> None:
         raise RequestError(codes.NO_PERMISSION, f"topic {topic} belongs to the system; clients cannot send to it")
 
 
-def prepare(
-    draft: Draft,
-    topic: TopicConfig | None,
-    choose_queue: Callable[[int], int],
-    unique_id: Callable[[], str],
-    cluster: str,
-    check_times: CheckTimes,
-) -> Draft:
-    """The draft as it is stored: its queue chosen, its properties stamped; requests are told in which cluster to answer them.
+def choose_queue(draft: Draft, topic: TopicConfig | None, choose: Callable[[int], int]) -> Draft:
+    """The draft with its queue chosen; `choose` picks one of n queues. Its properties were not looked at yet.
 
-    `choose_queue` picks one of n queues; `unique_id` names a message whose client did not.
     Raises RequestError with the protocol's code and the rule when the message cannot be stored.
     """
     check_destination(draft.topic)
@@ -83,12 +75,19 @@ def prepare(
         raise InvalidParameter(
             f"queueId {draft.queue_id} must be below {queues}, the number of queues of {draft.topic}"
         )
-    queue_id = draft.queue_id if draft.queue_id >= 0 else choose_queue(queues)
+    return draft if draft.queue_id >= 0 else draft._replace(queue_id=choose(queues))
+
+
+def complete(draft: Draft, unique_id: Callable[[], str], cluster: str, check_times: CheckTimes) -> Draft:
+    """The draft with its properties stamped; requests are told in which cluster to answer them.
+
+    `unique_id` names a message whose client did not. Raises RequestError as `choose_queue` does.
+    """
     ordinary = (
         _find_unique_key(draft.properties) is not None and len(draft.properties) + len(STAMP) <= MAX_PROPERTIES_BYTES
     )
     properties = draft.properties + STAMP if ordinary else _complete_properties(draft, unique_id, cluster, check_times)
-    return draft._replace(queue_id=queue_id, properties=properties)
+    return draft._replace(properties=properties)
 
 
 def unique_key(draft: Draft) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from brokerd.delay.levels import Delays
 from brokerd.delay.rules import check_times, schedule
@@ -17,11 +17,14 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.sending.acknowledging import Acknowledger
 from brokerd.sending.counters import RULE, TOO_FEW_REPLICAS, TOO_MANY_DUE, TOO_MANY_WAITING, Counters, refusal_reason
 from brokerd.sending.outcomes import ROLE_CHANGED, SendOutcome
-from brokerd.sending.rules import prepare, waits_for_store
+from brokerd.sending.rules import choose_queue, complete, waits_for_store
+from brokerd.sending.stored_form import Asked, KernelRules, Stored, has_room, waiting_form
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult, Run
+from brokerd.timers.rules import may_wait
+from brokerd.timers.terms import Terms
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.names import HALF_TOPIC, TIMER_TOPIC
@@ -34,7 +37,9 @@ class Store(Protocol):
 
     def check_draft(self, draft: Draft) -> int: ...
 
-    def append_checked(self, drafts: Sequence[Draft]) -> Sequence[AppendResult]: ...
+    def append_checked(
+        self, drafts: Sequence[Draft], *, entry_codes: Sequence[int | None] = ()
+    ) -> Sequence[AppendResult]: ...
 
     def lay_out(self, run: Run, draft: Draft) -> AppendResult | None: ...
 
@@ -56,6 +61,12 @@ class HalfMessages(Protocol):
 class TimedMessages(Protocol):
     """What sending needs of messages that wait for a moment of their own."""
 
+    def terms(self) -> Terms | None:
+        """By what messages wait that are appended in this turn of the loop; None when they take `to_waiting_draft`."""
+
+    def next_place(self) -> int:
+        """The queue offset that the next one gets in the timer topic."""
+
     def check_moment(self, properties: dict[str, str], topic: str) -> None:
         """Take out what only the broker writes. Raises RequestError for a moment that cannot be kept."""
 
@@ -68,6 +79,16 @@ class TimedMessages(Protocol):
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:
         """What recalls a stored message; "" when nothing does."""
+
+
+class Ready(NamedTuple):
+    """A draft to append, and which of those that were given it is made of. What waits for a moment of its own, in its ordinary
+    form, says how, and for which topic."""
+
+    number: int
+    draft: Draft
+    waits: Stored | None = None
+    topic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +122,7 @@ class MessageSender:
         self._delays = rules.delays
         self._turns: dict[str, int] = {}
         self.unique_ids = UniqueIds(store.next_timestamp())
+        self.kernel_rules = KernelRules(self.unique_ids, timed.terms, rules.delays, rules.cluster)
 
     def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
         """Append all drafts; see outcomes.Sender."""
@@ -118,49 +140,75 @@ class MessageSender:
         else:
             done(outcomes)
 
-    def prepare(self, drafts: Sequence[Draft]) -> tuple[list[SendOutcome], list[tuple[int, Draft]]]:
-        """An outcome per draft (final where it is refused) and the drafts to append, each with its index."""
+    def prepare(self, drafts: Sequence[Draft]) -> tuple[list[SendOutcome], list[Ready]]:
+        """An outcome per draft (final where it is refused) and the drafts to append, which is done in this turn of the loop."""
         outcomes: list[SendOutcome] = []
-        ready: list[tuple[int, Draft]] = []
-        waiting = 0
+        ready: list[Ready] = []
+        asked, waiting = Asked(self.kernel_rules.terms), 0
         for draft in drafts:
             try:
-                topic, turn = self.topic(draft.topic), self.turn_of(draft.topic)
-                prepared = prepare(draft, topic, turn, self.unique_ids, self.cluster, self._check_times)
-                half = self._halves.to_stored_draft(prepared)
-                stored = self._timed.to_waiting_draft(schedule(half, self._delays))
-                self._store.check_draft(stored)
-                if stored.topic == TIMER_TOPIC:
-                    self._timed.check_room(stored, waiting)
-                    waiting += 1
-                ready.append((len(outcomes), stored))
-                outcomes.append(SendOutcome(PutStatus.PUT_OK, prepared.queue_id))
+                placed = choose_queue(draft, self.topic(draft.topic), self.turn_of(draft.topic))
+                number = len(outcomes)
+                made = self._waiting(number, placed, asked, waiting) if may_wait(placed) else None
+                if made is None:
+                    made = Ready(number, self._general(placed, waiting))
+                waiting += made.draft.topic == TIMER_TOPIC
+                ready.append(made)
+                outcomes.append(SendOutcome(PutStatus.PUT_OK, placed.queue_id))
             except RequestError as refusal:
                 reason = refusal_reason(refusal)
                 self._counters.refused[reason if reason in (TOO_MANY_DUE, TOO_MANY_WAITING) else RULE] += 1
                 outcomes.append(SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=as_request_error(refusal)))
         return outcomes, ready
 
+    def _waiting(self, number: int, placed: Draft, asked: Asked, waiting: int) -> Ready | None:
+        """What waits in its ordinary form, made in one pass over its properties; None for what is for `_general`."""
+        stored = waiting_form(placed, self.kernel_rules, asked)
+        if stored is None:
+            return None
+        draft = placed._replace(topic=stored.topic, queue_id=stored.queue_id, properties=stored.properties)
+        self._store.check_draft(draft)
+        if not has_room(asked, self._timed.next_place() + waiting, stored):
+            return None
+        self.unique_ids.next_number += stored.is_named
+        return Ready(number, draft, stored, placed.topic)
+
+    def _general(self, placed: Draft, waiting: int) -> Draft:
+        """What is stored of any other message. Raises RequestError."""
+        prepared = complete(placed, self.unique_ids, self.cluster, self._check_times)
+        half = self._halves.to_stored_draft(prepared)
+        stored = self._timed.to_waiting_draft(schedule(half, self._delays))
+        self._store.check_draft(stored)
+        if stored.topic == TIMER_TOPIC:
+            self._timed.check_room(stored, waiting)
+        return stored
+
     def append(
         self,
         outcomes: list[SendOutcome],
-        ready: Sequence[tuple[int, Draft]],
+        ready: Sequence[Ready],
         done: Callable[[Sequence[SendOutcome]], None],
     ) -> None:
         """Append what `prepare` found ready; `done` gets all outcomes, as in `send`."""
         try:
-            appended = self._store.append_checked([draft for _, draft in ready])
+            entry_codes = [each.waits.code if each.waits is not None else None for each in ready]
+            appended = self._store.append_checked([each.draft for each in ready], entry_codes=entry_codes)
         except LogboomError as failure:
             log.error("cannot append: %s", failure)
             refusal = as_request_error(failure, codes.SERVICE_NOT_AVAILABLE)
             done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=refusal)] * len(outcomes))
             return
-        for (index, draft), place in zip(ready, appended, strict=True):
-            outcomes[index] = outcomes[index]._replace(
-                queue_offset=place.queue_offset, physical_offset=place.physical_offset
+        asked = Asked(self.kernel_rules.terms)
+        for each, place in zip(ready, appended, strict=True):
+            draft = each.draft
+            handle = self._handle(each, place, asked) if draft.topic == TIMER_TOPIC else ""
+            outcomes[each.number] = SendOutcome(
+                PutStatus.PUT_OK,
+                outcomes[each.number].queue_id,
+                place.queue_offset,
+                place.physical_offset,
+                recall_handle=handle,
             )
-            if draft.topic == TIMER_TOPIC:
-                outcomes[index] = outcomes[index]._replace(recall_handle=self._timed.handle_of(draft, place))
             self._counters.in_bytes += len(draft.body)
             size = place.end_offset - place.physical_offset
             self._counters.statistics.stored_in(draft.topic, 1, size)
@@ -169,10 +217,17 @@ class MessageSender:
         self._counters.in_messages += len(ready)
         end_offset = appended[-1].end_offset
         self._acknowledger.appended(end_offset)
-        if any(waits_for_store(draft.properties) for _, draft in ready):
+        if any(waits_for_store(each.draft.properties) for each in ready):
             self._acknowledger.wait(end_offset, lambda status: done(_with_status(outcomes, status)))
         else:
             done(outcomes)
+
+    def _handle(self, ready: Ready, place: AppendResult, asked: Asked) -> str:
+        """What recalls a message that was appended to the timer topic."""
+        waits, terms = ready.waits, asked.terms()
+        if waits is None or terms is None:
+            return self._timed.handle_of(ready.draft, place)
+        return terms.handle(ready.topic, waits.due_ms, waits.key, place.queue_offset)
 
     def lay_out(self, run: Run, drafts: Sequence[Draft]) -> Sequence[AppendResult] | int:
         """Lay out what `prepare` found ready, when none of it waits for a moment or begins a transaction; all of it, or when the

@@ -195,7 +195,8 @@ def stored_form(run: Run, draft: Draft, rules: KernelRules, asked: Asked, place:
     told = _Told(properties)
     found = told.found
     if b"TIMER_" in properties and any(name.startswith(_TIMER) for name in found):
-        return None if is_in_transaction else _waiting(draft, rules, asked, told, place, named)
+        waiting = None if is_in_transaction else _waiting(draft, rules, asked, told, named)
+        return waiting if waiting is not None and has_room(asked, place, waiting) else None
     is_named = told.complete(rules, named)
     if is_in_transaction or records.TRANSACTION in found:
         return _half(run, draft, rules, told, is_named)
@@ -215,6 +216,14 @@ def stored_form(run: Run, draft: Draft, rules: KernelRules, asked: Asked, place:
     if len(encoded) > _MOST_BYTES:
         return None
     return Stored(topic, queue_id, encoded, sys_flag, key, code, waits, is_named)
+
+
+def waiting_form(draft: Draft, rules: KernelRules, asked: Asked) -> Stored | None:
+    """How a message waits that asks for a moment of its own, whose queue is chosen, where no run is at hand; None for any other,
+    and for what is for the general path. The room in its second is for the caller to take."""
+    if draft.sys_flag & (_UNKNOWN_FLAGS | SYS_TRANSACTION_MASK) or b"\0" in draft.properties:
+        return None
+    return _waiting(draft, rules, asked, _Told(draft.properties), 0)
 
 
 class _Told:
@@ -275,7 +284,14 @@ def _is_utf8(encoded: bytes) -> bool:
     return True
 
 
-def _waiting(draft: Draft, rules: KernelRules, asked: Asked, told: _Told, place: int, named: int) -> Stored | None:
+def has_room(asked: Asked, place: int, waiting: Stored) -> bool:
+    """Whether what waits so has room in its second, at that queue offset in the timer topic: then it counts there."""
+    terms = asked.terms()
+    slots = terms.slots if terms is not None else None
+    return slots is None or slots.take_all(place, (waiting.due_ms,), (waiting.code,)) == 1
+
+
+def _waiting(draft: Draft, rules: KernelRules, asked: Asked, told: _Told, named: int) -> Stored | None:
     """A message that names a moment of its own, or something else of timers."""
     found = told.found
     others = (name for name in found if name.startswith(_TIMER) and name not in ASK)
@@ -295,8 +311,6 @@ def _waiting(draft: Draft, rules: KernelRules, asked: Asked, told: _Told, place:
     is_named = told.complete(rules, named)
     encoded = told.written(added_for(wait, draft.topic, draft.queue_id))
     if len(encoded) > min(most_properties_bytes(wait), _MOST_BYTES):
-        return None
-    if terms.slots is not None and not terms.slots.take(place, wait):
         return None
     key, waits = found[_KEY], _waits(found)
     return Stored(TIMER_TOPIC, 0, encoded, draft.sys_flag, key, wait.code, waits, is_named, wait.due_ms)

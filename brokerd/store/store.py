@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
@@ -102,6 +104,8 @@ class MessageStore(StoreReads):
         self.is_full = False
         self._full_reason = ""
         self._takes_own = False  # what the broker itself appends, though it is full
+        self._takes_moves = False  # of that what lets files go
+        self._is_making_room = False
         self._failure: StorageError | None = None
         self.cold = seams.cold
         self.going_offset = 0
@@ -284,16 +288,30 @@ class MessageStore(StoreReads):
         """End new records with checksums, if the settings want them, or not: others of the group may not know them."""
         self.adds_checksums = on and self._settings.record_checksums
 
-    def set_full(self, full: bool, reason: str = _NO_ROOM, *, takes_own: bool = False) -> None:
+    def set_full(
+        self, full: bool, reason: str = _NO_ROOM, *, takes_own: bool = False, takes_moves: bool = False
+    ) -> None:
         """Refuse appends for the reason, or take them again, because of the room on the disk; a full one may have room for what
-        the broker itself appends."""
+        the broker itself appends, or for that part of it which lets files go (`making_room`)."""
         has_changed = full != self.is_full
-        self.is_full, self._full_reason, self._takes_own = full, reason, takes_own
+        self.is_full, self._full_reason = full, reason
+        self._takes_own, self._takes_moves = takes_own, takes_moves
         self._update_refusal()
         if has_changed:
             log.warning("%s", reason if full else "the disk has room again")
             for listener in self.full_listeners:
                 listener()
+
+    @contextmanager
+    def making_room(self) -> Iterator[None]:
+        """What the broker appends inside lets files of the log go: it is taken on a disk that is too full for all else."""
+        self._is_making_room = True
+        self._update_refusal()
+        try:
+            yield
+        finally:
+            self._is_making_room = False
+            self._update_refusal()
 
     def next_timestamp(self) -> int:
         """The store timestamp for the next record: now, but never before an earlier one."""
@@ -338,19 +356,25 @@ class MessageStore(StoreReads):
         return self.append_checked(drafts, size, seals=False, own=own)
 
     def append_checked(
-        self, drafts: Sequence[Draft | Copies], size: int = 0, *, seals: bool = True, own: bool = False
+        self,
+        drafts: Sequence[Draft | Copies],
+        size: int = 0,
+        *,
+        seals: bool = True,
+        own: bool = False,
+        entry_codes: Sequence[int | None] = (),
     ) -> list[AppendResult]:
         """Append messages that passed `check_draft`, the first `size` bytes of them in one file, without checksums unless it
-        `seals` them; raises like `append_messages`."""
+        `seals` them; raises like `append_messages`. `entry_codes` are those of their entries, as far as they are known."""
         results: list[AppendResult] = []
         run = self.begin_run(size, own=own)
         run.seals = run.seals and seals
-        for draft in drafts:
-            place = self.lay_out(run, draft)
+        for draft, code in zip_longest(drafts, entry_codes):
+            place = self.lay_out(run, draft, code)
             if place is None:
                 self.append_laid_out(run)
                 run = self.begin_run(run.room + 1, own=own)
-                place = self.lay_out(run, draft)
+                place = self.lay_out(run, draft, code)
                 assert place is not None, "a checked draft fits into a file"
             results.append(place)
         self.append_laid_out(run)
@@ -361,11 +385,11 @@ class MessageStore(StoreReads):
         size = draft_size(draft, len(self._store_host))
         return size + checksum.TAIL_BYTES + 1 if self.adds_checksums else size
 
-    def lay_out(self, run: Run, draft: Draft | Copies) -> AppendResult | None:
-        """Lay out what passed `check_draft`; None when the run has no room."""
+    def lay_out(self, run: Run, draft: Draft | Copies, code: int | None = None) -> AppendResult | None:
+        """Lay out what passed `check_draft`; None when the run has no room. `code` is that of a draft's entry, if it is known."""
         if isinstance(draft, Copies):
             return self._again.lay_out(run, draft)
-        return lay_out_draft(run, draft, self._store_host, self._rules, self._settings.largest_record_bytes)
+        return lay_out_draft(run, draft, self._store_host, self._rules, self._settings.largest_record_bytes, code)
 
     def begin_run(self, size: int = 0, *, own: bool = False) -> Run:
         """A run at the end of the log, in the next file when the current one has less room than `size` bytes; `own` as for
@@ -406,7 +430,8 @@ class MessageStore(StoreReads):
             self._note_append_error(error)
             raise
         self.queue_offsets.advance(run.next_offsets)
-        self.dispatcher.offer(run.start, run.entries, run.end_offset)
+        for start, entries, end in run.offers():
+            self.dispatcher.offer(start, entries, end)
         for told in run.appended:
             told()
 
@@ -635,7 +660,8 @@ class MessageStore(StoreReads):
             for follower in self.followers:
                 paths += follower.forget_expired(begin)
             removals += self.removals_of(paths)
-        self.set_full(decision.refuse, reason, takes_own=not decision.refuse_own)
+        takes_own, takes_moves = not decision.refuse_own, not decision.refuse_moves
+        self.set_full(decision.refuse, reason, takes_own=takes_own, takes_moves=takes_moves)
         return removals
 
     def removals_of(self, paths: Sequence[str]) -> list[Callable[[], None]]:
@@ -660,4 +686,5 @@ class MessageStore(StoreReads):
         else:
             self.refusal = None
         waits_for_room = self._failure is None and self._appendable and self.is_full
-        self.own_refusal = None if waits_for_room and self._takes_own else self.refusal
+        takes = self._takes_own or (self._takes_moves and self._is_making_room)
+        self.own_refusal = None if waits_for_room and takes else self.refusal

@@ -6,6 +6,7 @@ All of it goes as far as dispatch went, which is no further than the confirm off
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from brokerd.store.derived.dispatcher import Dispatcher
@@ -25,6 +26,7 @@ from brokerd.store.queues.queue_reads import (
 )
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting import codes
+from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, RequestError
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
@@ -82,12 +84,13 @@ def all_of(ask: Callable[[int], _T], queue_ids: Iterable[int]) -> list[_T]:
 
 class ColdRead(NamedTuple):
     """What a read of the tier gave, and where to go on. `is_coming`: nothing yet, whoever listens is told; `is_missing`: nothing
-    is there for these offsets any more. Records in one piece count as one; the last of them has `last_bytes`."""
+    is there for these offsets any more. `body` are records in one piece, the last of which has `last_bytes`."""
 
     next_offset: int
     records: Sequence[bytes]
     is_coming: bool = False
     is_missing: bool = False
+    body: Bytes = b""
     last_bytes: int = 0
 
 
@@ -112,7 +115,7 @@ class Cold(Protocol):
     def read_joined(
         self, topic: str, queue_id: int, queue_offset: int, end: int, max_count: int, max_bytes: int
     ) -> ColdRead:
-        """The same messages, all of them, in one piece."""
+        """The same messages, all of them, in one piece, which nobody changes."""
 
     def record(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
         """One message; None when it is not there. Raises ColdMiss, and RequestError when it cannot be had."""
@@ -236,7 +239,7 @@ class StoreReads:
         status, next_offset = _status_of_cold(found), found.next_offset
         if status is not GetStatus.FOUND:
             return JoinedResult(status, next_offset, min_offset, max_offset)
-        [body] = found.records
+        body = found.body
         last = body[len(body) - found.last_bytes :]
         end_offset = physical_offset_of(last) + len(last)
         return JoinedResult(status, next_offset, min_offset, max_offset, body, next_offset - queue_offset, end_offset)
@@ -267,6 +270,25 @@ class StoreReads:
             return Run(b"", b"")
         into[: first[1]] = records[0]
         return Run(encoded[:UNIT_BYTES], UNIT.pack(place, *first[1:]))
+
+    def run_aside(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int
+    ) -> Callable[[memoryview, int], Run] | None:
+        """What makes the same copy in a helper thread, once; it copies nothing where there is something to be decided. None where
+        only `read_run` does it. Raises CorruptedFile when the queue begins with damage."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or not queue.min_offset(self.commitlog.min_offset) <= queue_offset < queue.max_offset:
+            return None
+        encoded = self._units(queue, queue_offset, max_count)
+        copy = self.commitlog.reads.copied_aside(encoded) if encoded else None
+        if copy is None:
+            return None
+
+        def run(into: memoryview, place: int) -> Run:
+            entries = copy(into, place)
+            return Run(encoded[: len(entries)], entries)
+
+        return run
 
     def _units(self, queue: ConsumeQueue, queue_offset: int, max_count: int) -> bytes:
         """Units from there on, as the queue has them. Raises DamagedUnits when they are not what was written."""
@@ -357,6 +379,16 @@ class StoreReads:
             return []
         return list(queue.units(max(queue_offset, queue.min_offset(self.commitlog.min_offset)), count))
 
+    def units_at(self, topic: str, queue_id: int, queue_offsets: Sequence[int]) -> list[Unit]:
+        """The same of the messages at these offsets, in any order, up to the first that does not exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or not queue_offsets:
+            return []
+        low = queue.min_offset(self.commitlog.min_offset)
+        if min(queue_offsets) < low:
+            queue_offsets = list(takewhile(lambda offset: offset >= low, queue_offsets))
+        return queue.units_at(queue_offsets)
+
     def read_encoded_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Some of these as a queue has them, from that offset on, which exists: at least one, and `count` at most."""
         queue = self.queues.table.get((topic, queue_id))
@@ -432,7 +464,7 @@ def _status_of_cold(found: ColdRead) -> GetStatus:
         return GetStatus.BEING_FETCHED
     if found.is_missing:
         return GetStatus.MESSAGE_WAS_REMOVING
-    return GetStatus.FOUND if found.records else GetStatus.NO_MATCHED_MESSAGE
+    return GetStatus.FOUND if found.records or found.body else GetStatus.NO_MATCHED_MESSAGE
 
 
 def _readable_min(cold: Cold, topic: str, queue_id: int, local_min_offset: int) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
@@ -33,6 +33,8 @@ _LATE: Final = frozenset(
 )
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Committed = Callable[[], None]
 Waiting = tuple[Change, Committed, bytes]  # and by what its messages are found
@@ -134,7 +136,7 @@ class Commits:
         part = self._fitting(part)
         if not part:
             return
-        changes, new, old = await self._indexed(b"".join([items for _, _, items in part]))
+        changes, new, old = await self._indexed([(change[1], items) for change, _, items in part if items])
         changes += [change for change, _, _ in part]
         if self._stopped or not await self.write(changes):
             return
@@ -169,22 +171,19 @@ class Commits:
         if not self._stopped:
             committed()
 
-    async def _indexed(self, items: bytes) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
+    async def _indexed(
+        self, items: Sequence[tuple[str, bytes]]
+    ) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
         """Have them in objects of the index: what says so, these, and those that nobody needs then. Nothing, maybe, when this
         life ended."""
-        pause_s = _FIRST_PAUSE_S
-        while items and not self._stopped:
-            try:
-                new, old = await self._index.put_with(items, self._table.contents.index.values())
-            except ObjectStoreError as error:
-                self._troubled(error)
-                await self._loop.pause(pause_s)
-                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
-            else:
-                self._end_trouble(pause_s > _FIRST_PAUSE_S)
-                self._index_changing.update(entry.key for entry in [*new, *old])
-                return [indexed(entry) for entry in new] + ([unindexed(old)] if old else []), [*new], [*old]
-        return [], [], []
+        if not items:
+            return [], [], []
+        put = await self._until_done(lambda: self._index.put_with(items, self._table.contents.index.values()))
+        if not put:
+            return [], [], []
+        ((new, old),) = put
+        self._index_changing.update(entry.key for entry in [*new, *old])
+        return [indexed(entry) for entry in new] + ([unindexed(old)] if old else []), [*new], [*old]
 
     def _index_changed(self, new: Sequence[IndexObject], old: Sequence[IndexObject]) -> None:
         self._index_changing.difference_update(entry.key for entry in [*new, *old])
@@ -206,21 +205,30 @@ class Commits:
 
     async def _finish(self) -> bool:
         """Have in the manifest what was begun; False when this life ended meanwhile."""
+        try:
+            is_there = len(await self._until_done(self._writer.finish)) > 0
+        except Fenced as error:
+            self._fenced(str(error))
+            return False
+        return is_there and not self._stopped
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[T]]) -> list[T]:
+        """What the object store does, tried until it does it, with pauses that grow: the result, or nothing when this life ended
+        before. Raises Fenced."""
         pause_s = _FIRST_PAUSE_S
         while not self._stopped:
             try:
-                await self._writer.finish()
-            except Fenced as error:
-                self._fenced(str(error))
-                return False
+                result = await attempt()
+            except Fenced:
+                raise
             except ObjectStoreError as error:
                 self._troubled(error)
                 await self._loop.pause(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
             else:
                 self._end_trouble(pause_s > _FIRST_PAUSE_S)
-                return not self._stopped
-        return False
+                return [result]
+        return []
 
     def _end_trouble(self, was_in_trouble: bool) -> None:
         """It was done at last: nobody else may ever say so."""
@@ -229,17 +237,7 @@ class Commits:
 
     async def _remove_old(self) -> None:
         """Beside all else, until it is done."""
-        pause_s = _FIRST_PAUSE_S
-        while not self._stopped:
-            try:
-                await self._writer.remove_old()
-            except ObjectStoreError as error:
-                self._troubled(error)
-                await self._loop.pause(pause_s)
-                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
-            else:
-                self._end_trouble(pause_s > _FIRST_PAUSE_S)
-                break
+        await self._until_done(self._writer.remove_old)
         self._removing = False
 
     async def _record(self, changes: Sequence[Change]) -> int | None:

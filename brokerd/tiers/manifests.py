@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError
+from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError, Unknown
 from remoting.tier.contents import Change
 from remoting.tier.manifest import ManifestPart, Position, decode_part, encode_part, has_whole_checkpoint
 from remoting.tier.names import manifest_name
@@ -23,6 +23,7 @@ MAX_PART_BYTES: Final = 256 << 20  # as stored
 PARTS_BEFORE_CHECKPOINT: Final = 256
 _DIRECTORY: Final = "manifest/"
 _MANY: Final = 1000
+_TRIES: Final = 4  # of a read whose outcome is not known; the library pauses between its own
 
 
 class Fenced(ObjectStoreError):
@@ -100,7 +101,7 @@ class Manifests:
 
     async def _read(self, position: Position) -> ManifestPart:
         name = manifest_name(*position)
-        content = await self._objects.get_all(name, MAX_PART_BYTES)
+        content = await self._content(name)
         try:
             part = decode_part(content, name)
         except ValueError as error:
@@ -108,6 +109,15 @@ class Manifests:
         if part.position != position:
             raise ObjectStoreError(f"{name} says that it is another one: {part.position}")
         return part
+
+    async def _content(self, name: str) -> bytes:
+        """Of hundreds of objects in a row one fails now and then: the others are not read again for that."""
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._objects.get_all(name, MAX_PART_BYTES)
+            except Unknown as error:
+                log.warning("a part of the manifest of the tier is read again: %s", error)
+        return await self._objects.get_all(name, MAX_PART_BYTES)
 
 
 class ManifestWriter:

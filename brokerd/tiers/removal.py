@@ -17,7 +17,13 @@ from brokerd.tiers.manifests import Manifests
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.upload.uploader import Loop
 from remoting.tier.contents import Queue, TierContents
-from remoting.tier.names import clock_name, is_clock_name, parse_index_name, parse_object_name
+from remoting.tier.names import (
+    clock_name,
+    is_clock_name,
+    parse_index_name,
+    parse_object_name,
+    parse_stowed_name,
+)
 
 DELAY_MS: Final = 300_000  # a replica may still read by what it knew
 SWEEP_MS: Final = 86_400_000
@@ -40,6 +46,9 @@ class Owner(Protocol):
     def next_number(self) -> int:
         """One that no object of this epoch was ever named by."""
 
+    def is_stowed(self, epoch: int, number: int) -> bool:
+        """Whether the log names that object of timers, is about to, or did a moment ago."""
+
     def fenced(self, reason: str) -> None:
         """A later master is there."""
 
@@ -54,7 +63,7 @@ class Going(NamedTuple):
 
 
 class Removal:
-    """One life. `removed` and `swept` count objects."""
+    """One life. `removed` and `swept` count objects; `sweeps`: what nobody names is looked for."""
 
     def __init__(self, objects: ObjectStore, owner: Owner, commits: Commits, loop: Loop) -> None:
         self.removed = self.swept = 0
@@ -64,6 +73,7 @@ class Removal:
         self._loop = loop
         self._going: list[Going] = []
         self._held: set[str] = set()  # of what is taken out by a commit that is not acknowledged yet
+        self.sweeps = True
         self._is_busy = self._is_in_trouble = self._stopped = False
         self._next_sweep_ms = loop.wall_ms() + DELAY_MS
 
@@ -84,7 +94,7 @@ class Removal:
 
     def tend(self, now_ms: int) -> None:
         """Begin what is due, unless that was begun before and is not done."""
-        is_due = now_ms >= self._next_sweep_ms or (bool(self._going) and self._going[0].at_ms <= now_ms)
+        is_due = self._is_sweep_due(now_ms) or (bool(self._going) and self._going[0].at_ms <= now_ms)
         if is_due and not self._is_busy:
             self._is_busy = True
             self._loop.spawn(self._run(now_ms), "remove objects of the tier")
@@ -93,10 +103,13 @@ class Removal:
         """Begin nothing more."""
         self._stopped = True
 
+    def _is_sweep_due(self, now_ms: int) -> bool:
+        return self.sweeps and now_ms >= self._next_sweep_ms
+
     async def _run(self, now_ms: int) -> None:
         try:
             await self._remove_going(now_ms)
-            if now_ms >= self._next_sweep_ms and not self._stopped:
+            if self._is_sweep_due(now_ms) and not self._stopped:
                 await self._sweep()
                 self._next_sweep_ms = now_ms + SWEEP_MS
             self._report(None)
@@ -154,12 +167,14 @@ class Removal:
         return found[0].modified_ms if found else 0  # 0: it is not listed yet, and nothing is old
 
     async def _nameless(self, names: Sequence[str]) -> list[str]:
-        """Those that no segment has, and the index has not, nor had a moment ago nor is about to have."""
+        """Those that no segment, no timers and not the index have, nor had a moment ago nor is about to have."""
         going = self._held.union(each.name for each in self._going)
         parsed = [(name, found) for name in names if (found := parse_object_name(name)) is not None]
         nameless = [name for name in names if is_clock_name(name)]
         of_index = [(name, key) for name in names if (key := parse_index_name(name)) is not None]
         nameless += [name for name, key in of_index if name not in going and not self._is_indexed(*key)]
+        stowed = [(name, key) for name in names if (key := parse_stowed_name(name)) is not None]
+        nameless += [name for name, key in stowed if name not in going and not self._owner.is_stowed(*key)]
         for queue, of_queue in groupby(parsed, key=lambda each: Queue(each[1].topic, each[1].queue_id)):
             named = {(each.epoch, each.number) for each in self._owner.contents.queues.get(queue, ())}
             for name, each in of_queue:

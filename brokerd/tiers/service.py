@@ -31,6 +31,7 @@ from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import Opening, opening_of
 from brokerd.tiers.settings import TierSettings
+from brokerd.tiers.stowage import Stowage
 from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
 from brokerd.tiers.upload.batches import QueueReads, Source
@@ -74,8 +75,8 @@ class LocalQueues(QueueReads, Protocol):
 class Surroundings:
     """What the service works with. `attributes` are a topic's, None without one. `lineage` are the epochs of the log that the
     tier's messages are of, and its end; `epoch` is the master's. `state_rows` are what a mount needs besides messages. With
-    `is_mount` a group is served from the tier in the place of its own brokers; nothing of it is uploaded, merged or removed.
-    `usurped` is called when somebody else serves the group; it ends this broker."""
+    `is_mount` a group is served from the tier in the place of its own brokers; it expires, and nothing else becomes of it.
+    `usurped` is called when somebody else serves the group; it ends this broker. `stowage` is for timers."""
 
     local: LocalQueues
     attributes: Callable[[str], Mapping[str, str] | None]
@@ -86,6 +87,7 @@ class Surroundings:
     epoch: Callable[[], int]
     state_rows: Callable[[], Sequence[Row]]
     usurped: Callable[[str], None]
+    stowage: Stowage
     is_mount: bool = False
     keys: Keys = field(default_factory=PlainKeys)
 
@@ -176,9 +178,15 @@ class TierService:
     def attributes(self, topic: str) -> Mapping[str, str]:
         return self._around.attributes(topic) or {}
 
+    def reserved_ms(self, topic: str) -> int:
+        return policy.reserved_time_ms(self.attributes(topic), self.settings.reserved_time_ms)
+
     @property
     def epoch(self) -> int:
         return self._epoch
+
+    def is_stowed(self, epoch: int, number: int) -> bool:
+        return self._around.stowage.is_named((epoch, number))
 
     def base_of(self, queue: Queue) -> int:
         return self.segments_of(queue).message_end
@@ -190,6 +198,8 @@ class TierService:
         self.uploaded_segments += 1
         self.uploaded_messages += segment.messages
         if self._commits is not None and not self.in_log.is_of_deleted(queue, segment):
+            if self.upkeep is not None:
+                self.upkeep.uploaded(queue, segment)
             self._commits.add(committed(queue, segment), partial(self._committed, queue), index_items)
         elif self._uploader is not None:
             self._uploader.finished(queue)
@@ -284,6 +294,7 @@ class TierService:
         if self.states is not None:
             self.states.stop()
         self.upkeep = self.states = None
+        self._around.stowage.close()
 
     def close(self) -> None:
         self._journal.close()
@@ -363,8 +374,9 @@ class TierService:
             return
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
-        index = IndexWriter(objects, self._around.keys, self._epoch, self.next_number, self._loop)
-        told = Told(self.troubled, self.fenced, self._retired)
+        keys, loop, reserved_ms = self._around.keys, self._loop, self.reserved_ms
+        index = IndexWriter(objects, keys, self._epoch, self.next_number, loop, reserved_ms)
+        told = Told(self.troubled, self.fenced, self.retired)
         self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)
         commits.open(opening.wanted, opening.changes, partial(self._opened, life, objects))
@@ -402,11 +414,14 @@ class TierService:
         self.states = StateKeeper(objects, self._epoch, broker_name, self, self._loop)
         self.states.begin()
         if self._is_mount:
+            if self.upkeep is not None:
+                self.upkeep.begin(expires_only=True)
             return
         self._numbers = itertools.count(1)
         source = Source(self._around.local, self._around.keys)
         self._uploader = Uploader(self.pending, source, objects, self, self._loop, self._settings)
         self._look_at_all()
+        self._around.stowage.open(self)
         if self.upkeep is not None:
             self.upkeep.begin()
 
@@ -487,7 +502,8 @@ class TierService:
         elif self._uploader is not None:
             self._uploader.wake()
 
-    def _retired(self, names: Sequence[str]) -> None:
+    def retired(self, names: Sequence[str]) -> None:
+        """Nobody needs these objects any more."""
         if self.upkeep is not None:
             self.upkeep.removal.add(names)
 

@@ -6,12 +6,13 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import Final
 
 from brokerd.delay.destinations import destination_of
 from brokerd.delay.ordinary import LEAST_TOGETHER, MOST_DECODED
+from brokerd.delay.rules import REAL_TOPIC
 from brokerd.journal.record_log import RecordLog
 from brokerd.metadata.service import MetadataService
 from brokerd.store.again import Copies
@@ -24,6 +25,7 @@ from brokerd.timers.codes import (
     PLACE,
     RECALL,
     Key,
+    day_of,
     due_by,
     due_of,
     key_of,
@@ -32,7 +34,7 @@ from brokerd.timers.codes import (
     slot_of,
 )
 from brokerd.timers.copies import delivered, name_of, place_of, rolled
-from brokerd.timers.cursor import Begin, TimerTable
+from brokerd.timers.cursor import Begin, Days, TimerTable
 from brokerd.timers.done import ALL
 from brokerd.timers.far import Found
 from brokerd.timers.ordinary import OrdinaryTimers
@@ -41,6 +43,7 @@ from remoting.errors import LogboomError, StorageError
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import decode_record
 from remoting.record.layout import MAX_PROPERTIES_BYTES
+from remoting.tier.stowed import StowedObject
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +72,19 @@ class Batch:
     lost: int = 0
     gone: list[int] = field(default_factory=list)  # offsets of what is dropped since its topic or group is gone
     least_rolled_ms: int = MAX_DUE_MS  # the cursor stays before what is appended again
+    stowed: StowedObject | None = None  # the tier's, which timers go to or come from; with it:
+    days: Days = field(default_factory=dict)
+    first_ms: int = 0  # when the first that comes is due
+
+    @property
+    def is_return(self) -> bool:
+        """Whether timers come from the tier."""
+        return self.stowed is not None and not self.before
 
     def begin(self) -> Begin:
         """The record in front of it."""
-        return Begin(self.to, self.taken, self.offsets, self.names, self.aside, self.back, self.after, self.before)
+        names, aside, back, of_tier = self.names, self.aside, self.back, (self.stowed, self.days, self.first_ms)
+        return Begin(self.to, self.taken, self.offsets, names, aside, back, self.after, self.before, *of_tier)
 
     def set_aside(self, offset: int) -> None:
         """Its only draft cannot be stored."""
@@ -162,7 +174,9 @@ class Batches:
         return batch
 
     def of_promised(self, offsets: Sequence[int], now_ms: int) -> Batch:
-        """Of entries that a begin announced and that did not follow it."""
+        """Of what a begin announced and that did not follow it."""
+        if self.table.last is not None and self.table.last.is_return:
+            return self._of_torn_return(self.table.last, offsets[0])
         if self.table.last is not None and self.table.last.before:
             batch = self.of_moved(offsets, self.table.last.before, now_ms)
             batch.taken = 0  # it says that already
@@ -194,7 +208,10 @@ class Batches:
         return batch
 
     def promised(self) -> Sequence[int]:
-        """What the last begin of the log announced and does not follow it: a master ended, or its log was cut, between them."""
+        """What the last begin of the log announced and does not follow it: a master ended, or its log was cut, between them.
+
+        Queue offsets; of what returns from the tier, numbers of its object.
+        """
         last, at = self.table.last, self.table.last_end
         if last is None or at < self._log.begin_offset:
             return ()
@@ -205,7 +222,32 @@ class Batches:
             at += len(record)
         return ()
 
+    def leg_ms(self, batch: Batch, due_ms: int, now_ms: int) -> int | None:
+        """Of what is appended again. Where what is due then is done with already, it comes as soon as it can be found."""
+        least_ms = max(batch.to, self.table.done.front).due_ms + 1
+        return least_ms if self._is_passed(due_ms) else leg_before(due_ms, now_ms, least_ms, self._window_ms())
+
+    def promised_entries(self) -> Sequence[int]:
+        """The same, as far as it is still to be read from the queue."""
+        return () if self.table.last is not None and self.table.last.is_return else self.promised()
+
     # ---- inside
+
+    def _of_torn_return(self, last: Begin, missing: int) -> Batch:
+        """From that number on the object's timers are in the tier alone, whatever was announced."""
+        assert last.stowed is not None
+        days = {topic: dict(counts) for topic, counts in last.days.items()}
+        at, first_ms = self.table.last_end, last.due_ms
+        for _ in range(missing - last.offsets[0]):
+            record = self._log.find_record(at)
+            assert record is not None, "it was found a moment ago"
+            properties = decode_record(record).property_map()
+            first_ms = due_by(properties) or first_ms
+            days[properties[REAL_TOPIC]][day_of(first_ms)] -= 1
+            at += len(record)
+        back = {topic: {day: -count for day, count in counts.items() if count} for topic, counts in days.items()}
+        stowed = last.stowed._replace(returned=missing, due_ms=first_ms)
+        return Batch(self.table.cursor, stowed=stowed, days=back, first_ms=first_ms)
 
     def _ordinary(self, units: Sequence[Unit], offsets: Sequence[int]) -> OrdinaryTimers | None:
         """None when they cannot be read together."""
@@ -232,19 +274,13 @@ class Batches:
         if any(offset >= end for offset in offsets):
             undispatched = self._log.undispatched_units(TIMER_TOPIC)
         units: list[Unit] = []
-        while len(units) < len(offsets):
-            start = offsets[len(units)]
-            if start >= end:
-                units += undispatched[start - end : start - end + 1]
+        while (at := len(units)) < len(offsets):
+            if offsets[at] >= end:
+                units += undispatched[offsets[at] - end : offsets[at] - end + 1]
             else:
-                count = 1
-                for offset in offsets[len(units) + 1 :]:
-                    if offset != start + count or offset >= end:
-                        break
-                    count += 1
-                units += self._log.read_units(TIMER_TOPIC, 0, start, count) if start >= low else ()
-            if len(units) < len(offsets) and offsets[len(units)] == start:
-                raise StorageError(f"the queue of {TIMER_TOPIC} cannot be read at {start}; it is [{low}, {end})")
+                units += self._log.units_at(TIMER_TOPIC, 0, list(takewhile(lambda each: each < end, offsets[at:])))
+            if len(units) == at:
+                raise StorageError(f"the queue of {TIMER_TOPIC} cannot be read at {offsets[at]}; it is [{low}, {end})")
         return units
 
     def _add(
@@ -278,7 +314,7 @@ class Batches:
             return None
         due_ms = due_by(properties)
         due_ms = due_of(code) if due_ms is None else due_ms
-        return rolled(record, place, due_ms, self._leg_ms(batch, due_ms, now_ms), is_cut=due_of(code) >= due_ms)
+        return rolled(record, place, due_ms, self.leg_ms(batch, due_ms, now_ms), is_cut=due_of(code) >= due_ms)
 
     def _add_readable(
         self, batch: Batch, offset: int, unit: Unit, now_ms: int, *, is_promised: bool, is_aside: bool
@@ -303,7 +339,7 @@ class Batches:
         is_ahead = is_aside and due_ms is not None and due_ms > now_ms  # it could not be read when it was to be moved
         if due_ms is not None and (is_ahead or (is_on_the_way and (due_ms > now_ms or not self._is_passed(due_ms)))):
             # also when it is due by now: it comes behind what is due before, unless others overtook it
-            draft = rolled(record, place, due_ms, self._leg_ms(batch, due_ms, now_ms), is_cut=not is_on_the_way)
+            draft = rolled(record, place, due_ms, self.leg_ms(batch, due_ms, now_ms), is_cut=not is_on_the_way)
             batch.rolled += 1
             batch.least_rolled_ms = min(batch.least_rolled_ms, due_ms)
         else:
@@ -312,11 +348,6 @@ class Batches:
         batch.offsets.append(offset)
         batch.drafts.append(draft)
         batch.size_bytes += size
-
-    def _leg_ms(self, batch: Batch, due_ms: int, now_ms: int) -> int | None:
-        """Of what is appended again. Where what is due then is done with already, it comes as soon as it can be found."""
-        least_ms = max(batch.to, self.table.done.front).due_ms + 1
-        return least_ms if self._is_passed(due_ms) else leg_before(due_ms, now_ms, least_ms, self._window_ms())
 
     def _is_passed(self, due_ms: int) -> bool:
         """Whether what is appended now to be due then would not be found, since that is done with."""

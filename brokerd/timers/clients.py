@@ -47,7 +47,7 @@ class TimedMessages:
     ) -> None:
         """`next_place()` is the queue offset in the timer topic that is next."""
         self._timers = timers
-        self._next_place = next_place
+        self.next_place = next_place
         self._limits = limits
         self._broker_name = broker_name
 
@@ -94,7 +94,7 @@ class TimedMessages:
             return
         if slots.is_behind:
             raise RequestError(codes.SYSTEM_BUSY, _STILL_COUNTED)
-        if not slots.take(self._next_place() + laid_out, Wait(due_ms, number_of(properties, LEG_MS))):
+        if not slots.take(self.next_place() + laid_out, Wait(due_ms, number_of(properties, LEG_MS))):
             raise FlowControl(rules.too_many_due(due_ms, slots.most()))
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:

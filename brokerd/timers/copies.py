@@ -69,16 +69,19 @@ def bare(draft: Draft) -> Draft:
     return draft._replace(properties=_changed(draft.properties, dict.fromkeys(_ADDED)))
 
 
-def rolled(record: Record, place: int, due_ms: int, leg_ms: int | None, *, is_cut: bool = False) -> Draft:
+def rolled(
+    record: Record, place: int, due_ms: int, leg_ms: int | None, *, is_cut: bool = False, moved: int = 1
+) -> Draft:
     """The timer once more; `leg_ms` when it is appended again after that, None when it waits there until it is due. `is_cut`: it
-    would have waited until then where it was, too."""
+    would have waited until then where it was, too; what comes from the tier says where the entries ended that had `moved` when it
+    went there."""
     times = number_of(record.property_map(), ROLL_TIMES) or 0
     changes = {
         PLACE: str(place),
         ROLL_TIMES: str(times + 1),
         DUE_MS: str(due_ms),
         LEG_MS: None if leg_ms is None else str(leg_ms),
-        MOVED: "1" if is_cut else None,
+        MOVED: str(moved) if is_cut else None,
         DEQUEUE_MS: None,  # of the original, which ended the leg before
         ENQUEUE_MS: None,
     }

@@ -6,6 +6,9 @@ costs nothing.
 
 A timer on its way (`rolling.py`) counts from its first record to the one that brings it to its time. Of those who took a
 message back, a client's own delete marker is not followed: what it names counts until it would have been due.
+
+What is in the tier when counting begins is known by days. What goes there later is counted already. Both are counted anew when
+they come back.
 """
 
 from __future__ import annotations
@@ -22,18 +25,21 @@ from brokerd.store.unit import BLANK_SIZE, Unit
 from brokerd.timers.batch import Batch
 from brokerd.timers.codes import (
     DUE_MS,
+    MESSAGE,
     MOVED,
     OUT_MS,
     PLACE,
     RECALL,
     ROLLED,
     SLOT_MS,
+    added_of,
     due_of,
     key_of,
     kind_of,
     number_of,
 )
 from brokerd.timers.counts import WaitingCounts, minute_of
+from brokerd.timers.cursor import Days
 from brokerd.timers.done import Done
 from remoting.errors import ProtocolError, StorageError
 from remoting.names import TIMER_TOPIC
@@ -44,17 +50,23 @@ _SAID: Final = re.compile(rb"(?:^|\x02)(REAL_TOPIC|TIMER_DUE_MS|TIMER_MOVED|TIME
 
 
 class Known(NamedTuple):
-    """What is known of deliveries by all that was appended: what is done with, and which places were taken back."""
+    """What is known of deliveries by all that was appended: what is done with, which places were taken back, and what is in the
+    tier."""
 
     done: Done
     places: Collection[int]
+    days: Days
 
 
 class _Said(NamedTuple):
     topic: str
     due_ms: int
     place: int | None
-    was_cut: bool  # it was appended again on its last leg, before its time
+    moved: int  # it was appended again on its last leg, before its time; more than 1: as `copies.rolled` has it
+
+    @property
+    def was_cut(self) -> bool:
+        return self.moved > 0
 
 
 class TimerCounting:
@@ -99,6 +111,9 @@ class TimerCounting:
         low, high = self._log.queue_range(TIMER_TOPIC, 0)
         if self._first is None:
             self._first = known.done
+            for topic, days in known.days.items():
+                for day, count in days.items():
+                    self.counts.add_to_day(topic, day, count)
             self._first_end = high + len(self._log.undispatched_units(TIMER_TOPIC))
         self.counts.forget_before(known.done.cursor.due_ms)
         self._applied = max(self._applied, low)
@@ -165,11 +180,14 @@ class TimerCounting:
             if offset in known.places:  # its marker, which is still to come, takes nothing either
                 self._skipped.add(offset)
             return
-        said = self._said(physical_offset, size)
+        said = self._said(physical_offset, size, is_sent=kind == MESSAGE)
         if said is None:
             return
         if kind == ROLLED and not is_early:
-            (self.counts.remove if said.was_cut else self.counts.arrive)(said.topic, said.due_ms)
+            # what was in the tier when counting began counts by its day
+            was_at_begin = 1 < said.moved <= first.moved
+            is_counted = said.was_cut and not was_at_begin
+            (self.counts.remove if is_counted else self.counts.arrive)(said.topic, said.due_ms)
         is_on_the_way = said.due_ms > due_of(code)
         place = said.place if kind == ROLLED and said.place is not None else offset
         if place in known.places:
@@ -177,12 +195,15 @@ class TimerCounting:
         elif not has_passed or is_on_the_way or has_moved:
             self.counts.add(said.topic, said.due_ms, is_on_the_way=is_on_the_way)
 
-    def _said(self, physical_offset: int, size: int) -> _Said | None:
-        """None of a record that cannot be read: whoever delivers it says so."""
+    def _said(self, physical_offset: int, size: int, *, is_sent: bool = False) -> _Said | None:
+        """None of a record that cannot be read: whoever delivers it says so. `is_sent`: its message waits since it was sent, so
+        it has no other place."""
         try:
             properties = properties_of(self._log.record_at(physical_offset, size))
         except (StorageError, ProtocolError):
             return None
+        if is_sent and (added := added_of(properties)) is not None:
+            return _Said(str(added.topic, "utf-8", "replace"), max(added.due_ms, added.slot_ms + 1), None, 0)
         said = {str(name, "ascii"): str(value, "utf-8", "replace") for name, value in _SAID.findall(properties)}
         due_ms, slot_ms, place = (number_of(said, name) for name in (DUE_MS, OUT_MS, PLACE))
         if slot_ms is not None and due_ms is None:
@@ -190,4 +211,4 @@ class TimerCounting:
         if due_ms is None or REAL_TOPIC not in said:
             return None
         due_ms = due_ms if slot_ms is None else max(due_ms, slot_ms + 1)
-        return _Said(said[REAL_TOPIC], due_ms, place, MOVED in said)
+        return _Said(said[REAL_TOPIC], due_ms, place, number_of(said, MOVED) or 0)

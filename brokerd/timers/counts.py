@@ -129,14 +129,16 @@ class WaitingCounts:
         """A timer waits; one that `is_on_the_way` is appended again before it is due."""
         if (minute := minute_of(due_ms)) < self._forgotten:
             return
-        of_topic = self._topics.get(topic)
-        if of_topic is None:
-            name = topic if len(self._topics) < MAX_TOPICS else OTHERS
-            of_topic = self._topics.setdefault(name, _Topic())
+        of_topic = self._of(topic)
         if is_on_the_way:
             of_topic.change_day(minute // _DAY_MINUTES, 1)
         else:
             of_topic.add(minute)
+
+    def add_to_day(self, topic: str, day: int, count: int) -> None:
+        """Timers wait that are due on that day (since 1970)."""
+        if day >= self._forgotten // _DAY_MINUTES:
+            self._of(topic).change_day(day, count)
 
     def arrive(self, topic: str, due_ms: int) -> None:
         """A timer that was on the way is appended again, and is counted as that next."""
@@ -177,6 +179,13 @@ class WaitingCounts:
     def show(self, topic: str, now_ms: int) -> TopicTimers:
         """The timers for one of these, at that time."""
         return self._topics[topic].show(topic, minute_of(now_ms))
+
+    def _of(self, topic: str) -> _Topic:
+        of_topic = self._topics.get(topic)
+        if of_topic is None:
+            name = topic if len(self._topics) < MAX_TOPICS else OTHERS
+            of_topic = self._topics.setdefault(name, _Topic())
+        return of_topic
 
     def _drop_empty(self, topic: str) -> None:
         if topic in self._topics and not self._topics[topic].total:

@@ -22,26 +22,30 @@ offsets are those of the timer topic's queue:
     snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
                    ["a", offset, due] with the cursor's due time when it was set aside, ["k", key], ["f", before, due, offset] for
                    each fence, the oldest first, and ["s", before, due, offset, due, offset] for those that do not begin with
-                   the first timer: where it ends, and where it begins; ["m", offset] when entries below it moved
+                   the first timer: where it ends, and where it begins; ["m", offset] when entries below it moved; ["o", object]
+                   for each object of the tier that has timers, and ["d", topic, [[day, count], ...]] for what is in them; ["l",
+                   due, until] while some wait that were due from that time on, and were appended when that had passed
 
-What is taken back is remembered until it would have been due, and while something is set aside that may have been due since.
+What is taken back is remembered until it would have been due, and while something is set aside, or in the tier, that may have
+been due since.
 
 A begin stands in front of what it announces. One who has a log that was cut between them finds that fewer records than announced
 follow the last begin, and knows from that alone which timers are still to be delivered.
 
-A version that knows no fences, nothing ahead of the cursor, or no moves does not start with a log that has one, and says so: it
-would take timers for delivered that wait, or the other way round.
+A version that knows no fences, nothing ahead of the cursor, no moves, or no objects of the tier does not start with a log that
+has one, and says so: it would take timers for delivered that wait, or the other way round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from brokerd.timers.codes import SLOT_MS, START, Key
 from brokerd.timers.done import Done, Fence
 from remoting.errors import CorruptedFile
+from remoting.tier.stowed import StowedObject, decode_entry, encode_entry
 
 VERSION: Final = 1
 TIMERS_TOPIC: Final = "rmq_sys_logboom_timers"
@@ -49,11 +53,16 @@ TIMERS_TOPIC: Final = "rmq_sys_logboom_timers"
 BEGIN: Final = "begin"
 AHEAD: Final = "ahead"
 MOVED: Final = "moved"
+STOWED: Final = "stowed"
+RETURNED: Final = "returned"
 RECALLED: Final = "recalled"
 KEY: Final = "key"
 FENCE: Final = "fence"
 
 _FORGET_EVERY_MS: Final = 60_000
+
+Days = Mapping[str, Mapping[int, int]]  # by topic, and by the day since 1970 on which they are due: how many timers
+_NO_DAYS: Final[Days] = {}
 
 
 class Begin(NamedTuple):
@@ -67,10 +76,20 @@ class Begin(NamedTuple):
     back: Sequence[int] = ()
     after: Key | None = None
     before: int = 0  # of a move; 0 = it is none
+    stowed: StowedObject | None = None  # as it is then
+    days: Days = _NO_DAYS
+    due_ms: int = 0  # of the first that returns
+
+    @property
+    def is_return(self) -> bool:
+        """Whether `offsets` are no queue offsets, but numbers of an object of the tier."""
+        return self.stowed is not None and not self.before
 
     @property
     def kind(self) -> str:
         """Of its record."""
+        if self.stowed is not None:
+            return RETURNED if self.is_return else STOWED
         if self.before:
             return MOVED
         return BEGIN if self.after is None else AHEAD
@@ -80,6 +99,10 @@ class Begin(NamedTuple):
         more: dict[str, Any] = {} if self.after is None else {"after": list(self.after)}
         if self.before:
             more["before"] = self.before
+        if self.stowed is not None:
+            more["object"] = encode_entry(self.stowed)
+            more["days"] = _encode_days(self.days)
+            more["due"] = self.due_ms
         return {
             "v": VERSION,
             "to": list(self.to),
@@ -103,7 +126,18 @@ def begin_of(body: Any) -> Begin:
         tuple(body["back"]),
         Key(*body["after"]) if "after" in body else None,
         body.get("before", 0),
+        decode_entry(body["object"]) if "object" in body else None,
+        _decode_days(body["days"]) if "days" in body else _NO_DAYS,
+        body.get("due", 0),
     )
+
+
+def _encode_days(days: Days) -> list[Any]:
+    return [[topic, [list(each) for each in counts.items()]] for topic, counts in days.items()]
+
+
+def _decode_days(rows: Any) -> Days:
+    return {topic: {day: count for day, count in counts} for topic, counts in rows}
 
 
 def recalled(place: int, due_ms: int) -> tuple[str, Any]:
@@ -149,6 +183,22 @@ class TimerTable:
         self.names: dict[str, int] = {}  # likewise by clients' markers: the slot
         self.aside: dict[int, int] = {}  # by queue offset: when what the cursor was at then was due
         self.key: bytes | None = None
+        self.objects: dict[tuple[int, int], StowedObject] = {}  # of the tier, that have timers which are nowhere else
+        self.days: dict[str, dict[int, int]] = {}  # of these timers
+        # Timers that were due from that time on were appended when it had passed; when the cursor is behind the second time, they
+        # are done.
+        self.late: tuple[int, int] | None = None
+
+    @property
+    def stowed(self) -> int:
+        """How many timers are in the tier, and nowhere else."""
+        return sum(each.left for each in self.objects.values())
+
+    @property
+    def named_objects(self) -> frozenset[tuple[int, int]]:
+        """The objects that are of use, by their keys: also one whose last timers are announced, and may not have followed."""
+        announced = self.last.stowed if self.last is not None else None
+        return frozenset(self.objects).union(() if announced is None else (announced.key,))
 
     @property
     def cursor(self) -> Key:
@@ -159,6 +209,7 @@ class TimerTable:
         """The same rows for who reads them in many turns: as of now, whatever changes."""
         twin = TimerTable()
         vars(twin).update(vars(self), places=dict(self.places), names=dict(self.names), aside=dict(self.aside))
+        vars(twin).update(objects=dict(self.objects), days={topic: dict(days) for topic, days in self.days.items()})
         return FrozenTimers(twin)
 
     def begin_again(self) -> tuple[TimerTable, Callable[[], None]]:
@@ -167,8 +218,14 @@ class TimerTable:
         return twin, lambda: vars(self).update(vars(twin))
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
-        if kind in (BEGIN, AHEAD, MOVED):
-            self._begin(begin_of(body), end_offset)
+        if kind in (BEGIN, AHEAD, MOVED, STOWED, RETURNED):
+            try:
+                begin = begin_of(body)
+            except ValueError as error:
+                raise CorruptedFile(
+                    f"the record of timers that ends at {end_offset} of the commitlog: {error}"
+                ) from error
+            self._begin(begin, end_offset)
         elif kind == RECALLED:
             self.places[body["place"]] = body["due"]
         elif kind == KEY:
@@ -201,6 +258,12 @@ class TimerTable:
             )
         if self.done.moved:
             yield ["m", self.done.moved]
+        for entry in self.objects.values():
+            yield ["o", encode_entry(entry)]
+        for topic, days in self.days.items():
+            yield ["d", topic, [list(each) for each in days.items()]]
+        if self.late is not None:
+            yield ["l", *self.late]
 
     def load_row(self, row: Any) -> None:
         kind, *values = row
@@ -223,24 +286,61 @@ class TimerTable:
             self.done = self.done._replace(fences=(*self.done.fences, fence))
         elif kind == "m":
             self.done = self.done._replace(moved=values[0])
+        elif kind == "o":
+            try:
+                entry = decode_entry(values[0])
+            except ValueError as error:
+                raise CorruptedFile(f"a snapshot of timers: {error}") from error
+            self.objects[entry.key] = entry
+        elif kind == "d":
+            self.days[values[0]] = dict(values[1])
+        elif kind == "l":
+            self.late = values[0], values[1]
         else:
             raise CorruptedFile(f"a snapshot of timers has a row of kind {kind!r}: start the version that wrote it")
 
     def _begin(self, begin: Begin, end_offset: int) -> None:
         before_ms = self.cursor.due_ms
         self.last, self.last_end = begin, end_offset
+        if begin.before or begin.is_return:
+            self._note_late(begin.due_ms if begin.is_return else before_ms + 1)
         if begin.before:
             self.done = self.done._replace(moved=max(self.done.moved, begin.before))
         else:
             self.done = self.done.passed(begin.to, begin.after)
+        if begin.stowed is not None:
+            self._note(begin.stowed, begin.days, -1 if begin.is_return else 1)
         self.taken += begin.taken
         self.names.update(begin.names)
         for offset in begin.aside:
             self.aside.setdefault(offset, before_ms)
         for offset in begin.back:
             self.aside.pop(offset, None)
+        if self.late is not None and self.cursor.due_ms > self.late[1]:
+            self.late = None
         if self.cursor.due_ms // _FORGET_EVERY_MS > before_ms // _FORGET_EVERY_MS:
-            self._forget(min((self.cursor.due_ms, *self.aside.values())))
+            late_ms = [entry.due_ms for entry in self.objects.values()] + ([] if self.late is None else [self.late[0]])
+            self._forget(min((self.cursor.due_ms, *self.aside.values(), *late_ms)))
+
+    def _note_late(self, from_ms: int) -> None:
+        """What is appended now was due from that time on, or will be."""
+        until_ms = self.done.front.due_ms + 1
+        if from_ms < until_ms:
+            self.late = (from_ms, until_ms) if self.late is None else (min(from_ms, self.late[0]), until_ms)
+
+    def _note(self, entry: StowedObject, days: Days, sign: int) -> None:
+        if entry.left:
+            self.objects[entry.key] = entry
+        else:
+            self.objects.pop(entry.key, None)
+        for topic, counts in days.items():
+            of_topic = self.days.setdefault(topic, {})
+            for day, count in counts.items():
+                of_topic[day] = of_topic.get(day, 0) + sign * count
+                if not of_topic[day]:
+                    del of_topic[day]
+            if not of_topic:
+                del self.days[topic]
 
     def _forget(self, now_ms: int) -> None:
         """What was due by then was delivered or passed over."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.delay.pace import InFlight, Pace
@@ -18,6 +19,7 @@ from brokerd.journal.journal import Journal
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
 from brokerd.store.again import Copies
+from brokerd.store.put_status import PutStatus
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.codes import Key, due_of
 from brokerd.timers.copies import bare
@@ -49,6 +51,8 @@ class TimerCounters:
     delivered: int = 0
     rolled: int = 0
     moved: int = 0  # of these, before their time
+    stowed: int = 0  # went to the tier
+    returned: int = 0  # came from there
     recalled: int = 0
     failures: int = 0  # attempts; they are repeated
     lost: int = 0  # their topic or group was removed while they waited, or they could not be read for long
@@ -84,11 +88,13 @@ class Delivery:
         self._lanes = lanes
         self._overtaking = Overtaking(lanes, batches, settings.batch_messages, self._append_now)
         self._set_back = SettingBack(record_log, journal, batches.table)
-        self._now_ms = times.now_ms
+        self._scheduler, self._now_ms = times
         self._settings = settings
         limit = InFlight(settings.in_flight_messages, settings.in_flight_bytes)
         self._pace = Pace(times.scheduler, record_log, self._run, self._arm, limit, settings.retry_ms)
         self._own_from = 0  # what this broker appended as the master lies behind it
+        self._life = 0
+        self._unacknowledged: dict[int, int] = {}  # moves, by where they end in the log: their first entry
         self._others: Sequence[tuple[int, int]] = ()  # offset and due time of what it had not dispatched before
         self._promised: Sequence[int] = ()
         self._is_held = False
@@ -98,6 +104,8 @@ class Delivery:
 
     def begin(self) -> None:
         """This broker is the master."""
+        self._life += 1
+        self._unacknowledged.clear()
         self._pace.begin()
         end = self._log.queue_range(TIMER_TOPIC, 0)[1]
         self._own_from = self._log.end_offset
@@ -116,6 +124,8 @@ class Delivery:
 
     def end(self) -> None:
         """It is not any more."""
+        self._life += 1
+        self._unacknowledged.clear()
         self._pace.end()
 
     def arrived(self, end: int, entry_codes: Sequence[int]) -> None:
@@ -140,14 +150,26 @@ class Delivery:
         """Most bytes of a batch, but always one message."""
         return self._settings.batch_bytes
 
-    def move(self, batch: Batch) -> bool:
-        """Append what goes on to the log's end before its time; False when that has to wait. Raises LogboomError."""
-        if self._promised or not (self._pace.is_running and self._pace.may_append):
-            return False
+    def move(self, batch: Batch, first: int | None = None) -> int | None:
+        """Append what goes on to the log's end before its time, or comes from the tier: where that ends; None when it has to
+        wait. Files with entries from the queue offset `first` on stay until it is acknowledged: it is what lets them go, so it is
+        taken also while deliveries pause on a full disk, which they do as long as nothing goes. Raises LogboomError."""
+        makes_room = first is not None
+        may_append = not self._pace.is_full if makes_room else self._pace.may_append
+        if self._promised or not (self._pace.is_running and may_append):
+            return None
         begin = batch.begin()
-        end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts)
+        end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts, makes_room=makes_room)
+        if first is not None:
+            self._unacknowledged[end_offset] = first
+            self._wait(self._life, end_offset)
         self._appended(batch, end_offset, self._now_ms())
-        return True
+        return end_offset
+
+    @property
+    def held(self) -> Iterable[int]:
+        """Queue offsets of entries that moved, as far as that can be lost."""
+        return self._unacknowledged.values()
 
     @property
     def near(self) -> int:
@@ -164,6 +186,21 @@ class Delivery:
         """For how long the first one could have been delivered."""
         first_ms = self._lanes.oldest_due_ms if self._pace.is_running else None
         return 0 if first_ms is None else max(0, self._now_ms() - first_ms)
+
+    def _wait(self, life: int, end_offset: int) -> None:
+        self._journal.when_acknowledged(end_offset, partial(self._acknowledged, life, end_offset))
+
+    def _acknowledged(self, life: int, end_offset: int, status: PutStatus) -> None:
+        if life != self._life:
+            return
+        if status is PutStatus.PUT_OK:
+            self._unacknowledged.pop(end_offset, None)
+        else:  # it may be in a moment
+            self._scheduler.call_later(self._settings.retry_ms / 1000, self._wait_on, life, end_offset)
+
+    def _wait_on(self, life: int, end_offset: int) -> None:
+        if life == self._life:
+            self._wait(life, end_offset)
 
     # ---- when
 
@@ -274,7 +311,8 @@ class Delivery:
     def _deliver_promised(self, now_ms: int) -> None:
         """What the last begin announced, in a batch of its own that says the same."""
         batch = self._batches.of_promised(self._promised, now_ms)
-        log.info("%d timers that the last master announced are delivered", len(batch.offsets))
+        if batch.offsets:
+            log.info("%d timers that the last master announced are delivered", len(batch.offsets))
         if self._append(batch, now_ms):
             self._promised = ()
         elif self._one_by_one:  # refused as a whole: each for itself, from there
@@ -339,6 +377,8 @@ class Delivery:
         counters.delivered += len(batch.due_ms)
         counters.rolled += batch.rolled
         counters.moved += batch.rolled if batch.before else 0
+        counters.returned += len(batch.offsets) if batch.is_return else 0
+        counters.stowed += batch.stowed.timers if batch.stowed is not None and batch.before else 0
         counters.recalled += batch.recalled
         counters.lost += batch.lost + len(batch.gone)
         if batch.gone:  # a line for each of a topic's timers would be as many as clients like
@@ -351,3 +391,11 @@ class Delivery:
             counters.last_late_ms = max(0, now_ms - min(batch.due_ms))
         for due_ms, count in Counter(batch.due_ms).items():
             counters.late_s.observe(max(0, now_ms - due_ms) / 1000, count)
+
+
+class Appending(NamedTuple):
+    """For who has timers appended again: what makes batches, what appends them, and the time."""
+
+    batches: Batches
+    delivery: Delivery
+    times: Times

@@ -2,9 +2,12 @@
 file from its end.
 
 By age none is left in such a file, since legs are shorter than that (`rolling.py`), unless the time for which files stay was
-made shorter. But a disk that becomes full has files removed before their time. A move is a batch like any other (`cursor.py`):
-its record says that all entries in front of one are done with, and those that were not follow it. To move is of no use where
-timers are most of what the log has: then their files stay, and a full disk refuses sends until they are due.
+made shorter. But a disk that becomes full has files removed before their time; what lets them go is taken also where it is too
+full for what is due. A move is a batch like any other (`cursor.py`): its record says that all entries in front of one are done
+with, and those that were not follow it. To move is of no use where timers are most of what the log has: then their files stay,
+and a full disk refuses sends until they are due.
+
+With a tier legs are longer, and what is due long after its file goes waits there; the record names the object (`stowing.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +22,11 @@ from brokerd.delay.ordinary import MOST_DECODED
 from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Timer
 from brokerd.store.unit import Unit
-from brokerd.timers.batch import Batches
 from brokerd.timers.codes import key_of
-from brokerd.timers.delivery import Delivery, Times
+from brokerd.timers.delivery import Appending
 from brokerd.timers.far import Far
+from brokerd.timers.stowing import Stowing
+from brokerd.timers.tier import ToTier
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.names import TIMER_TOPIC
@@ -42,17 +46,15 @@ class Mover:
         self,
         record_log: RecordLog,
         far: Far,
-        batches: Batches,
-        delivery: Delivery,
+        appending: Appending,
         going: Callable[[], int],
-        times: Times,
+        to_tier: ToTier,
     ) -> None:
         self._log = record_log
         self._far = far
-        self._batches = batches
-        self._delivery = delivery
+        self._batches, self._delivery, self._times = appending
         self._going = going
-        self._times = times
+        self._stowing = Stowing(record_log, appending, to_tier, self._stowed)
         self._timer: Timer | None = None
         self._is_running = False
         self._begin_again()
@@ -61,6 +63,7 @@ class Mover:
         """This broker is the master now."""
         self.stop()
         self._begin_again()
+        self._stowing.start()
         self._is_running = True
         self.look_later()
 
@@ -72,6 +75,7 @@ class Mover:
     def stop(self) -> None:
         """It is not any more."""
         self._is_running = False
+        self._stowing.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -82,29 +86,52 @@ class Mover:
     def _has_waiting(self) -> bool:
         return self._log.queue_range(TIMER_TOPIC, 0)[1] > self._batches.table.taken
 
+    @property
+    def _first(self) -> int:
+        """The first entry that may wait."""
+        done = self._batches.table.done
+        low = self._log.queue_range(TIMER_TOPIC, 0)[0]
+        return max(self._at, low, done.moved, self._far.held_queue_offset(done))
+
     def _begin_again(self) -> None:
         self._at = 0  # all entries below it are done with
+        self._plain_to = 0  # entries below it are not for the tier
         self._most = MOST_DECODED
         self._moved = self._moved_bytes = 0  # and not told of yet
         self._is_told = False  # why files stay
 
+    def _stowed(self, plain_to: int) -> None:
+        """Timers went to the tier, or are to go to the log's end up to there."""
+        self._plain_to = max(self._plain_to, plain_to)
+        if self._is_running:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._times.scheduler.call_later(0.0, self._look)
+
     def _look(self) -> None:
         end = min(self._going(), self._log.queue_range(TIMER_TOPIC, 0)[1])
-        has_more = self._at < end and self._go_on(end)
+        self._timer = None
+        if self._at >= end or self._stowing.is_busy:
+            has_more = False
+        elif self._plain_to <= (first := self._first) < end and self._stowing.may_begin:
+            has_more = False
+            self._stowing.begin(first, end)
+        else:
+            has_more = self._go_on(min(end, self._plain_to) if first < self._plain_to else end)
         if not has_more and self._moved:
             log.info(
                 "retention moved %d timers, %d bytes, to the end of the log: they waited in files that go soon",
                 *(self._moved, self._moved_bytes),
             )
             self._moved = self._moved_bytes = 0
-        self._timer = self._times.scheduler.call_later(0.0, self._look) if has_more else None
+        if has_more:
+            self._timer = self._times.scheduler.call_later(0.0, self._look)
         self.look_later()
 
     def _go_on(self, end: int) -> bool:
         """A portion of what lies below that queue offset; whether there may be more, for the next turn."""
         done = self._batches.table.done
-        low = self._log.queue_range(TIMER_TOPIC, 0)[0]
-        first = self._at = max(self._at, low, done.moved, self._far.held_queue_offset(done))
+        first = self._at = self._first
         units = self._log.read_units(TIMER_TOPIC, 0, first, min(_ENTRIES, end - first)) if first < end else ()
         found = [(offset, unit) for offset, unit in enumerate(units, first) if not done.has(key_of(unit[2], offset))]
         if not found:
@@ -118,7 +145,7 @@ class Mover:
         offsets = [offset for offset, _ in found[:count]]
         try:
             batch = self._batches.of_moved(offsets, before, self._times.now_ms())
-            is_moved = batch.before > offsets[0] and self._delivery.move(batch)
+            is_moved = batch.before > offsets[0] and self._delivery.move(batch, offsets[0]) is not None
         except LogboomError as error:
             if error.code == codes.MESSAGE_ILLEGAL and count > 1:  # they do not fit into a file together
                 self._most = 1

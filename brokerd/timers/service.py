@@ -27,17 +27,19 @@ from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
 from brokerd.timers.counting import Known, TimerCounting
 from brokerd.timers.cursor import TIMERS_TOPIC, drawn, recalled
-from brokerd.timers.delivery import LATE_BOUNDS_S, Delivery, TimerCounters, Times
+from brokerd.timers.delivery import LATE_BOUNDS_S, Appending, Delivery, TimerCounters, Times
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.interface import Recalled
 from brokerd.timers.lanes import Lanes
 from brokerd.timers.moving import Mover
+from brokerd.timers.returning import Returning
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
 from brokerd.timers.takeover import TimerTakeover
+from brokerd.timers.tier import NoTier, TimerTier, ToTier
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
@@ -50,12 +52,20 @@ log = logging.getLogger(__name__)
 KEY_BITS: Final = 256
 MAX_ASIDE_TOLD: Final = 50
 MAX_REASON: Final = 300
+_LATE_MS: Final = 50
 LATE_BOUNDS_MS: Final = tuple(round(bound_s * 1000) for bound_s in LATE_BOUNDS_S)
 _DOUBTED: Final = (
     "timers do not believe this machine's clock, which says %d ms since 1970: by what it said before, the log's last message and "
     "other machines it is %d. Set the clock right; or wait, if it is: it is believed after a minute, or at once when controllers "
     "on other machines say the same; when they say something else, after an hour"
 )
+
+
+_MAYBE_IN_TIER: Final = (
+    "this message was to be delivered by now; it was, or waits in the tier, from where timers come late at the moment: ask again "
+    "when the object store gives them"
+)
+_WINDOW_WITH_TIER_MS: Final = 7 * 86_400_000  # half of what the original's wheel has slots for
 
 
 class Witnesses(NamedTuple):
@@ -69,7 +79,8 @@ class Witnesses(NamedTuple):
 class Surroundings(NamedTuple):
     """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
     that nobody may guess, for how long the log keeps a file, what the log says of them, how many timers may be due in one second
-    (0: any number), the clock's witnesses, and up to which queue offset the timer topic's records lie in files that go soon."""
+    (0: any number), the clock's witnesses, up to which queue offset the timer topic's records lie in files that go soon, and the
+    tier."""
 
     metadata: MetadataService
     scheduler: Scheduler
@@ -81,6 +92,7 @@ class Surroundings(NamedTuple):
     max_per_slot: Callable[[], int] = lambda: 0
     witnesses: Witnesses = Witnesses()
     going: Callable[[], int] = lambda: 0
+    tier: TimerTier = NoTier()
 
 
 class TimerService:
@@ -117,8 +129,12 @@ class TimerService:
             Times(scheduler, self.now_ms),
             settings,
         )
-        times = Times(scheduler, self.now_ms)
-        self._mover = Mover(record_log, far, self._batches, self._delivery, surroundings.going, times)
+        self._tier = surroundings.tier
+        ahead_ms, back_ms = settings.tier_ahead_s * 1000, settings.tier_back_s * 1000
+        to_tier = ToTier(self._tier, ahead_ms, min(back_ms, ahead_ms // 2))
+        appending = Appending(self._batches, self._delivery, Times(scheduler, self.now_ms))
+        self._mover = Mover(record_log, far, appending, surroundings.going, to_tier)
+        self._returning = Returning(appending, self._journal, to_tier)
         self._slots = SlotLimit(
             surroundings.max_per_slot,
             partial(record_log.queue_range, TIMER_TOPIC, 0),
@@ -130,7 +146,7 @@ class TimerService:
         self._is_scanning = False
         self._is_leading = False
         self.counting = TimerCounting(record_log, self._known)
-        self._delivery.listeners.append(self.counting.delivered)
+        self._delivery.listeners += [self.counting.delivered, lambda _batch: self._returning.look_later()]
 
     # ---- interface.Timers
 
@@ -160,6 +176,11 @@ class TimerService:
 
     @property
     def window_ms(self) -> int:
+        return max(self.least_window_ms, _WINDOW_WITH_TIER_MS) if self._tier.is_open else self.least_window_ms
+
+    @property
+    def least_window_ms(self) -> int:
+        """What is due further ahead than `window_ms` may have been given a leg of at most this."""
         return min(self._settings.roll_window_s * 1000, self._around.retained_ms() * 2 // 3)
 
     @property
@@ -204,7 +225,7 @@ class TimerService:
         """Where the first timer begins that may be pending, or what the table is read from."""
         low, end = self._log.queue_range(TIMER_TOPIC, 0)
         pending = max(low, self._far.held_queue_offset(self.table.done))
-        first = min([pending, *self.table.aside, *self._batches.promised()])
+        first = min([pending, *self.table.aside, *self._batches.promised_entries(), *self._delivery.held])
         held = self._journal.held_offset()
         if low <= first < end:
             physical_offset = self._log.read_units(TIMER_TOPIC, 0, first, 1)[0][0]
@@ -214,6 +235,7 @@ class TimerService:
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         """Remember what is due soon."""
         self._journal.follow()
+        self._returning.look_later()
         for topic, _, end, entry_codes in arrivals:
             if topic == TIMER_TOPIC:
                 self._far.arrived(end, entry_codes)
@@ -249,6 +271,7 @@ class TimerService:
         self._slots.lead()
         self._journal.maintain_when_settled()
         self._mover.start()
+        self._returning.start()
         if self._takeover is None:
             self._delivery.begin()
         else:
@@ -258,6 +281,7 @@ class TimerService:
         self._is_leading = False
         self.clock_doubt = ""
         self._mover.stop()
+        self._returning.stop()
         if self._takeover is not None:
             self._takeover.stop()
         self._delivery.end()
@@ -276,14 +300,20 @@ class TimerService:
         """All of it, for the broker's state."""
         counters = self.counters
         return TimerState(
-            waiting=max(0, self._log.queue_range(TIMER_TOPIC, 0)[1] - self.table.taken),
+            waiting=max(0, self._log.queue_range(TIMER_TOPIC, 0)[1] - self.table.taken) + self.table.stowed,
             near=self._delivery.near,
             aside=len(self.table.aside),
-            overdue_ms=self._delivery.overdue_ms,
+            overdue_ms=max(self._delivery.overdue_ms, self._late_in_tier_ms),
             last_late_ms=counters.last_late_ms,
             delivered=counters.delivered,
             rolled=counters.rolled,
             moved=counters.moved,
+            in_tier=self.table.stowed,
+            tier_objects=len(self.table.objects),
+            stowed=counters.stowed,
+            returned=counters.returned,
+            tier_failures=self._tier.failures,
+            tier_trouble=self._tier.trouble[:MAX_REASON],
             recalled=counters.recalled,
             failures=counters.failures,
             lost=counters.lost,
@@ -299,6 +329,11 @@ class TimerService:
             ),
         )
 
+    @property
+    def is_late(self) -> bool:
+        """Whether timers are due for longer than a broker takes that has time for them: what can wait is to wait for them."""
+        return self._delivery.overdue_ms >= _LATE_MS
+
     def waiting_by_topic(self) -> Iterator[TopicTimers]:
         """How many wait for each topic, in steps."""
         counts, now_ms = self.counting.counts, self.now_ms()
@@ -308,8 +343,15 @@ class TimerService:
 
     # ---- inside
 
+    @property
+    def _late_in_tier_ms(self) -> int:
+        """For how long one could have been delivered that did not come back."""
+        if not self._is_leading or not self.table.objects:
+            return 0
+        return max(0, self.now_ms() - min(each.due_ms for each in self.table.objects.values()))
+
     def _known(self) -> Known | None:
-        return None if self._journal.is_being_read else Known(self.table.done, self.table.places)
+        return None if self._journal.is_being_read else Known(self.table.done, self.table.places, self.table.days)
 
     def _steady_ms(self) -> int:
         return int(self._scheduler.time() * 1000)
@@ -344,6 +386,8 @@ class TimerService:
                 f"{MAX_RECALLED} messages that are not due yet are recalled already; recall more when these are due",
             )
         if not self.is_pending(timer.place, timer.due_ms):
+            if any(each.due_ms <= timer.due_ms for each in self.table.objects.values()):
+                raise RequestError(codes.SYSTEM_BUSY, _MAYBE_IN_TIER)
             raise RequestError(
                 codes.ILLEGAL_OPERATION, "this message cannot be recalled any more: it was delivered when it was due"
             )

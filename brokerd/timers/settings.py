@@ -11,7 +11,7 @@ from remoting.settings import check, setting
 class TimerSettings:
     """How much is delivered at once, and how long a timer stays in one place of the log."""
 
-    batch_messages: int = setting(256, "most timers delivered in one turn of the loop", minimum=1, maximum=100_000)
+    batch_messages: int = setting(512, "most timers delivered in one turn of the loop", minimum=1, maximum=100_000)
     batch_bytes: int = setting(4 << 20, "most bytes of them, but always one", minimum=1024, maximum=64 << 20)
     in_flight_messages: int = setting(
         16_384, "most delivered timers that wait to be acknowledged", minimum=1, maximum=1_000_000
@@ -46,6 +46,20 @@ class TimerSettings:
         minimum=1,
         maximum=366 * 86_400,
         original="timerRollWindowSlot",
+    )
+
+    tier_ahead_s: int = setting(
+        21_600,
+        "with a tier (`tiers.url`), a timer that is due further ahead than this when its file of the log is to go waits in the "
+        "object store",
+        minimum=2,
+        maximum=366 * 86_400,
+    )
+    tier_back_s: int = setting(
+        3600,
+        "a timer comes back from the object store so long before it is due; half of `tier_ahead_s` when that is less",
+        minimum=1,
+        maximum=86_400,
     )
 
     files: bool = setting(

@@ -218,6 +218,9 @@ class TimerState:
     The machine's clock is `doubted_ms` ahead of the time that timers are kept by; `fences`: so often it went back behind what was
     delivered, and did not get there again. `left`: parts of what is late that newer ones overtook, and that wait beside these.
 
+    `in_tier` of those that wait are in `tier_objects` of the tier, where `stowed` went and `returned` came from; `tier_failures`
+    attempts failed, the last one by `tier_trouble`, "" when all is well.
+
     `topics` says how many wait for which topic; of the queue's newest entries, `uncounted` are not in it yet. `late_counts` of
     those that were delivered were not later than an upper bound, but later than the one before; the last: later than all.
     `set_aside` are the first of those.
@@ -238,6 +241,12 @@ class TimerState:
     fences: int = 0
     left: int = 0
     uncounted: int = 0
+    in_tier: int = 0
+    tier_objects: int = 0
+    stowed: int = 0
+    returned: int = 0
+    tier_failures: int = 0
+    tier_trouble: str = ""
     topics: tuple[TopicTimers, ...] = ()
     late_bounds_ms: tuple[int, ...] = ()
     late_counts: tuple[int, ...] = ()

@@ -5,6 +5,7 @@
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/clock/<epoch, hex>-<number, hex>
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/lease/<token, 20 digits>
     <prefix>/<h8(cluster)>_<cluster>/<broker group>/state/<epoch, 20 digits>-<number, 20 digits>
+    <prefix>/<h8(cluster)>_<cluster>/<broker group>/timers/<hour since 1970, 10 digits>-<epoch, hex>-<number, hex>
 
 `h8` is the first eight hex digits of an MD5, which spreads names over the partitions of an object store (storage.md 4.2). The
 base is where the object begins in its queue: bytes for messages, 20 per offset for entries. Epoch and number make the name one
@@ -37,6 +38,8 @@ class Kind(Enum):
 
 
 _CLOCK: Final = "clock/"
+STOWED: Final = "timers/"
+_STOWED: Final = re.compile(r"timers/\d{10}-([0-9a-f]{1,16})-([0-9a-f]{1,16})")
 LEASES: Final = "lease/"
 STATES: Final = "state/"
 INDEX_TOPIC: Final = "rmq_sys_INDEX"  # whose queue 0 has the index of the whole broker group
@@ -87,6 +90,17 @@ def parse_object_name(name: str) -> ObjectName | None:
 def parse_index_name(name: str) -> tuple[int, int] | None:
     """Epoch and number of an object of the index of keys; None for all else."""
     found = _INDEX.fullmatch(name)
+    return None if found is None else (int(found[1], 16), int(found[2], 16))
+
+
+def stowed_name(hour: int, epoch: int, number: int) -> str:
+    """Below the group's directory: timers, of which the first is due in that hour."""
+    return f"{STOWED}{hour:010}-{epoch:x}-{number:x}"
+
+
+def parse_stowed_name(name: str) -> tuple[int, int] | None:
+    """Epoch and number of an object of timers; None for all else."""
+    found = _STOWED.fullmatch(name)
     return None if found is None else (int(found[1], 16), int(found[2], 16))
 
 

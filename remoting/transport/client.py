@@ -41,7 +41,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             transport, connection = await loop.create_connection(
-                lambda: RemotingConnection(handlers or {}, ConnectionLimits(), closed=closed),
+                lambda: RemotingConnection(handlers or {}, ConnectionLimits(always_reads=True), closed=closed),
                 host,
                 port,
                 ssl=identity.tls,

@@ -7,7 +7,8 @@ are written during a loop turn leave in one write.
 What a peer can make us hold is bounded: a frame by its size limit, frames that are not all there by the daemon's budget for them
 (`unfinished`; reading stops until there is room), unanswered requests by `max_in_flight` (reading stops until answers are given),
 what waits for a taker by `max_held_bytes` (likewise), unsent answers by the transport's high-water mark (reading stops until the
-peer reads).
+peer reads). What we ask is bounded by the same mark of bytes that the peer does not read. Where reading never stops
+(`always_reads`), the connection is closed at `max_in_flight`, and at `max_unsent_bytes` as everywhere.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class ConnectionLimits:
     """What one peer may make us hold: bytes of a frame, requests that were not answered yet, bytes that wait for a taker, and
     bytes of answers that it does not read. `wait_ms`, by request code: how long a request that was read may wait before it is
     handled; `other_wait_ms` for the codes that are not in it. `large_answers` are the codes whose answers may be large; those in
-    `long_requests` are so large that a connection's turn is over with one of them."""
+    `long_requests` are so large that a connection's turn is over with one of them. `always_reads`: also while much is unsent,
+    for who dialled: answers come, and the other side may read nothing more before they are read."""
 
     max_frame_bytes: int = frame.MAX_FRAME_BYTES
     max_in_flight: int = 16384
@@ -62,6 +64,7 @@ class ConnectionLimits:
     other_wait_ms: int = 60_000
     large_answers: frozenset[int] = frozenset()
     long_requests: frozenset[int] = frozenset()
+    always_reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +354,7 @@ class RemotingConnection(asyncio.Protocol):
         if request.flag & codes.FLAG_ONEWAY:
             return
         self._in_flight -= 1
-        if len(body) < _LONG_BODY_BYTES or type(body) is not bytes:  # others may be changed by their owners
+        if len(body) < _LONG_BODY_BYTES or not _stays_as_it_is(body):
             self._write(frame.encode_response(code, request.opaque, ext, body, remark))
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
@@ -430,6 +433,10 @@ class RemotingConnection(asyncio.Protocol):
     # ---- inside
 
     def _dispatch(self, commands: list[Command]) -> None:
+        if self._limits.always_reads and self._in_flight > self._limits.max_in_flight:
+            log.warning("closing the connection of %s: it has %d requests open at once", self.peer, self._in_flight)
+            self.abort()
+            return
         if len(commands) == 1 and self._can_take_one(commands[0]):
             self._take_one(commands)
             return
@@ -504,6 +511,8 @@ class RemotingConnection(asyncio.Protocol):
         self._handle_backlog()
 
     def _is_congested(self) -> bool:
+        if self._limits.always_reads:
+            return False
         return self._write_paused or self._out_bytes > _HIGH_WATER_BYTES or self._in_flight > self._limits.max_in_flight
 
     def _handle(self, code: int, requests: Sequence[Command]) -> None:
@@ -561,7 +570,7 @@ class RemotingConnection(asyncio.Protocol):
         else:
             self._transport.writelines(out)
         if self._write_paused and self._transport.get_write_buffer_size() > self._limits.max_unsent_bytes:
-            log.warning("closing the connection of %s: it does not read its answers", self.peer)
+            log.warning("closing the connection of %s: it does not read what is sent to it", self.peer)
             self.abort()
             return False
         return True
@@ -579,3 +588,8 @@ class RemotingConnection(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
+
+
+def _stays_as_it_is(body: Bytes) -> bool:
+    """Bytes, or a part of them; others may be changed by their owners."""
+    return type(body) is bytes or (isinstance(body, memoryview) and type(body.obj) is bytes)

@@ -53,6 +53,20 @@ class TlsSettings:
     check_host: bool = setting(False, "when dialling, the certificate must name the address, too")
 
 
+FileStamps = tuple[tuple[int, int, int], ...]
+
+
+def file_stamps(paths: Iterable[str]) -> FileStamps:
+    """Tells whether a file is another one than before; paths may be empty, and files missing."""
+    stamps = []
+    for path in paths:
+        if path:
+            with contextlib.suppress(OSError):
+                status = os.stat(path)
+                stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamps)
+
+
 class TlsServer:
     """What a port needs to answer TLS. `protocols` are offered in the handshake."""
 
@@ -64,7 +78,7 @@ class TlsServer:
             raise SettingsError(f"tls.client_auth={settings.client_auth} needs tls.ca_path, a PEM file")
         self._settings = settings
         self._protocols = list(protocols)
-        self._stamp = self._read_stamp()
+        self._stamps = self._read_stamps()
         self._context = self._load()
         self._undecided: dict[TlsAcceptor, None] = {}  # in the order in which they came
 
@@ -89,9 +103,9 @@ class TlsServer:
 
     def layer(self) -> TlsLayer:
         """The server side of a new connection."""
-        stamp = self._read_stamp()
-        if stamp != self._stamp:
-            self._stamp = stamp
+        stamps = self._read_stamps()
+        if stamps != self._stamps:
+            self._stamps = stamps
             try:
                 self._context = self._load()
                 log.info("read the certificate %s again", self._settings.certificate_path)
@@ -111,15 +125,9 @@ class TlsServer:
             context.verify_mode = _CLIENT_AUTH[settings.client_auth]
         return context
 
-    def _read_stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Tells whether a file is another one than before."""
-        stamps = []
-        for path in (self._settings.certificate_path, self._settings.key_path, self._settings.ca_path):
-            if path:
-                with contextlib.suppress(OSError):
-                    status = os.stat(path)
-                    stamps.append((status.st_mtime_ns, status.st_size, status.st_ino))
-        return tuple(stamps)
+    def _read_stamps(self) -> FileStamps:
+        settings = self._settings
+        return file_stamps((settings.certificate_path, settings.key_path, settings.ca_path))
 
 
 def tls_server(settings: TlsSettings, protocols: Sequence[str] = ()) -> TlsServer | None:

@@ -23,8 +23,8 @@ from tests.support.cluster import Cluster, eventually, free_ports
 _STORED_WITHIN_S: Final = 10
 
 
-def send_request(topic: str, body_bytes: int) -> bytes:
-    """A SendMessage of one message, as the official clients fill it in."""
+def send_request(topic: str, body_bytes: int, due_ms: int = 0) -> bytes:
+    """A SendMessage of one message, as the official clients fill it in; with `due_ms` one that is to be delivered then."""
     request = service.SendMessageRequest()
     message = request.messages.add()
     message.topic.name = topic
@@ -32,7 +32,9 @@ def send_request(topic: str, body_bytes: int) -> bytes:
     system = message.system_properties
     system.tag = "bench"
     system.message_id = "01AABBCCDDEEFF0123456789ABCDEF0123"
-    system.message_type = definition.MessageType.Value("NORMAL")
+    system.message_type = definition.MessageType.Value("DELAY" if due_ms else "NORMAL")
+    if due_ms:
+        system.delivery_timestamp.FromMilliseconds(due_ms)
     system.body_encoding = definition.Encoding.Value("IDENTITY")
     system.born_timestamp.seconds = 1_700_000_000
     system.born_host = "127.0.0.1"

@@ -4,9 +4,9 @@ messages.
     python -m tests.bench.timers [--messages N] [--pairs N]
 
 In this process, on a store on disk, without sockets and without waiting for the disk: what a broker computes, from the entries of
-the due timers, or from frames that were received, to the consume queues. Timers are delivered as they are, and with each message
-decoded, as those are that are not ordinary. Messages are sent for one second, and for any of an hour, without a limit of each
-second and with one that they do not reach.
+the due timers, or from frames and gRPC calls that were received, to the consume queues. Timers are delivered as they are, and
+with each message decoded, as those are that are not ordinary. Messages are sent for one second, and for any of an hour, without a
+limit of each second and with one that they do not reach.
 """
 
 from __future__ import annotations
@@ -24,11 +24,18 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from brokerd.composition.log_access import StoreRecordLog
+from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.loop import tuning
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import load
+from brokerd.proxy import protobuf
+from brokerd.proxy.methods.send_message import send_message
 from brokerd.sending.acknowledging import Appends
+from brokerd.sending.counters import Counters
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.sender import MessageSender, SendRules
+from brokerd.sending.stored_form import KernelRules
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
@@ -47,29 +54,37 @@ from remoting.disk import LocalDisk
 from remoting.names import TIMER_TOPIC
 from remoting.record.properties import encode_properties
 from tests.bench.harness import Row
+from tests.bench.held_turns import Client
 from tests.support.turns import Turns
+from tests.unit.brokerd.sending.test_send import Halves
 
 MESSAGES: Final = 50_000
 
 _HOST: Final = bytes((127, 0, 0, 1, 0, 0, 42, 159))
 _TOPIC: Final = "Orders"
+_BROKER: Final = "broker-a"
 _QUEUES: Final = 8
 _BODY_BYTES: Final = 1000
 _AHEAD_MS: Final = 30_000
 _LATER_MS: Final = 3_600_000  # of what is sent for later
 _READ_AT_ONCE: Final = 32  # frames that one read event has
+_CALLS_AT_ONCE: Final = 16
 _STORED_AT_ONCE: Final = 1000
 _RATIOS: Final = (
     ("as they are", "sent"),
     ("sent for later", "sent"),
     ("sent for later with a limit", "sent for later"),
     ("sent for any second with a limit", "sent for any second"),
+    ("sent over gRPC for later", "sent over gRPC"),
 )
 
 
 class _Metadata:
+    def __init__(self, config: TopicConfig | None = None) -> None:
+        self._config = config
+
     def topic(self, name: str) -> TopicConfig:
-        return TopicConfig(name, _QUEUES, _QUEUES, 6)
+        return self._config or TopicConfig(name, _QUEUES, _QUEUES, 6)
 
     def deleted_at(self, _name: str) -> int:
         return -1
@@ -79,6 +94,9 @@ class _AtOnce:
     """Acknowledges what is appended."""
 
     def refusal(self) -> None:
+        return None
+
+    def own_refusal(self) -> None:
         return None
 
     def appended(self, end_offset: int) -> None:
@@ -98,6 +116,8 @@ def run(messages: int = MESSAGES, pairs: int = 3) -> list[Row]:
         "sent for later with a limit": partial(_sent_us, messages, spread_ms=1, most=messages),
         "sent for any second": partial(_sent_us, messages, spread_ms=_LATER_MS),
         "sent for any second with a limit": partial(_sent_us, messages, spread_ms=_LATER_MS, most=messages),
+        "sent over gRPC": partial(_sent_grpc_us, messages, is_timed=False),
+        "sent over gRPC for later": partial(_sent_grpc_us, messages, is_timed=True),
     }
     found: dict[str, list[float]] = {name: [] for name in measured}
     for _ in range(pairs):
@@ -133,6 +153,20 @@ def _service(store: MessageStore, turns: Turns, most: int = 0) -> TimerService:
         metadata, turns, turns.wall_ms, _HOST, random.getrandbits, lambda: 1 << 40, TimersInLog(), lambda: most
     )
     return TimerService(log, far, surroundings, TimerSettings())
+
+
+@contextmanager
+def _leading(store: MessageStore, turns: Turns, most: int = 0) -> Iterator[TimedMessages]:
+    """What takes messages for later, of a master."""
+    service = _service(store, turns, most)
+    service.rebuild()
+    service.catch_up()
+    service.lead()
+    turns.run(1000)
+    service.recall_key()
+    store.dispatcher.listeners.append(service.dispatched)
+    limits = TimerSettings()
+    yield TimedMessages(service, lambda: limits, _BROKER, partial(store.queue_offsets.next, TIMER_TOPIC, 0))
 
 
 def _delivered_us(messages: int, *, decodes: bool) -> float:
@@ -176,17 +210,8 @@ def _sent_us(messages: int, spread_ms: int = 0, most: int = 0) -> float:
     """From frames, which ask to be delivered at times that are so far apart, or for nothing, to the queues, and to what knows of
     timers there."""
     turns = Turns()
-    with _store(turns) as store:
-        service = _service(store, turns, most)
-        service.rebuild()
-        service.catch_up()
-        service.lead()
-        turns.run(1000)
-        service.recall_key()
-        store.dispatcher.listeners.append(service.dispatched)
-        limits = TimerSettings()
-        timed = TimedMessages(service, lambda: limits, "broker-a", partial(store.queue_offsets.next, TIMER_TOPIC, 0))
-        kernel = NativeKernel(load(), _HOST, timed.terms)
+    with _store(turns) as store, _leading(store, turns, most) as timed:
+        kernel = NativeKernel(load(), _HOST, KernelRules(UniqueIds(0), timed.terms))
         kernel.topics_changed({_TOPIC: _Metadata().topic(_TOPIC)})
         rng = random.Random(1)
 
@@ -216,6 +241,29 @@ def _sent_us(messages: int, spread_ms: int = 0, most: int = 0) -> float:
         return 1e6 * took_s / messages
 
 
+def _sent_grpc_us(messages: int, *, is_timed: bool) -> float:
+    """The same of calls, whose messages protobuf decodes."""
+    turns = Turns()
+    with _store(turns) as store, _leading(store, turns) as timed:
+        config = TopicConfig(_TOPIC, _QUEUES, _QUEUES, 6, attributes={"message.type": "MIXED"})
+        rules = SendRules({_TOPIC: config}.get, "c", DEFAULT_DELAYS)
+        sender = MessageSender(store, cast(Any, _AtOnce()), rules, Counters(), Halves(), timed)
+        metadata = cast(Any, _Metadata(config))
+        handler = send_message(sender, metadata, _BROKER, lambda: timed.max_ahead_ms, turns.wall_ms)
+        due_ms = turns.wall_ms() + _LATER_MS if is_timed else 0
+        answers: list[bytes] = []
+        calls = [Client(_request(n, due_ms), answers) for n in range(messages)]
+        _dispatch(store)
+        began_s = time.process_time()
+        for first in range(0, messages, _CALLS_AT_ONCE):
+            handler(calls[first : first + _CALLS_AT_ONCE])
+        _dispatch(store)
+        took_s = time.process_time() - began_s
+        plain = sum(store.max_offset(_TOPIC, queue) for queue in range(_QUEUES))
+        assert (store.max_offset(TIMER_TOPIC, 0), plain) == ((messages, 0) if is_timed else (0, messages))
+        return 1e6 * took_s / messages
+
+
 def _dispatch(store: MessageStore) -> None:
     while store.dispatch_offset < store.commitlog.end_offset:
         store.dispatch(store.commitlog.end_offset)
@@ -227,6 +275,22 @@ def _body(n: int) -> bytes:
 
 def _properties(n: int) -> dict[str, str]:
     return {"UNIQ_KEY": f"{n:032X}", "WAIT": "true", "TAGS": "paid", "KEYS": f"order-{n}"}
+
+
+def _request(n: int, due_ms: int) -> bytes:
+    request = protobuf.service.SendMessageRequest()
+    message = request.messages.add(body=_body(n))
+    message.topic.name = _TOPIC
+    system = message.system_properties
+    system.message_id = f"{n:032X}"
+    system.tag = "paid"
+    system.keys.append(f"order-{n}")
+    system.born_timestamp.seconds = 1_700_000_000
+    system.born_host = "127.0.0.1"
+    if due_ms:
+        system.delivery_timestamp.FromMilliseconds(due_ms)
+    encoded: bytes = request.SerializeToString()
+    return encoded
 
 
 def _frame(n: int, more: Mapping[str, str] = MappingProxyType({})) -> bytes:

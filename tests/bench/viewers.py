@@ -56,8 +56,8 @@ class Console:
 
 
 @contextmanager
-def console(version: Path) -> Iterator[Console]:
-    """Start one of the version in this working tree, and stop it."""
+def console(version: Path, *options: str) -> Iterator[Console]:
+    """Start one of the version in this working tree, its server with these options, and stop it."""
     directory = Path(tempfile.mkdtemp(prefix="viewers"))
     http_port = free_ports(1)[0]
     redis = embedded(directory)
@@ -83,7 +83,7 @@ def console(version: Path) -> Iterator[Console]:
         prepare = [sys.executable, "-m", "webapp.appliance.prepare"]
         subprocess.run(prepare, cwd=directory, env=environment, check=True, capture_output=True)
         server = "webapp.serving" if (version / "webapp" / "serving.py").exists() else "daphne"  # of an earlier version
-        web = start(sys.executable, "-m", server, "-p", str(http_port), "webapp.asgi:application")
+        web = start(sys.executable, "-m", server, "-p", str(http_port), *options, "webapp.asgi:application")
         _wait_for(f"http://127.0.0.1:{http_port}/api/v1/health")
         yield Console(directory, environment, http_port, web.pid)
     finally:

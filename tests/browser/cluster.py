@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import zlib
+from typing import Any
 
 from remoting.facts.timers import TimerItem, TimerStanding
+from remoting.names import TIMER_TOPIC
 from remoting.record.layout import SYS_COMPRESSED
 from tests.browser.untidy import OFFSET, TOPIC, USER
 from tests.web.fakes import FakeAccess, FakeCluster
 
 CLIENT_USER = USER[:64]  # the longest there is
+LATER = "later"  # a topic of messages that waited, and wait
+LATER_DUE_MS = 1_790_000_100_000
 
 
 class SeededCluster(FakeCluster):
@@ -38,6 +42,7 @@ class SeededCluster(FakeCluster):
                     "UNIQ_KEY": "A" * 64,
                 }
                 self.store(TOPIC, 0, b"x" * 3000, properties)
+            self._add_later()
             self.timers.extend(
                 TimerItem(
                     offset=OFFSET + number,
@@ -55,6 +60,48 @@ class SeededCluster(FakeCluster):
                 )
                 for number in range(20)
             )
+
+    def _add_later(self) -> None:
+        """One message that travelled in two legs and was delivered, and one that was recalled; others wait."""
+        self.add_topic(LATER)
+        self.add_topic(TIMER_TOPIC, 1)
+        hour_ms = 3_600_000
+        sent_ms = LATER_DUE_MS - 60 * hour_ms
+        due = {
+            "REAL_TOPIC": LATER,
+            "REAL_QID": "1",
+            "TIMER_OUT_MS": str(LATER_DUE_MS - 1000),
+            "TIMER_DUE_MS": str(LATER_DUE_MS),
+        }
+        body = b'{"order": 77, "remind": true}'
+        steps: list[tuple[int, dict[str, Any]]] = [
+            (sent_ms, {"place": 0, "unique_key": "REMIND77", "standing": TimerStanding.OVER, "leg_ms": sent_ms + 48 * hour_ms}),
+            (sent_ms + 1, {"place": 1, "unique_key": "REMIND78", "standing": TimerStanding.RECALLED}),
+            (sent_ms + hour_ms, {"place": 1, "unique_key": "REMIND78", "standing": TimerStanding.MARKER, "recalled_by": "ann"}),
+            (sent_ms + 48 * hour_ms, {"place": 0, "unique_key": "REMIND77", "standing": TimerStanding.OVER, "rolls": 1}),
+            (sent_ms + 50 * hour_ms, {"place": 4, "unique_key": "REMIND79", "standing": TimerStanding.WAITING}),
+        ]  # fmt: skip
+        for offset, (stored_ms, item) in enumerate(steps):
+            keys = f"customer-{item['place']}"
+            properties = {"UNIQ_KEY": item["unique_key"], "KEYS": keys, **due}
+            if item["place"] != offset:
+                properties["TIMER_PLACE"] = str(item["place"])
+            self.store(TIMER_TOPIC, 0, body, properties, at_ms=stored_ms)
+            self.timers.append(
+                TimerItem(
+                    **{"rolls": 0, "leg_ms": None, "recalled_by": "", **item},
+                    offset=offset,
+                    topic=LATER,
+                    queue_id=1,
+                    due_ms=LATER_DUE_MS,
+                    stored_ms=stored_ms,
+                    born_ms=sent_ms - 3,
+                    size=412,
+                    keys=keys,
+                )
+            )
+        delivered = {"UNIQ_KEY": "REMIND77", "KEYS": "customer-0", "TIMER_PLACE": "0", "TIMER_ROLL_TIMES": "1", **due}
+        self.store(LATER, 1, body, delivered, at_ms=LATER_DUE_MS + 7)
 
 
 class SeededAccess(FakeAccess):

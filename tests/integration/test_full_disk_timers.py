@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -94,6 +95,27 @@ def test_what_is_due_comes_on_time_while_sends_are_refused(cluster: Cluster, tmp
     assert all(found[f"timer{number}"] >= due_ms + number for number in range(20))
     ballast.unlink()
     call_until(lambda: send(cluster, "again"))
+
+
+def test_a_timer_that_is_far_ahead_keeps_no_file_where_the_disk_is_too_full_for_what_is_due(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Somebody else fills the disk at once: all that is appended is what lets files of the log go."""
+    far_ms = now_ms() + 3_600_000
+    send(cluster, "far", TIMER_DELIVER_MS=far_ms, KEYS="far")
+    for _ in range(DISK_BYTES * 20 // 100 // len(BODY)):
+        call_until(lambda: send(cluster, "filler", BODY))
+    assert cluster.admin.queue_offsets(TOPIC)[0].min_offset == 0
+    ballast = tmp_path / "b0" / "ballast"
+    ballast.write_bytes(bytes(shutil.disk_usage(ballast.parent).free - DISK_BYTES * 12 // 100))
+    eventually("files of the log go", lambda: cluster.admin.queue_offsets(TOPIC)[0].min_offset > 0, 60)
+    ballast.unlink()
+    call_until(lambda: send(cluster, "again"))
+    (far,) = cluster.admin.find_timers("broker-a", topic=TOPIC, from_ms=far_ms - 1, to_ms=far_ms + 1).items
+    assert (far.unique_key, far.due_ms) == ("far", far_ms)
+    timers = state(cluster).timers
+    assert timers is not None
+    assert (timers.waiting, timers.moved, timers.lost, timers.aside) == (1, 1, 0, 0)
 
 
 def test_a_timer_that_is_far_ahead_keeps_no_file_of_the_log(cluster: Cluster) -> None:

@@ -34,6 +34,7 @@ from tests.sim.ingredients import INGREDIENTS, Addition, draw_ingredients
 from tests.sim.leasers import LEASE_GROUP, Leaser
 from tests.sim.poppers import ORDERED_GROUP, POP_GROUP, OrderedPopper, Popper
 from tests.sim.side_group import SideGroup
+from tests.sim.stowed_timers import STOWED_TIMERS
 from tests.sim.tiered import SEGMENT_BYTES, TIERED, WITHOUT_CLIENTS, Tiered
 from tests.sim.transactors import TRANSACTION_TOPIC, Transactor
 from tests.sim.world import Network, Violation, World, collector_off
@@ -92,7 +93,7 @@ class SimCluster:
         brokers = 2 if not needs_all and rng.random() < 0.15 else 3
         learners = 1 if not needs_all and rng.random() < 0.15 else 0
         self.ingredients = self._choose_ingredients(mood)
-        if TIERED in self.ingredients:
+        if not {TIERED, STOWED_TIMERS}.isdisjoint(self.ingredients):
             self._store = replace(self._store, segment_size_bytes=SEGMENT_BYTES)
         self.scrub_round_ms = 2000 if needs_all else 10_000  # where nothing rots there is little to find
         self._restarts_at_end = rng.random() < 0.35 and mood != "memory"

@@ -16,6 +16,7 @@ from tests.sim.ordered_groups import OrderedGroups
 from tests.sim.originals import Originals
 from tests.sim.resets import Resets
 from tests.sim.side_group import SecondGroup
+from tests.sim.stowed_timers import STOWED_TIMERS, StowedTimers
 from tests.sim.through_replicas import ThroughReplicas
 from tests.sim.tiered import TIERED, Tiered
 from tests.sim.timer_checks import Timed
@@ -52,6 +53,7 @@ INGREDIENTS: Final[dict[str, Callable[[SimCluster], Addition]]] = {
     "second group": SecondGroup,
     TIERED: Tiered,
     "timers": Timed,
+    STOWED_TIMERS: StowedTimers,
 }
 _SHARES: Final = {
     "copied directories": 0.12,
@@ -64,6 +66,7 @@ _SHARES: Final = {
     "message groups": 0.12,
     "timers": 0.15,
     TIERED: 0.12,
+    STOWED_TIMERS: 0.04,
 }
 # These read what only the log has: they would have to be told of the tier.
 _READ_THE_LOG: Final = frozenset({"offset resets", "replica of the original", "timers"})
@@ -74,6 +77,8 @@ _NOT_IN: Final = frozenset({"rot", "decay", "memory"})
 def draw_ingredients(rng: Random, mood: str) -> frozenset[str]:
     """Those of a story."""
     drawn = frozenset(name for name, share in _SHARES.items() if rng.random() < share)
-    if TIERED in drawn:
+    if STOWED_TIMERS in drawn:
+        drawn -= {TIERED}  # it is one
+    if not drawn.isdisjoint({TIERED, STOWED_TIMERS}):
         drawn -= _READ_THE_LOG
     return frozenset() if mood in _NOT_IN else drawn

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from brokerd.loop.scheduler import Timer
 from brokerd.tiers.objects.interface import Listed, ObjectStoreError, Refused, Unknown
-from brokerd.tiers.upload.uploader import Loop
+from brokerd.tiers.upload.uploader import Loop, in_turn
 from remoting.tier.contents import COMMITTED, MERGED, TierContents
 from remoting.tier.manifest import Followed, ManifestPart, decode_part, has_whole_checkpoint
 from remoting.tier.segments import decode_segment
@@ -180,7 +180,7 @@ class SimObjects:
 
     def loop(self) -> Loop:
         """Of the tier of that life."""
-        return Loop(_NoLongPauses(self._broker), self._spawn, self._pause, self._wall_ms)
+        return Loop(_NoLongPauses(self._broker), self._spawn, self._pause, self._wall_ms, in_turn)
 
     async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
         whole = content if isinstance(content, bytes) else b"".join(content)

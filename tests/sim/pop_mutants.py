@@ -3,7 +3,7 @@ and leases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from brokerd.metadata.configs import BY_MESSAGE_GROUP
 from brokerd.pop import departures, giving
@@ -26,6 +26,7 @@ from tests.support.pop_broker import PopBroker, master
 from tests.unit.brokerd.pop import test_departures, test_masters, test_moving_in_order, test_ordered, test_returning
 
 _ordered_plan = QueueLedger.ordered_plan
+_first_of = QueueLedger._first_of
 _give_back = Batch.give_back
 _resume = PopLedger.resume
 _look = Reviver._look
@@ -79,6 +80,10 @@ def _nobody_waits(self: object, group: int) -> bool:
 def _all_know_theirs(self: QueueLedger) -> bool:
     """What was taken before the group had an order is not waited for."""
     return True
+
+
+def _own_in_any_case(self: QueueLedger, pop_times: Iterable[int], waiting: Collection[int]) -> Iterator[Place]:
+    return _first_of(self, pop_times, ())
 
 
 def _forget_passed_over(self: PopLedger, now_ms: int, lease_grace_ms: int, inherited_lease_ms: int) -> None:
@@ -312,6 +317,14 @@ MUTANTS = (
         "Of a message group of which something moved to the retry topic, what stayed is given before that is finished.",
         ((Passed, "groups_with_copies", lambda self, group, topic: frozenset()),),
         scenario(test_moving_in_order.test_one_message_that_moved_holds_up_its_own_message_group_alone),
+        within=1,
+    ),
+    Mutant(
+        "pop: a repeated attempt passes copies",
+        "POP",
+        "A repeated attempt gets its messages again before what moved to the retry topic from before them is finished.",
+        ((QueueLedger, "_first_of", _own_in_any_case),),
+        scenario(test_moving_in_order.test_a_repeated_attempt_gets_what_stayed_after_what_moved, BY_MESSAGE_GROUP),
         within=1,
     ),
     Mutant(

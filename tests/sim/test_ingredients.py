@@ -20,6 +20,7 @@ _DONE = {
     "offset resets": ("reset-pulls", "looked at"),
     "replica of the original": ("copy of the original", "bytes"),
     "second group": ("send to either group", "broker-b"),
+    "timers in the tier": ("tier", "timers returned"),
     "tiers": ("tier", "cold messages read"),
     "timers": ("recall", "ok"),
 }

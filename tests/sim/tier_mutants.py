@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from brokerd.composition.local_queues import StoreQueues
 from brokerd.store.store import MessageStore
 from brokerd.tiers.commits import Commits
+from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.service import TierService
+from brokerd.tiers.stowage import Stowage
 from brokerd.tiers.upload.uploader import Uploader
 from brokerd.transactions.table import OpenTransactions
 from remoting.tier.contents import Change
+from remoting.tier.stowed import StowedObject, describe, encode_block, encode_head, in_blocks
 from tests.sim.mutants import Mutant, full
+from tests.sim.stowed_timers import STOWED_TIMERS
 from tests.sim.tiered import TIERED
 
 _tier = full("tier", fault_ms=4500, ingredients=(TIERED,))
 _tier_with_many_heartbeats = full("tier", fault_ms=4500, ingredients=(TIERED,), heartbeat_ticks=1)
+_stowed = full("tier", fault_ms=4500, ingredients=(STOWED_TIMERS,))
 
 
 def _nobody_waits(self: TierService) -> int | None:
@@ -54,7 +60,45 @@ def _as_they_stand(self: MessageStore) -> None:
     """A new master takes its queues for where they were before the log's first files went."""
 
 
+_fetch = Stowage._fetch
+
+
+async def _gone_when_asked_for(self: Stowage, objects: Any, entry: StowedObject, done: Any) -> None:
+    """An object of timers is removed before the log says that they are back, and who asked must ask again."""
+    with suppress(ObjectStoreError):
+        await objects.get(entry.name, 0, entry.head_bytes)
+        await objects.remove([entry.name])
+    await _fetch(self, objects, entry, done)
+
+
+def _named_at_once(self: Stowage, timers: Any, before: int, done: Any) -> None:
+    """The log names an object of timers before it is there."""
+    head = encode_head([(part, encode_block(part)) for part in in_blocks(timers)])
+    if self._owner is None:
+        done(None)
+    else:
+        done(describe(head, self._owner.epoch, self._owner.next_number(), before))
+
+
 MUTANTS = (
+    Mutant(
+        "an object of timers goes before they are back",
+        "timers",
+        _gone_when_asked_for.__doc__ or "",
+        ((Stowage, "_fetch", _gone_when_asked_for),),
+        _stowed,
+        within=10,
+        is_quick=False,
+    ),
+    Mutant(
+        "an object of timers is named before it is there",
+        "timers",
+        _named_at_once.__doc__ or "",
+        ((Stowage, "store", _named_at_once),),
+        _stowed,
+        within=4,
+        is_quick=False,
+    ),
     Mutant(
         "local files go before the upload",
         "tier",

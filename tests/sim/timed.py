@@ -63,10 +63,10 @@ class TimedClient(Client):
 
     def step(self) -> None:
         rng = self.rng
-        delay_ms = rng.choice((1, 2, rng.randrange(1, 60), rng.randrange(100, 900), rng.randrange(1000, 4000)))
+        delay_ms = self.choose_delay_ms()
         kind = rng.choice((DELIVER_MS, DELIVER_MS, DELAY_MS, DELAY_SEC))
         if kind == DELAY_SEC:
-            delay_ms = rng.choice((1000, 2000))
+            delay_ms = -(-delay_ms // 1000) * 1000 if delay_ms >= 4000 else rng.choice((1000, 2000))
         deliver_ms = self.wall_ms() + delay_ms if kind == DELIVER_MS else None
         value = {DELIVER_MS: deliver_ms, DELAY_MS: delay_ms, DELAY_SEC: delay_ms // 1000}[kind]
         drafts = []
@@ -76,6 +76,10 @@ class TimedClient(Client):
             self._wanted.asked[body] = Asked(self.world.now_ms, deliver_ms, delay_ms)
             drafts.append(_draft(body, {kind: str(value)}))
         self._send(drafts, rng.choice((1, 2)))
+
+    def choose_delay_ms(self) -> int:
+        rng = self.rng
+        return rng.choice((1, 2, rng.randrange(1, 60), rng.randrange(100, 900), rng.randrange(1000, 4000)))
 
     def _send(self, drafts: list[Draft], attempts: int) -> None:
         broker = self.broker
@@ -161,12 +165,19 @@ class TimedClient(Client):
         self.call(broker, lambda reply: broker.take_send([draft], reply), sent, SURE_TIMEOUT_MS)
 
 
-def make_clients(cluster: SimCluster, wanted: Wanted) -> list[Client]:
+class FarTimedClient(TimedClient):
+    """Some of its messages are due so long after that files of the log go before."""
+
+    def choose_delay_ms(self) -> int:
+        return self.rng.choice((super().choose_delay_ms(), self.rng.randrange(4000, 9000)))
+
+
+def make_clients(cluster: SimCluster, wanted: Wanted, kind: type[TimedClient] = TimedClient) -> list[Client]:
     """Two of them, and who makes the topic."""
     topic = TopicConfig(TIMED_TOPIC, 1, 1, 6)
     return [
         Maker(cluster.world, cluster, "timed-maker", lambda metadata, done: metadata.put_topic(topic, done)),
-        *(TimedClient(cluster.world, cluster, f"timed{n}", wanted) for n in range(2)),
+        *(kind(cluster.world, cluster, f"timed{n}", wanted) for n in range(2)),
     ]
 
 

@@ -16,4 +16,6 @@ def timer_settings(world: World) -> TimerSettings:
         near_s=rng.choice((1, 60)),
         near_max=rng.choice((2, 12, 1_000_000)),
         roll_window_s=1,
+        tier_ahead_s=2,
+        tier_back_s=1,
     )

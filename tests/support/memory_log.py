@@ -7,6 +7,7 @@ acknowledged and dispatched, whether this broker is the master, and where the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 
 from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
 from brokerd.store.again import Copies, Looked, Names, PythonAgain
@@ -38,6 +39,7 @@ class MemoryRecordLog:
         self.dispatches = True
         self.status = PutStatus.PUT_OK
         self.refusal: LogboomError | None = None
+        self.takes_moves = False  # what makes room, whatever it refuses else
         self.refuses_after: int | None = None  # so many appends
         self.illegal: bytes | None = None  # a body that cannot be stored
         self.begin_offset = self.end_offset = 0
@@ -65,8 +67,16 @@ class MemoryRecordLog:
     def append_records(self, topic: str, records: Sequence[tuple[str, bytes]]) -> int:
         return self.append_messages([draft(topic, body, 0, tag=kind) for kind, body in records])
 
-    def append_leading(self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies]) -> tuple[int, int]:
-        places = self.append_placed([draft(topic, body, 0, tag=kind), *drafts_of(behind)])
+    def append_leading(
+        self, topic: str, kind: str, body: bytes, behind: Sequence[Draft | Copies], *, makes_room: bool = False
+    ) -> tuple[int, int]:
+        refusal = self.refusal
+        if makes_room and self.takes_moves:
+            self.refusal = None
+        try:
+            places = self.append_placed([draft(topic, body, 0, tag=kind), *drafts_of(behind)])
+        finally:
+            self.refusal = refusal
         return places[0].end_offset, places[-1].end_offset
 
     def append_trailing(self, ahead: Sequence[Draft | Copies], topic: str, kind: str, body: bytes) -> int:
@@ -105,6 +115,11 @@ class MemoryRecordLog:
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         assert start >= self.min_offset(topic, queue_id)
         return self._dispatched.get((topic, queue_id), [])[start : start + count]
+
+    def units_at(self, topic: str, queue_id: int, offsets: Sequence[int]) -> Sequence[Unit]:
+        low, end = self.queue_range(topic, queue_id)
+        units = self._dispatched.get((topic, queue_id), [])
+        return [units[offset] for offset in takewhile(lambda each: low <= each < end, offsets)]
 
     def undispatched_units(self, topic: str) -> Sequence[Unit]:
         return [unit for name, queue_id, unit in self._tail if (name, queue_id) == (topic, 0)]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Container, Coroutine, Gener
 from typing import Any
 
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
-from brokerd.tiers.upload.uploader import Loop
+from brokerd.tiers.upload.uploader import Loop, in_turn
 from remoting.disk import Bytes
 from tests.support.turns import Turns
 
@@ -47,7 +47,7 @@ class Steps:
         await moment
 
     def loop(self) -> Loop:
-        return Loop(self._turns, self.spawn, self.pause, self._turns.wall_ms)
+        return Loop(self._turns, self.spawn, self.pause, self._turns.wall_ms, in_turn)
 
 
 class Stored:

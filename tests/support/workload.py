@@ -20,6 +20,7 @@ from remoting.errors import ConnectionLost, LogboomError, RequestError, RequestT
 from remoting.record.codec import Record, body_is_intact
 from remoting.record.properties import encode_properties
 
+UNIQUE_KEY = "UNIQ_KEY"  # each producer's messages have one of their own
 _UNKNOWN_CODES = (codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT, codes.SLAVE_NOT_AVAILABLE)
 
 
@@ -96,7 +97,7 @@ class Producer(threading.Thread):
             "f": "0",
             "g": "1700000000000",
             "h": "0",
-            "i": encode_properties({"UNIQ_KEY": f"{self._name}{self._count:020d}"}).decode(),
+            "i": encode_properties({UNIQUE_KEY: f"{self._name}{self._count:020d}"}).decode(),
             "j": "0",
             "k": "false",
             "m": "false",

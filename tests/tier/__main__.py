@@ -5,8 +5,9 @@
 Three controllers, three brokers, and a real S3 server, which they reach through a proxy that fails in all ways (a share of the
 requests). Producers send all the time, masters are killed, and local files go as soon as they can. Then everything is read back
 cold, by offset, through the brokers and still through the failing proxy, and held against what the producers were told:
-checksums, places, order. At last all brokers are killed and their disks deleted. Everything is read by the manifest alone, then
-another broker mounts the group, and the official Python client consumes all of it there.
+checksums, places, order; some of it is found by key and by time, too. At last all brokers are killed and their disks deleted.
+Everything is read by the manifest alone, then another broker mounts the group, and the official Python client consumes all of it
+there.
 
 Then an appliance (`manage.py up`) loses the disks of a broker group, and an operator mounts it there by `manage.py group mount`.
 And appliances run without a bucket, with credentials that are refused, and with a store that is full.
@@ -30,7 +31,7 @@ from typing import Final
 from brokerd.tiers.mounting.states import read_state
 from brokerd.tiers.objects.backend import open_backend
 from brokerd.tiers.settings import TierSettings
-from remoting.errors import LogboomError, RequestError
+from remoting.errors import LogboomError
 from remoting.record.codec import Record
 from remoting.tier.contents import Queue
 from remoting.tier.names import group_directory
@@ -41,6 +42,7 @@ from tests.support.object_servers import S3Server, write_options
 from tests.support.workload import History, Producer, check_queue
 from tests.tier import appliance, troubles
 from tests.tier.alone import contents_by_manifest, read_segment
+from tests.tier.found import Asking, check_found, read_back
 from tests.tier.mounting import READERS, begin_group, consume_all, lose_disks, mount, refusal_of_a_send
 
 BUCKET: Final = "story"
@@ -49,6 +51,7 @@ QUEUES: Final = tuple(Queue(topic, queue_id) for topic in ("Orders", "Bills") fo
 _BODY_BYTES: Final = 1024
 _DOWN_S: Final = 2.0  # how long a killed broker stays away
 _PATIENCE_S: Final = 180.0
+_FOUND: Final = 100  # messages of each queue
 
 Histories = Mapping[Queue, History]
 
@@ -84,7 +87,7 @@ def run(root: Path, seconds: float, kills: int, share: float, seed: int) -> int:
             print(f"the object store was asked {proxy.requests.total()} times: {_told(proxy)}", flush=True)
             cluster.make_whole()
             make_cold(cluster, _PATIENCE_S)
-            read = {queue: _read_back(cluster, queue) for queue in QUEUES}
+            read = _read_back(cluster)
             begin_group(cluster, QUEUES)
             _wait_for_state(TierSettings(url=url, options_path=str(write_options(root / "seen", server.port))))
             lose_disks(cluster)
@@ -162,26 +165,13 @@ def _go_on(cluster: Cluster, seconds: float) -> None:
         time.sleep(0.2)
 
 
-def _read_back(cluster: Cluster, queue: Queue) -> list[Record]:
-    """From 0 on; a read that the store fails is made again, as consumers do."""
-    records: list[Record] = []
-    offset = 0
-    failures = 0
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            pulled = cluster.admin.pull(queue.topic, GROUP, queue.queue_id, offset, 256)
-        except RequestError as error:
-            failures += 1
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{queue} cannot be read from {offset} on: {error}") from error
-            time.sleep(0.1)
-            continue
-        if not pulled.records and pulled.next_offset >= pulled.max_offset:
-            print(f"{queue.topic}/{queue.queue_id}: {len(records)} messages, {failures} reads failed", flush=True)
-            return records
-        records += pulled.records
-        offset = pulled.next_offset
+def _read_back(cluster: Cluster) -> dict[Queue, list[Record]]:
+    """All of it by offset; some is found by key and by time, too."""
+    asking = Asking(cluster.admin, _PATIENCE_S)
+    read = {queue: read_back(asking, queue) for queue in QUEUES}
+    found = sum(check_found(asking, queue, records, _FOUND) for queue, records in read.items())
+    print(f"{found} messages were found by key and by time; {asking.failures} requests failed", flush=True)
+    return read
 
 
 async def _uploaded(settings: TierSettings) -> dict[Queue, list[Record]]:

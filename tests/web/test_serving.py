@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +15,11 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
+from remoting.transport.tls import FIRST_BYTE
 from remoting.transport.unfinished import Unfinished
-from webapp.intake import MAX_BODY_BYTES
+from tests.support.certificates import Authority
+from webapp import first_byte, serving
+from webapp.intake import HEAD_S, MAX_BODY_BYTES
 from webapp.serving import BoundedChannel, BoundedFactory
 
 KIB = 1024
@@ -93,6 +98,9 @@ class World:
 
 class Transport(StringTransport):
     protocol: Any = None
+
+    def setTcpNoDelay(self, _: bool) -> None:
+        pass
 
 
 def asked(body: bytes, *fields: str, chunked: bool = False, said: int | None = None) -> bytes:
@@ -203,3 +211,173 @@ async def test_the_budget_is_empty_after_anything(seed: int) -> None:
     assert (world.budget.held_bytes, len(world.budget), world.budget.waiting) == (0, 0, 0)
     assert not world.budget._shares
     world.close()
+
+
+class Port:
+    """A port that speaks HTTP and HTTPS; `connect` gives a connection of which nothing came yet."""
+
+    def __init__(self, authority: Authority) -> None:
+        self.world = World()
+        self.authority = authority
+        signed = authority.sign("console")
+        certificate = first_byte.Certificate(str(signed.certificate), str(signed.key))
+        self._factory = first_byte.FirstByteFactory(self.world.factory, certificate, self.world.clock)
+        self.world.factory.reactor = self.world.clock
+
+    def connect(self) -> Transport:
+        transport = Transport(peerAddress=IPv4Address("TCP", "10.0.0.1", 1))
+        transport.protocol = self._factory.buildProtocol(transport.getPeer())
+        transport.protocol.makeConnection(transport)
+        return transport
+
+    def client(self) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.create_default_context(cafile=str(self.authority.ca))
+        return context.wrap_bio(incoming, outgoing, server_hostname="localhost"), incoming, outgoing
+
+    def shake_hands(self, transport: Transport) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+        tls, incoming, outgoing = self.client()
+        for _ in range(5):
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                say(transport, outgoing.read())
+                incoming.write(transport.value())
+                transport.clear()
+        say(transport, outgoing.read())
+        return tls, incoming, outgoing
+
+
+def say(transport: Transport, data: bytes) -> None:
+    if data:
+        transport.protocol.dataReceived(data)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def port(authority: Authority) -> Iterator[Port]:
+    made = Port(authority)
+    yield made
+    made.world.close()
+
+
+async def test_who_says_nothing_goes(port: Port) -> None:
+    silent, speaking = port.connect(), port.connect()
+    say(speaking, b"G")
+    port.world.clock.advance(HEAD_S - 0.1)
+    assert not silent.disconnecting
+    port.world.clock.advance(0.2)
+    assert silent.disconnecting
+    assert b" 408 " in speaking.value(), "who began a request is told"
+
+
+async def test_who_does_not_finish_a_handshake_goes_however_often_something_comes(port: Port) -> None:
+    dripping = port.connect()
+    tls, _, outgoing = port.client()
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    hello = outgoing.read()
+    for at in range(int(HEAD_S) + 1):
+        say(dripping, hello[at : at + 1])
+        assert not dripping.disconnecting
+        port.world.clock.advance(1 - 0.001)
+    port.world.clock.advance(1)
+    assert dripping.disconnecting
+
+
+async def test_after_the_handshake_there_is_time_for_a_request(port: Port) -> None:
+    transport = port.connect()
+    port.world.clock.advance(HEAD_S - 1)
+    tls, _, outgoing = port.shake_hands(transport)
+    port.world.clock.advance(HEAD_S + 1)
+    assert not transport.disconnecting
+    tls.write(asked(b"body"))
+    for byte in outgoing.read():
+        say(transport, bytes((byte,)))
+    assert port.world.server.bodies == [b"body"]
+    assert port.world.server.asked[0].client_scheme == "https"
+    transport.protocol.connectionLost(Failure(ConnectionDone()))
+
+
+async def test_bytes_may_come_one_by_one_in_plaintext(port: Port) -> None:
+    transport = port.connect()
+    for byte in asked(b"body"):
+        say(transport, bytes((byte,)))
+    assert port.world.server.bodies == [b"body"]
+    assert port.world.server.asked[0].client_scheme == "http"
+
+
+async def test_tls_within_tls_is_a_bad_request(port: Port) -> None:
+    """The port for other machines comes with TLS already: what is in it is HTTP."""
+    transport = port.connect()
+    tls, incoming, outgoing = port.shake_hands(transport)
+    tls.write(bytes((FIRST_BYTE, 3, 1, 0, 1)) + b"\r\n\r\n")
+    say(transport, outgoing.read())
+    port.world.clock.advance(0)
+    incoming.write(transport.value())
+    assert tls.read(100).startswith(b"HTTP/1.1 400 ")
+    assert port.world.server.asked == []
+
+
+class Few:
+    """A port at which two connections may wait."""
+
+    def __init__(self, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(serving, "most_waiting", lambda: 2)
+        self.port = Port(authority)
+
+    def are_gone(self, *transports: Transport) -> list[bool]:
+        return [each.disconnecting for each in transports]
+
+
+@pytest.fixture
+def few(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[Few]:
+    made = Few(authority, monkeypatch)
+    yield made
+    made.port.world.close()
+
+
+async def test_the_oldest_that_waits_goes_for_the_next(few: Few) -> None:
+    port = few.port
+    half, silent, head = port.connect(), port.connect(), port.connect()
+    assert few.are_gone(half, silent, head) == [True, False, False]
+    tls, _, outgoing = port.client()
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    say(silent, outgoing.read())
+    say(head, b"GET / HTTP/1.1\r\n")
+    fresh = port.connect()
+    assert few.are_gone(silent, head, fresh) == [True, False, False], "a handshake is no end of waiting"
+    port.shake_hands(fresh)
+    last = port.connect()
+    assert few.are_gone(head, fresh, last) == [True, False, False], "half a head is none either"
+
+
+async def test_who_is_served_stays(few: Few) -> None:
+    port = few.port
+    served = port.connect()
+    say(served, asked(b"body"))
+    others = [port.connect() for _ in range(5)]
+    assert few.are_gone(served, *others) == [False, True, True, True, False, False]
+    port.world.server.answer(port.world.server.asked[0])
+    port.connect()
+    assert few.are_gone(served, *others[-2:]) == [False, True, True], "it begins to wait when it is answered"
+    port.connect()
+    assert served.disconnecting
+
+
+async def test_connections_that_end_make_room(few: Few) -> None:
+    port = few.port
+    kept = port.connect()
+    for data in (b"", b"GET / HTTP/1.1\r\n", asked(b"body"), asked(b"", "Upgrade: websocket", "Connection: Upgrade")):
+        passing = port.connect()
+        say(passing, data)
+        if not isinstance(passing.protocol, Socket):
+            passing.protocol.connectionLost(Failure(ConnectionDone()))
+    assert not kept.disconnecting
+    assert len(port.world.factory.waiting) == 1

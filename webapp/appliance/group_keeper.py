@@ -32,6 +32,7 @@ class GroupKeeper:
         self._tell = tell
         self._told: dict[str, str] = {}
         self._off: set[str] = set()
+        self._first: set[str] = set()  # groups of which one broker is on
         self._mounts: dict[str, ProcessSpec] = {}
 
     def begin(self) -> None:
@@ -73,13 +74,20 @@ class GroupKeeper:
         if wish is None:
             if group in self._off:
                 self._off.discard(group)
+                self._first.discard(group)
                 self._supervisor.switch_on(self._own(group))
                 self._say(group, f"{group} is switched on")
             return
-        if group not in self._off:
+        if group not in self._off or (wish.wish is not Wish.FIRST and group in self._first):
+            self._first.discard(group)
             await self._supervisor.switch_off(self._own(group))
             self._off.add(group)
             self._say(group, f"{group} is switched off")
+        if wish.wish is Wish.FIRST:
+            first = [name for name in self._own(group) if self._layout.has_log(name)]
+            self._supervisor.switch_on(first)
+            self._first.add(group)
+            self._say(group, f"{', '.join(first)} of {group} is switched on, the others when it leads")
         if wanted is not None and group not in self._mounts and not self._supervisor.is_stopping():
             try:
                 self._make_directory(group, wanted)

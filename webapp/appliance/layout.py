@@ -88,6 +88,11 @@ class DataLayout:
         """Store of one broker replica."""
         return self.brokers / process
 
+    def has_log(self, process: str) -> bool:
+        """Whether a broker replica's store has messages, or had."""
+        log = self.broker(process) / "commitlog"
+        return log.is_dir() and any(log.iterdir())
+
     def mount(self, group: str, mount_id: str) -> Path:
         """Store of one mount of a broker group."""
         return self.mounts(group) / mount_id

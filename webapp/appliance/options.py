@@ -278,7 +278,7 @@ def _http(text: str) -> tuple[str, int]:
     host = host.strip("[]")
     if not _is_loopback(host):
         raise argparse.ArgumentTypeError(
-            f"{host!r} is not a loopback address; there the console speaks plain HTTP: say --secure HOST for HTTPS beside "
+            f"{host!r} is not a loopback address; there the console takes plain HTTP: say --secure HOST for HTTPS beside "
             f"it, or put a proxy with TLS in front (LOGBOOM_ALLOWED_HOSTS names the proxy's host)"
         )
     return host, bounded(1, 65535)(port)

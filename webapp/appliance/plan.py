@@ -338,6 +338,7 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
         kind=Kind.WEB,
         argv=(
             *(python, "-m", "webapp.serving", "--bind", options.http_host, "--port", str(options.http_port)),
+            *("--certificate", str(layout.tls_certificate_file), "--key", str(layout.tls_key_file)),
             *(("--endpoint", _https_endpoint(options.secure, layout)) if options.secure is not None else ()),
             *("--no-server-name", "webapp.asgi:application"),
         ),

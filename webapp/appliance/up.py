@@ -202,7 +202,8 @@ async def _run(ready: Ready, layout: DataLayout, terminal: Terminal) -> End:
 async def _renew_certificates(
     options: Options, layout: DataLayout, terminal: Terminal, start_again: Callable[[str], None]
 ) -> None:
-    """For as long as the appliance runs. Daemons read what is new by themselves; the console's server does so when it starts."""
+    """For as long as the appliance runs. Daemons read what is new by themselves, and so does the
+    console's port on loopback; that for other machines does so when it starts."""
     while True:
         await asyncio.sleep(CERTIFICATES_EVERY_S)
         try:
@@ -322,8 +323,10 @@ def _tell_what_lacks(supervisor: Supervisor, options: Options, terminal: Termina
 
 def _tell_where(plan: Plan, layout: DataLayout, admin: dict[str, str] | None, terminal: Terminal) -> None:
     terminal.say()
-    terminal.say(f"  console and REST    http://{plan.http}/")
-    if plan.https is not None:
+    if plan.https is None:
+        terminal.say(f"  console and REST    http://{plan.http}/ (https:// as well)")
+    else:
+        terminal.say(f"  console and REST    https://{plan.http}/")
         terminal.say(f"  other machines      https://{plan.https}/")
     _tell_admin(admin, terminal)
     terminal.say(f"  gRPC clients        {plan.grpc_endpoints[0]}")

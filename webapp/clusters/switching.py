@@ -34,7 +34,12 @@ class SwitchedGroup(NamedTuple):
     @property
     def offers(self) -> list[tuple[str, str]]:
         """What may be done next: the change and what its button says."""
-        changes = {Wish.MOUNTED: ["unmount"], Wish.DOWN: ["mount", "up"], Wish.RELEASED: ["mount", "up"]}
+        changes = {
+            Wish.MOUNTED: ["unmount"],
+            Wish.DOWN: ["mount", "up"],
+            Wish.RELEASED: ["mount", "up"],
+            Wish.FIRST: ["up", "down"],
+        }
         return [(each, DIALOGS[each].verb) for each in changes.get(Wish(self.wish), [])] if self.wish else []
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from typing import Final, NamedTuple, Protocol
 
 import orjson
@@ -16,7 +17,7 @@ from brokerd.processors.sending.requests import drafts_of_request, limit_of
 from brokerd.sending.boundary import ANSWER_OK, Taken
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.rules import unique_key, waits_for_store
-from brokerd.sending.sender import MessageSender
+from brokerd.sending.sender import MessageSender, Ready
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import Run
@@ -91,7 +92,7 @@ class GeneralSends:
         if len(ready) < len(drafts):  # all of a batch or nothing
             self._answer(connection, request, outcomes)
             return None
-        return Prepared([draft for _, draft in ready], outcomes[0].queue_id)
+        return Prepared([each.draft for each in ready], outcomes[0].queue_id)
 
     def lay_out(self, run: Run, request: Command, prepared: Prepared) -> Taken | int:
         """Lay out prepared messages; their size when the run has no room for all."""
@@ -130,18 +131,19 @@ class GeneralSends:
     def append(self, connection: RemotingConnection, request: Command, prepared: Prepared) -> None:
         """Append prepared messages for which no run has room, in as many files as they take, and answer as `send`."""
         outcomes = [SendOutcome(PutStatus.PUT_OK, prepared.queue_id)] * len(prepared.drafts)
-        self._append(connection, request, outcomes, list(enumerate(prepared.drafts)), is_new=False)
+        ready = list(starmap(Ready, enumerate(prepared.drafts)))
+        self._append(connection, request, outcomes, ready, is_new=False)
 
     def _append(
         self,
         connection: RemotingConnection,
         request: Command,
         outcomes: list[SendOutcome],
-        ready: Sequence[tuple[int, Draft]],
+        ready: Sequence[Ready],
         *,
         is_new: bool,
     ) -> None:
-        key = unique_key(ready[0][1]) if request.ext.get("m") != "true" else ""
+        key = unique_key(ready[0].draft) if request.ext.get("m") != "true" else ""
 
         def answer(final: Sequence[SendOutcome]) -> None:
             if is_new:

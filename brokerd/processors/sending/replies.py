@@ -60,9 +60,8 @@ class ReplyProcessor:
         if outcome.error is not None:
             connection.respond_error(request, outcome.error)
             return
-        [(_, prepared)] = ready
         draft = drafts[0]._replace(queue_id=outcome.queue_id)
-        size = len(prepared.body)
+        size = len(ready[0].draft.body)
         if self.pushes >= MAX_PUSHES or self.pushed_bytes + size > MAX_PUSHED_BYTES:
             raise RequestError(codes.SYSTEM_BUSY, "too many answers wait for their requesters; try again")
         self.pushes += 1

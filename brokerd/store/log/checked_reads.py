@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Final
 
 from brokerd.native.library import Library
+from brokerd.store.log.file_turns import Looks
 from brokerd.store.log.record_checks import first_bad, first_bad_in_c
 from brokerd.store.log.run_copies import copied, copied_in_c
 from brokerd.store.log.segment import Segment
@@ -39,10 +40,12 @@ class RecordReads:
         segment_bytes: int,
         read: Callable[[int, int], bytes],
         library: Library | None,
+        looks: Looks,
     ) -> None:
         self._segments = segments
         self._segment_bytes = segment_bytes
         self._read = read
+        self._looks = looks
         self._first_bad = first_bad if library is None else first_bad_in_c(library)
         self._copied = copied if library is None else copied_in_c(library)
         self._known = array("I", bytes(4 * _KNOWN_READS)) if library is None else None
@@ -103,6 +106,21 @@ class RecordReads:
         if not 0 < span <= max(len(into), _CLOSE_BYTES):
             return b""
         return self._copied(self._read(offset, span), offset, encoded, into, place)
+
+    def copied_aside(self, encoded: bytes) -> Callable[[memoryview, int], bytes] | None:
+        """What makes the same copy in a helper thread, once; None for a file that is not mapped."""
+        offset, _, _ = UNIT.unpack_from(encoded)
+        start = offset - offset % self._segment_bytes
+        segment = self._segments.get(start)
+        if segment is None or segment.view is None:
+            return None
+        source = segment.view.memory()
+
+        def copy(into: memoryview, place: int) -> bytes:
+            with source, self._looks.share():
+                return self._copied(source, start, encoded, into, place)
+
+        return copy
 
     def _one_by_one(self, units: Sequence[Unit]) -> list[bytes]:
         records: list[bytes] = []

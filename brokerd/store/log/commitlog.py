@@ -80,11 +80,11 @@ class CommitLog:
         deriver = None if library is None else NativeDeriver(library)
         self.shape = RecordShape(self._size, self._max_record_bytes, deriver=deriver)
         self._segments: dict[int, Segment] = {}
-        self.reads = RecordReads(self._segments, self._size, self.read, library)
+        self.turns = FileTurns()
+        self.reads = RecordReads(self._segments, self._size, self.read, library, self.turns.looks)
         self._current: Segment | None = None
         self._spare: Segment | None = None
         self._leaving: list[Segment] = []  # taken out of the log, and still on disk
-        self.turns = FileTurns()
         self._synced_offset = 0
         self._unclean_end = 0  # up to where a failed write may have left bytes behind the end; 0 = it did not
         self.generation = 0
@@ -227,7 +227,7 @@ class CommitLog:
             if not error.is_out_of_space:
                 raise
             # Where nothing is overwritten in place zeros need room, too, and the old bytes stay; to cut them off needs none.
-            with self.turns.contents:
+            with self.turns.contents, self.turns.looks.nobody():
                 segment.unmap()
                 segment.file.truncate(start - segment.start)
         if segment.file.size_bytes < self._size:
@@ -449,9 +449,10 @@ class CommitLog:
         self._tracker.move(offset)
 
     def _zero_from(self, segment: Segment, position: int) -> None:
-        segment.unmap()  # nobody may look at a page while it is cut off
-        segment.file.truncate(position)
-        segment.file.truncate(self._size)
+        with self.turns.looks.nobody():  # at a page while it is cut off
+            segment.unmap()
+            segment.file.truncate(position)
+            segment.file.truncate(self._size)
 
     def _drop_spare(self) -> None:
         if self._spare is not None:

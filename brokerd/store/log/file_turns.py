@@ -1,16 +1,17 @@
 """The one place where the threads that touch files of the log meet, and the rule by which they do.
 
-Three locks, taken in this order by who needs several:
+Four locks, taken in this order by who needs several:
 
 - `removals`: files that left the log are removed from disk, or the whole log is;
 - `contents`: the bytes before the end stay what they are, but for who holds it;
-- `names`: which files there are, and which of them is the current one, stays as it is, but for who holds it.
+- `names`: which files there are, and which of them is the current one, stays as it is, but for who holds it;
+- `looks`: files stay as long as they are while somebody looks at their mappings; whoever cuts one waits until nobody does.
 
 | thread | does what to which file | holds |
 |---|---|---|
 | event loop | appends to the current file, behind the log's end: nobody else writes there or looks there | nothing |
 | event loop | begins the next file | `names` |
-| event loop | cuts the log: removes files, zeros the rest of one, names another current one | `contents`, `names` |
+| event loop | cuts the log: removes files, zeros the rest of one, names another current one | `contents`, `names`, `looks` |
 | event loop | throws the whole log away, and the files that left it before | all |
 | event loop | takes the oldest file out of the log; the file itself stays until it is removed | nothing |
 | flusher | syncs any file of the log, up to where it ended when the sync began | `contents` |
@@ -18,6 +19,7 @@ Three locks, taken in this order by who needs several:
 | housekeeper | removes a file that was taken out, if a reset did not do so | `removals`; `contents` to close it |
 | scrubber | writes intact bytes over damaged ones before the end, in any file, and syncs them | `contents` |
 | scrubber | reads a file that it opened itself: it may go under it, so what it finds is looked at again | nothing |
+| tier helper | copies records out of the mapping of a file, which may have left the log meanwhile | a share of `looks` |
 
 What a thread found out before it had the lock it looks at again when it has it: the loop may have cut the log meanwhile, which
 starts a new `generation`. Only the loop moves the log's begin and end. It publishes an end after the bytes before it are written,
@@ -28,14 +30,46 @@ two positions that hold together.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Looks:
+    """Who looks at mappings: any number at once, or nobody. Who looks at a page that was cut off ends with the whole process."""
+
+    __slots__ = ("_changed", "_count")
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+
+    @contextmanager
+    def share(self) -> Iterator[None]:
+        """Look, for milliseconds."""
+        with self._changed:
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def nobody(self) -> Iterator[None]:
+        """Wait until nobody does; nobody begins to inside."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._count)
+            yield
 
 
 class FileTurns:
     """The locks of one log."""
 
-    __slots__ = ("contents", "names", "removals")
+    __slots__ = ("contents", "looks", "names", "removals")
 
     def __init__(self) -> None:
         self.removals = threading.Lock()
         self.contents = threading.Lock()
         self.names = threading.Lock()
+        self.looks = Looks()

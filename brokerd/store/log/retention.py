@@ -17,6 +17,8 @@ _WORTH_TELLING_MS: Final = 600_000  # two clocks that are right differ by less
 _AHEAD_MS: Final = 3_600_000  # "soon" is in so long, or in this part of the time for which files stay, if that is less,
 _AHEAD_PART: Final = 10
 _AHEAD_FILES: Final = 2  # or when so many more files are written
+# What is moved out of a file takes less than that file has, and then it goes; so much room stays for what a role needs meanwhile
+_MOVES_FILES: Final = 2
 _LATEST_MS: Final = 253_402_300_799_000  # of a time that can be written: the year 9999
 
 
@@ -29,11 +31,13 @@ class FileAge(NamedTuple):
 
 
 class RetentionDecision(NamedTuple):
-    """Remove the `remove` oldest files; refuse what clients send from now on, or not, and with `refuse_own` all else, too."""
+    """Remove the `remove` oldest files; refuse what clients send from now on, or not, with `refuse_own` all else, too, but for
+    what lets files go, and with `refuse_moves` that as well."""
 
     remove: int
     refuse: bool
     refuse_own: bool = False
+    refuse_moves: bool = False
 
 
 def decide_retention(
@@ -59,9 +63,9 @@ def decide_retention(
     while removable < len(files) - 1 and files[removable].end <= held_offset:
         removable += 1
     refuse = is_full(usage, refusing, settings)
-    return RetentionDecision(
-        min(wanted, removable, settings.files_per_round), refuse, refuse and percent > own_refuse_percent(settings)
-    )
+    refuse_own = refuse and percent > own_refuse_percent(settings)
+    refuse_moves = refuse_own and usage.free_bytes < _MOVES_FILES * (files[0].end - files[0].start if files else 0)
+    return RetentionDecision(min(wanted, removable, settings.files_per_round), refuse, refuse_own, refuse_moves)
 
 
 def decide_going(files: Sequence[FileAge], usage: DiskUsage, now_ms: int, settings: RetentionSettings) -> int:
@@ -82,8 +86,8 @@ def is_full(usage: DiskUsage, refusing: bool, settings: RetentionSettings) -> bo
 
 
 def own_refuse_percent(settings: RetentionSettings) -> int:
-    """Above this disk usage nothing is appended. What waits in the log is delivered, taken and acknowledged up to there: half of
-    the room that is left when sends are refused."""
+    """Above this disk usage nothing is appended but what lets files go. What waits in the log is delivered, taken and
+    acknowledged up to there: half of the room that is left when sends are refused."""
     return (settings.refuse_percent + 100) // 2
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from brokerd.store.queues.consume_queue import ConsumeQueue
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
+from remoting.disk import Bytes
 from remoting.record.fields import physical_offset_of
 
 # Units looked at in one read whose filter lets nothing through, unless more messages were asked for.
@@ -46,13 +47,14 @@ class GetResult(NamedTuple):
 
 
 class JoinedResult(NamedTuple):
-    """The answer to a read whose records are wanted in one piece; the last of the `messages` ends at `end_offset` of the log."""
+    """The answer to a read whose records are wanted in one piece, which nobody changes; the last of the `messages` ends at
+    `end_offset` of the log."""
 
     status: GetStatus
     next_offset: int
     min_offset: int
     max_offset: int
-    body: bytes = b""
+    body: Bytes = b""
     messages: int = 0
     end_offset: int = -1
 

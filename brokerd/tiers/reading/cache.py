@@ -11,6 +11,7 @@ from brokerd.store.unit import UNIT, UNIT_BYTES
 from remoting.disk import Bytes
 from remoting.tier.contents import Queue
 
+_GOOD_PART = 8  # a client that does not read what it asked for keeps no more than this many times as much in memory
 _PIECE_BYTES = 400  # about what a piece takes besides its content
 
 
@@ -49,9 +50,12 @@ class Piece:
         """The bytes of one message."""
         return bytes(self.content[self.place(queue_offset) : self.place(queue_offset + 1)])
 
-    def joined(self, first: int, end: int) -> bytes:
-        """Those of several, one behind the other."""
-        return bytes(self.content[self.place(first) : self.place(end)])
+    def joined(self, first: int, end: int) -> Bytes:
+        """Those of several, one behind the other; no copy when they are a good part of the content, which stays while they do."""
+        begin, stop = self.place(first), self.place(end)
+        if type(self.content) is bytes and (stop - begin) * _GOOD_PART >= len(self.content):
+            return memoryview(self.content)[begin:stop]
+        return bytes(self.content[begin:stop])
 
     def fitting(self, first: int, end: int, max_bytes: int) -> int:
         """The end of the messages from the first one on that have no more bytes, at least one."""

@@ -10,6 +10,7 @@ import logging
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.store.log.record_checks import FirstAstray, first_astray
@@ -22,7 +23,6 @@ from brokerd.tiers.reading.places import Places
 from brokerd.tiers.reading.windows import Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
-from remoting.disk import Bytes
 from remoting.errors import RequestError
 from remoting.tier.contents import Queue
 from remoting.tier.names import ENTRY_BYTES
@@ -31,7 +31,6 @@ from remoting.tier.segments import QueueSegments, Segment
 log = logging.getLogger(__name__)
 
 _MAX_FETCH_BYTES: Final = 16 << 20
-_CHECKED_BYTES: Final = 512 * ENTRY_BYTES  # entries of so many messages are looked at in a turn of the loop
 _ERROR_S: Final = 1.0
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
 
@@ -63,7 +62,7 @@ class ColdReads:
         self.listeners: list[Callable[[str, int], None]] = []
         self._first_astray = first_astray
         self._objects = objects
-        self._messages = MessageBytes(objects, loop.pause)
+        self._messages = MessageBytes(objects, loop.aside)
         self._segments = segments
         self._loop = loop
         self._windows = Windows()
@@ -112,7 +111,7 @@ class ColdReads:
         self._was_read(wanted, found, next_offset, max_count, end)
         self.messages_out += next_offset - queue_offset
         last_bytes = found.place(next_offset) - found.place(next_offset - 1)
-        return ColdRead(next_offset, [found.joined(queue_offset, next_offset)], last_bytes=last_bytes)
+        return ColdRead(next_offset, (), body=found.joined(queue_offset, next_offset), last_bytes=last_bytes)
 
     def _found_at(self, wanted: Wanted, end: int, max_count: int) -> Piece | ColdRead:
         """The piece that has the message, or why there is none; then it may have been asked for."""
@@ -261,26 +260,10 @@ class ColdReads:
         begin = UNIT.unpack_from(entries)[0]
         last_place, last_size, _ = UNIT.unpack_from(entries, len(entries) - ENTRY_BYTES)
         content = await self._messages.read(queue, segment, begin - segment.base, last_place + last_size - begin)
-        if not await self._is_intact(content, entries):
+        # by a helper thread: who reads what is in files does not wait for a piece of megabytes
+        if await self._loop.aside(partial(self._first_astray, content, begin, entries)) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
         return Piece(queue, first, entries, content)
-
-    async def _is_intact(self, content: Bytes, entries: bytes) -> bool:
-        """Looked at in portions: who reads what is in files does not wait for a piece of megabytes."""
-        whole = memoryview(content)
-        origin: int = UNIT.unpack_from(entries)[0]
-        end = origin
-        for at in range(0, len(entries), _CHECKED_BYTES):
-            if at:
-                await self._loop.pause(0)
-            part = entries[at : at + _CHECKED_BYTES]
-            last, last_size, _ = UNIT.unpack_from(part, len(part) - ENTRY_BYTES)
-            begin, end = end, last + last_size
-            if not begin < end <= origin + len(whole):
-                return False
-            if self._first_astray(whole[begin - origin : end - origin], begin, part) is not None:
-                return False
-        return end == origin + len(whole)
 
     def _dropped(self, piece: Piece) -> None:
         self._windows.dropped(piece.queue, piece.read_to)

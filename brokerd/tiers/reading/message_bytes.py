@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from brokerd.tiers.objects.interface import NotThere, ObjectStore
 from remoting.disk import Bytes
@@ -16,11 +17,11 @@ _INDEX_CACHE_BYTES: Final = 8 << 20
 
 
 class MessageBytes:
-    """Reads ranges of them, and remembers the indexes of blocks that it read last."""
+    """Reads ranges of them, and remembers the indexes of blocks that it read last. Blocks are unpacked by helper threads."""
 
-    def __init__(self, objects: ObjectStore, pause: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(self, objects: ObjectStore, aside: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._objects = objects
-        self._pause = pause
+        self._aside = aside
         self._indexes: OrderedDict[str, BlockIndex] = OrderedDict()
         self._bytes = 0
 
@@ -39,13 +40,9 @@ class MessageBytes:
         index = await self._index(name, segment)
         blocks = index.blocks_of(start, length)
         content = bytes(await self._objects.get(name, *index.place_of(blocks)))
-        parts: list[bytes] = []
-        for number in blocks:
-            if parts:
-                await self._pause(0)
-            parts.append(index.unpacked(content, blocks, number))
         skipped = start - blocks.start * BLOCK_BYTES
-        return b"".join(parts)[skipped : skipped + length]
+        unpacked: bytes = await self._aside(partial(_unpack, index, content, blocks, skipped, length))
+        return unpacked
 
     async def _index(self, name: str, segment: Segment) -> BlockIndex:
         index = self._indexes.get(name)
@@ -68,3 +65,8 @@ class MessageBytes:
         index = self._indexes.pop(name, None)
         if index is not None:
             self._bytes -= index.size
+
+
+def _unpack(index: BlockIndex, content: bytes, blocks: range, skipped: int, length: int) -> bytes:
+    """`length` of the blocks' message bytes, without the first ones. Raises ValueError."""
+    return b"".join(index.unpacked(content, blocks, number) for number in blocks)[skipped : skipped + length]

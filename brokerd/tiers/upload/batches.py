@@ -1,11 +1,14 @@
 """The next messages of a queue, made ready for the tier in portions: their bytes as they stand, and entries that point into them.
 
 The bytes are copied out of the log, so that no upload holds one of its files (storage.md 8.5, S-13), to memory that is used again
-when they are in the tier. A portion is what a turn of the loop may copy; a single message that is larger is one (S-1).
+when they are in the tier. A helper thread does it, and looks at what it copied, wherever nothing is to be decided: sends go on
+beside it. Otherwise a portion is what a turn of the loop may copy; a single message that is larger is one (S-1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from brokerd.store.store_reads import Run
@@ -19,6 +22,8 @@ from remoting.tier.segments import Segment
 
 _PORTION_MESSAGES: Final = 1024
 _PORTION_BYTES: Final = 1 << 20
+_ASIDE_MESSAGES: Final = 4096  # of a portion that a helper thread copies
+_ASIDE_BYTES: Final = 4 << 20
 
 
 class QueueReads(Protocol):
@@ -32,6 +37,12 @@ class QueueReads(Protocol):
 
         Raises CorruptedFile when they begin with damage.
         """
+
+    def run_aside(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int
+    ) -> Callable[[memoryview, int], Run] | None:
+        """What makes the same copy in a helper thread, once, or copies nothing; None where only `read_run` does it. Raises
+        CorruptedFile."""
 
 
 class Source(NamedTuple):
@@ -69,8 +80,21 @@ class Batch(NamedTuple):
         )
 
 
+class Portion(NamedTuple):
+    """Messages that were copied, and what a batch says of them. Both checksums go on from those of what precedes."""
+
+    run: Run
+    message_bytes: int
+    items: bytes
+    crc: int
+    entries_crc: int
+    first_ms: int
+    last_ms: int
+
+
 class Builder:
-    """Makes one batch of the queue's messages at these offsets, whose bytes begin at `base`; `step` until it is done."""
+    """Makes one batch of the queue's messages at these offsets, whose bytes begin at `base`: `step` until it is done, or, where
+    `aside` has something for a helper thread, `took` what that gave."""
 
     def __init__(
         self, source: Source, buffers: Buffers, queue: Queue, offsets: range, base: int, max_bytes: int
@@ -93,24 +117,63 @@ class Builder:
 
     def step(self) -> bool:
         """Copy a portion; whether there may be more. Raises CorruptedFile when the batch would begin with damage."""
-        if self._next >= self._end or self.bytes >= self._max_bytes:
+        if self._is_done:
             return False
-        into = self._room()
+        into = self._room(_PORTION_BYTES)
         count = min(_PORTION_MESSAGES, self._end - self._next)
         run = self._reads.read_run(*self._queue, self._next, count, into, self._base + self.bytes)
         if run.entries:
-            self._add(run, into)
+            self._add(self._looked_at(run, into))
             return True
         if not run.units:
             return False
         _, size, _ = UNIT.unpack(run.units)
         return self._pass_blank() if size == BLANK_SIZE else self._make_room(size)
 
-    def _room(self) -> memoryview:
-        """What the next messages are copied to: no more than a turn may copy, and than the batch may have."""
+    def aside(self) -> Callable[[], Portion | None] | None:
+        """The next portion as work for a helper thread, done before anything else is asked; None where `step` has to do it.
+        Raises CorruptedFile when it begins with damage."""
+        if self._is_done:
+            return None
+        count = min(_ASIDE_MESSAGES, self._end - self._next)
+        copy = self._reads.run_aside(*self._queue, self._next, count)
+        return None if copy is None else partial(self._copied, copy, self._room(_ASIDE_BYTES))
+
+    def took(self, portion: Portion | None) -> bool:
+        """The thread is done; whether there may be more."""
+        if portion is None:
+            return self.step()
+        self._add(portion)
+        return True
+
+    @property
+    def _is_done(self) -> bool:
+        return self._next >= self._end or self.bytes >= self._max_bytes
+
+    def _copied(self, copy: Callable[[memoryview, int], Run], into: memoryview) -> Portion | None:
+        """A helper thread does this, and changes nothing here."""
+        run = copy(into, self._base + self.bytes)
+        return self._looked_at(run, into) if run.entries else None
+
+    def _looked_at(self, run: Run, into: memoryview) -> Portion:
+        last_place, last_size, _ = UNIT.unpack_from(run.entries, len(run.entries) - UNIT_BYTES)
+        last = last_place - self._base - self.bytes
+        portion, queue = into[: last + last_size], self._queue
+        return Portion(
+            run,
+            len(portion),
+            self._keys.items_of(queue.topic.encode(), queue.queue_id, self._next, portion),
+            crc32(portion, self._crc),
+            crc32(run.entries, self._entries_crc),
+            store_timestamp_of(portion),
+            store_timestamp_of(portion[last:]),
+        )
+
+    def _room(self, portion_bytes: int) -> memoryview:
+        """What the next messages are copied to: no more than a portion may have, and than the batch may."""
         if self._buffer is None:
             self._buffer = self._free.take(self._max_bytes)
-        end = min(self.bytes + max(_PORTION_BYTES, self._least), self._max_bytes)
+        end = min(self.bytes + max(portion_bytes, self._least), self._max_bytes)
         return memoryview(self._buffer)[self.bytes : end]
 
     def _make_room(self, size: int) -> bool:
@@ -123,21 +186,16 @@ class Builder:
             self._max_bytes = size
         return True
 
-    def _add(self, run: Run, into: memoryview) -> None:
-        count = len(run.entries) // UNIT_BYTES
-        last_place, last_size, _ = UNIT.unpack_from(run.entries, len(run.entries) - UNIT_BYTES)
-        last_position, _, _ = UNIT.unpack_from(run.units, len(run.units) - UNIT_BYTES)
-        last = last_place - self._base - self.bytes
-        portion = into[: last + last_size]
-        last_ms = store_timestamp_of(portion[last:])
-        self._times = (self._times[0] if self.bytes else store_timestamp_of(portion), last_ms)
-        queue = self._queue
-        self._items.append(self._keys.items_of(queue.topic.encode(), queue.queue_id, self._next, portion))
+    def _add(self, portion: Portion) -> None:
+        run = portion.run
+        last_position, last_size, _ = UNIT.unpack_from(run.units, len(run.units) - UNIT_BYTES)
+        self._times = self._times[0] if self.bytes else portion.first_ms, portion.last_ms
+        self._items.append(portion.items)
         self._entries.append(run.entries)
-        self._crc, self._entries_crc = crc32(portion, self._crc), crc32(run.entries, self._entries_crc)
-        self.bytes += len(portion)
+        self._crc, self._entries_crc = portion.crc, portion.entries_crc
+        self.bytes += portion.message_bytes
         self._least = 0
-        self._next += count
+        self._next += len(run.entries) // UNIT_BYTES
         self._log_end = last_position + last_size
 
     def _pass_blank(self) -> bool:

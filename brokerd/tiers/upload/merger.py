@@ -6,6 +6,7 @@ Nothing is in memory but the parts on their way. What comes to nothing leaves ob
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Final
 
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
@@ -26,7 +27,7 @@ class Merger:
     def __init__(self, objects: ObjectStore, loop: Loop) -> None:
         self._objects = objects
         self._loop = loop
-        self._messages = MessageBytes(objects, loop.pause)
+        self._messages = MessageBytes(objects, loop.aside)
 
     async def merge(self, queue: Queue, old: Sequence[Segment], form: Form, name: tuple[int, int]) -> Segment:
         """`old` are adjacent, `name` is the epoch and the number of the new one. Raises ObjectStoreError."""
@@ -76,13 +77,16 @@ class Merger:
                 )
 
     async def _packed(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same as blocks; a block is what a turn of the loop compresses."""
+        """The same as blocks, which helper threads compress."""
         writer = BlockWriter()
         async for part in parts:
-            for block in writer.add(part):
+            for block in await self._loop.aside(partial(_blocks, writer, part)):
                 yield block
-                await self._loop.pause(0)
         yield writer.finish()
+
+
+def _blocks(writer: BlockWriter, part: bytes) -> list[bytes]:
+    return list(writer.add(part))
 
 
 class _Measured:

@@ -30,12 +30,19 @@ _LEAST_PAUSE_S: Final = 0.01
 
 
 class Loop(NamedTuple):
-    """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn."""
+    """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn. `aside` has a
+    helper thread do work, which touches nothing that anybody else does, and gives its result."""
 
     scheduler: Scheduler
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     pause: Callable[[float], Awaitable[None]]
     wall_ms: Callable[[], int]
+    aside: Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+async def in_turn(work: Callable[[], Any]) -> Any:
+    """`Loop.aside` where there are no threads."""
+    return work()
 
 
 def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
@@ -48,7 +55,7 @@ def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
     async def pause(_seconds: float) -> None:
         raise AssertionError("without a tier nobody pauses")
 
-    return Loop(scheduler, spawn, pause, wall_ms)
+    return Loop(scheduler, spawn, pause, wall_ms, in_turn)
 
 
 class Target(Protocol):
@@ -170,8 +177,7 @@ class Uploader:
         base = self._target.base_of(queue)
         offsets = range(waiting.first, waiting.end)
         builder = Builder(self._source, self._buffers, queue, offsets, base, settings.commit_bytes)
-        while builder.step():
-            await self._loop.pause(0)
+        while await self._go_on(builder):
             if self._stopped:
                 builder.give_up()
                 return None
@@ -193,6 +199,16 @@ class Uploader:
                 break
         self._buffers.give_back(batch.buffer)
         return segment, batch.index_items
+
+    async def _go_on(self, builder: Builder) -> bool:
+        """Make the next portion; whether there may be more. Raises CorruptedFile."""
+        aside = builder.aside()
+        if aside is not None:
+            return builder.took(await self._loop.aside(aside))
+        if not builder.step():
+            return False
+        await self._loop.pause(0)
+        return True
 
     async def _put_both(self, batch: Batch, segment: Segment) -> None:
         """Messages before the entries that point to them (storage.md 4.3)."""

@@ -70,6 +70,31 @@ async def running(layout: DataLayout, the_plan: Plan) -> AsyncIterator[Appliance
             supervisor.stop()
 
 
+async def test_the_broker_that_has_a_log_runs_alone_until_all_are_wanted(layout: DataLayout) -> None:
+    the_plan = plan(broker(layout, "a-1"), broker(layout, "a-2"))
+    log = layout.broker("a-2") / "commitlog"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000").touch()
+    write_wish(layout.groups, DOWN)
+    async with running(layout, the_plan) as it:
+        await it.keeper.follow()
+        for wish, wanted in (
+            (DOWN._replace(wish=Wish.FIRST), {"a-1": "held", "a-2": "running"}),
+            (DOWN, {"a-1": "held", "a-2": "held"}),
+            (DOWN._replace(wish=Wish.FIRST), {"a-1": "held", "a-2": "running"}),
+        ):
+            write_wish(layout.groups, wish)
+            await it.keeper.follow()
+            while it.states() != wanted:
+                assert it.states()["a-1"] == "held"
+                await asyncio.sleep(0)
+        remove_wish(layout.groups, "a")
+        await it.keeper.follow()
+        while set(it.states().values()) != {"running"}:
+            await asyncio.sleep(0)
+        assert it.said[-1] == "a is switched on"
+
+
 async def test_a_group_is_switched_off_and_on_and_mounted_in_its_place(layout: DataLayout) -> None:
     the_plan = plan(broker(layout, "a-1"), broker(layout, "a-2"), spec(layout, "web"))
     async with running(layout, the_plan) as it:

@@ -216,6 +216,82 @@ def test_replicas_that_were_given_up_are_not_started_by_their_old_names(world: W
     assert wish_of(world) is None
 
 
+class OfThree(World):
+    """A group of three brokers, whose replicas were given up; the directories of some have a log."""
+
+    NAMES = ("broker-a-1", "broker-a-2", "broker-a-3")
+
+    def __init__(self, root: Path, *with_logs: str) -> None:
+        super().__init__(root)
+        self.leads_after = 3  # looks
+        self.seen: list[tuple[Wish | None, list[str]]] = []
+        write_wish(self.wishes, GroupWish("c", "broker-a", Wish.RELEASED, "0badcafe", given_up=True))
+        for name in with_logs:
+            (self.layout.broker(name) / "commitlog").mkdir(parents=True)
+            (self.layout.broker(name) / "commitlog" / "00000000000000000000").touch()
+
+    def running(self) -> list[str]:
+        wish = wish_of(self)
+        return [each for each in self.NAMES if wish is None or (wish is Wish.FIRST and self.layout.has_log(each))]
+
+    def brokers(self) -> Sequence[Mapping[str, Any]]:
+        self.seen.append((wish_of(self), self.running()))
+        one = super().brokers()[0]
+        states = {each: "running" if each in self.running() else "held" for each in self.NAMES}
+        return [{**one, "name": name, "state": state, "address": name} for name, state in states.items()]
+
+    def masters(self) -> dict[str, str]:
+        self.seen.append((wish_of(self), self.running()))
+        self.leads_after -= bool(self.running())
+        return {"broker-a": self.running()[0]} if self.running() and self.leads_after <= 0 else {}
+
+
+def test_of_replicas_that_were_given_up_the_one_that_has_a_log_begins(tmp_path: Path) -> None:
+    world = OfThree(tmp_path, "broker-a-2")
+    asked = Asked(world)
+    assert "runs its own brokers" in asked.run(switch_on)
+    running = [running for wish, running in world.seen if wish is Wish.FIRST]
+    assert running
+    assert all(each == ["broker-a-2"] for each in running), "nobody else may be heard before it leads"
+    assert any("broker-a-2, which has the log, does not lead" in text for text in asked.texts)
+    assert (wish_of(world), world.running()) == (None, list(world.NAMES))
+
+
+def test_one_of_them_that_never_leads_is_left_alone_and_asked_again_or_switched_off(tmp_path: Path) -> None:
+    world = OfThree(tmp_path, "broker-a-2")
+    world.leads_after = 1 << 30
+    with pytest.raises(ChangeFailed, match="does not lead the group yet"):
+        Asked(world).run(switch_on)
+    assert wish_of(world) is Wish.FIRST
+    (world.layout.broker("broker-a-2") / "brokerIdentity").touch()  # its own, of this start
+    with pytest.raises(ChangeFailed, match="is not mounted"):
+        Asked(world).run(unmount)
+    world.leads_after = 1
+    Asked(world).run(switch_on)
+    assert wish_of(world) is None
+    write_wish(world.wishes, GroupWish("c", "broker-a", Wish.FIRST, "0badcafe", given_up=True))
+    Asked(world).run(switch_off)
+    left = read_wish(world.wishes, "broker-a")
+    assert left is not None
+    assert (left.wish, left.given_up) == (Wish.DOWN, False)
+
+
+def test_where_several_of_them_have_a_log_nobody_is_started(tmp_path: Path) -> None:
+    world = OfThree(tmp_path, "broker-a-1", "broker-a-3")
+    with pytest.raises(ChangeFailed, match="which of their logs has every acknowledged message") as refused:
+        Asked(world).run(switch_on)
+    assert all(str(world.layout.broker(name)) in str(refused.value) for name in ("broker-a-1", "broker-a-3"))
+    assert str(world.layout.broker("broker-a-2")) not in str(refused.value)
+    assert wish_of(world) is Wish.RELEASED
+
+
+def test_without_a_log_they_begin_anew_together(tmp_path: Path) -> None:
+    world = OfThree(tmp_path)
+    Asked(world).run(switch_on)
+    assert Wish.FIRST not in [wish for wish, _ in world.seen]
+    assert wish_of(world) is None
+
+
 def test_a_group_that_somebody_else_has_mounted_is_not_switched_on(world: World) -> None:
     Asked(world).run(switch_off)
     world.lease(3)

@@ -111,7 +111,7 @@ class Asked:
 def test_all_that_were_chosen_are_recalled_in_every_broker_group() -> None:
     admin = TimerAdmin(a=7, b=2)
     asked = Asked(admin, expected=9)
-    assert recall(asked.change) == {"outcomes": {"recalled": 9}}
+    assert recall(asked.change) == {"outcomes": {"recalled": 9}, "sentence": "9 recalled."}
     assert {(group, by) for group, _, by in admin.recalled} == {("a", "ann"), ("b", "ann")}
     assert asked.nodes == {"a": ("CONFIRMED", "7 recalled"), "b": ("CONFIRMED", "2 recalled")}
     assert asked.texts[-1] == (9, 9, "9 recalled")
@@ -120,7 +120,8 @@ def test_all_that_were_chosen_are_recalled_in_every_broker_group() -> None:
 def test_what_was_delivered_meanwhile_is_told_apart() -> None:
     admin = TimerAdmin(a=4)
     admin.delivered = {1, 2}
-    assert recall(Asked(admin).change) == {"outcomes": {"recalled": 2, "delivered": 2}}
+    outcomes = {"recalled": 2, "delivered": 2}
+    assert recall(Asked(admin).change) == {"outcomes": outcomes, "sentence": "2 recalled, 2 delivered already."}
 
 
 def test_the_rate_is_kept() -> None:
@@ -137,7 +138,7 @@ def test_a_long_one_gives_others_their_turn_and_goes_on_at_its_place() -> None:
     assert first.clock.now_s >= WORK_FOR_S
     done = len(admin.recalled)
     assert 0 < done < 200
-    assert recall(Asked(admin, stored=first.places[-1], rate=100_000).change) == {"outcomes": {"recalled": 200}}
+    assert recall(Asked(admin, stored=first.places[-1], rate=100_000).change)["outcomes"] == {"recalled": 200}
     assert len({place for _, place, _ in admin.recalled}) == 200
 
 
@@ -147,7 +148,8 @@ def test_a_stop_ends_it_behind_a_page() -> None:
     asked.stops_after = 5
     with pytest.raises(Stopped) as stopped:
         recall(asked.change)
-    assert stopped.value.result == {"outcomes": {"recalled": 6}}
+    sentence = "Stopped when it had come to this: 6 recalled."
+    assert stopped.value.result == {"outcomes": {"recalled": 6}, "sentence": sentence}
     assert len(admin.recalled) == 6
 
 
@@ -158,7 +160,7 @@ def test_a_change_of_master_is_waited_for(error: Exception) -> None:
     admin = TimerAdmin(a=4)
     admin.errors = [error, error]
     asked = Asked(admin)
-    assert recall(asked.change) == {"outcomes": {"recalled": 4}}
+    assert recall(asked.change)["outcomes"] == {"recalled": 4}
     assert asked.clock.pauses[:2] == [ASK_AGAIN_S] * 2
 
 
@@ -205,8 +207,8 @@ def test_one_by_its_place_is_asked_for_though_it_is_over() -> None:
     admin = TimerAdmin(a=1)
     admin.items["a"] = [item(4, TimerStanding.OVER)]
     admin.delivered = {4}
-    assert recall(Asked(admin, group="a", key="K4", place=4).change) == {"outcomes": {"delivered": 1}}
-    assert recall(Asked(admin, group="a", key="K4", place=5).change) == {"outcomes": {}}
+    assert recall(Asked(admin, group="a", key="K4", place=4).change)["outcomes"] == {"delivered": 1}
+    assert recall(Asked(admin, group="a", key="K4", place=5).change) == {"outcomes": {}, "sentence": "None found."}
 
 
 # ---- as an operation
@@ -225,7 +227,8 @@ def test_a_stopped_operation_says_what_it_made(made: Operation) -> None:
     progress.request_cancel(made.pk)
     assert operations.carry_out(str(made.pk), TimerAdmin(a=9))  # type: ignore[arg-type]
     made.refresh_from_db()
-    assert (made.state, made.result) == ("cancelled", {"outcomes": {"recalled": 3}})
+    sentence = "Stopped when it had come to this: 3 recalled."
+    assert (made.state, made.result) == ("cancelled", {"outcomes": {"recalled": 3}, "sentence": sentence})
 
 
 def test_an_operation_is_queued_again_until_it_is_done(made: Operation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +245,8 @@ def test_an_operation_is_queued_again_until_it_is_done(made: Operation, monkeypa
         operations.run(queued.pop())
         rounds += 1
     made.refresh_from_db()
-    assert (made.state, made.result, rounds) == ("succeeded", {"outcomes": {"recalled": 7}}, 3)
+    assert made.result is not None
+    assert (made.state, made.result["outcomes"], rounds) == ("succeeded", {"recalled": 7}, 3)
 
 
 def test_another_worker_goes_on_where_one_was_killed(made: Operation) -> None:
@@ -256,4 +260,4 @@ def test_another_worker_goes_on_where_one_was_killed(made: Operation) -> None:
     made.save(update_fields=["parameters"])
     assert operations.carry_out(str(made.pk), admin)  # type: ignore[arg-type]
     made.refresh_from_db()
-    assert (made.state, made.result) == ("succeeded", {"outcomes": {"recalled": 7}})
+    assert (made.state, made.result) == ("succeeded", {"outcomes": {"recalled": 7}, "sentence": "7 recalled."})

@@ -125,7 +125,9 @@
         message: (message, socket) => {
           if (!place.isConnected) return socket.close();
           Morph.into(place, message.html);
-          if (message.finished) socket.close();
+          if (!message.finished) return;
+          for (const each of $$(`[data-until-finished="${place.dataset.operationSocket}"]`)) each.remove();
+          socket.close();
         },
         state: (state) => {
           if (state === "connected") Failures.clear(place);

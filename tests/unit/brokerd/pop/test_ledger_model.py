@@ -105,7 +105,8 @@ class LedgerMachine(RuleBasedStateMachine):
         again: list[Place] = []
         if mode == "groups" and (queue is None or queue.keeps_groups):
             is_cut = data.draw(st.booleans())
-            self.take_in_groups(queue_id, limit, invisible, matches, attempt_id, is_cut=is_cut)
+            elsewhere = data.draw(st.sets(st.sampled_from(range(1, 4)), max_size=1))
+            self.take_in_groups(queue_id, limit, invisible, matches, attempt_id, elsewhere, is_cut=is_cut)
             return
         if ordered and queue is not None:
             plan = queue.ordered_plan(attempt_id, self.now_ms, limit)
@@ -163,13 +164,22 @@ class LedgerMachine(RuleBasedStateMachine):
             self.handles.append(message.handle)
 
     def take_in_groups(
-        self, queue_id: int, limit: int, invisible: int, matches: int, attempt_id: str, *, is_cut: bool
+        self,
+        queue_id: int,
+        limit: int,
+        invisible: int,
+        matches: int,
+        attempt_id: str,
+        elsewhere: set[int],
+        *,
+        is_cut: bool,
     ) -> None:
-        """What is free, then what is new, passing over what waits. `is_cut`: the master dies before it takes anything new."""
+        """What is free, then what is new, passing over what waits. Of the groups `elsewhere` something is before that in another
+        queue. `is_cut`: the master dies before it takes anything new."""
         queue = self.ledger.queue(GROUP, TOPIC, queue_id)
         messages = self.messages[queue_id]
         expected: dict[int, int] = {}
-        held: set[int] = set()
+        held = set(elsewhere)
         for each in messages:
             own = bool(attempt_id) and each.attempt_id == attempt_id and each.due_ms > self.now_ms
             if not each.is_pending:
@@ -179,7 +189,7 @@ class LedgerMachine(RuleBasedStateMachine):
             else:
                 held.add(each.group)
                 held.discard(0)
-        again = queue.free_places(attempt_id, self.now_ms, limit) if queue is not None else []
+        again = queue.free_places(attempt_id, self.now_ms, limit, elsewhere) if queue is not None else []
         assert [(place.offset, place.deliveries) for place in again] == list(expected.items())
         offsets = [place.offset for place in again if place.offset % matches == 0]
         for place in again:

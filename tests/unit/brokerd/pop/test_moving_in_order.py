@@ -116,6 +116,46 @@ def test_one_message_that_moved_holds_up_its_own_message_group_alone() -> None:
     assert waiting.bodies == ["a2", "a3"]
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_repeated_attempt_gets_what_stayed_after_what_moved(scope: str) -> None:
+    """Its messages are its own, but what is before them is with somebody else now."""
+    broker = ordered(scope)
+    send(broker, "a1")
+    going = broker.log.end_offset
+    send(broker, "a2")
+    first, _ = broker.receive(invisible_time_ms=60_000, attempt_id="one").messages
+    broker.change(first, 1000)
+    broker.turns.run(1000)
+    let_go(broker, going)
+    moved = broker.receive()
+    assert moved.bodies == ["a1"]
+    again = broker.receive(attempt_id="one", wait_ms=5000)
+    assert again.waits
+    broker.ack(*moved.messages)
+    assert again.bodies == ["a2"]
+    assert [message.delivery_attempt for message in again.messages] == [1]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_new_master_that_takes_a_lease_for_valid_gives_what_stayed_after_what_moved(scope: str) -> None:
+    """That the lease ended on the one before is in no record."""
+    broker = ordered(scope)
+    send(broker, "a1")
+    going = broker.log.end_offset
+    send(broker, "a2")
+    assert broker.receive(client_id="c", auto_renew=True, attempt_id="one").bodies == ["a1", "a2"]
+    broker.turns.run(10_000)
+    let_go(broker, going)
+    assert bodies(broker) == [b"a1"]
+    other = PopBroker(broker.log.copy(), Turns(start_ms=broker.turns.wall_ms())).become_master()
+    moved = other.receive()
+    assert moved.bodies == ["a1"]
+    again = other.receive(attempt_id="one", wait_ms=5000)
+    assert again.waits
+    other.ack(*moved.messages)
+    assert again.bodies == ["a2"]
+
+
 def test_many_move_in_their_order() -> None:
     """More than move at once, and the later ones came back first."""
     broker = master(revive_messages=3)

@@ -17,6 +17,7 @@ from brokerd.sending.boundary import Taken
 from brokerd.sending.counters import TOO_MANY_DUE, TOO_MANY_WAITING
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.stored_form import no_terms
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.draft import Draft
 from brokerd.store.run import Run
@@ -86,20 +87,30 @@ def units_of(broker: Broker) -> dict[tuple[str, int], Any]:
 def check_same(
     requests: Sequence[Command], make: Callable[[], Broker] = lambda: Broker(1 << 20), **timers: Any
 ) -> tuple[Broker, list[Command], list[str]]:
-    """Through the kernel, and each request by the general path; with the timers as given. The last is what the kernel left."""
-    fast, slow = make(), make()
-    slow.kernel.topics_changed(dict.fromkeys(TOPICS))
+    """Through the kernel, each request by the general path, and by that without what it has for ordinary timers; with the timers
+    as given. The last is what the kernel left."""
+    fast, general, slow = brokers = make(), make(), make()
+    for broker in (general, slow):
+        broker.kernel.topics_changed(dict.fromkeys(TOPICS))
+    slow.sender.kernel_rules = slow.sender.kernel_rules._replace(terms=no_terms)
     left = left_by_kernel(fast)
-    found = []
-    for broker in (fast, slow):
+    answered = []
+    for broker in brokers:
         vars(broker.timers).update(timers)
-        found.append(answers_of(broker, encoded(requests)))
-    logs = [broker.store.commitlog.read(0, broker.store.commitlog.end_offset) for broker in (fast, slow)]
-    assert logs[0] == logs[1]
-    assert units_of(fast) == units_of(slow)
-    ours, theirs = ([(each.opaque, each.code, each.ext, each.remark) for each in answers] for answers in found)
-    assert sorted(ours, key=lambda each: each[0]) == sorted(theirs, key=lambda each: each[0])
-    return fast, found[0], left
+        answered.append(answers_of(broker, encoded(requests)))
+    found = [_outcome(broker, answers) for broker, answers in zip(brokers, answered, strict=True)]
+    assert found[0] == found[2]
+    assert found[1] == found[2]
+    return fast, answered[0], left
+
+
+def _outcome(broker: Broker, answers: Sequence[Command]) -> tuple[object, ...]:
+    """The log, its queues, and what was answered, by request."""
+    stored = bytes(broker.store.commitlog.read(0, broker.store.commitlog.end_offset))
+    told = sorted(
+        ((each.opaque, each.code, each.ext, each.remark) for each in answers), key=lambda each: (each[0], each[1])
+    )
+    return stored, units_of(broker), told
 
 
 def send(opaque: int, text: str, body: bytes = b"hello", **changes: str) -> Command:

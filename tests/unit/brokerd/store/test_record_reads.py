@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -11,7 +15,7 @@ from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.queues.queue_reads import joined
 from brokerd.store.store import MessageStore
-from brokerd.store.store_reads import Suspicion
+from brokerd.store.store_reads import Run, Suspicion
 from brokerd.store.unit import UNIT, Unit
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import CorruptedFile
@@ -219,4 +223,100 @@ def test_a_run_is_copied_as_far_as_there_is_room_and_up_to_damage(is_mapped: boo
     with pytest.raises(CorruptedFile):
         copied_run(store, 4, into)
     assert [(each.physical_offset, each.queue_offset) for each in suspicions] == [(position, 4)]
+    store.close()
+
+
+def copied_aside(store: MessageStore, first: int, into: memoryview) -> Run:
+    """By a helper thread."""
+    run = store.run_aside("TopicA", 0, first, 100)
+    assert run is not None
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run, into, 77).result()
+
+
+@pytest.fixture
+def mapped(tmp_path: Path, library: Library | None) -> Iterator[MessageStore]:
+    """A store on a real disk, with a topic among others in two files."""
+    store = open_store(LocalDisk(tmp_path / "data"), library=library)
+    for number in range(20):
+        put(store, draft(bytes(50 + number)))
+        put(store, draft(b"x" * 30, topic="Other"))
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("messages_in_room", [1, 2, 7, 100])
+def test_a_helper_thread_copies_the_same_run(mapped: MessageStore, messages_in_room: int) -> None:
+    units = mapped.read_units("TopicA", 0, 0, 20)
+    assert units[0][0] // SEGMENT_BYTES < units[-1][0] // SEGMENT_BYTES
+    at = 0
+    while at < 20:
+        room = sum(size for _, size, _ in units[at:][:messages_in_room]) + 10
+        into, other = memoryview(bytearray(room)), memoryview(bytearray(room))
+        run = copied_aside(mapped, at, into)
+        assert run == mapped.read_run("TopicA", 0, at, 100, other, 77)
+        assert into == other
+        at += len(run.entries) // UNIT.size
+    assert mapped.run_aside("TopicA", 0, 20, 1) is None
+    too_short = memoryview(bytearray(units[0][1] - 1))
+    assert copied_aside(mapped, 0, too_short) == Run(b"", b""), "the loop decides what becomes of it"
+
+
+def test_a_helper_thread_copies_nothing_that_was_changed_or_cut_off(mapped: MessageStore, tmp_path: Path) -> None:
+    into = memoryview(bytearray(10_000))
+    (place, size, _), (cut, _, _) = mapped.read_units("TopicA", 0, 3, 2)
+    name = tmp_path / "data" / "commitlog" / f"{place - place % SEGMENT_BYTES:020}"
+    with name.open("r+b") as file:
+        file.seek(place % SEGMENT_BYTES + size // 2)
+        (before,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes((before ^ 4,)))
+    assert len(copied_aside(mapped, 0, into).entries) == 3 * UNIT.size
+    assert not copied_aside(mapped, 3, into).entries
+    asked = mapped.run_aside("TopicA", 0, 4, 100)
+    assert asked is not None
+    mapped.truncate(cut)
+    assert not asked(into, 77).entries, "nothing is there any more"
+
+
+def test_a_helper_thread_still_looks_at_a_file_that_left_the_log(mapped: MessageStore) -> None:
+    [(place, size, _)] = mapped.read_units("TopicA", 0, 0, 1)
+    whole = mapped.commitlog.read(place, size)
+    asked = mapped.run_aside("TopicA", 0, 0, 1)
+    assert asked is not None
+    mapped.commitlog.mark_flushed(mapped.commitlog.sync())
+    mapped.commitlog.forget_oldest()()
+    into = memoryview(bytearray(size))
+    assert asked(into, 77).entries
+    assert into == whole
+
+
+def test_a_cut_waits_for_who_looks_and_lets_nobody_look_meanwhile(mapped: MessageStore) -> None:
+    looks = mapped.commitlog.turns.looks
+    [(place, _, _)] = mapped.read_units("TopicA", 0, 19, 1)
+    looks_now, may_end = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with looks.share():
+            looks_now.set()
+            assert may_end.wait(60)
+            assert mapped.commitlog.end_offset > place, "it was not cut"
+
+    with ThreadPoolExecutor(2) as threads:
+        looking = threads.submit(look)
+        assert looks_now.wait(60)
+        cutting = threads.submit(mapped.commitlog.truncate, place)
+        may_end.set()
+        looking.result(60)
+        cutting.result(60)
+    assert mapped.commitlog.end_offset == place
+
+
+def test_no_thread_copies_from_a_file_that_is_not_mapped(library: Library | None) -> None:
+    disk = MemoryDisk()
+    store = open_store(disk, library=library)
+    put(store, draft(b"x"))
+    store.close()
+    store = open_store(disk, library=library)
+    assert store.run_aside("TopicA", 0, 0, 1) is None
     store.close()

@@ -109,9 +109,18 @@ def test_what_waits_goes_on_half_way_from_where_sends_are_refused() -> None:
     young = files(*[1] * 9, -1)
     story = [(89, False, False), (91, True, False), (95, True, False), (96, True, True), (95, True, False)]
     for percent, refuse, refuse_own in story:
-        assert decide(young, percent)[1:] == (refuse, refuse_own), percent
+        assert decide(young, percent)[1:3] == (refuse, refuse_own), percent
     narrow = RetentionSettings(refuse_percent=99, enough_free_bytes=0)
-    assert decide(young, 100, settings=narrow)[1:] == (True, True)
+    assert decide(young, 100, settings=narrow)[1:] == (True, True, True)
+
+
+def test_what_lets_files_go_goes_on_while_there_is_room_for_two_more() -> None:
+    young = files(*[1] * 9, -1)
+    for free_files, refuse_moves in ((3, False), (2, False), (1, True), (0, True)):
+        usage = DiskUsage(100 * SIZE, free_files * SIZE)
+        decision = decide_retention(young, usage, 0, NOW, True, RetentionSettings(enough_free_bytes=0))
+        assert decision == RetentionDecision(0, True, True, refuse_moves), free_files
+    assert not decide(young, 95).refuse_moves, "all that the broker appends is taken"
 
 
 def test_while_enough_is_free_no_percentage_counts() -> None:
@@ -261,16 +270,27 @@ def test_a_full_store_refuses_and_goes_on_when_there_is_room() -> None:
     store.apply_retention(RetentionDecision(0, True, True))
     with pytest.raises(type(store.refusal), match="disk is full"):
         store.append_messages([draft(b"due")], own=True)
+    with store.making_room():
+        store.append_messages([draft(b"moved")], own=True)
+        with pytest.raises(type(store.refusal), match="disk is full"):
+            store.append_messages([draft()])
+    with pytest.raises(type(store.refusal), match="disk is full"):
+        store.append_messages([draft(b"due")], own=True)
+    store.apply_retention(RetentionDecision(0, True, True, True))
+    with store.making_room(), pytest.raises(type(store.refusal), match="disk is full"):
+        store.append_messages([draft(b"moved")], own=True)
     store.apply_retention(RetentionDecision(0, False))
     put(store, draft())
-    assert bodies(store)[:-1] == [b"due"] * 3
+    assert bodies(store)[:-1] == [*[b"due"] * 3, b"moved"]
 
 
 def test_what_stops_all_stops_what_the_broker_appends_too() -> None:
     store = open_store(MemoryDisk())
-    store.set_full(True, takes_own=True)
+    store.set_full(True, takes_own=True, takes_moves=True)
     store.set_appendable(False)
     with pytest.raises(NotMaster):
+        store.append_messages([draft()], own=True)
+    with store.making_room(), pytest.raises(NotMaster):
         store.append_messages([draft()], own=True)
     store.set_appendable(True)
     store.append_messages([draft()], own=True)

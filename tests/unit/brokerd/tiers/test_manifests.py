@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Generator, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -285,3 +286,34 @@ def test_the_difference_makes_the_one_of_the_other() -> None:
             for change in in_full(difference(one, other)):
                 made.apply(change)
             assert sorted(made.rows(), key=str) == sorted(other.rows(), key=str)
+
+
+class SometimesRead:
+    """An object store of which a share of the reads fails."""
+
+    def __init__(self, tier: Tier, share: float) -> None:
+        self.list, self._get_all = tier.list, tier.get_all
+        self.failed = 0
+        self._share = share
+        self._rng = random.Random(5)
+
+    async def get_all(self, name: str, most: int) -> bytes:
+        if self._rng.random() < self._share:
+            self.failed += 1
+            raise Unknown("half of it came")
+        return await self._get_all(name, most)
+
+
+async def test_a_long_manifest_is_read_from_a_store_that_fails_now_and_then() -> None:
+    tier = Tier()
+    writer = ManifestWriter(tier, 4)
+    await written(writer, committed(QUEUE, segment(0, 10)), is_checkpoint=True)
+    for first in range(10, 2010, 10):
+        await written(writer, committed(QUEUE, segment(first, first + 10)))
+    objects: Any = SometimesRead(tier, 0.05)
+    assert made_by(await Manifests(objects).newest(-1)).queues[QUEUE].end == 2010
+    assert objects.failed > 5
+    down: Any = SometimesRead(tier, 1.0)
+    with pytest.raises(Unknown):
+        await Manifests(down).newest(-1)
+    assert down.failed == 4

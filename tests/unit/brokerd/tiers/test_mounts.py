@@ -219,6 +219,39 @@ def test_a_mount_has_all_that_was_uploaded_and_consumers_go_on_where_they_were()
     assert read_all(second, 0, 40) == list(range(40))
 
 
+def test_what_a_mount_serves_follows_its_retention_and_nothing_else_goes() -> None:
+    world = Mounting()
+    world.lost.put_topic("Short", tier_reserve_time="2")
+    world.lost.send(40, topic="Short")
+    world.lost.send(40, 0)
+    world.turns.run(60_000)
+    world.lost.core.close()
+    mount = world.mount(epoch=7)
+    own = {
+        "timers/0000472222-3-1a",
+        "T/0/COMMIT_LOG/cfcd208400000000000000000000-3-ff",
+    }  # only the lost log could name them
+    world.stored.objects |= dict.fromkeys(own, b"x")
+    world.stored.times |= dict.fromkeys(own, 0)
+    world.turns.run(600_000)
+    store = mount.core.store
+    assert store.min_offset("Short", 0) == 0
+    assert read_all(mount, 0, 40) == list(range(40))
+    world.turns.set_wall_clock(2 * 3_600_000)
+    world.turns.run(120_000)
+    assert (store.min_offset("Short", 0), store.max_offset("Short", 0)) == (40, 40)
+    assert read_all(mount, 0, 40) == list(range(40))
+    world.turns.set_wall_clock(30 * 3_600_000)
+    world.turns.run(600_000)
+    assert not [name for name in world.stored.objects if name.startswith("Short/")]
+    assert own <= world.stored.objects.keys()
+    assert read_all(mount, 0, 40) == list(range(40))
+    mount.core.close()
+    second = world.mount(epoch=9)
+    world.turns.run(1000)
+    assert second.core.store.min_offset("Short", 0) == 40, "the manifest says so, too"
+
+
 def test_the_groups_own_master_ends_beside_a_mount_and_leads_again_when_it_was_given_back() -> None:
     world = Mounting()
     world.lost.send(40)

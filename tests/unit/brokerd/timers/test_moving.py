@@ -198,6 +198,27 @@ def test_a_log_that_takes_nothing_has_it_done_later() -> None:
     assert broker.service.state().moved == 1
 
 
+def test_it_goes_on_where_the_disk_is_too_full_for_what_is_due() -> None:
+    """That deliveries wait for room, and are tried again and again, does not keep room from being made."""
+    broker = Alone(near_s=1)
+    broker.put_in("due", 1000)
+    broker.put_in("far", 900_000)
+    broker.log.refusal = InvalidParameter("the disk is full")
+    broker.log.takes_moves = True
+    broker.turns.run(5000)
+    assert broker.service.state().failures > 0
+    end = let_all_go(broker)
+    held = broker.service.held_offset()
+    assert held is not None
+    assert held >= end
+    assert (broker.service.state().moved, broker.delivered) == (2, [])
+    broker.log.refusal = None
+    broker.turns.run(2000)
+    assert broker.delivered == ["due"]
+    broker.turns.run(900_000)
+    assert broker.delivered == ["due", "far"]
+
+
 def test_a_replica_moves_nothing_and_knows_what_moved() -> None:
     broker = Alone()
     for number in range(4):

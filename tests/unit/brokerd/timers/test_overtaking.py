@@ -35,9 +35,9 @@ def slow_log(turns: Turns, append_s: float = BATCH_S) -> MemoryRecordLog:
     log = MemoryRecordLog(turns.wall_ms)
     append: Callable[..., Any] = log.append_leading
 
-    def slow(*given: Any) -> Any:
+    def slow(*given: Any, **more: Any) -> Any:
         turns.pass_s(append_s)
-        return append(*given)
+        return append(*given, **more)
 
     log.append_leading = slow  # type: ignore[method-assign]
     return log

@@ -255,9 +255,9 @@ def test_no_more_are_decoded_in_one_write_than_a_turn_of_the_loop_has_time_for(m
     written: list[int] = []
     append = broker.log.append_leading
 
-    def watched(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
+    def watched(topic: str, kind: str, body: bytes, behind: Any, **more: bool) -> tuple[int, int]:
         written.append(len(drafts_of(behind)))
-        return append(topic, kind, body, behind)
+        return append(topic, kind, body, behind, **more)
 
     broker.log.append_leading = watched  # type: ignore[method-assign]
     broker.turns.run(2000)

@@ -17,7 +17,7 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.timers import rolling
 from brokerd.timers.clock import AGREES_MS, PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import DELETE_KEY, DUE_MS, LEG_MS, OUT_MS, PLACE, slot_of
-from brokerd.timers.cursor import AHEAD, BEGIN, FENCE, MOVED, TIMERS_TOPIC
+from brokerd.timers.cursor import AHEAD, BEGIN, FENCE, MOVED, RETURNED, STOWED, TIMERS_TOPIC
 from brokerd.timers.far import Far
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.in_log import TimersInLog
@@ -26,6 +26,7 @@ from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings, TimerService, Witnesses
 from brokerd.timers.set_back import BOUND_MS
 from brokerd.timers.settings import TimerSettings
+from brokerd.timers.tier import NoTier, TimerTier
 from remoting.errors import InvalidParameter, RequestError
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import Record, decode_record
@@ -70,6 +71,7 @@ class Node:
         settings: TimerSettings,
         others_ms: Callable[[], list[int] | None] = lambda: None,
         left: LeftNote | None = None,
+        tier: TimerTier | None = None,
     ) -> None:
         self.log = log
         self.turns = turns
@@ -90,6 +92,7 @@ class Node:
             lambda: self.most,
             witnesses,
             lambda: self.going,
+            NoTier() if tier is None else tier,
         )
         self.followed = Followed(log, rng, in_log.delivered) if settings.files else None
         queue = QueueFar(partial(log.queue_range, TIMER_TOPIC, 0), partial(log.read_units, TIMER_TOPIC, 0))
@@ -148,7 +151,7 @@ class World:
         self.names: dict[str, int] = {}  # by key: when it was told to be recalled by a marker, in the master's life
         self.accepted: set[str] = set()
         self.refused: set[str] = set()
-        self.switches = self.delivered = self.torn = self.torn_moves = 0
+        self.switches = self.delivered = self.torn = self.torn_moves = self.torn_stows = self.torn_returns = 0
         self.set_at_ms = 0  # when somebody set it forward
         self.ahead_ms = 0  # of the wall clock that somebody set
         self.tells = rng.choice((None, False, True))  # whether other machines tell the right time; None: there are none
@@ -173,16 +176,19 @@ class World:
         self.node.lead()
 
     def take(self, log: MemoryRecordLog) -> Node:
-        node = Node(log, self.turns, self.rng, self.settings, self.others_ms)
+        node = self.make_node(log)
         append = log.append_leading
 
-        def checked(topic: str, kind: str, body: bytes, behind: Any) -> tuple[int, int]:
+        def checked(topic: str, kind: str, body: bytes, behind: Any, **more: bool) -> tuple[int, int]:
             for each in drafts_of(behind):
                 self.check_not_early(node, each)
-            return append(topic, kind, body, behind)
+            return append(topic, kind, body, behind, **more)
 
         log.append_leading = checked  # type: ignore[method-assign]
         return node
+
+    def make_node(self, log: MemoryRecordLog) -> Node:
+        return Node(log, self.turns, self.rng, self.settings, self.others_ms)
 
     # ---- steps
 
@@ -209,6 +215,9 @@ class World:
             done = self.node.service.table.done
             is_there = is_there and due_ms not in {done.cursor.due_ms, *(fence.key.due_ms for fence in done.fences)}
             self.node.service.recall(Recalled(TOPIC, key, place, due_ms), answers.append)
+            # whether one that is late is in the tier is not known, nor which of those that came late from there it is
+            is_there &= all(each.due_ms > due_ms for each in self.node.service.table.objects.values())
+            is_there &= key not in self.came_late()
             if answers and answers[0] is not None and is_there:
                 raise Wrong(f"{key} waits, and its recall is refused: {answers[0]}")
             if not answers:
@@ -277,10 +286,12 @@ class World:
         self.switches += 1
         visible = self.dispatched_to(log)
         ends = [0, *log.positions]
-        cut = self.rng.choice([end for end in ends if end >= visible][:6] or [visible])
+        cut = self.choose_cut([end for end in ends if end >= visible][:6] or [visible])
         torn = self.is_torn(cut)
         self.torn += torn in (BEGIN, AHEAD)
         self.torn_moves += torn == MOVED
+        self.torn_stows += torn == STOWED
+        self.torn_returns += torn == RETURNED
         self.node.service.step_down()
         if self.rng.random() < 0.3:  # the same broker, after its log was cut
             log.is_master = False
@@ -308,6 +319,9 @@ class World:
         self.lead()
         self.turns.run(0)
 
+    def choose_cut(self, ends: list[int]) -> int:
+        return self.rng.choice(ends)
+
     def dispatched_to(self, log: MemoryRecordLog) -> int:
         tail = [unit[0] for unit in log.undispatched_units(TIMER_TOPIC)]
         first = min((unit[0] for _, _, unit in log._tail), default=log.end_offset)
@@ -316,7 +330,8 @@ class World:
 
     def is_torn(self, cut: int) -> str:
         """What kind of batch is cut between its begin and its last message; "" = none is."""
-        begins = [each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] in (BEGIN, AHEAD, MOVED)]
+        kinds = (BEGIN, AHEAD, MOVED, STOWED, RETURNED)
+        begins = [each for each in self.records(TIMERS_TOPIC) if each.property_map()["TAGS"] in kinds]
         if not begins:
             return ""
         last = max(
@@ -343,6 +358,11 @@ class World:
             for record in self.records(TIMER_TOPIC)
             if PLACE not in (properties := record.property_map()) and DELETE_KEY not in properties
         }
+
+    def came_late(self) -> set[str]:
+        """Timers that were appended again when they were due already."""
+        found = ((record.body.decode(), record.property_map()) for record in self.records(TIMER_TOPIC))
+        return {key for key, each in found if PLACE in each and int(each.get(LEG_MS, -1)) > int(each[DUE_MS])}
 
     def markers(self) -> set[str]:
         found = (record.property_map() for record in self.records(TIMER_TOPIC))
@@ -463,6 +483,10 @@ class World:
             self.node.log.acknowledge()
             self.turns.run(step_ms)
 
+    def more_steps(self) -> dict[Callable[[], None], int]:
+        """With their weights."""
+        return {}
+
     def run(self, steps: int) -> None:
         weights: dict[Callable[[], None], int] = {
             self.send: 20,
@@ -475,7 +499,7 @@ class World:
             self.refuse: 1,
             self.fill_up: 3,
             self.set_clock: 2,
-        }
+        } | self.more_steps()
         for step in self.rng.choices(list(weights), list(weights.values()), k=steps):
             step()
         self.check()

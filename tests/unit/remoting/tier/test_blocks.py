@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
-import orjson
 import pytest
 
+from remoting.record.codec import encode_record
+from remoting.record.properties import encode_properties
 from remoting.tier.blocks import BLOCK_BYTES, BlockIndex, BlockWriter, index_bytes
+from tests.support.json_bodies import json_bodies
 
 GOLDEN = bytes.fromhex("28b52ffd2405290000616161616168414513")
 
@@ -32,29 +35,29 @@ def read(stored: bytes, index: BlockIndex, start: int, length: int) -> bytes:
 
 
 def like_json(count: int) -> bytes:
-    """What programs send: the same fields, other values; identifiers and amounts are as random as they are."""
-    rng = random.Random(7)
-    words = [rng.randbytes(rng.randint(2, 6)).hex() for _ in range(2000)]
-    return b"".join(
-        orjson.dumps(
-            {
-                "orderId": rng.getrandbits(64),
-                "createdAt": 1_700_000_000_000 + number * 37 + rng.randrange(30),
-                "customer": {
-                    "id": rng.randrange(10**7),
-                    "name": " ".join(rng.choices(words, k=2)),
-                    "tier": rng.choice("ABC"),
-                },
-                "items": [
-                    {"sku": rng.choice(words), "quantity": rng.randint(1, 9), "priceCents": rng.randint(100, 99_999)}
-                    for _ in range(rng.randint(1, 5))
-                ],
-                "shippingAddress": {"street": rng.choice(words), "city": rng.choice(words[:300]), "country": "DE"},
-                "status": rng.choice(["CREATED", "PAID", "SHIPPED"]),
-            }
+    return b"".join(json_bodies(count))
+
+
+def messages(count: int) -> bytes:
+    """Of such bodies, as brokers store them: each with a unique key, its places and its checksums."""
+    rng, place, stored = random.Random(3), 1 << 34, []
+    for number, body in enumerate(json_bodies(count)):
+        unique = f"01{rng.getrandbits(48):012X}05{number:016X}"
+        record = encode_record(
+            topic=b"Orders",
+            queue_id=3,
+            queue_offset=10_000_000 + number,
+            physical_offset=place,
+            body=body,
+            properties=encode_properties({"UNIQ_KEY": unique, "TAGS": "order", "CLUSTER": "DefaultCluster"}),
+            born_timestamp_ms=1_700_000_000_000 + number * 5 + rng.randrange(5),
+            born_host=bytes.fromhex("0a0000010000") + rng.randbytes(2),
+            store_timestamp_ms=1_700_000_000_001 + number * 5 + rng.randrange(5),
+            store_host=bytes.fromhex("0a00000200002a9f"),
         )
-        for number in range(count)
-    )
+        stored.append(record)
+        place += 7 * len(record)  # others are between them
+    return b"".join(stored)
 
 
 @pytest.mark.parametrize("length", [1, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, 3 * BLOCK_BYTES + 77])
@@ -69,8 +72,9 @@ def test_any_range_is_read_as_it_was_written(length: int) -> None:
         assert read(stored, index, start, size) == content[start : start + size]
 
 
-def test_what_is_like_json_takes_a_third_at_most() -> None:
-    content = like_json(8000)
+@pytest.mark.parametrize("made", [like_json, messages])
+def test_what_is_like_json_takes_a_third_at_most(made: Callable[[int], bytes]) -> None:
+    content = made(8000)
     stored = packed(content)
     assert len(content) > 2_000_000
     assert len(stored) * 3 <= len(content)

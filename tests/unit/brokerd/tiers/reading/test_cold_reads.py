@@ -1,14 +1,16 @@
-"""Cold reads: what was fetched is what was stored, or nobody gets it; no turn of the loop looks at all of it."""
+"""Cold reads: what was fetched is what was stored, or nobody gets it; and the loop does not look at it."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
+from brokerd.loop.aside import HelperThreads
 from brokerd.store.log.record_checks import first_astray
 from brokerd.store.unit import UNIT
 from brokerd.tiers.reading.cold_reads import ColdReads
@@ -31,8 +33,7 @@ class Reader:
         self.files = TierFiles()
         self.records = [untidy(*QUEUE, number, 1000 + number) for number in range(MESSAGES)]
         self.segment = self.files.commit(QUEUE, 0, self.records)
-        self.checked: list[int] = []
-        self.pauses = 0
+        self.checked_by: list[str] = []
 
     def change(self, name: str, at: int, content: bytes) -> None:
         whole = bytearray(self.files.read(name))
@@ -43,12 +44,8 @@ class Reader:
         return self.files.read(name)[start : start + length]
 
     def first_astray(self, content: Bytes, begin: int, entries: Bytes) -> int | None:
-        self.checked.append(len(entries) // ENTRY_BYTES)
+        self.checked_by.append(threading.current_thread().name)
         return first_astray(content, begin, entries)
-
-    async def _pause(self, seconds: float) -> None:
-        self.pauses += 1
-        await asyncio.sleep(seconds)
 
     async def read(self) -> list[bytes]:
         """All of the first piece."""
@@ -57,7 +54,8 @@ class Reader:
         def spawn(work: Coroutine[Any, Any, None], _what: str) -> None:
             tasks.append(loop.create_task(work))
 
-        around: Any = Loop(loop, spawn, self._pause, lambda: time.time_ns() // 1_000_000)  # type: ignore[arg-type]
+        aside = HelperThreads(1, "helper").run
+        around: Any = Loop(loop, spawn, asyncio.sleep, lambda: time.time_ns() // 1_000_000, aside)  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
         cold = ColdReads(objects, contents.__getitem__, around, 1 << 20, 4, self.first_astray)
@@ -68,11 +66,10 @@ class Reader:
         return list(found.records)
 
 
-async def test_all_of_it_is_looked_at_in_portions() -> None:
+async def test_a_helper_thread_looks_at_all_of_it() -> None:
     reader = Reader()
     assert await reader.read() == reader.records
-    assert reader.checked == [512, 512, 276]
-    assert reader.pauses >= 2
+    assert [name.partition("_")[0] for name in reader.checked_by] == ["helper"]
 
 
 @pytest.mark.parametrize("number", [0, 511, 512, 1023, 1024, MESSAGES - 1])

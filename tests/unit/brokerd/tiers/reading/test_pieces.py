@@ -34,3 +34,17 @@ def test_several_are_one_piece_and_as_many_as_have_room() -> None:
                 fitting = found.fitting(40 + first, 40 + end, room) - 40 - first
                 most = sum(size <= room for size in accumulate(SIZES[first:end]))
                 assert fitting == max(1, most)
+
+
+def test_a_good_part_of_a_piece_is_no_copy_and_a_small_one_keeps_nothing_of_it() -> None:
+    sizes = (100_000, 10_000, 10)
+    places = accumulate(sizes[:-1], initial=0)
+    entries = b"".join(UNIT.pack(place, size, 0) for place, size in zip(places, sizes, strict=True))
+    content = bytes(sum(sizes))
+    found = Piece(Queue("T", 0), 0, entries, content)
+    part, small = found.joined(0, 1), found.joined(1, 3)
+    assert isinstance(part, memoryview)
+    assert part.obj is content
+    assert type(small) is bytes
+    changing = Piece(Queue("T", 0), 0, entries, bytearray(content))
+    assert type(changing.joined(0, 3)) is bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -22,9 +22,25 @@ PORTION_BYTES = 1 << 20  # that a turn of the loop copies
 class Stored:
     """A queue of records, None where a unit is blank; each is behind some bytes of others."""
 
-    def __init__(self, records: Sequence[bytes | None]) -> None:
+    def __init__(self, records: Sequence[bytes | None], *, has_threads: bool = False) -> None:
         self.records = records
+        self.has_threads = has_threads
         self.asked = 0
+
+    def run_aside(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int
+    ) -> Callable[[memoryview, int], Run] | None:
+        """Copies whole messages, and decides nothing."""
+        if not self.has_threads:
+            return None
+
+        def run(into: memoryview, place: int) -> Run:
+            first = self.records[queue_offset]
+            if first is None or len(first) > len(into):
+                return Run(b"", b"")
+            return self.read_run(topic, queue_id, queue_offset, max_count, into, place)
+
+        return run
 
     def read_run(
         self, topic: str, queue_id: int, queue_offset: int, max_count: int, into: memoryview, place: int
@@ -63,9 +79,16 @@ def built(stored: Stored, first: int, max_bytes: int, buffers: Buffers | None = 
     builder = Builder(
         Source(stored, PlainKeys()), buffers or Buffers(), QUEUE, range(first, len(stored.records)), 500, max_bytes
     )
-    while builder.step():
-        pass
+    finish(builder)
     return builder.batch()
+
+
+def finish(builder: Builder) -> None:
+    """By helper threads, where there are any."""
+    while True:
+        aside = builder.aside()
+        if not (builder.took(aside()) if aside is not None else builder.step()):
+            break
 
 
 def check(batch: Batch, records: Sequence[bytes]) -> None:
@@ -85,50 +108,56 @@ def check(batch: Batch, records: Sequence[bytes]) -> None:
     assert batch.end - batch.first == len(records)
 
 
+@pytest.mark.parametrize("has_threads", [False, True])
 @pytest.mark.parametrize(
     "body_bytes", [0, 1000, PORTION_BYTES // 2, PORTION_BYTES - 1000, PORTION_BYTES, 3 * PORTION_BYTES]
 )
-def test_a_batch_is_as_many_messages_as_it_may_have(body_bytes: int) -> None:
+def test_a_batch_is_as_many_messages_as_it_may_have(body_bytes: int, has_threads: bool) -> None:
     records = [record(number, body_bytes) for number in range(7)]
     size = len(records[0])
-    batch = built(Stored(records), 1, 4 * size + size // 2)
+    batch = built(Stored(records, has_threads=has_threads), 1, 4 * size + size // 2)
     assert batch is not None
     check(batch, records[1:5])
 
 
-def test_messages_of_all_lengths_follow_each_other() -> None:
+@pytest.mark.parametrize("has_threads", [False, True])
+def test_messages_of_all_lengths_follow_each_other(has_threads: bool) -> None:
     records = [record(number, number * 79_193 % 3_000_000) for number in range(40)]
-    batch = built(Stored(records), 0, 100_000_000)
+    batch = built(Stored(records, has_threads=has_threads), 0, 100_000_000)
     assert batch is not None
     check(batch, records)
     assert len(batch.buffer) == 100_000_000
 
 
-def test_a_message_that_is_longer_than_a_batch_is_one() -> None:
+@pytest.mark.parametrize("has_threads", [False, True])
+def test_a_message_that_is_longer_than_a_batch_is_one(has_threads: bool) -> None:
     records = [record(0, 3 * PORTION_BYTES), record(1, 10)]
-    batch = built(Stored(records), 0, 1024)
+    batch = built(Stored(records, has_threads=has_threads), 0, 1024)
     assert batch is not None
     check(batch, records[:1])
-    batch = built(Stored(records), 1, 1024)
+    batch = built(Stored(records, has_threads=has_threads), 1, 1024)
     assert batch is not None
     check(batch, records[1:])
 
 
-def test_a_long_message_behind_others_waits_for_the_next_batch() -> None:
+@pytest.mark.parametrize("has_threads", [False, True])
+def test_a_long_message_behind_others_waits_for_the_next_batch(has_threads: bool) -> None:
     records = [record(0, 10), record(1, 5000)]
-    batch = built(Stored(records), 0, 1024)
+    batch = built(Stored(records, has_threads=has_threads), 0, 1024)
     assert batch is not None
     check(batch, records[:1])
 
 
-def test_blank_units_are_passed_before_a_batch_and_end_one() -> None:
+@pytest.mark.parametrize("has_threads", [False, True])
+def test_blank_units_are_passed_before_a_batch_and_end_one(has_threads: bool) -> None:
     records = [None, None, record(2, 10), record(3, 10), None]
-    batch = built(Stored(records), 0, 1 << 20)
+    batch = built(Stored(records, has_threads=has_threads), 0, 1 << 20)
     assert batch is not None
     assert (batch.first, batch.end) == (2, 4)
-    builder = Builder(Source(Stored([None, None]), PlainKeys()), Buffers(), QUEUE, range(2), 0, 1 << 20)
-    while builder.step():
-        pass
+    builder = Builder(
+        Source(Stored([None, None], has_threads=has_threads), PlainKeys()), Buffers(), QUEUE, range(2), 0, 1 << 20
+    )
+    finish(builder)
     assert builder.batch() is None
     assert builder.passed == 2
 

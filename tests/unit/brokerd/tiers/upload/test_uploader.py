@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,11 @@ class Reads:
         record = untidy(topic, queue_id, queue_offset, 1000)
         into[: len(record)] = record
         return Run(UNIT.pack(queue_offset * 1000, len(record), 0), UNIT.pack(place, len(record), 0))
+
+    def run_aside(
+        self, topic: str, queue_id: int, queue_offset: int, max_count: int
+    ) -> Callable[[memoryview, int], Run] | None:
+        return lambda into, place: self.read_run(topic, queue_id, queue_offset, max_count, into, place)
 
 
 class Master:

@@ -1,0 +1,111 @@
+"""Messages for a moment of their own that wait in the tier, with real brokers over a directory: each comes once, and on time,
+though the master is killed while they are there and while they come back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
+from remoting.facts.broker_state import BrokerState, TimerState
+from remoting.facts.codec import decode
+from remoting.record.codec import Record
+from tests.integration.test_timers import ahead_ms, delivered, make_topic, never_early, recall, send
+from tests.support.cluster import Cluster, eventually
+from tests.support.cold_reading import FILLER, SHORT_LIVES, make_cold
+from tests.support.cold_reading import make_topic as make_plain_topic
+
+pytestmark = pytest.mark.slow
+
+AHEAD_S = 20
+TIMERS = 120
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> Path:
+    return tmp_path / "tier"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, tier: Path) -> Iterator[Cluster]:
+    settings = [f"tiers.url=file://{tier}", *SHORT_LIVES, f"timers.tier_ahead_s={AHEAD_S}", "timers.tier_back_s=8"]
+    with Cluster(tmp_path / "cluster", controllers=1, broker_settings=settings) as cluster:
+        cluster.start()
+        make_plain_topic(cluster, FILLER, attributes="+message.type=NORMAL,+tier.enable=false")
+        yield cluster
+
+
+def timers_of(cluster: Cluster) -> TimerState:
+    """What the present master tells."""
+    address = cluster.broker_addresses[cluster.master()]
+    with SocketConnection(address, identity=cluster.identity, timeout_ms=5000) as connection:
+        found = decode(BrokerState, connection.call(codes.BROKER_STATE).body).timers
+    assert found is not None
+    return found
+
+
+def objects_in(tier: Path) -> list[str]:
+    return [path.name for path in tier.glob("*/broker-a/timers/*") if path.is_file()]
+
+
+def keys_of(records: list[Record]) -> Counter[str]:
+    return Counter(each.body.decode() for each in records)
+
+
+def test_each_comes_once_though_masters_are_killed(cluster: Cluster, tier: Path) -> None:
+    topic = make_topic(cluster, "Stowed")
+    make_cold(cluster)  # the tier is open
+    moment_ms = ahead_ms(75_000)
+    wanted = [f"K{number:03d}" for number in range(TIMERS)]
+    handles = {key: send(cluster, topic, key, TIMER_DELIVER_MS=moment_ms).ext["recallHandle"] for key in wanted}
+    before, there, later = wanted[0], wanted[1], wanted[2]
+    assert recall(cluster, topic, handles[before]).code == codes.SUCCESS
+    make_cold(cluster)
+    state = eventually("they are in the tier", lambda: state if (state := timers_of(cluster)).in_tier else None)
+    assert state.in_tier == TIMERS - 1
+    assert len(objects_in(tier)) == state.tier_objects > 0
+    assert recall(cluster, topic, handles[there]).code == codes.SUCCESS
+    old = cluster.master()
+    cluster.brokers[old].kill()
+    eventually("another master", lambda: cluster.master() != old)
+    assert recall(cluster, topic, handles[there]).code != codes.SUCCESS, "it is recalled already, and that is known"
+    assert recall(cluster, topic, handles[later]).code == codes.SUCCESS
+    assert timers_of(cluster).in_tier == TIMERS - 1
+    cluster.make_whole()
+    eventually("they come back", lambda: timers_of(cluster).returned > 0, 90)
+    old = cluster.master()
+    cluster.brokers[old].kill()
+    records = delivered(cluster, topic, TIMERS - 3)
+    assert keys_of(records) == dict.fromkeys(wanted[3:], 1)
+    assert never_early(records)
+    state = timers_of(cluster)
+    assert (state.in_tier, state.tier_objects, state.tier_trouble, state.lost) == (0, 0, "", 0)
+
+
+def test_a_store_that_is_away_makes_them_late_and_loses_none(cluster: Cluster, tier: Path) -> None:
+    topic = make_topic(cluster, "Late")
+    make_cold(cluster)
+    moment_ms = ahead_ms(45_000)
+    wanted = [f"K{number:03d}" for number in range(TIMERS)]
+    for key in wanted:
+        send(cluster, topic, key, TIMER_DELIVER_MS=moment_ms)
+    make_cold(cluster)
+    eventually("they are in the tier", lambda: timers_of(cluster).in_tier == TIMERS)
+    away = tier.with_name("away")
+    tier.rename(away)
+    tier.touch()
+    try:
+        state = eventually("it says why", lambda: state if (state := timers_of(cluster)).tier_trouble else None, 90)
+        assert "timers cannot come back from timers/" in state.tier_trouble
+        eventually("they are late", lambda: timers_of(cluster).overdue_ms > 1000, 90)
+    finally:
+        tier.unlink()
+        away.rename(tier)
+    records = delivered(cluster, topic, TIMERS)
+    assert keys_of(records) == dict.fromkeys(wanted, 1)
+    assert never_early(records)
+    eventually("all is well again", lambda: timers_of(cluster).tier_trouble == "")
