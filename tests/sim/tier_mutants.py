@@ -150,9 +150,9 @@ MUTANTS = (
         "transactions",
         _as_if_all_were_seen.__doc__ or "",
         ((OpenTransactions, "_begin_later", _as_if_all_were_seen),),
-        _tier_with_many_heartbeats,
+        _tier,
         within=6,
-        first=9,
+        first=20,
         is_quick=False,
     ),
     Mutant(
