@@ -28,7 +28,7 @@ NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 class RaftSettings:
     group: str = setting("logboom", "name of the controller group; nodes of another group are refused")
     tick_ms: int = setting(50, "unit of time of the consensus", minimum=5, maximum=1000)
-    heartbeat_ticks: int = setting(1, "ticks between a leader's heartbeats", minimum=1, maximum=20)
+    heartbeat_ticks: int = setting(3, "ticks between a leader's heartbeats", minimum=1, maximum=20)
     election_ticks: int = setting(10, "ticks without a leader until an election, at least", minimum=3, maximum=200)
     compact_after_entries: int = setting(5000, "log entries until a snapshot replaces them", minimum=10)
     keep_entries: int = setting(500, "entries kept behind a snapshot for slow followers", minimum=0)

@@ -31,6 +31,7 @@ SOURCES: Final = (
     "hpack.c",
     "keys.c",
     "moments.c",
+    "properties.c",
     "reads.c",
     "runs.c",
     "send.c",
@@ -38,7 +39,16 @@ SOURCES: Final = (
     "timer_codes.c",
     "walk.c",
 )
-_HEADERS: Final = ("blake2s.h", "headers.h", "moments.h", "native.h", "record.h", "record_parts.h", "text.h")
+_HEADERS: Final = (
+    "blake2s.h",
+    "headers.h",
+    "moments.h",
+    "native.h",
+    "properties.h",
+    "record.h",
+    "record_parts.h",
+    "text.h",
+)
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _VERSION_TIMEOUT_S: Final = 10

@@ -15,7 +15,7 @@
  * no room ends the call. Lengths that a peer sent are 32 bits and sums of them 64, so none overflows.
  */
 #include "headers.h"
-#include "moments.h"
+#include "properties.h"
 #include "record.h"
 
 enum {
@@ -32,7 +32,6 @@ enum {
     NAME_BYTES = 32,     /* of a message that gets one here */
     NAME_BEGIN_BYTES = NAME_BYTES / 2,
     NAMED_BYTES = NAME_BYTES + 10, /* as a property */
-    MAX_COMPLETED_PROPERTIES = 64, /* of one message whose properties are not stored as they came */
     MAX_HALF_PROPERTIES_BYTES = MAX_PROPERTIES_BYTES - 256,
     FLAG_RESPONSE = 1,
     FLAG_ONEWAY = 2,
@@ -133,16 +132,6 @@ struct send {
     uint32_t flags; /* of its records */
 };
 
-struct look { /* what properties tell; texts without bytes: not there */
-    struct text key, tag, level, transaction, group;
-    int32_t tags_code;
-    struct text asks[ASKS]; /* for a moment */
-    int is_timed, is_open;  /* the last separator is not there */
-    int is_request, is_early; /* for an answer by a message; not to be acknowledged before it is answered */
-    int is_plain;           /* may be stored as they came */
-    size_t length;          /* of others when they were written again, without what completes them */
-};
-
 /* The queues that a frame may write to: its own, and one of each of the broker's topics */
 enum where { OWN, TIMER, HALF, DELAYED, PLACES };
 
@@ -161,180 +150,11 @@ struct call {
     int64_t half_bytes; /* of the records of halves */
 };
 
-/* ---- Properties */
-
 static const struct text brokers_topics[PLACES] = {
     [TIMER] = {(const uint8_t *)"rmq_sys_wheel_timer", 19},
     [HALF] = {(const uint8_t *)"RMQ_SYS_TRANS_HALF_TOPIC", 24},
     [DELAYED] = {(const uint8_t *)"SCHEDULE_TOPIC_XXXX", 19},
 };
-
-/* Whether something in the properties is for the general path: `_SPECIAL` in brokerd/sending/rules.py. */
-static int has_special(struct text text) {
-    static const char *const specials[] = {"POP_CK",     "TRAN_MSG", "DELAY",           "TIMER_",       "INNER_", "__CRC32#",
-                                           "MSG_REGION", "TRACE_ON", "REPLY_TO_CLIENT", "WAIT\1false", "\1\2"};
-    static const char firsts[] = "PTDI_MRW\1";
-    const uint8_t *end = text.at + text.length;
-    for (const uint8_t *at = text.at; at < end; at++) {
-        if (memchr(firsts, *at, sizeof firsts - 1) == NULL) continue;
-        for (size_t i = 0; i < sizeof specials / sizeof *specials; i++) {
-            size_t length = strlen(specials[i]);
-            if ((size_t)(end - at) >= length && memcmp(at, specials[i], length) == 0) return 1;
-        }
-    }
-    return 0;
-}
-
-/* Whether properties may ask for a delay level or a moment. */
-static int asks_for_time(struct text text) {
-    const uint8_t *end = text.at + text.length;
-    for (const uint8_t *at = text.at; at < end; at++) {
-        if (end - at >= 5 && memcmp(at, "DELAY", 5) == 0) return 1;
-        if (end - at >= 6 && memcmp(at, "TIMER_", 6) == 0) return 1;
-    }
-    return 0;
-}
-
-static int is_alphanumeric(struct text text) {
-    for (size_t i = 0; i < text.length; i++) {
-        uint8_t letter = text.at[i] | 0x20;
-        if ((letter < 'a' || letter > 'z') && (text.at[i] < '0' || text.at[i] > '9')) return 0;
-    }
-    return text.length > 0;
-}
-
-/* Whether a text is the same in JSON. */
-static int is_unescaped(struct text text) {
-    for (size_t i = 0; i < text.length; i++)
-        if (text.at[i] < ' ' || text.at[i] > '~' || text.at[i] == '"' || text.at[i] == '\\') return 0;
-    return 1;
-}
-
-/* Take a name and the separator behind it; neither it nor a value is empty, or has the bytes 0 to 2 in it. */
-static int take_name(struct reader *r, struct text *name) {
-    name->at = r->at;
-    while (r->at < r->end && *r->at > 2) r->at++;
-    if (r->at == r->end || *r->at != 1) return 0;
-    name->length = (size_t)(r->at++ - name->at);
-    return name->length > 0;
-}
-
-/* Take a value and the separator behind it, which the last may lack: then it is open. */
-static int take_value(struct reader *r, struct text *value, int *is_open) {
-    value->at = r->at;
-    while (r->at < r->end && *r->at > 2) r->at++;
-    value->length = (size_t)(r->at - value->at);
-    *is_open = r->at == r->end;
-    if (!*is_open && *r->at++ != 2) return 0;
-    return value->length > 0;
-}
-
-/* Whether a property is one of those that most messages have, which have no meaning for the broker: `_COMMON` in rules.py. */
-static int is_common(struct text name, struct text value) {
-    return IS(name, "UNIQ_KEY") || IS(name, "TAGS") || IS(name, "KEYS") || (IS(name, "WAIT") && IS(value, "true"));
-}
-
-/* Whether what has this name is about something that the twin must look at, in properties that are not stored as they came. */
-static int is_reserved(struct text name, struct text value) {
-    static const char *const begins[] = {"POP_CK",   "TRAN",       "TIMER_",   "__CRC32#",        "__transactionId__",
-                                         "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_", "CHECK_IMMUNITY", "WAIT"};
-    if (memchr("PT_MCRW", name.at[0], 7) == NULL) return 0;
-    if (is_common(name, value) || ask_of(name) < ASKS || IS(name, "TRAN_MSG")) return 0;
-    if (IS(name, "WAIT") && IS(value, "false")) return 0;
-    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
-        size_t length = strlen(begins[i]);
-        if (name.length >= length && memcmp(name.at, begins[i], length) == 0) return 1;
-    }
-    return 0;
-}
-
-/* Whether a property with this name says something to `look_at`. */
-static int is_looked_at(struct text name) {
-    return ask_of(name) < ASKS || IS(name, "UNIQ_KEY") || IS(name, "TAGS") || IS(name, "WAIT") || IS(name, "DELAY") ||
-           IS(name, "TRAN_MSG") || IS(name, "PGROUP") || IS(name, "REPLY_TO_CLIENT");
-}
-
-struct properties { /* those that differ in their names, in the order in which they came first, each as it came last */
-    struct text names[MAX_COMPLETED_PROPERTIES], values[MAX_COMPLETED_PROPERTIES];
-    size_t count, length; /* of them, and of their text with all separators */
-};
-
-/* Read properties, which `look_at` has gone through, as the twin does that writes them again. 0 for what is more than that: a name that
- * is reserved, or that says something and is there twice, and what is not UTF-8. */
-static int read_again(struct text properties, struct properties *read) {
-    struct reader r = {properties.at, properties.at + properties.length};
-    struct text name, value;
-    int is_open;
-    read->count = read->length = 0;
-    if (!is_utf8(properties)) return 0;
-    while (r.at < r.end) {
-        size_t at = 0;
-        if (!take_name(&r, &name) || !take_value(&r, &value, &is_open) || is_reserved(name, value)) return 0;
-        while (at < read->count && !(read->names[at].length == name.length && memcmp(read->names[at].at, name.at, name.length) == 0)) at++;
-        if (at == MAX_COMPLETED_PROPERTIES) return 0;
-        if (at < read->count) {
-            if (is_looked_at(name)) return 0;
-            read->length -= read->values[at].length;
-        } else {
-            read->names[read->count++] = name;
-            read->length += name.length + 2;
-        }
-        read->values[at] = value;
-        read->length += value.length;
-    }
-    return 1;
-}
-
-/* Write what was read to `at`, which has room for it. */
-static uint8_t *put_again(const struct properties *read, uint8_t *at) {
-    for (size_t i = 0; i < read->count; i++) {
-        at = PUT(put_text(at, read->names[i].at, read->names[i].length), "\1");
-        at = PUT(put_text(at, read->values[i].at, read->values[i].length), "\2");
-    }
-    return at;
-}
-
-/* What the properties tell; 0 when they are for the twin. */
-static int look_at(struct text properties, struct look *look) {
-    struct reader r = {properties.at, properties.at + properties.length};
-    struct text name, value;
-    int all_common = 1, is_usual = 0;
-    memset(look, 0, sizeof *look);
-    while (r.at < r.end) {
-        if (!take_name(&r, &name) || !take_value(&r, &value, &look->is_open)) return 0;
-        if (IS(name, "UNIQ_KEY")) {
-            is_usual = is_alphanumeric(value);
-            if (look->key.length || (!is_usual && !is_unescaped(value))) return 0;
-            look->key = value;
-        } else if (IS(name, "TAGS")) {
-            if (look->tag.length) return 0;
-            look->tag = value;
-        } else if (!is_common(name, value)) {
-            enum ask ask = ask_of(name);
-            all_common = 0;
-            if (ask < ASKS) {
-                look->asks[ask] = value;
-                look->is_timed = 1;
-            } else if (IS(name, "DELAY")) {
-                if (!IS(value, "0")) look->level = value; /* which some clients write that want no delay */
-            } else if (IS(name, "TRAN_MSG")) {
-                look->transaction = value;
-            } else if (IS(name, "PGROUP")) {
-                look->group = value;
-            } else if (IS(name, "REPLY_TO_CLIENT")) {
-                look->is_request = 1;
-            } else if (IS(name, "WAIT") && IS(value, "false")) {
-                look->is_early = 1;
-            }
-        }
-    }
-    int is_other = look->is_timed || look->level.length || look->transaction.length || look->is_request || look->is_early;
-    look->is_plain = is_usual && !look->is_open && !is_other && (all_common || !has_special(properties));
-    struct properties read;
-    if (!look->is_plain && !read_again(properties, &read)) return 0;
-    look->length = look->is_plain ? properties.length : read.length;
-    return java_hash(look->tag, &look->tags_code);
-}
 
 /* ---- Frames */
 

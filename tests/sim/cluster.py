@@ -17,6 +17,7 @@ from brokerd.replication.settings import ReplicationSettings
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.store.draft import Draft
 from brokerd.store.settings import StoreSettings
+from controllerd.settings import RaftSettings
 from controllerd.state.machine import ControllerMachine
 from remoting.errors import CorruptedFile, RequestError
 from tests.sim.administration import Administrator, TopicOwner
@@ -57,6 +58,7 @@ class Story:
     )
     without_faults: frozenset[int] = frozenset()
     without_clients: frozenset[str] = frozenset()
+    heartbeat_ticks: int = RaftSettings().heartbeat_ticks  # of the controllers
 
 
 class SimCluster:

@@ -197,7 +197,7 @@ class SimController(Node):
             recovered.founders,
             recovered.log,
             recovered.hard_state,
-            CoreSettings(election_ticks=raft.election_ticks, heartbeat_ticks=raft.heartbeat_ticks),
+            CoreSettings(election_ticks=raft.election_ticks, heartbeat_ticks=self.cluster.story.heartbeat_ticks),
             self.rng,
         )
         self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)

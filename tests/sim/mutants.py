@@ -109,9 +109,13 @@ def light(
     return tell
 
 
-def as_drawn(seed: int) -> None:
-    """The story of that seed, mood and ingredients as it draws them."""
-    SimCluster(seed).run()
+def as_drawn_with(**more: Any) -> Tell:
+    """The story of a seed, mood and ingredients as it draws them, with what else `Story` has."""
+
+    def tell(seed: int) -> None:
+        SimCluster(Story(seed, **more)).run()
+
+    return tell
 
 
 def full(
@@ -121,11 +125,12 @@ def full(
     fault_ms: float = 3000,
     ingredients: tuple[str, ...] = (),
     without_clients: tuple[str, ...] = (),
+    **more: Any,
 ) -> Tell:
-    """Stories of whole clusters, in one mood, with these ingredients and without these clients."""
+    """Stories of whole clusters, in one mood, with these ingredients, without these clients, and with what else `Story` has."""
 
     def tell(seed: int) -> None:
-        story = Story(seed, mood, fault_ms, frozenset(ingredients), without_clients=frozenset(without_clients))
+        story = Story(seed, mood, fault_ms, frozenset(ingredients), without_clients=frozenset(without_clients), **more)
         SimCluster(story, settings=settings).run()
 
     return tell

@@ -33,7 +33,7 @@ from controllerd.replicas.state import Group
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
-from tests.sim.mutants import Mutant, as_drawn, full
+from tests.sim.mutants import Mutant, as_drawn_with, full
 
 
 def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
@@ -140,7 +140,7 @@ MUTANTS = (
         "W27",
         _says(_who_is_refused_has_nothing),
         ((heartbeat, "_with_what_twin_has", _who_is_refused_has_nothing),),
-        as_drawn,
+        as_drawn_with(heartbeat_ticks=1),
         within=1,
         first=1162,
     ),

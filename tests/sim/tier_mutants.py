@@ -20,6 +20,7 @@ from tests.sim.stowed_timers import STOWED_TIMERS
 from tests.sim.tiered import TIERED
 
 _tier = full("tier", fault_ms=4500, ingredients=(TIERED,))
+_tier_with_many_heartbeats = full("tier", fault_ms=4500, ingredients=(TIERED,), heartbeat_ticks=1)
 _stowed = full("tier", fault_ms=4500, ingredients=(STOWED_TIMERS,))
 
 
@@ -139,7 +140,7 @@ MUTANTS = (
         "tier",
         _go_on_anywhere.__doc__ or "",
         ((TierService, "_go_on_behind", _go_on_anywhere),),
-        _tier,
+        _tier_with_many_heartbeats,
         within=40,
         first=20,
         is_quick=False,
@@ -151,7 +152,7 @@ MUTANTS = (
         ((OpenTransactions, "_begin_later", _as_if_all_were_seen),),
         _tier,
         within=6,
-        first=9,
+        first=20,
         is_quick=False,
     ),
     Mutant(
@@ -159,7 +160,7 @@ MUTANTS = (
         "tier",
         _as_they_stand.__doc__ or "",
         ((MessageStore, "begin_queues", _as_they_stand),),
-        _tier,
+        _tier_with_many_heartbeats,
         within=6,
         first=9,
         is_quick=False,
