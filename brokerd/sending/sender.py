@@ -83,11 +83,12 @@ class TimedMessages(Protocol):
 
 class Ready(NamedTuple):
     """A draft to append, and which of those that were given it is made of. What waits for a moment of its own, in its ordinary
-    form, says how, and for which topic."""
+    form, says how, by which terms, and for which topic."""
 
     number: int
     draft: Draft
     waits: Stored | None = None
+    terms: Terms | None = None
     topic: str = ""
 
 
@@ -171,7 +172,7 @@ class MessageSender:
         if not has_room(asked, self._timed.next_place() + waiting, stored):
             return None
         self.unique_ids.next_number += stored.is_named
-        return Ready(number, draft, stored, placed.topic)
+        return Ready(number, draft, stored, asked.terms(), placed.topic)
 
     def _general(self, placed: Draft, waiting: int) -> Draft:
         """What is stored of any other message. Raises RequestError."""
@@ -198,10 +199,9 @@ class MessageSender:
             refusal = as_request_error(failure, codes.SERVICE_NOT_AVAILABLE)
             done([SendOutcome(PutStatus.SERVICE_NOT_AVAILABLE, error=refusal)] * len(outcomes))
             return
-        asked = Asked(self.kernel_rules.terms)
         for each, place in zip(ready, appended, strict=True):
             draft = each.draft
-            handle = self._handle(each, place, asked) if draft.topic == TIMER_TOPIC else ""
+            handle = self._handle(each, place) if draft.topic == TIMER_TOPIC else ""
             outcomes[each.number] = SendOutcome(
                 PutStatus.PUT_OK,
                 outcomes[each.number].queue_id,
@@ -222,12 +222,11 @@ class MessageSender:
         else:
             done(outcomes)
 
-    def _handle(self, ready: Ready, place: AppendResult, asked: Asked) -> str:
+    def _handle(self, ready: Ready, place: AppendResult) -> str:
         """What recalls a message that was appended to the timer topic."""
-        waits, terms = ready.waits, asked.terms()
-        if waits is None or terms is None:
+        if ready.waits is None or ready.terms is None:
             return self._timed.handle_of(ready.draft, place)
-        return terms.handle(ready.topic, waits.due_ms, waits.key, place.queue_offset)
+        return ready.terms.handle(ready.topic, ready.waits.due_ms, ready.waits.key, place.queue_offset)
 
     def lay_out(self, run: Run, drafts: Sequence[Draft]) -> Sequence[AppendResult] | int:
         """Lay out what `prepare` found ready, when none of it waits for a moment or begins a transaction; all of it, or when the

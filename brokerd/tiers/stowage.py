@@ -14,6 +14,7 @@ from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectSto
 from brokerd.tiers.upload.uploader import Loop
 from brokerd.timers.tier import Done, Fetched, Stored
 from remoting.tier.stowed import (
+    Encoded,
     StowedObject,
     Waiting,
     blocks_of,
@@ -124,13 +125,13 @@ class Stowage:
         done: Stored,
     ) -> None:
         life = self._life
-        blocks: list[tuple[Sequence[Waiting], bytes]] = []
+        blocks: list[Encoded] = []
         for part in in_blocks(timers):
-            blocks.append((part, encode_block(part)))
+            blocks.append(encode_block(part))
             if len(blocks) % _BLOCKS_AT_ONCE == 0:
                 await loop.pause(0)
         head = encode_head(blocks)
-        content = [head, *(block for _, block in blocks)]
+        content = [head, *(each.content for each in blocks)]
         for tries in range(_TRIES):
             if life != self._life:
                 break

@@ -14,6 +14,7 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.codes import (
     DELETE_KEY,
+    MAX_DUE_MS,
     PLACE,
     RECALL,
     ROLLED,
@@ -24,6 +25,7 @@ from brokerd.timers.codes import (
     kind_of,
     number_of,
 )
+from brokerd.timers.done import Done
 from remoting.errors import LogboomError, ProtocolError
 from remoting.names import TIMER_TOPIC
 from remoting.record.fields import properties_of
@@ -61,6 +63,8 @@ class Collecting:
         self._far: list[_Far] = []
         self._others: list[Key] = []
         self._bytes = self._other_bytes = 0
+        self._least = Key(MAX_DUE_MS, 0)
+        self._days: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
 
     @property
     def is_worth_it(self) -> bool:
@@ -96,20 +100,21 @@ class Collecting:
     def batch(self, entry: StowedObject, now_ms: int) -> Batch | None:
         """What records that they are in that object; None when something has happened since that keeps them from it."""
         done = self._batches.table.done
-        if any(done.has(each.key) for each in self._far):
+        if self._may_be_done(done) and any(done.has(each.key) for each in self._far):
             return None
         others = [key.offset for key in self._others if not done.has(key)]  # some were due meanwhile
         batch = self._batches.of_moved(others, self.at, now_ms)
         if batch.before != self.at:  # there is no room in one of the others for what a move adds
             return None
-        days: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-        for each in self._far:
-            days[each.topic][day_of(each.waiting.due_ms)] += 1
         batch.taken += len(self._far)
-        batch.stowed, batch.days = entry, days
+        batch.stowed, batch.days = entry, self._days
         return batch
 
     # ---- inside
+
+    def _may_be_done(self, done: Done) -> bool:
+        """Whether one that goes to the tier may be: mostly they are thousands, and all due long after."""
+        return self._least <= done.front or done.moved > self.first or any(not each.is_open for each in done.fences)
 
     def _take(self, far: _Far | None, key: Key, size: int) -> bool:
         """False when there is no room for it."""
@@ -118,6 +123,8 @@ class Collecting:
                 return False
             self._far.append(far)
             self._bytes += size
+            self._least = min(self._least, far.key)
+            self._days[far.topic][day_of(far.waiting.due_ms)] += 1
             return True
         if self._others and (len(self._others) == MOST_OTHERS or self._other_bytes + size > MOST_OTHER_BYTES):
             return False

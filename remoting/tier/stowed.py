@@ -69,6 +69,15 @@ class StowedObject(NamedTuple):
         return self.timers - self.returned
 
 
+class Encoded(NamedTuple):
+    """A block as it is stored, and what the table says of it."""
+
+    due_ms: int
+    timers: int
+    content: bytes
+    crc: int
+
+
 class Block(NamedTuple):
     """A range of an object: it begins at `position`, with the timer of that number, `first`."""
 
@@ -93,15 +102,17 @@ def in_blocks(timers: Sequence[Waiting]) -> Iterator[Sequence[Waiting]]:
     yield timers[begin:]
 
 
-def encode_block(timers: Sequence[Waiting]) -> bytes:
-    """As it is stored."""
-    return b"".join([part for each in timers for part in (_ITEM.pack(each.due_ms, len(each.record)), each.record)])
+def encode_block(timers: Sequence[Waiting]) -> Encoded:
+    """These, which are one block."""
+    parts = [part for each in timers for part in (_ITEM.pack(each.due_ms, len(each.record)), each.record)]
+    content = b"".join(parts)
+    return Encoded(timers[0].due_ms, len(timers), content, crc32(content))
 
 
-def encode_head(blocks: Sequence[tuple[Sequence[Waiting], bytes]]) -> bytes:
-    """What stands in front of these: the timers of each block, and the block."""
-    table = b"".join([_BLOCK.pack(timers[0].due_ms, len(timers), len(block), crc32(block)) for timers, block in blocks])
-    head = _HEAD.pack(_MAGIC, sum(len(timers) for timers, _ in blocks), len(blocks))
+def encode_head(blocks: Sequence[Encoded]) -> bytes:
+    """What stands in front of these blocks."""
+    table = b"".join([_BLOCK.pack(each.due_ms, each.timers, len(each.content), each.crc) for each in blocks])
+    head = _HEAD.pack(_MAGIC, sum(each.timers for each in blocks), len(blocks))
     return head + _CRC.pack(crc32(table, crc32(head))) + table
 
 

@@ -23,13 +23,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
+from brokerd.loop.aside import HelperThreads
 from brokerd.native.library import load
 from brokerd.store.log.record_checks import first_astray_in_c
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.backend import Backend, open_backend
 from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.settings import TierSettings
-from brokerd.tiers.upload.uploader import Loop, in_turn
+from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
 from remoting.checksum import crc32
 from remoting.client.socket_connection import SocketConnection
@@ -202,7 +203,7 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
 
     late = Late(objects)
     settings = TierSettings()
-    around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000, in_turn)  # type: ignore[arg-type]
+    around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000, HelperThreads(2, "helper").run)  # type: ignore[arg-type]
     store: Any = late
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(store, queues.__getitem__, around, *limits, first_astray_in_c(load()))
@@ -216,16 +217,16 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
         offset, end = 0, queues[queue].end
         while offset < end:
             news[queue].clear()
-            found = cold.read(*queue, offset, end, _READ_MESSAGES, _READ_BYTES, None)
+            found = cold.read_joined(*queue, offset, end, _READ_MESSAGES, _READ_BYTES)
             if found.is_coming:
                 await news[queue].wait()
                 continue
             offset = found.next_offset
-            total += sum(map(len, found.records))
+            total += len(found.body)
             await asyncio.sleep(0)
 
     async def read_first(queue: Queue) -> None:
-        while cold.read(*queue, 0, 1, 1, _READ_BYTES, None).is_coming:
+        while cold.read_joined(*queue, 0, 1, 1, _READ_BYTES).is_coming:
             await news[queue].wait()
         first.append(late.requests)
 

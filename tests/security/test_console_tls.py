@@ -29,6 +29,7 @@ from tests.bench.viewers import Console, console
 from tests.support.ports import free_ports
 from webapp.appliance import certificates
 from webapp.appliance.layout import DataLayout
+from webapp.intake import MAX_BODY_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -235,6 +236,53 @@ def test_a_viewer_who_floods_a_websocket_and_reads_nothing_is_bounded(
         assert _flood(connection, frame) == ("nothing more is taken" if kind == "pings" else "closed")
         assert memory_of(running.pid).resident_mb - before_mb < 24
         assert json.loads(browser.get("/api/v1/health"))["status"]
+
+
+@pytest.mark.parametrize("framing", ["content-length", "chunked"])
+def test_bodies_are_bounded_in_tls_as_in_plaintext(running: Console, layout: DataLayout, framing: str) -> None:
+    browser = Browser(running, layout, "https")
+    head = f"POST /login HTTP/1.1\r\nHost: 127.0.0.1:{running.http_port}\r\n"
+    before_mb = memory_of(running.pid).resident_mb
+    with browser.connected() as connection:
+        if framing == "chunked":
+            connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+            with contextlib.suppress(OSError):
+                for _ in range(64):
+                    connection.sendall(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+        else:
+            connection.sendall(f"{head}Content-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
+    with browser.connected() as connection:
+        connection.sendall(f"{head}Content-Length: {MAX_BODY_BYTES}\r\n\r\n".encode() + bytes(MAX_BODY_BYTES))
+        assert connection.recv(100).startswith(b"HTTP/1.1 403 "), "Django's own answer: it is there whole"
+    assert memory_of(running.pid).resident_mb - before_mb < 48
+
+
+def test_bodies_that_do_not_end_share_a_budget_in_tls(running: Console, layout: DataLayout) -> None:
+    browser = Browser(running, layout, "https")
+    head = f"POST /login HTTP/1.1\r\nHost: 127.0.0.1:{running.http_port}\r\nContent-Length: {MAX_BODY_BYTES}\r\n\r\n"
+    before_mb = memory_of(running.pid).resident_mb
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            connection = stack.enter_context(browser.connected())
+            connection.settimeout(1)
+            with contextlib.suppress(OSError):  # it waits for room
+                connection.sendall(head.encode() + bytes(MAX_BODY_BYTES - 1))
+        assert memory_of(running.pid).resident_mb - before_mb < 160
+        assert json.loads(browser.get("/api/v1/health"))["status"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_requests_behind_one_another_wait_while_their_answers_are_not_read(
+    running: Console, layout: DataLayout, scheme: str
+) -> None:
+    browser = Browser(running, layout, scheme)
+    before_mb = memory_of(running.pid).resident_mb
+    question = f"GET /static/vendor/htmx.min.js HTTP/1.1\r\nHost: 127.0.0.1:{running.http_port}\r\n\r\n".encode()
+    with browser.connected() as connection:
+        connection.settimeout(3)
+        assert _flood(connection, question) == "nothing more is taken"
+        assert memory_of(running.pid).resident_mb - before_mb < 100
 
 
 def _flood(connection: socket.socket, frame: bytes) -> str:

@@ -66,7 +66,7 @@ _SHARES: Final = {
     "message groups": 0.12,
     "timers": 0.15,
     TIERED: 0.12,
-    STOWED_TIMERS: 0.04,
+    STOWED_TIMERS: 0.08,
 }
 # These read what only the log has: they would have to be told of the tier.
 _READ_THE_LOG: Final = frozenset({"offset resets", "replica of the original", "timers"})

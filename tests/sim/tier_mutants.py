@@ -72,7 +72,7 @@ async def _gone_when_asked_for(self: Stowage, objects: Any, entry: StowedObject,
 
 def _named_at_once(self: Stowage, timers: Any, before: int, done: Any) -> None:
     """The log names an object of timers before it is there."""
-    head = encode_head([(part, encode_block(part)) for part in in_blocks(timers)])
+    head = encode_head([encode_block(part) for part in in_blocks(timers)])
     if self._owner is None:
         done(None)
     else:

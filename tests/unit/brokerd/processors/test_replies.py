@@ -12,6 +12,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.processors.sending import replies
 from brokerd.processors.sending.replies import ReplyProcessor
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.sending.sender import Ready
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from remoting import codes
@@ -68,10 +69,10 @@ class Sender:
         self.error: RequestError | None = None
         self.status = PutStatus.PUT_OK
 
-    def prepare(self, drafts: Sequence[Draft]) -> tuple[list[SendOutcome], list[tuple[int, Draft]]]:
+    def prepare(self, drafts: Sequence[Draft]) -> tuple[list[SendOutcome], list[Ready]]:
         if self.error is not None:
             return [SendOutcome(PutStatus.MESSAGE_ILLEGAL, error=self.error)], []
-        return [SendOutcome(PutStatus.PUT_OK, 0)], [(0, drafts[0]._replace(queue_id=0))]
+        return [SendOutcome(PutStatus.PUT_OK, 0)], [Ready(0, drafts[0]._replace(queue_id=0))]
 
     def send(self, drafts: Sequence[Draft], done: Callable[[Sequence[SendOutcome]], None]) -> None:
         if self.status is PutStatus.SERVICE_NOT_AVAILABLE:

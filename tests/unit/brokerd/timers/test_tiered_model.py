@@ -72,7 +72,7 @@ def a_sweep_goes_by_the_table_alone(self: Stowage, entry: StowedObject) -> None:
 
 
 def named_though_it_is_not_there(self: Stowage, timers: Any, before: int, done: Any) -> None:
-    head = stowed.encode_head([(part, stowed.encode_block(part)) for part in stowed.in_blocks(timers)])
+    head = stowed.encode_head([stowed.encode_block(part) for part in stowed.in_blocks(timers)])
     made = [stowed.describe(head, 1, 1 + len(timers) + before, before)]
     _store(self, timers, before, lambda entry: done(made[0] if entry is None and self.is_open else entry))
 

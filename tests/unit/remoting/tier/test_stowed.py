@@ -24,9 +24,9 @@ FIRST_MS = 1_700_000_000_000
 
 
 def made(timers: list[Waiting]) -> tuple[StowedObject, bytes]:
-    blocks = [(part, encode_block(part)) for part in in_blocks(timers)]
+    blocks = [encode_block(part) for part in in_blocks(timers)]
     head = encode_head(blocks)
-    return describe(head, 26, 7, 99), head + b"".join(block for _, block in blocks)
+    return describe(head, 26, 7, 99), head + b"".join(each.content for each in blocks)
 
 
 def read(entry: StowedObject, content: bytes) -> list[list[Waiting]]:
