@@ -118,7 +118,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["__main__"],
     ],
     "webapp": [
-        ["announce", "converters", "display", "errors", "intake", "paging", "redis_urls", "wishes"],
+        ["announce", "converters", "display", "errors", "intake", "paging", "redis_urls", "waiting", "wishes"],
         ["channel_layer", "feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
         ["snapshot"],
         {

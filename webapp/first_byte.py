@@ -7,10 +7,11 @@ then puts the channel, or TLS with the channel in it, in its own place. A connec
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, Final
 
 from OpenSSL import SSL
-from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, ISSLTransport
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IProtocolNegotiationFactory, ISSLTransport
 from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -19,8 +20,13 @@ from zope.interface import implementer
 from remoting.errors import SettingsError
 from remoting.transport.tls import FIRST_BYTE, file_stamps
 from webapp.intake import HEAD_S
+from webapp.waiting import Waiting
 
 log = logging.getLogger(__name__)
+
+PROTOCOLS: Final = [b"http/1.1"]  # that are chosen from what a handshake offers (ALPN)
+# of TLS 1.2: with a key for each connection, and encryption that authenticates
+_CIPHERS: Final = b"ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 @implementer(IOpenSSLServerConnectionCreator)
@@ -48,6 +54,9 @@ class Certificate:
     def _load(self) -> SSL.Context:
         context = SSL.Context(SSL.TLS_SERVER_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
+        context.set_cipher_list(_CIPHERS)  # those of 1.3 are all fit
+        context.set_mode(SSL.MODE_RELEASE_BUFFERS)  # a connection that is idle keeps none
+        context.set_alpn_select_callback(_choose)
         certificate_path, key_path = self._paths
         try:
             context.use_certificate_chain_file(certificate_path)
@@ -61,10 +70,15 @@ class Certificate:
         return context
 
 
+def _choose(_connection: SSL.Connection, offered: Sequence[bytes]) -> Any:
+    return next((each for each in PROTOCOLS if each in offered), SSL.NO_OVERLAPPING_PROTOCOLS)
+
+
 class FirstByte(Protocol):
     """A connection of which nothing came yet."""
 
-    def __init__(self, peer: Any, plain: Factory, tls: Factory, call_later: Any) -> None:
+    def __init__(self, peer: Any, plain: Factory, tls: Factory, call_later: Any, waiting: Waiting) -> None:
+        self._waiting = waiting
         self._peer = peer
         self._plain = plain
         self._tls = tls
@@ -78,6 +92,11 @@ class FirstByte(Protocol):
             self._hand_over(self._plain)
         else:
             self._deadline = self._call_later(HEAD_S, transport.abortConnection)
+            self._waiting.begin(self)
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`."""
+        self.transport.abortConnection()
 
     def dataReceived(self, data: bytes) -> None:
         """The first of it, which is somebody else's from here on."""
@@ -85,10 +104,10 @@ class FirstByte(Protocol):
 
     def connectionLost(self, reason: Any) -> None:
         """It went without a word."""
-        self._forget_deadline()
+        self._wait_no_more()
 
     def _hand_over(self, factory: Factory) -> Any:
-        self._forget_deadline()
+        self._wait_no_more()
         transport, protocol = self.transport, factory.buildProtocol(self._peer)
         if isinstance(transport, ProtocolWrapper):
             transport.wrappedProtocol = protocol
@@ -97,20 +116,27 @@ class FirstByte(Protocol):
         protocol.makeConnection(transport)
         return protocol
 
-    def _forget_deadline(self) -> None:
+    def _wait_no_more(self) -> None:
+        self._waiting.end(self)
         deadline, self._deadline = self._deadline, None
         if deadline is not None and deadline.active():
             deadline.cancel()
 
 
+@implementer(IProtocolNegotiationFactory)
 class FirstByteFactory(WrappingFactory):
-    """Puts that choice before the connections of another factory."""
+    """Puts that choice before the connections of another factory, which counts those that wait in its `waiting`."""
 
     def __init__(self, channels: Any, certificate: Certificate, clock: Any) -> None:
         super().__init__(channels)
+        self._waiting = channels.waiting
         self._tls = TLSMemoryBIOFactory(certificate, False, channels, clock)
         self._clock = clock
 
+    def acceptableProtocols(self) -> list[bytes]:
+        """What a port that comes with TLS asks for. Without an answer it would refuse all clients that offer something."""
+        return PROTOCOLS
+
     def buildProtocol(self, addr: Any) -> FirstByte:
         """A connection of this address."""
-        return FirstByte(addr, self.wrappedFactory, self._tls, self._clock.callLater)
+        return FirstByte(addr, self.wrappedFactory, self._tls, self._clock.callLater, self._waiting)

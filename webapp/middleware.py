@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.middleware import LoginRequiredMiddleware
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.request import split_domain_port, validate_host
 from django.utils import timezone
 from whitenoise.middleware import WhiteNoiseMiddleware
@@ -47,6 +47,16 @@ class RequestId(_Middleware):
         if response.status_code >= 500:
             log.error("request %s: %s %s answered %d", request.id, request.method, request.path, response.status_code)
         return response
+
+
+class PagesOverTls(_Middleware):
+    """Where cookies go over TLS alone, pages do, too: in plaintext nobody is logged in, or no websocket is let in. The port is
+    the same, as it speaks both. Scripts, whose tokens are no cookies, may use REST in plaintext on this machine."""
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        if settings.PAGES_OVER_TLS and not request.is_secure() and not request.path.startswith("/api/"):
+            return HttpResponseRedirect(f"https://{request.get_host()}{request.get_full_path()}")
+        return self.get_response(request)
 
 
 class SecurityHeaders(_Middleware):

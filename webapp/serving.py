@@ -7,8 +7,9 @@ With a certificate each of its ports speaks HTTP and HTTPS (`webapp/first_byte.p
 Daphne hands a request on when its body is there, and its framework writes each that is long, or does not say how long it is, to a
 temporary file. Here bodies stay in memory and count in one budget of all requests, with a share for each address
 (`remoting/transport/unfinished.py`). What is too long is refused when that is known. The head of a request has `HEAD_S` to come
-and the body `BODY_S`, however often something of them comes. A message of a websocket has at most `MAX_SOCKET_BYTES`: pages send
-a few words.
+and the body `BODY_S`, however often something of them comes. Of connections that nothing is done for there are not many
+(`webapp/waiting.py`). A message of a websocket has at most `MAX_SOCKET_BYTES`, and `MAX_SOCKET_MESSAGES` of them wait: pages
+send a few words.
 """
 
 from __future__ import annotations
@@ -33,10 +34,13 @@ from remoting.transport.unfinished import Piece, peer_of
 from remoting.transport.watch import UnfinishedSettings, Watch
 from webapp.first_byte import Certificate, FirstByteFactory
 from webapp.intake import BODY_S, HEAD_S, MAX_BODY_BYTES, TOO_LARGE, TOO_LATE
+from webapp.waiting import Waiting, most_waiting
 
 log = logging.getLogger(__name__)
 
 MAX_SOCKET_BYTES: Final = 16 * 1024
+MAX_SOCKET_MESSAGES: Final = 64  # of one websocket that wait to be heard
+_POLICY_VIOLATION: Final = 1008  # a websocket's close code
 _BUDGET_BYTES: Final = 64 * 1024 * 1024
 _LINGER_S: Final = 2.0  # how long what still comes of a refused request is dropped, so that its client reads why
 _REASONS: Final = {408: "Request Timeout", 413: "Content Too Large"}
@@ -118,6 +122,7 @@ class BoundedChannel(HTTPChannel):
     """One connection of HTTP/1.1, in TLS or not."""
 
     watch: Watch
+    waiting: Waiting
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,6 +133,7 @@ class BoundedChannel(HTTPChannel):
     def makeConnection(self, transport: Any) -> None:
         """It is there; a handshake, when it begins with one, has `HEAD_S`."""
         super().makeConnection(transport)
+        self.waiting.begin(self)
         if ISSLTransport.providedBy(transport):
             self._deadline = self.callLater(HEAD_S, transport.abortConnection)
 
@@ -153,7 +159,13 @@ class BoundedChannel(HTTPChannel):
         """A request is there."""
         self._forget_deadline()
         if not self._is_refused:
+            self.waiting.end(self)
             super().allContentReceived()
+
+    def requestDone(self, request: Any) -> None:
+        """It is answered, or what is left of that is with the transport."""
+        self.waiting.begin(self)
+        super().requestDone(request)
 
     def setRawMode(self) -> None:
         """What comes is no more lines of a head: of a refused request, nothing."""
@@ -167,10 +179,16 @@ class BoundedChannel(HTTPChannel):
 
     def connectionLost(self, reason: Any) -> None:
         """The connection is gone."""
+        self.waiting.end(self)
         self._forget_deadline()
         if self._linger is not None and self._linger.active():
             self._linger.cancel()
         super().connectionLost(reason)
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`."""
+        log.info("dropping the connection of %s: too many others wait", self.transport.getPeer())
+        self.transport.abortConnection()
 
     def hold(self) -> None:
         """Read nothing for now."""
@@ -216,6 +234,7 @@ class BoundedFactory(HTTPFactory):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server)
+        self.waiting = Waiting(most_waiting())
         self._watch = Watch(UnfinishedSettings(max_bytes=_BUDGET_BYTES, deadline_s=BODY_S))
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -223,11 +242,49 @@ class BoundedFactory(HTTPFactory):
         channel = super().buildProtocol(addr)
         channel.requestFactory = BoundedRequest
         channel.watch = self._watch
+        channel.waiting = self.waiting
         return channel
 
 
 class BoundedSocket(WebSocketProtocol):
-    """A websocket. The library holds its bound for messages against what is sent, too, and what pages are sent may be longer."""
+    """A websocket. Of a client that does not read what it is sent nothing more is read, and one that says much more than is
+    listened to is closed: each page says a few words, and waits.
+
+    The library holds its bound for messages against what is sent, too, and what pages are sent may be longer.
+    """
+
+    _is_refused = False
+
+    def connectionMade(self) -> None:
+        """It takes the connection over from a channel, which was asked to pause until now."""
+        self.transport.unregisterProducer()
+        self.transport.registerProducer(self, True)
+        super().connectionMade()
+
+    def pauseProducing(self) -> None:
+        """Much of what it was sent is unread."""
+        self.transport.pauseProducing()
+
+    def resumeProducing(self) -> None:
+        self.transport.resumeProducing()
+
+    def stopProducing(self) -> None:
+        """The connection is gone, which the library hears by itself."""
+
+    def onMessage(self, payload: bytes, isBinary: bool) -> None:
+        """The client says something."""
+        if self._is_refused:
+            return
+        if self.application_queue.qsize() >= MAX_SOCKET_MESSAGES:
+            self._is_refused = True
+            log.info("closing the websocket of %s: it says more than is listened to", self.client_addr)
+            self.sendCloseFrame(code=_POLICY_VIOLATION, reasonUtf8=b"too many messages at once")
+            return
+        super().onMessage(payload, isBinary)
+
+    def _closeConnection(self, abort: bool = False) -> None:
+        self.transport.unregisterProducer()  # TLS is not ended before somebody who might still write
+        super()._closeConnection(abort)
 
     def sendMessage(self, *arguments: Any, **more: Any) -> None:
         """To the page, however long."""

@@ -39,6 +39,7 @@ ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
 BEHIND_PROXY = _flag("LOGBOOM_HTTPS")
 HTTPS = BEHIND_PROXY or ENVIRONMENT.secure_host is not None
+PAGES_OVER_TLS = HTTPS and not BEHIND_PROXY  # a proxy redirects itself
 TRUSTED_PROXIES = [
     ipaddress.ip_network(each.strip(), strict=False)
     for each in os.environ.get("LOGBOOM_TRUSTED_PROXIES", "").split(",")
@@ -76,6 +77,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "webapp.middleware.SecurityHeaders",
     "webapp.middleware.StaticFiles",
+    "webapp.middleware.PagesOverTls",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

@@ -209,6 +209,7 @@ class BrokerCore:
             environment.scheduler,
             environment.cpu_s,
             self._follower_failed,
+            lambda: self.timers.is_late,
         )
 
     def _wake_followers(self) -> None:

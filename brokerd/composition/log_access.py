@@ -105,6 +105,9 @@ class StoreRecordLog:
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         return self._store.read_units(topic, queue_id, start, count)
 
+    def units_at(self, topic: str, queue_id: int, offsets: Sequence[int]) -> Sequence[Unit]:
+        return self._store.units_at(topic, queue_id, offsets)
+
     def find_record(self, physical_offset: int) -> bytes | None:
         """The record that starts there, confirmed or not; None when none does."""
         return self._store.commitlog.record_at(physical_offset)

@@ -65,6 +65,9 @@ class RecordLog(Protocol):
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         """Up to `count` entries of a consume queue from queue offset `start` on."""
 
+    def units_at(self, topic: str, queue_id: int, offsets: Sequence[int]) -> Sequence[Unit]:
+        """The entries of a consume queue at these queue offsets, in any order, up to the first that it does not have."""
+
     def undispatched_units(self, topic: str) -> Sequence[Unit]:
         """The entries that the log holds for queue 0 of a topic behind what was dispatched, in log order."""
 

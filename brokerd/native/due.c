@@ -3,6 +3,7 @@
  *
  *   native_due_select    the entries with keys behind one and up to another
  *   native_due_sort      these in order of their keys
+ *   native_due_span      the first and the last code of entries
  *   native_due_chain     the records of a slot that are in a block of the timer log, from the newest to the oldest
  *
  * Bounds: `count` units lie where they are said to be, and there is room for as many results; a record is looked at when all of it
@@ -65,6 +66,16 @@ static uint64_t packed(struct key key, int64_t slot_ms) {
     int64_t since_ms = key.due_ms - slot_ms + SLOT_MS, offset = key.offset + 1;
     if (since_ms < 0) return 0;
     return ((uint64_t)since_ms << OFFSET_BITS) + (uint64_t)(offset < MAX_OFFSET ? offset : MAX_OFFSET);
+}
+
+/* The least and the largest code of `count` entries, at least one. */
+EXPORT void native_due_span(const uint8_t *units, int64_t count, int64_t *least, int64_t *largest) {
+    *least = *largest = (int64_t)get64(units + 12);
+    for (int64_t n = 1; n < count; n++) {
+        int64_t code = (int64_t)get64(units + n * UNIT_BYTES + 12);
+        if (code < *least) *least = code;
+        if (code > *largest) *largest = code;
+    }
 }
 
 /* The entries among `count`, of queue offsets from `first` on, with keys behind `after` and up to `end`: how many. */

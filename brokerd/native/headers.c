@@ -1,6 +1,6 @@
 #include "headers.h"
 
-enum { PREFIX_BYTES = 8, MAX_HEADER_BYTES = 512 * 1024 };
+enum { PREFIX_BYTES = 8, MAX_HEADER_BYTES = 512 * 1024, MAX_LEVELS = 8 };
 
 struct reader { /* `scratch` is where strings with escapes go, `fields` where all fields go, if they are wanted */
     const uint8_t *at, *end;
@@ -189,6 +189,35 @@ static int take_fields(struct reader *r, struct header *header) {
     return take(r, '}');
 }
 
+/* Take a number without an exponent. */
+static int take_number(struct reader *r) {
+    const uint8_t *begin = r->at += *r->at == '-', *point;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+    if (r->at == begin || r->at - begin > 18 || (*begin == '0' && r->at - begin > 1)) return 0;
+    if (r->at < r->end && *r->at == '.') {
+        point = r->at++;
+        while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
+        if (r->at - point < 2 || r->at - point > 18) return 0;
+    }
+    return r->at < r->end && *r->at != '.' && *r->at != 'e' && *r->at != 'E';
+}
+
+/* Take what nobody asks for beside the fields, with what is in it down to so many levels. */
+static int take_unknown(struct reader *r, int levels) {
+    struct text name;
+    int first = peek(r), last = first == '{' ? '}' : ']';
+    if (first == '-' || (first >= '0' && first <= '9')) return take_number(r);
+    if (first != '{' && first != '[') return take_any(r);
+    if (levels == 0) return 0;
+    r->at++;
+    if (take(r, last)) return 1;
+    do {
+        if (first == '{' && (!take_string(r, &name) || !take(r, ':'))) return 0;
+        if (!take_unknown(r, levels - 1)) return 0;
+    } while (take(r, ','));
+    return take(r, last);
+}
+
 static int take_json(struct reader *r, struct header *header) {
     enum { CODE = 1, OPAQUE = 2, HAS_FLAG = 4, EXT = 8 };
     int seen = 0;
@@ -205,7 +234,7 @@ static int take_json(struct reader *r, struct header *header) {
                : which == OPAQUE   ? take_int(r, &header->opaque)
                : which == HAS_FLAG ? take_int(r, &header->frame_flag)
                : which == EXT      ? take_fields(r, header)
-                                   : take_any(r);
+                                   : take_unknown(r, MAX_LEVELS);
         if (!done) return 0;
     } while (take(r, ','));
     return take(r, '}') && peek(r) < 0 && seen == (CODE | OPAQUE | HAS_FLAG | EXT);

@@ -55,14 +55,14 @@ struct target { /* a topic that takes ordinary sends; an array of them is sorted
     int32_t first_slot; /* of its queue 0 */
 };
 
-struct slot { /* a queue */
+struct slot { /* a queue; or a topic, and the queue of it that its last message went to whose queue the broker chose */
     int64_t next;   /* the offset of its next message: a guess, until the caller has compared it */
     uint64_t touched; /* the number of the last call that used it */
 };
 
 struct touched {
     int64_t slot;
-    int64_t first; /* what the call took for the slot's next offset */
+    int64_t first; /* what the call took for it when it began */
 };
 
 struct unit { /* messages of one frame, size and code, one behind the other in log and queue */
@@ -85,7 +85,7 @@ enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
 struct areas { /* what stays the same from call to call; rooms in elements */
     const struct target *targets;
     int64_t target_count;
-    struct slot *slots;
+    struct slot *slots, *turns; /* turns: of the targets */
     int64_t timer_slot; /* of the queue in which messages wait for a moment; behind it that of halves, then those of the levels */
     struct terms *terms;
     const int64_t *delays_ms; /* of the levels, from the first on */
@@ -93,11 +93,11 @@ struct areas { /* what stays the same from call to call; rooms in elements */
     uint8_t *records, *answers, *scratch;
     struct unit *units;
     int64_t *opaques;
-    struct touched *touched;
+    struct touched *touched, *turned;
     struct moment *moments;
     struct half *halves;
     int64_t *early; /* which answers are for who does not wait; as many as opaques */
-    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, moments_room, halves_room;
+    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, turned_room, moments_room, halves_room;
     const uint8_t *cluster; /* in which requests are answered */
     int64_t cluster_length, max_frame_bytes, store_host_length;
     uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
@@ -114,7 +114,7 @@ struct request { /* what a call is about */
 
 struct results { /* also how far a call has come */
     int64_t position, end_offset, frames, stop;
-    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early;
+    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned;
 };
 
 /* Private */
@@ -129,7 +129,7 @@ struct send {
     const struct target *target;
     int32_t target_index;
     int64_t queue_id, sys_flag, born_timestamp, flag, reconsume_times;
-    int is_batch;
+    int is_batch, is_turn; /* is_turn: the broker chooses the queue */
     uint32_t flags; /* of its records */
 };
 
@@ -140,6 +140,7 @@ struct look { /* what properties tell; texts without bytes: not there */
     int is_timed, is_open;  /* the last separator is not there */
     int is_request, is_early; /* for an answer by a message; not to be acknowledged before it is answered */
     int is_plain;           /* may be stored as they came */
+    size_t length;          /* of others when they were written again, without what completes them */
 };
 
 /* The queues that a frame may write to: its own, and one of each of the broker's topics */
@@ -247,20 +248,50 @@ static int is_reserved(struct text name, struct text value) {
     return 0;
 }
 
-/* Whether properties, which `look_at` has gone through, are what they would be when all were read and written again, but for their
- * last separator: all names differ, all is UTF-8, and no name is reserved. */
-static int may_be_completed(struct text properties) {
-    struct text names[MAX_COMPLETED_PROPERTIES], value;
+/* Whether a property with this name says something to `look_at`. */
+static int is_looked_at(struct text name) {
+    return ask_of(name) < ASKS || IS(name, "UNIQ_KEY") || IS(name, "TAGS") || IS(name, "WAIT") || IS(name, "DELAY") ||
+           IS(name, "TRAN_MSG") || IS(name, "PGROUP") || IS(name, "REPLY_TO_CLIENT");
+}
+
+struct properties { /* those that differ in their names, in the order in which they came first, each as it came last */
+    struct text names[MAX_COMPLETED_PROPERTIES], values[MAX_COMPLETED_PROPERTIES];
+    size_t count, length; /* of them, and of their text with all separators */
+};
+
+/* Read properties, which `look_at` has gone through, as the twin does that writes them again. 0 for what is more than that: a name that
+ * is reserved, or that says something and is there twice, and what is not UTF-8. */
+static int read_again(struct text properties, struct properties *read) {
     struct reader r = {properties.at, properties.at + properties.length};
+    struct text name, value;
     int is_open;
+    read->count = read->length = 0;
     if (!is_utf8(properties)) return 0;
-    for (size_t count = 0; r.at < r.end; count++) {
-        if (count == MAX_COMPLETED_PROPERTIES || !take_name(&r, &names[count]) || !take_value(&r, &value, &is_open)) return 0;
-        if (is_reserved(names[count], value)) return 0;
-        for (size_t i = 0; i < count; i++)
-            if (names[i].length == names[count].length && memcmp(names[i].at, names[count].at, names[i].length) == 0) return 0;
+    while (r.at < r.end) {
+        size_t at = 0;
+        if (!take_name(&r, &name) || !take_value(&r, &value, &is_open) || is_reserved(name, value)) return 0;
+        while (at < read->count && !(read->names[at].length == name.length && memcmp(read->names[at].at, name.at, name.length) == 0)) at++;
+        if (at == MAX_COMPLETED_PROPERTIES) return 0;
+        if (at < read->count) {
+            if (is_looked_at(name)) return 0;
+            read->length -= read->values[at].length;
+        } else {
+            read->names[read->count++] = name;
+            read->length += name.length + 2;
+        }
+        read->values[at] = value;
+        read->length += value.length;
     }
     return 1;
+}
+
+/* Write what was read to `at`, which has room for it. */
+static uint8_t *put_again(const struct properties *read, uint8_t *at) {
+    for (size_t i = 0; i < read->count; i++) {
+        at = PUT(put_text(at, read->names[i].at, read->names[i].length), "\1");
+        at = PUT(put_text(at, read->values[i].at, read->values[i].length), "\2");
+    }
+    return at;
 }
 
 /* What the properties tell; 0 when they are for the twin. */
@@ -299,7 +330,10 @@ static int look_at(struct text properties, struct look *look) {
     }
     int is_other = look->is_timed || look->level.length || look->transaction.length || look->is_request || look->is_early;
     look->is_plain = is_usual && !look->is_open && !is_other && (all_common || !has_special(properties));
-    return (look->is_plain || may_be_completed(properties)) && java_hash(look->tag, &look->tags_code);
+    struct properties read;
+    if (!look->is_plain && !read_again(properties, &read)) return 0;
+    look->length = look->is_plain ? properties.length : read.length;
+    return java_hash(look->tag, &look->tags_code);
 }
 
 /* ---- Frames */
@@ -334,7 +368,9 @@ static int understand(const struct areas *areas, struct send *send) {
         !integer_of(fields[BORN_TIMESTAMP], &send->born_timestamp) || !integer_of(fields[FLAG], &send->flag))
         return 0;
     if (fields[RECONSUME_TIMES].length > 0 && !integer_of(fields[RECONSUME_TIMES], &send->reconsume_times)) return 0;
-    return send->queue_id >= 0 && send->queue_id < send->target->queues && !(send->sys_flag & ~(int64_t)(SYS_KNOWN | SYS_TRANSACTION)) &&
+    send->is_turn = send->queue_id < 0;
+    if (send->is_turn) send->queue_id = (areas->turns[send->target_index].next + 1) % send->target->queues;
+    return send->queue_id < send->target->queues && !(send->sys_flag & ~(int64_t)(SYS_KNOWN | SYS_TRANSACTION)) &&
            send->body.length > 0 && send->body.length <= MAX_BODY_BYTES && send->reconsume_times >= 0 &&
            send->reconsume_times < 0x8000 && send->flag >= INT32_MIN && send->flag <= INT32_MAX &&
            send->born_timestamp >= 0 && send->born_timestamp < (int64_t)1 << 62;
@@ -357,7 +393,8 @@ struct message { /* of a send, or of a batch */
     int64_t flag, code;
     enum where where;
     int is_plain;          /* its properties are stored as they came */
-    int is_open, is_named, is_request; /* what others are completed with: the last separator, a name, the cluster */
+    int is_named, is_request; /* what others are completed with: a name, the cluster */
+    size_t own_length;        /* of what they are completed behind: with the last separator, each name once */
     int is_early;                      /* is not to be acknowledged before it is answered */
     struct wait wait;
     int64_t level;        /* of one that waits for it */
@@ -393,7 +430,7 @@ static int64_t level_of(const struct areas *areas, struct text text) {
 /* How long the properties are before what is added for a wait or a transaction. */
 static size_t completed_length(const struct call *call, const struct message *message) {
     size_t cluster = message->is_request ? sizeof CLUSTER + (size_t)call->areas->cluster_length : 0;
-    return message->properties.length + (size_t)message->is_open + (message->is_named ? NAMED_BYTES : 0) + cluster + STAMP_BYTES;
+    return message->own_length + (message->is_named ? NAMED_BYTES : 0) + cluster + STAMP_BYTES;
 }
 
 /* Find out where a message goes that is not for its own topic; what it waits with goes to its area, which has room for the longest. */
@@ -435,14 +472,16 @@ static enum stop understand_properties(const struct call *call, const struct sen
     message->where = OWN;
     message->code = look.tags_code;
     message->is_plain = look.is_plain;
-    message->is_open = look.is_open;
+    message->own_length = look.length;
     message->is_named = 0;
     message->is_request = look.is_request && call->areas->cluster_length > 0;
     message->is_early = look.is_early;
     message->moment_length = 0;
     if (look.key.length == 0) name_message(call, message);
     if (!look.is_timed && !look.level.length && !look.transaction.length && !(send->sys_flag & SYS_TRANSACTION)) return STOP_END;
-    return look.is_plain && !may_be_completed(properties) ? STOP_LEFT : find_where(call, send, &look, message);
+    struct properties read; /* of one whose send alone says that it begins a transaction */
+    if (look.is_plain && (!read_again(properties, &read) || read.length != properties.length)) return STOP_LEFT;
+    return find_where(call, send, &look, message);
 }
 
 static size_t properties_length(const struct call *call, const struct message *message) {
@@ -456,8 +495,13 @@ static uint8_t *put_behind_body(const struct call *call, const struct message *m
     at = put_text(at, place->topic.at, place->topic.length);
     put16(at, (uint16_t)message->length);
     at += 2;
-    if (message->properties.length > 0) at = put_text(at, message->properties.at, message->properties.length);
-    if (message->is_open) *at++ = 2;
+    struct properties read;
+    if (message->own_length < message->properties.length && read_again(message->properties, &read)) {
+        at = put_again(&read, at);
+    } else {
+        if (message->properties.length > 0) at = put_text(at, message->properties.at, message->properties.length);
+        if (message->own_length > message->properties.length) *at++ = 2; /* the last separator */
+    }
     if (message->is_named) at = PUT(put_text(PUT(at, NAME_PROPERTY), message->name, NAME_BYTES), "\2");
     if (message->is_request) at = PUT(put_text(PUT(at, CLUSTER), call->areas->cluster, (size_t)call->areas->cluster_length), "\2");
     at = put_text(at, STAMP, STAMP_BYTES);
@@ -688,6 +732,15 @@ static enum stop lay_out_batch(struct call *call, const struct send *send, struc
     return add_answer(call, send, count, NULL, queue_offset, all_early) ? STOP_END : STOP_ROOM;
 }
 
+/* A slot has another value from now on; what the call found there is noted, once. */
+static void move(const struct call *call, struct slot *slots, int64_t slot, int64_t next, struct touched *touched, int64_t *count) {
+    if (slots[slot].touched != call->request->number) {
+        touched[(*count)++] = (struct touched){slot, slots[slot].next};
+        slots[slot].touched = call->request->number;
+    }
+    slots[slot].next = next;
+}
+
 /* Number the send's messages and lay them out. What it takes of its slots counts at the end alone. */
 static enum stop lay_out(struct call *call, struct send *send) {
     const struct areas *areas = call->areas;
@@ -699,20 +752,15 @@ static enum stop lay_out(struct call *call, struct send *send) {
         int64_t slot = areas->timer_slot + i - TIMER;
         places[i] = (struct place){brokers_topics[i], (int32_t)(areas->target_count + i - TIMER), 0, slot, slots[slot].next};
     }
-    if (call->now.touched + PLACES > areas->touched_room) return STOP_ROOM;
+    if (call->now.touched + PLACES > areas->touched_room || call->now.turned == areas->turned_room) return STOP_ROOM;
     send->is_batch = IS(send->header.fields[IS_BATCH], "true");
     send->flags = flags_of(call, send);
     enum stop stop = send->is_batch ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
     if (stop != STOP_END) return stop;
-    for (int i = 0; i < PLACES; i++) {
-        struct slot *slot = &slots[places[i].slot];
-        if (places[i].next == slot->next) continue;
-        if (slot->touched != call->request->number) {
-            areas->touched[call->now.touched++] = (struct touched){places[i].slot, slot->next};
-            slot->touched = call->request->number;
-        }
-        slot->next = places[i].next;
-    }
+    for (int i = 0; i < PLACES; i++)
+        if (places[i].next != slots[places[i].slot].next)
+            move(call, slots, places[i].slot, places[i].next, areas->touched, &call->now.touched);
+    if (send->is_turn) move(call, areas->turns, send->target_index, send->queue_id, areas->turned, &call->now.turned);
     return STOP_END;
 }
 

@@ -130,6 +130,14 @@ class Kernel:
             else:
                 self._targets[name] = _Target(name, config.write_queue_nums)
 
+    def turn_of(self, topic: str) -> int:
+        """The queue of a topic to which the last message went whose queue was chosen here."""
+        return self._targets[topic].turn
+
+    def set_turn(self, topic: str, queue_id: int) -> None:
+        """The same was done elsewhere."""
+        self._targets[topic].turn = queue_id
+
     def may_take(self, buffer: bytes, peer: bytes) -> bool:
         return begins_with_send(buffer) and len(peer) in (HOST_BYTES, HOST_V6_BYTES)
 
@@ -181,8 +189,9 @@ class Kernel:
                 reconsume_times = 0 if (text := ext.get("j") or "0") == "0" else int(text)
             except (KeyError, ValueError):
                 break
-            if queue_id < 0:
-                queue_id = target.turn = (target.turn + 1) % target.write_queue_nums
+            is_turn = queue_id < 0
+            if is_turn:
+                queue_id = (target.turn + 1) % target.write_queue_nums
             body_length = len(body)
             properties = ext.get("i", "").encode()
             if (
@@ -224,6 +233,8 @@ class Kernel:
                         stop = _beyond(run, laid_out.end_offset - position)
                         break
                     _add_batch(run, laid_out)
+                    if is_turn:
+                        target.turn = queue_id
                     rules.ids.next_number += laid_out.named
                     positions = laid_out.positions
                     next_offsets[slot] = queue_offset + len(positions)
@@ -260,6 +271,8 @@ class Kernel:
                     if position + size > limit:
                         stop = _beyond(run, size)
                         break
+                    if is_turn:
+                        target.turn = queue_id
                     next_offsets[slot] = queue_offset + 1
                     record_head = HEAD_V4.pack(
                         size, MAGIC_V1, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, position, sys_flag,
@@ -300,6 +313,8 @@ class Kernel:
             if not isinstance(other, LaidOutSends):
                 stop = Stop.OTHER if other is None else _beyond(run, other)
                 break
+            if is_turn:
+                target.turn = queue_id
             if not frame_flag & codes.FLAG_ONEWAY:
                 header = self._answer(other, queue_id, opaque, is_batch=is_batch)
                 pieces = [_PREFIX.pack(4 + len(header), len(header)), header]

@@ -2,7 +2,8 @@
 
 One call of the library lays out as many frames as it can. It knows topics by a table that is made anew when they change, and
 guesses the next offset of each queue from its last call; the run knows better (`next_offsets`), so what a call took is compared
-with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one owner in both modes.
+with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one owner in both modes;
+and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
 
 Where there is a limit to how many messages wait for one second, those that a call took are counted before any of it counts; when
 one has no room, the call is made again for the frames before it. How many transactions may begin is told to each call.
@@ -57,7 +58,7 @@ _MOMENT_NUMBERS: Final = (
 )
 _HALF: Final = struct.Struct("=6q")
 _NAME_BEGIN_BYTES: Final = 16
-_RESULTS: Final = struct.Struct("=14q")
+_RESULTS: Final = struct.Struct("=15q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
 _TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQ")
@@ -66,14 +67,14 @@ _UNASKED, _KNOWN, _NONE = 0, 1, 2
 
 _BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
 _NO_ROOM: Final = HalfRoom(0, 0)
-_AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "moments", "halves")
+_AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "turned", "moments", "halves")
 
 
 class _Areas(ctypes.Structure):
     _fields_ = (
         *(
             (name, ctypes.c_int64 if name in ("target_count", "timer_slot", "delay_count") else ctypes.c_void_p)
-            for name in ("targets", "target_count", "slots", "timer_slot", "terms", "delays_ms", "delay_count")
+            for name in ("targets", "target_count", "slots", "turns", "timer_slot", "terms", "delays_ms", "delay_count")
         ),
         *((name, ctypes.c_void_p) for name in (*_AREAS, "early")),
         *((f"{name}_room", ctypes.c_int64) for name in _AREAS),
@@ -102,6 +103,7 @@ class _Topics:
         self.keys += [TIMERS, (HALF_TOPIC, 0), *((SCHEDULE_TOPIC, level) for level in range(max(1, levels)))]
         self.targets = array("b", bytes(packed) or b"\0")
         self.slots = array("q", bytes(8 * _SLOT_NUMBERS * len(self.keys)))
+        self.turns = array("q", bytes(8 * _SLOT_NUMBERS * len(self.names)))
 
 
 class NativeKernel:
@@ -129,6 +131,7 @@ class NativeKernel:
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
         self._units_view = memoryview(self._units)
         self._opaques, self._touched = array("q", bytes(8 * _FRAMES)), array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
+        self._turned = array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
         self._moments = array("q", bytes(8 * _MOMENT_NUMBERS * _MOMENTS))
         self._halves = bytearray(_HALVES * _HALF.size)
         self._halves_view = memoryview(self._halves)
@@ -149,6 +152,7 @@ class NativeKernel:
             units=_address(self._units),
             opaques=_address(self._opaques),
             touched=_address(self._touched),
+            turned=_address(self._turned),
             moments=_address(self._moments),
             halves=_address(self._halves),
             early=_address(self._early),
@@ -158,6 +162,7 @@ class NativeKernel:
             units_room=_UNITS,
             opaques_room=_FRAMES,
             touched_room=_FRAMES,
+            turned_room=_FRAMES,
             moments_room=_MOMENTS,
             halves_room=_HALVES,
             cluster=self._cluster,
@@ -250,16 +255,21 @@ class NativeKernel:
                 names,
                 halves,
                 early,
+                turned,
             ) = _RESULTS.unpack(self._results)
-            if not self._has_guessed(run.next_offsets, touched):
+            if not (self._has_guessed(run.next_offsets, touched) and self._has_guessed_turns(turned)):
                 self._guess(run.next_offsets, touched)
+                self._guess_turns(turned)
                 continue
             most = self._frames_with_room(run.next_offsets, frames, moments)
             if most == frames:
                 break
             is_full = True
             self._guess(run.next_offsets, touched)
+            self._guess_turns(turned)
         self._take_numbers(run.next_offsets, touched)
+        for target in self._turned_targets(turned):
+            self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
             ids.next_number += names
             run.records.append(bytes(self._records_view[:records]))
@@ -317,6 +327,21 @@ class NativeKernel:
         for slot in self._touched[: count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]:
             slots[slot * _SLOT_NUMBERS] = next_offsets[keys[slot]]
 
+    def _turned_targets(self, count: int) -> array[int]:
+        """So many topics of which the call chose queues."""
+        return self._turned[: count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]
+
+    def _has_guessed_turns(self, count: int) -> bool:
+        """Whether the call began at the right queue of so many topics."""
+        firsts = self._turned[1 : count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]
+        turns = [self._twin.turn_of(self._topics.names[target]) for target in self._turned_targets(count)]
+        return turns == firsts.tolist()
+
+    def _guess_turns(self, count: int) -> None:
+        """The call did not choose the queues of so many topics."""
+        for target in self._turned_targets(count):
+            self._topics.turns[target * _SLOT_NUMBERS] = self._twin.turn_of(self._topics.names[target])
+
     def _frames_with_room(self, next_offsets: TakenOffsets, frames: int, moments: int) -> int:
         """How many of the call's frames come before the first with a message that has no room in its second. Those that wait
         count from now on."""
@@ -373,6 +398,7 @@ class NativeKernel:
         self._areas.targets = _address(self._topics.targets)
         self._areas.target_count = len(self._topics.names) - len(_BROKERS_TOPICS)
         self._areas.slots = _address(self._topics.slots)
+        self._areas.turns = _address(self._topics.turns)
         self._areas.timer_slot = self._topics.timer_slot
         self._are_topics_new = False
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, repeat, starmap
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, starmap
 from typing import Final
 
 from brokerd.native.library import Library
 from brokerd.store.again import TAGS, Again, Copies, Looked, Names, PythonAgain, Role
+from brokerd.store.log.derive import Entry
+from brokerd.store.log.native_derive import Gatherer
 from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
 from brokerd.store.run import AppendResult, Run
 from brokerd.store.unit import UNIT, Unit
@@ -67,6 +69,7 @@ class NativeAgain:
     def __init__(self, library: Library, store_host: bytes, most_bytes: int) -> None:
         self._look = library.function("native_again_look", None, ctypes.c_void_p)
         self._write = library.function("native_again_write", ctypes.c_int64, ctypes.c_void_p)
+        self._columns = Gatherer(library)
         self._store_host = (ctypes.c_uint8 * HOST_BYTES)(*store_host)
         self._most_bytes = most_bytes
 
@@ -136,36 +139,34 @@ class NativeAgain:
         )
         written = self._write(ctypes.addressof(copying))
         assert written == size, f"copies of {size} bytes are {written}"
+        counts: list[int] = []
         for key, next_offset in zip(keys, slots[1::_SLOT_NUMBERS], strict=True):
-            if next_offset != run.next_offsets[key]:
+            counts.append(next_offset - run.next_offsets[key])
+            if counts[-1]:
                 run.next_offsets[key] = next_offset
-        run.records.append(out)
-        topics, queue_ids = _queues(copies)
-        places = accumulate(sizes[:-1], initial=position)
-        columns = (
-            topics,
-            queue_ids,
-            offsets,
-            places,
-            sizes,
-            looked.code[begin:end],
-            repeat(run.timestamp_ms),
-            repeat(1),
-        )
-        run.entries.extend(zip(*columns, strict=False))
-        run.end_offset += size
+        columns = {
+            "place": array("q", accumulate(sizes[:-1], initial=position)),
+            "group": looked.group[begin:end],
+            "queue_offset": offsets,
+            "size": sizes,
+            "code": looked.code[begin:end],
+            "timestamp_ms": array("q", (run.timestamp_ms,)) * len(sizes),
+        }
+        entries: Sequence[Entry]
+        if len(keys) == len(targets) and all(counts):
+            lasts = [run.next_offsets[key] - 1 for key in keys]
+            entries = self._columns(list(keys), counts, columns, lasts)
+        else:
+            entries = _one_by_one(copies, columns)
+        run.add_together(out, entries, size)
         return AppendResult(position, size, -1, run.end_offset)
 
 
-def _queues(copies: Copies) -> tuple[Iterable[str], Iterable[int]]:
-    """The topic and the queue of each copy."""
-    if len(copies.targets) == 1:
-        topic, queue_id = copies.target_of(0)
-        return repeat(topic), repeat(queue_id)
-    topics = ["" if target is None else target[0] for target in copies.targets]
-    queue_ids = [-1 if target is None else target[1] for target in copies.targets]
-    groups = copies.looked.group[copies.begin : copies.end]
-    return map(topics.__getitem__, groups), map(queue_ids.__getitem__, groups)
+def _one_by_one(copies: Copies, columns: Mapping[str, array[int]]) -> list[Entry]:
+    """Entries of copies, of which some go to one queue from several, or which are not for all queues that were looked at."""
+    queues = [copies.targets[group] or ("", -1) for group in columns["group"]]
+    numbers = (columns[name] for name in ("queue_offset", "place", "size", "code", "timestamp_ms"))
+    return [(*queue, *each, 1) for queue, *each in zip(queues, *numbers, strict=True)]
 
 
 def _name(name: str, role: Role) -> bytes:
@@ -221,5 +222,6 @@ def again_agrees(library: Library) -> bool:
         for begin, end in ((0, 4), (6, 8)):
             if all(looked.ordinary[begin:end]):
                 again.lay_out(run, Copies(looked, begin, end, looked.groups))
-        outcomes.append((bytes(looked.ordinary), b"".join(run.records), run.entries, sorted(run.next_offsets.items())))
+        entries = list(chain.from_iterable(part for _, part, _ in run.offers()))
+        outcomes.append((bytes(looked.ordinary), b"".join(run.records), entries, sorted(run.next_offsets.items())))
     return outcomes[0] == outcomes[1] and outcomes[0][0] == b"\1\1\1\1\0\0\1\1"

@@ -7,7 +7,7 @@ between, so nobody waits while he holds a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.store.log.derive import Entry
@@ -28,8 +28,9 @@ class Run:
     """Whole records for the log from `start` on, and what their append changes.
 
     Whoever lays out adds to `records` (bytes in any pieces), adds to `entries` what `derive` would find in them, in log order,
-    moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`. `folded` counts the messages that
-    have no entry of their own. All records carry `timestamp_ms`, and with `seals` a checksum, wherever they have room for it.
+    moves `end_offset` on, never beyond `limit`, and takes queue offsets from `next_offsets`; `add_together` is for records whose
+    entries are a sequence of their own. `folded` counts the messages that have no entry of their own. All records carry
+    `timestamp_ms`, and with `seals` a checksum, wherever they have room for it.
     What is in `appended` is called, in order, when the run is in the log. One that `is_own` has nothing of clients.
     """
 
@@ -42,6 +43,7 @@ class Run:
         "limit",
         "most_bytes",
         "next_offsets",
+        "parts",
         "records",
         "seals",
         "start",
@@ -60,6 +62,7 @@ class Run:
         self.seals = seals
         self.is_own = False
         self.records: list[Bytes] = []
+        self.parts: list[tuple[Sequence[Entry], int]] = []  # entries in front of `entries`, and where each part ends
         self.entries: list[Entry] = []
         self.folded = 0
         self.appended: list[Callable[[], None]] = []
@@ -77,4 +80,21 @@ class Run:
     @property
     def message_count(self) -> int:
         """Messages that enter a queue."""
-        return len(self.entries) + self.folded
+        return sum(len(entries) for entries, _ in self.parts) + len(self.entries) + self.folded
+
+    def add_together(self, records: Bytes, entries: Sequence[Entry], size: int) -> None:
+        """Lay out records of so many bytes whose entries are dispatched as they are here."""
+        if self.entries:
+            self.parts.append((self.entries, self.end_offset))
+            self.entries = []
+        self.records.append(records)
+        self.end_offset += size
+        self.parts.append((entries, self.end_offset))
+
+    def offers(self) -> Iterator[tuple[int, Sequence[Entry], int]]:
+        """The entries of all of it, in parts: each with where it begins and ends."""
+        begin = self.start
+        for entries, end in (*self.parts, (self.entries, self.end_offset)):
+            if end > begin:
+                yield begin, entries, end
+            begin = end

@@ -430,7 +430,8 @@ class MessageStore(StoreReads):
             self._note_append_error(error)
             raise
         self.queue_offsets.advance(run.next_offsets)
-        self.dispatcher.offer(run.start, run.entries, run.end_offset)
+        for start, entries, end in run.offers():
+            self.dispatcher.offer(start, entries, end)
         for told in run.appended:
             told()
 

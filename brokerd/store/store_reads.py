@@ -6,6 +6,7 @@ All of it goes as far as dispatch went, which is no further than the confirm off
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
 from brokerd.store.derived.dispatcher import Dispatcher
@@ -377,6 +378,16 @@ class StoreReads:
         if queue is None:
             return []
         return list(queue.units(max(queue_offset, queue.min_offset(self.commitlog.min_offset)), count))
+
+    def units_at(self, topic: str, queue_id: int, queue_offsets: Sequence[int]) -> list[Unit]:
+        """The same of the messages at these offsets, in any order, up to the first that does not exist."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None or not queue_offsets:
+            return []
+        low = queue.min_offset(self.commitlog.min_offset)
+        if min(queue_offsets) < low:
+            queue_offsets = list(takewhile(lambda offset: offset >= low, queue_offsets))
+        return queue.units_at(queue_offsets)
 
     def read_encoded_units(self, topic: str, queue_id: int, queue_offset: int, count: int) -> bytes:
         """Some of these as a queue has them, from that offset on, which exists: at least one, and `count` at most."""

@@ -136,7 +136,7 @@ class Commits:
         part = self._fitting(part)
         if not part:
             return
-        changes, new, old = await self._indexed(b"".join([items for _, _, items in part]))
+        changes, new, old = await self._indexed([(change[1], items) for change, _, items in part if items])
         changes += [change for change, _, _ in part]
         if self._stopped or not await self.write(changes):
             return
@@ -171,7 +171,9 @@ class Commits:
         if not self._stopped:
             committed()
 
-    async def _indexed(self, items: bytes) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
+    async def _indexed(
+        self, items: Sequence[tuple[str, bytes]]
+    ) -> tuple[list[Change], list[IndexObject], list[IndexObject]]:
         """Have them in objects of the index: what says so, these, and those that nobody needs then. Nothing, maybe, when this
         life ended."""
         if not items:

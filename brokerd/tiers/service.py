@@ -178,6 +178,9 @@ class TierService:
     def attributes(self, topic: str) -> Mapping[str, str]:
         return self._around.attributes(topic) or {}
 
+    def reserved_ms(self, topic: str) -> int:
+        return policy.reserved_time_ms(self.attributes(topic), self.settings.reserved_time_ms)
+
     @property
     def epoch(self) -> int:
         return self._epoch
@@ -195,6 +198,8 @@ class TierService:
         self.uploaded_segments += 1
         self.uploaded_messages += segment.messages
         if self._commits is not None and not self.in_log.is_of_deleted(queue, segment):
+            if self.upkeep is not None:
+                self.upkeep.uploaded(queue, segment)
             self._commits.add(committed(queue, segment), partial(self._committed, queue), index_items)
         elif self._uploader is not None:
             self._uploader.finished(queue)
@@ -369,7 +374,8 @@ class TierService:
             return
         log_of = self._record_log, self._journal, self.table
         writer = ManifestWriter(objects, self._epoch)
-        index = IndexWriter(objects, self._around.keys, self._epoch, self.next_number, self._loop)
+        keys, loop, reserved_ms = self._around.keys, self._loop, self.reserved_ms
+        index = IndexWriter(objects, keys, self._epoch, self.next_number, loop, reserved_ms)
         told = Told(self.troubled, self.fenced, self.retired)
         self._commits = commits = Commits(log_of, writer, index, self._epochs, self._loop, told)
         self.upkeep = Upkeep(objects, self, commits, self._loop, self._settings)

@@ -22,12 +22,14 @@ from brokerd.tiers.upload.merging import Limits, choose, span_ms
 from brokerd.tiers.upload.uploader import Loop
 from remoting.settings import Live
 from remoting.tier.contents import Change, Queue, dropped, expired, merged, unindexed
+from remoting.tier.index import ALL_TOPICS, IndexObject, part_of
 from remoting.tier.segments import Form, QueueSegments, Segment
 
 SETTLED_MS: Final = 600_000
 """Messages that are younger are not merged: an election that may lose messages would take older ones along that are merged with
 them."""
 
+_NEVER_MS: Final = 1 << 62
 _TEND_S: Final = 60.0
 _SLICE: Final = 500  # queues looked at in one turn of the loop
 
@@ -37,6 +39,9 @@ class Owner(removal.Owner, Protocol):
 
     def attributes(self, topic: str) -> Mapping[str, str]:
         """A topic's; none without one."""
+
+    def reserved_ms(self, topic: str) -> int:
+        """How long its messages are kept; 0 = for ever."""
 
 
 class Upkeep:
@@ -55,7 +60,9 @@ class Upkeep:
         self._changing: set[Queue] = set()
         self._dropping: Counter[str] = Counter()
         self._grown: dict[Queue, None] = {}
-        self._kept_ms = 0  # nothing in the tier is older, as far as was looked
+        # By part of all topics: nothing in the tier is older, as far as was looked, and of what was uploaded since then.
+        self._kept_ms: dict[int, int] = {}
+        self._uploaded_ms: dict[int, int] = {}
         self._is_open = False
         self._index_going = self._is_looking = self._is_merging = self._is_in_trouble = self._stopped = False
 
@@ -74,7 +81,7 @@ class Upkeep:
         now_ms = self._loop.wall_ms()
         if not self._is_looking:
             self._is_looking = True
-            self._kept_ms = now_ms
+            self._kept_ms, self._uploaded_ms = self._uploaded_ms, {}
             self._look_for_expired(list(self._owner.contents.queues), now_ms)
         if not self._is_merging and self._grown:
             self._is_merging = True
@@ -88,12 +95,15 @@ class Upkeep:
         self._stopped = True
         self.removal.stop()
 
+    def uploaded(self, queue: Queue, segment: Segment) -> None:
+        """The queue gets that segment."""
+        part = part_of(queue.topic)
+        self._uploaded_ms[part] = min(segment.first_ms, self._uploaded_ms.get(part, segment.first_ms))
+        self._note_kept(queue, segment.first_ms)
+
     def grown(self, queue: Queue) -> None:
         """It has another segment."""
         self._grown[queue] = None
-        segments = self._owner.contents.queues.get(queue)
-        if segments is not None and len(segments):
-            self._kept_ms = min(self._kept_ms, segments.last.first_ms)
 
     def drop(self, topic: str) -> None:
         """The topic was deleted: what it has in the tier goes, and what is on its way there."""
@@ -117,7 +127,7 @@ class Upkeep:
             if segments is None:
                 continue
             if len(segments):
-                self._kept_ms = min(self._kept_ms, next(iter(segments)).first_ms)
+                self._note_kept(queue, next(iter(segments)).first_ms)
             if not self._is_changing(queue):
                 self._expire(queue, segments, now_ms)
         del queues[-_SLICE:]
@@ -127,16 +137,26 @@ class Upkeep:
         elif not self._stopped:
             self._expire_index()
 
+    def _note_kept(self, queue: Queue, from_ms: int) -> None:
+        """The queue has something of that time."""
+        part = part_of(queue.topic)
+        self._kept_ms[part] = min(from_ms, self._kept_ms.get(part, from_ms))
+
     def _expire_index(self) -> None:
-        """Objects of the index go when the tier has nothing as old as all that they can name."""
+        """Objects of the index go when no topic that they may know has anything in the tier that is as old as what they name."""
         if self._index_going:
             return
-        old = [entry for entry in self._owner.contents.index.values() if entry.end_ms < self._kept_ms]
+        old = [entry for entry in self._owner.contents.index.values() if self._is_of_nothing(entry)]
         if old and not self._commits.is_any_waiting:
             self._index_going = True
             names = [entry.name for entry in old]
             self.removal.hold(names)
             self._commits.add(unindexed(old), partial(self._taken_out, names, self._index_gone))
+
+    def _is_of_nothing(self, entry: IndexObject) -> bool:
+        if entry.topics == ALL_TOPICS:
+            return all(entry.end_ms < kept_ms for kept_ms in self._kept_ms.values())
+        return all(entry.end_ms < self._kept_ms.get(part, _NEVER_MS) for part in entry.parts)
 
     def _index_gone(self) -> None:
         self._index_going = False
@@ -149,7 +169,7 @@ class Upkeep:
             self._take_out(expired(queue, offset), partial(self._changing.discard, queue))
 
     def _reserved_ms(self, queue: Queue) -> int:
-        return policy.reserved_time_ms(self._owner.attributes(queue.topic), self._settings.value.reserved_time_ms)
+        return self._owner.reserved_ms(queue.topic)
 
     # ---- merging, one queue at a time
 

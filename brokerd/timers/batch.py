@@ -6,7 +6,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -274,19 +274,13 @@ class Batches:
         if any(offset >= end for offset in offsets):
             undispatched = self._log.undispatched_units(TIMER_TOPIC)
         units: list[Unit] = []
-        while len(units) < len(offsets):
-            start = offsets[len(units)]
-            if start >= end:
-                units += undispatched[start - end : start - end + 1]
+        while (at := len(units)) < len(offsets):
+            if offsets[at] >= end:
+                units += undispatched[offsets[at] - end : offsets[at] - end + 1]
             else:
-                count = 1
-                for offset in offsets[len(units) + 1 :]:
-                    if offset != start + count or offset >= end:
-                        break
-                    count += 1
-                units += self._log.read_units(TIMER_TOPIC, 0, start, count) if start >= low else ()
-            if len(units) < len(offsets) and offsets[len(units)] == start:
-                raise StorageError(f"the queue of {TIMER_TOPIC} cannot be read at {start}; it is [{low}, {end})")
+                units += self._log.units_at(TIMER_TOPIC, 0, list(takewhile(lambda each: each < end, offsets[at:])))
+            if len(units) == at:
+                raise StorageError(f"the queue of {TIMER_TOPIC} cannot be read at {offsets[at]}; it is [{low}, {end})")
         return units
 
     def _add(

@@ -32,6 +32,7 @@ from brokerd.timers.codes import (
     RECALL,
     ROLLED,
     SLOT_MS,
+    added_of,
     due_of,
     key_of,
     kind_of,
@@ -46,12 +47,6 @@ from remoting.record.fields import properties_of
 
 _BYTES_OF_ENTRY: Final = 1 << 9  # of what a slice may read, for each entry that it takes
 _SAID: Final = re.compile(rb"(?:^|\x02)(REAL_TOPIC|TIMER_DUE_MS|TIMER_MOVED|TIMER_OUT_MS|TIMER_PLACE)\x01([^\x02]+)")
-# How the properties of a message end that waits since it was sent: with what was added for that (`rules.added_for`), and a
-# checksum. What is sent for later is mostly that, and found at once; anything else is looked through (`_SAID`).
-_ADDED: Final = re.compile(
-    rb"\x02REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01[^\x02]+\x02TIMER_OUT_MS\x01([0-9]{1,16})"
-    rb"\x02TIMER_DUE_MS\x01([0-9]{1,16})\x02(?:TIMER_LEG_MS\x01[0-9]+\x02)?(?:__CRC32#\x01[0-9]+\x02?)?\Z"
-)
 
 
 class Known(NamedTuple):
@@ -207,8 +202,8 @@ class TimerCounting:
             properties = properties_of(self._log.record_at(physical_offset, size))
         except (StorageError, ProtocolError):
             return None
-        if is_sent and (added := _ADDED.search(properties)) is not None:
-            return _Said(str(added[1], "utf-8", "replace"), max(int(added[3]), int(added[2]) + 1), None, 0)
+        if is_sent and (added := added_of(properties)) is not None:
+            return _Said(str(added.topic, "utf-8", "replace"), max(added.due_ms, added.slot_ms + 1), None, 0)
         said = {str(name, "ascii"): str(value, "utf-8", "replace") for name, value in _SAID.findall(properties)}
         due_ms, slot_ms, place = (number_of(said, name) for name in (DUE_MS, OUT_MS, PLACE))
         if slot_ms is not None and due_ms is None:

@@ -219,7 +219,13 @@ class TimerTable:
 
     def apply(self, kind: str, body: Any, end_offset: int) -> None:
         if kind in (BEGIN, AHEAD, MOVED, STOWED, RETURNED):
-            self._begin(begin_of(body), end_offset)
+            try:
+                begin = begin_of(body)
+            except ValueError as error:
+                raise CorruptedFile(
+                    f"the record of timers that ends at {end_offset} of the commitlog: {error}"
+                ) from error
+            self._begin(begin, end_offset)
         elif kind == RECALLED:
             self.places[body["place"]] = body["due"]
         elif kind == KEY:
@@ -281,7 +287,10 @@ class TimerTable:
         elif kind == "m":
             self.done = self.done._replace(moved=values[0])
         elif kind == "o":
-            entry = decode_entry(values[0])
+            try:
+                entry = decode_entry(values[0])
+            except ValueError as error:
+                raise CorruptedFile(f"a snapshot of timers: {error}") from error
             self.objects[entry.key] = entry
         elif kind == "d":
             self.days[values[0]] = dict(values[1])

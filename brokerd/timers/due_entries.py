@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import Key, encode_code, key_of
 
 PAIR: Final = 2  # numbers of an entry in a row of them: its code, then its queue offset
+
+
+class Span(NamedTuple):
+    """So many entries, which may be fewer than were asked for, have codes from `least` to `largest`."""
+
+    entries: int
+    least: int
+    largest: int
+
+
+NO_ENTRIES: Final = Span(0, 0, 0)
 
 
 class DueEntries(Protocol):
@@ -23,6 +34,9 @@ class DueEntries(Protocol):
 
     def sort(self, entries: array[int]) -> None:
         """Put them in order of their keys."""
+
+    def span(self, start: int, stop: int) -> Span:
+        """When those of queue offsets in [start, stop) are due."""
 
 
 class PythonDueEntries:
@@ -45,3 +59,9 @@ class PythonDueEntries:
         pairs = sorted(zip(entries[::PAIR], entries[1::PAIR], strict=True), key=lambda each: key_of(*each))
         entries[::PAIR] = array("q", [code for code, _ in pairs])
         entries[1::PAIR] = array("q", [offset for _, offset in pairs])
+
+    def span(self, start: int, stop: int) -> Span:
+        codes: list[int] = []
+        while start + len(codes) < stop and (units := self._read_units(start + len(codes), stop - start - len(codes))):
+            codes += [code for _, _, code in units]
+        return Span(len(codes), min(codes), max(codes)) if codes else NO_ENTRIES

@@ -69,6 +69,8 @@ class FarTimers:
             return None
         joint, self._joint = self._joint, None
         behind = [each for each in behind if each[1] >= joint]
+        if not (self._found and behind):  # each is in order
+            return [*self._found, *behind][:limit]
         return sorted([*self._found, *behind], key=lambda each: key_of(*each))[:limit]
 
     def held_queue_offset(self, done: Done) -> int:

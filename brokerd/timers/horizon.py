@@ -168,9 +168,10 @@ class Horizon:
 
     def _load_found(self, found: _Found, done: Done) -> bool:
         stop = min(found.loaded + _LOADED_AT_ONCE, len(found.entries))
-        for each in found.entries[found.loaded : stop]:
-            if not ((done.fences or done.moved) and done.has(key_of(*each))):
-                self._near.add(*each)
+        entries = found.entries[found.loaded : stop]
+        if done.fences or done.moved:
+            entries = [each for each in entries if not done.has(key_of(*each))]
+        self._near.add_all(entries)
         found.loaded = stop
         if stop < len(found.entries):
             self.covered = key_of(*found.entries[stop - 1])

@@ -11,7 +11,7 @@ from typing import Final
 from brokerd.native.library import Library
 from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
 from brokerd.timers.codes import Key, encode_code
-from brokerd.timers.due_entries import PAIR, DueEntries, PythonDueEntries
+from brokerd.timers.due_entries import NO_ENTRIES, PAIR, DueEntries, PythonDueEntries, Span
 
 _LARGEST: Final = (1 << 63) - 1
 
@@ -32,6 +32,8 @@ class NativeDueEntries:
             ctypes.c_void_p,
         )
         self._sort = library.function("native_due_sort", None, ctypes.c_void_p, ctypes.c_int64)
+        number = ctypes.POINTER(ctypes.c_int64)
+        self._span = library.function("native_due_span", None, ctypes.c_char_p, ctypes.c_int64, number, number)
         self._read = read
 
     def select(self, start: int, stop: int, after: Key, end: Key) -> array[int]:
@@ -49,6 +51,17 @@ class NativeDueEntries:
 
     def sort(self, entries: array[int]) -> None:
         self._sort(entries.buffer_info()[0], len(entries) // PAIR)
+
+    def span(self, start: int, stop: int) -> Span:
+        found = NO_ENTRIES
+        least, largest = ctypes.c_int64(), ctypes.c_int64()
+        while start < stop and (units := self._read(start, stop - start)):
+            count = len(units) // UNIT_BYTES
+            self._span(units, count, ctypes.byref(least), ctypes.byref(largest))
+            ends = (least.value, largest.value, *found[1:]) if found.entries else (least.value, largest.value)
+            found = Span(found.entries + count, min(ends), max(ends))
+            start += count
+        return found
 
 
 def due_entries_for(
@@ -68,6 +81,8 @@ def due_entries_agree(library: Library) -> bool:
     for after, end in product(
         (Key(0, -1), Key(3, 1), Key(3, _LARGEST)), (Key(3, 3), Key(5, 0), Key(1 << 52, _LARGEST))
     ):
+        if any(native.span(start, len(units)) != python.span(start, len(units)) for start in range(len(units))):
+            return False
         found, wanted = native.select(0, len(units), after, end), python.select(0, len(units), after, end)
         if found != wanted:
             return False

@@ -7,7 +7,10 @@ as it grows, and nothing is ever sorted. An entry takes 8 bytes, a millisecond s
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from itertools import groupby
+from operator import itemgetter
 
 from brokerd.timers.codes import RECALL, Key, due_of, encode_code, kind_of
 
@@ -39,6 +42,19 @@ class Near:
         self.count += 1
         if kind == RECALL:
             heappush(self._recalls, (due_ms, offset))
+
+    def add_all(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Add entries that are in order of their keys."""
+        for code, same in groupby(entries, itemgetter(0)):
+            self.add(code, next(same)[1])
+            if kind_of(code) == RECALL:
+                for _, offset in same:
+                    self.add(code, offset)
+            elif more := [offset << _KIND_BITS | code & _KIND_MASK for _, offset in same]:
+                row = self._rows[due_of(code)]
+                assert row[-1] < more[0], "entries of a millisecond come in their order"
+                row.extend(more)
+                self.count += len(more)
 
     @property
     def first_due_ms(self) -> int | None:

@@ -17,12 +17,12 @@ from typing import Final
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import MAX_DUE_MS, Key, due_of, key_of
 from brokerd.timers.done import Done
-from brokerd.timers.due_entries import PAIR, DueEntries, PythonDueEntries
+from brokerd.timers.due_entries import PAIR, DueEntries, PythonDueEntries, Span
 from brokerd.timers.far import Found
 
 CHUNK: Final = 4096
 CHUNKS_IN_A_TURN: Final = 2
-CHUNKS_SELECTED_IN_A_TURN: Final = 32  # in C: about a millisecond
+CHUNKS_IN_C_IN_A_TURN: Final = 32  # about a millisecond
 KEPT: Final = 1 << 15  # entries that are found at once: twice as many for a moment, 16 bytes each
 
 _NOTHING: Final = MAX_DUE_MS + 1
@@ -77,7 +77,7 @@ class QueueFar:
         self._queue_range = queue_range
         self._read_units = read_units
         self._entries = PythonDueEntries(read_units) if entries is None else entries
-        self._selects = CHUNKS_IN_A_TURN if entries is None else CHUNKS_SELECTED_IN_A_TURN
+        self._in_a_turn = CHUNKS_IN_A_TURN if entries is None else CHUNKS_IN_C_IN_A_TURN
         self._scanned = self._held = 0
         # by chunk, when the first and the last of its entries are due
         self._first = array("q")
@@ -143,11 +143,14 @@ class QueueFar:
         low, end = self._queue_range()
         if self._scanned < low:
             self._pad(low)
-        for _ in range(CHUNKS_IN_A_TURN):
+        for _ in range(self._in_a_turn):
             if self._scanned >= end:
                 return False
             stop = min((self._scanned // CHUNK + 1) * CHUNK, end)
-            self._note(self._scanned, [code for _, _, code in self._read(self._scanned, stop)])
+            span = self._entries.span(self._scanned, stop)
+            if span.entries:
+                self._note_span(self._scanned, span)
+            self._scanned += span.entries
         return self._scanned < end
 
     # ---- inside
@@ -173,20 +176,24 @@ class QueueFar:
         """The entries from there on have these codes."""
         done = 0
         while done < len(codes):
-            chunk, inside = divmod(offset + done, CHUNK)
-            part = codes[done : done + CHUNK - inside]
-            if chunk == len(self._first):
-                self._first.append(_NOTHING)
-                self._last.append(-1)
-            self._first[chunk] = min(self._first[chunk], due_of(min(part)))
-            self._last[chunk] = max(self._last[chunk], due_of(max(part)))
+            part = codes[done : done + CHUNK - (offset + done) % CHUNK]
+            self._note_span(offset + done, Span(len(part), min(part), max(part)))
             done += len(part)
         self._scanned = offset + len(codes)
+
+    def _note_span(self, offset: int, span: Span) -> None:
+        """The entries from there on, which are of one chunk, have such codes."""
+        chunk = offset // CHUNK
+        if chunk == len(self._first):
+            self._first.append(_NOTHING)
+            self._last.append(-1)
+        self._first[chunk] = min(self._first[chunk], due_of(span.least))
+        self._last[chunk] = max(self._last[chunk], due_of(span.largest))
 
     def _look(self, search: _Search) -> bool:
         """Go on in the chunks that can hold some of it; whether all were looked at."""
         at = max(search.at, self._queue_range()[0])
-        left = self._selects
+        left = self._in_a_turn
         while at < self._scanned and left:
             chunk = at // CHUNK
             stop = min((chunk + 1) * CHUNK, self._scanned)

@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 KEY_BITS: Final = 256
 MAX_ASIDE_TOLD: Final = 50
 MAX_REASON: Final = 300
+_LATE_MS: Final = 50
 LATE_BOUNDS_MS: Final = tuple(round(bound_s * 1000) for bound_s in LATE_BOUNDS_S)
 _DOUBTED: Final = (
     "timers do not believe this machine's clock, which says %d ms since 1970: by what it said before, the log's last message and "
@@ -327,6 +328,11 @@ class TimerService:
                 for offset in sorted(self.table.aside)[:MAX_ASIDE_TOLD]
             ),
         )
+
+    @property
+    def is_late(self) -> bool:
+        """Whether timers are due for longer than a broker takes that has time for them: what can wait is to wait for them."""
+        return self._delivery.overdue_ms >= _LATE_MS
 
     def waiting_by_topic(self) -> Iterator[TopicTimers]:
         """How many wait for each topic, in steps."""

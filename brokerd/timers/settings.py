@@ -11,7 +11,7 @@ from remoting.settings import check, setting
 class TimerSettings:
     """How much is delivered at once, and how long a timer stays in one place of the log."""
 
-    batch_messages: int = setting(256, "most timers delivered in one turn of the loop", minimum=1, maximum=100_000)
+    batch_messages: int = setting(512, "most timers delivered in one turn of the loop", minimum=1, maximum=100_000)
     batch_bytes: int = setting(4 << 20, "most bytes of them, but always one", minimum=1024, maximum=64 << 20)
     in_flight_messages: int = setting(
         16_384, "most delivered timers that wait to be acknowledged", minimum=1, maximum=1_000_000

@@ -234,6 +234,8 @@ class Timers:
     lost: int | None = None
     left: int | None = None
     uncounted: int | None = None
+    in_tier: int | None = None
+    tier_trouble: str = ""
     topics: tuple[TopicTimers, ...] = ()
     late_bounds_ms: tuple[int, ...] = ()
     late_counts: tuple[int, ...] = ()

@@ -20,9 +20,10 @@ _SHORT_TAG_BYTES: Final = 64  # hashes of longer ones are not remembered
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """The property string: name 0x01 value 0x02, repeated. Empty values are left out, since readers drop them."""
-    return "".join(
+    entries = [
         f"{name}{NAME_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in properties.items() if name and value
-    ).encode()
+    ]
+    return "".join(entries).encode()
 
 
 def decode_properties(encoded: Bytes) -> dict[str, str]:

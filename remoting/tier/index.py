@@ -7,7 +7,8 @@
 
 The hash is that of the local index, of `topic#key`, mixed: those of keys that are alike lie side by side, mixed ones are spread
 evenly over 32 bits. Items are in their order, so of `n` items one of hash `h` is expected at `h * n / 2^32`, and none is farther
-from there than `spread` says, which the contents of the tier have, too: one range answers a query. The topic is not stored.
+from there than `spread` says, which the contents of the tier have, too: one range answers a query. The topic is not stored; the
+contents say of 240 parts of all topics which ones an object has some of, and for how long these are kept.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from remoting.checksum import crc32
@@ -23,6 +25,7 @@ from remoting.tier.names import INDEX_TOPIC, Kind, object_name
 ITEM: Final = struct.Struct(">IIQq")
 MOST_ITEMS: Final = 1 << 20  # of an object: what a reader takes in one piece
 
+_OF_EARLIER: Final = 8  # numbers of an entry that says nothing of topics
 _BLOCK_ITEMS: Final = 64
 _MAGIC: Final = b"LBTINDX\x01"
 _HEAD: Final = struct.Struct(">8sIIqq")
@@ -31,6 +34,10 @@ _NUMBER: Final = struct.Struct(">I")
 HEAD_BYTES: Final = _HEAD.size + _CHECK.size
 _BLOCK_BYTES: Final = _BLOCK_ITEMS * ITEM.size + _NUMBER.size
 _HASH_BITS: Final = 32
+_WORDS: Final = 4
+_WORD_BITS: Final = 60
+PARTS: Final = _WORDS * _WORD_BITS
+ALL_TOPICS: Final = ((1 << _WORD_BITS) - 1,) * _WORDS
 
 
 class Posting(NamedTuple):
@@ -43,7 +50,8 @@ class Posting(NamedTuple):
 
 
 class IndexObject(NamedTuple):
-    """What the contents of a tier say of one. `crc` is of the whole object."""
+    """What the contents of a tier say of one. `crc` is of the whole object. `topics` are those of which it may have keys, and
+    `reserved_ms` is for how long these were to be kept when it was made, 0 = for ever; an earlier version did not say."""
 
     begin_ms: int
     end_ms: int
@@ -53,6 +61,18 @@ class IndexObject(NamedTuple):
     crc: int
     epoch: int  # of the master that made it, and
     number: int  # its number: they are part of its name
+    reserved_ms: int = 0
+    topics: tuple[int, ...] = ALL_TOPICS
+
+    @property
+    def parts(self) -> Sequence[int]:
+        """Of all topics, in which it has some."""
+        return [part for part in range(PARTS) if self.topics[part // _WORD_BITS] >> part % _WORD_BITS & 1]
+
+    def may_have(self, topic: str) -> bool:
+        """Whether it may have keys of that topic's messages."""
+        part = part_of(topic)
+        return bool(self.topics[part // _WORD_BITS] >> part % _WORD_BITS & 1)
 
     @property
     def name(self) -> str:
@@ -71,6 +91,24 @@ class IndexObject(NamedTuple):
         last = min(self.items - 1, place + self.spread) // _BLOCK_ITEMS
         position = HEAD_BYTES + first * _BLOCK_BYTES
         return position, min(self.size, HEAD_BYTES + (last + 1) * _BLOCK_BYTES) - position
+
+
+def part_of(topic: str) -> int:
+    """In which of the parts of all topics it is."""
+    return crc32(topic.encode("utf-8", "surrogateescape")) % PARTS
+
+
+def topics_with(topics: Iterable[int], more: Iterable[int]) -> tuple[int, ...]:
+    """What both have, as an object of the index says it."""
+    return tuple(one | other for one, other in zip(topics, more, strict=True))
+
+
+def topics_of(names: Iterable[str]) -> tuple[int, ...]:
+    """Topics, as an object of the index says it."""
+    words = [0] * _WORDS
+    for part in map(part_of, names):
+        words[part // _WORD_BITS] |= 1 << part % _WORD_BITS
+    return tuple(words)
 
 
 def expected_place(hashed: int, count: int) -> int:
@@ -106,10 +144,13 @@ def encode_index(items: bytes, spread: int) -> bytes:
     return b"".join(parts)
 
 
-def describe(content: bytes, epoch: int, number: int) -> IndexObject:
+def describe(
+    content: bytes, epoch: int, number: int, reserved_ms: int = 0, topics: tuple[int, ...] = ALL_TOPICS
+) -> IndexObject:
     """What the contents say of an object once it is stored under these."""
     _, items, spread, begin_ms, end_ms = _HEAD.unpack_from(content)
-    return IndexObject(begin_ms, end_ms, items, spread, len(content), crc32(content), epoch, number)
+    crc = crc32(content)
+    return IndexObject(begin_ms, end_ms, items, spread, len(content), crc, epoch, number, reserved_ms, topics)
 
 
 def postings_of(entry: IndexObject, hashed: int, blocks: bytes) -> list[Posting]:
@@ -132,16 +173,19 @@ def decode_index(content: bytes, entry: IndexObject) -> bytes:
 
 def encode_entry(entry: IndexObject) -> list[int]:
     """As it stands in records and manifests."""
-    return list(entry)
+    return [*entry[:-1], *entry.topics]
 
 
 def decode_entry(values: Any) -> IndexObject:
     """Raises ValueError when that is none."""
-    if not isinstance(values, list) or len(values) != len(IndexObject._fields):
-        raise ValueError(f"an object of the index has {len(IndexObject._fields)} numbers")
-    if not all(type(value) is int and value >= 0 for value in values):
+    if not isinstance(values, list) or len(values) not in (_OF_EARLIER, _OF_EARLIER + 1 + _WORDS):
+        raise ValueError(f"an object of the index has {_OF_EARLIER + 1 + _WORDS} numbers")
+    if not all(type(value) is int and 0 <= value < 1 << 63 for value in values):
         raise ValueError("the numbers of an object of the index are whole, and none is negative")
-    entry = IndexObject._make(values)
+    numbers, more = values[:_OF_EARLIER], values[_OF_EARLIER:]
+    entry = IndexObject._make([*numbers, *((more[0], tuple(more[1:])) if more else (0, ALL_TOPICS))])
+    if any(word >> _WORD_BITS for word in entry.topics):
+        raise ValueError(f"an object of the index has topics of {PARTS} parts")
     if not 0 < entry.items <= MOST_ITEMS or entry.size != size_of(entry.items) or entry.begin_ms > entry.end_ms:
         raise ValueError(f"an object of the index has 1 to {MOST_ITEMS} items, and the size that they take")
     return entry

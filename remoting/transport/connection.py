@@ -7,7 +7,8 @@ are written during a loop turn leave in one write.
 What a peer can make us hold is bounded: a frame by its size limit, frames that are not all there by the daemon's budget for them
 (`unfinished`; reading stops until there is room), unanswered requests by `max_in_flight` (reading stops until answers are given),
 what waits for a taker by `max_held_bytes` (likewise), unsent answers by the transport's high-water mark (reading stops until the
-peer reads). What we ask is bounded by the same mark of bytes that the peer does not read.
+peer reads). What we ask is bounded by the same mark of bytes that the peer does not read. Where reading never stops
+(`always_reads`), the connection is closed at `max_in_flight`, and at `max_unsent_bytes` as everywhere.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class ConnectionLimits:
     """What one peer may make us hold: bytes of a frame, requests that were not answered yet, bytes that wait for a taker, and
     bytes of answers that it does not read. `wait_ms`, by request code: how long a request that was read may wait before it is
     handled; `other_wait_ms` for the codes that are not in it. `large_answers` are the codes whose answers may be large; those in
-    `long_requests` are so large that a connection's turn is over with one of them. `always_reads`: also while much is unsent
-    and many requests are open, for who dialled: answers come, and the other side may read nothing more before they are read."""
+    `long_requests` are so large that a connection's turn is over with one of them. `always_reads`: also while much is unsent,
+    for who dialled: answers come, and the other side may read nothing more before they are read."""
 
     max_frame_bytes: int = frame.MAX_FRAME_BYTES
     max_in_flight: int = 16384
@@ -432,6 +433,10 @@ class RemotingConnection(asyncio.Protocol):
     # ---- inside
 
     def _dispatch(self, commands: list[Command]) -> None:
+        if self._limits.always_reads and self._in_flight > self._limits.max_in_flight:
+            log.warning("closing the connection of %s: it has %d requests open at once", self.peer, self._in_flight)
+            self.abort()
+            return
         if len(commands) == 1 and self._can_take_one(commands[0]):
             self._take_one(commands)
             return

@@ -34,6 +34,8 @@ from brokerd.sending.acknowledging import Appends
 from brokerd.sending.counters import Counters
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.sender import MessageSender, SendRules
+from brokerd.sending.stored_form import KernelRules
+from brokerd.sending.unique_ids import UniqueIds
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
@@ -209,7 +211,7 @@ def _sent_us(messages: int, spread_ms: int = 0, most: int = 0) -> float:
     timers there."""
     turns = Turns()
     with _store(turns) as store, _leading(store, turns, most) as timed:
-        kernel = NativeKernel(load(), _HOST, timed.terms)
+        kernel = NativeKernel(load(), _HOST, KernelRules(UniqueIds(0), timed.terms))
         kernel.topics_changed({_TOPIC: _Metadata().topic(_TOPIC)})
         rng = random.Random(1)
 

@@ -108,6 +108,9 @@ def test_entries_are_read_from_where_and_as_many_as_was_asked(subject: Subject) 
     assert list(subject.log.read_units(TOPIC, 0, 150, 3)) == list(units[150:153])
     assert list(subject.log.read_units(TOPIC, 0, 198, 5)) == list(units[198:])
     assert list(subject.log.read_units(TOPIC, 0, 200, 5)) == []
+    assert list(subject.log.units_at(TOPIC, 0, [150, 3, 4, 199, 0])) == [units[n] for n in (150, 3, 4, 199, 0)]
+    assert list(subject.log.units_at(TOPIC, 0, [198, 199, 200, 3])) == list(units[198:])
+    assert list(subject.log.units_at(TOPIC, 0, [])) == list(subject.log.units_at("another", 0, [0])) == []
     assert [record.body for record in records(subject.log)] == [b"%d" % n for n in range(200)]
 
 

@@ -9,6 +9,7 @@ import http.cookiejar
 import json
 import os
 import re
+import resource
 import socket
 import ssl
 import subprocess
@@ -23,7 +24,9 @@ import pytest
 
 from remoting.transport.tls import client_context
 from tests.bench.harness import ROOT
+from tests.bench.processes import memory_of
 from tests.bench.viewers import Console, console
+from tests.support.ports import free_ports
 from webapp.appliance import certificates
 from webapp.appliance.layout import DataLayout
 
@@ -31,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 PASSWORD = "a boom of many logs"
 SCHEMES = ("http", "https")
+FILES = 300
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +45,16 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> DataLayout:
 
 
 @pytest.fixture(scope="module")
-def running(layout: DataLayout) -> Iterator[Console]:
-    with console(ROOT, "--certificate", str(layout.tls_certificate_file), "--key", str(layout.tls_key_file)) as one:
+def https_port() -> int:
+    """Of the port for other machines."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
+def running(layout: DataLayout, https_port: int) -> Iterator[Console]:
+    files = str(layout.tls_certificate_file), str(layout.tls_key_file)
+    https = f"ssl:{https_port}:certKey={files[0]}:privateKey={files[1]}:interface=127.0.0.1"
+    with console(ROOT, "--certificate", files[0], "--key", files[1], "--endpoint", https) as one:
         yield one
 
 
@@ -78,21 +90,37 @@ class Browser:
         except urllib.error.HTTPError as error:
             return error.code
 
-    def open_socket(self, origin: str = "") -> bytes:
-        """The first line of what a websocket's handshake is answered."""
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        """To the console's port, for what one writes oneself."""
         with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", self._port), 10))
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what is unread is with the console soon
+            connection.settimeout(10)
+            connection.connect(("127.0.0.1", self._port))
             if self._context is not None:
                 connection = stack.enter_context(self._context.wrap_socket(connection, server_hostname="127.0.0.1"))
-            lines = (
-                *("GET /ws/snapshot?view=landing HTTP/1.1", f"Host: 127.0.0.1:{self._port}"),
-                *("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"),
-                f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
-                f"Origin: {origin or self.origin}",
-                "Cookie: " + "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.cookies),
-            )
-            connection.sendall("\r\n".join((*lines, "", "")).encode())
-            return connection.makefile("rb").readline()
+            yield connection
+
+    def handshake(self, origin: str = "") -> bytes:
+        """What asks for a websocket."""
+        lines = (
+            *("GET /ws/snapshot?view=landing HTTP/1.1", f"Host: 127.0.0.1:{self._port}"),
+            *("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"),
+            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+            f"Origin: {origin or self.origin}",
+            "Cookie: " + "; ".join(f"{cookie.name}={cookie.value}" for cookie in self.cookies),
+        )
+        return "\r\n".join((*lines, "", "")).encode()
+
+    def open_socket(self, origin: str = "") -> bytes:
+        """The first line of what a websocket's handshake is answered; one that is refused is closed behind it."""
+        with self.connected() as connection:
+            connection.sendall(self.handshake(origin))
+            answer = connection.makefile("rb")
+            line = answer.readline()
+            assert b" 101 " in line or answer.read() is not None
+            return line
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -115,6 +143,116 @@ def test_pages_of_others_open_no_websocket(running: Console, layout: DataLayout,
     browser.log_in()
     for origin in ("https://127.0.0.1:1", "http://127.0.0.1", f"https://elsewhere:{running.http_port}"):
         assert b" 403 " in browser.open_socket(origin), origin
+
+
+@pytest.mark.parametrize("offered", [(), ("h2", "http/1.1"), ("http/1.1",)])
+def test_both_ports_speak_tls_with_browsers(
+    running: Console, layout: DataLayout, https_port: int, offered: tuple[str, ...]
+) -> None:
+    """Those offer protocols in the handshake."""
+    context = client_context(str(layout.tls_authority_file), check_host=True)
+    if offered:
+        context.set_alpn_protocols(offered)
+    for port in (running.http_port, https_port):
+        with context.wrap_socket(
+            socket.create_connection(("127.0.0.1", port), 10), server_hostname="localhost"
+        ) as connection:
+            assert connection.selected_alpn_protocol() == ("http/1.1" if offered else None)
+            connection.sendall(f"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            assert b" 200 " in connection.recv(100)
+
+
+@pytest.mark.parametrize(
+    ("versions", "ciphers"),
+    [
+        ((ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_1), "ALL:@SECLEVEL=0"),
+        ((ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2), "AES256-GCM-SHA384:AECDH-AES128-SHA:@SECLEVEL=0"),
+    ],
+    ids=["1.1", "no forward secrecy"],
+)
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+def test_what_is_out_of_date_is_not_spoken(
+    running: Console, https_port: int, versions: tuple[ssl.TLSVersion, ssl.TLSVersion], ciphers: str
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers(ciphers)
+    context.minimum_version, context.maximum_version = versions
+    for port in (running.http_port, https_port):
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as connection,
+            pytest.raises(ssl.SSLError, match="ALERT"),
+        ):
+            context.wrap_socket(connection)
+
+
+@pytest.fixture(scope="module")
+def narrow(layout: DataLayout) -> Iterator[Console]:
+    """With so few file descriptors that a small crowd does."""
+    files = str(layout.tls_certificate_file), str(layout.tls_key_file)
+    with contextlib.ExitStack() as stack:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, limits[1]))
+        try:
+            made = stack.enter_context(console(ROOT, "--certificate", files[0], "--key", files[1]))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        yield made
+
+
+@pytest.mark.parametrize("said", ["nothing", "half a handshake", "half a head"])
+def test_a_crowd_that_does_not_come_to_the_point_keeps_nobody_out(
+    narrow: Console, layout: DataLayout, said: str
+) -> None:
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    data = {"nothing": b"", "half a handshake": outgoing.read(), "half a head": b"GET / HTTP/1.1\r\n"}[said]
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * FILES):
+            attacker = stack.enter_context(socket.create_connection(("127.0.0.1", narrow.http_port), 10))
+            with contextlib.suppress(ConnectionError):  # of one that went already
+                attacker.sendall(data)
+        for scheme in SCHEMES:
+            assert json.loads(Browser(narrow, layout, scheme).get("/api/v1/health"))["status"]
+        assert len(os.listdir(f"/proc/{narrow.pid}/fd")) < FILES // 2 + 60
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", ["pings", "messages"])
+def test_a_viewer_who_floods_a_websocket_and_reads_nothing_is_bounded(
+    running: Console, layout: DataLayout, scheme: str, kind: str
+) -> None:
+    """Of pings no more are read than their answers are; who says much is closed."""
+    browser = Browser(running, layout, scheme)
+    assert browser.log_in() == 200
+    frame = _frame(0x9, bytes(125)) if kind == "pings" else _frame(0x1, b'{"type": "ack"}')
+    with browser.connected() as connection:
+        connection.sendall(browser.handshake())
+        assert b" 101 " in connection.recv(100)
+        connection.settimeout(5)
+        before_mb = memory_of(running.pid).resident_mb
+        assert _flood(connection, frame) == ("nothing more is taken" if kind == "pings" else "closed")
+        assert memory_of(running.pid).resident_mb - before_mb < 24
+        assert json.loads(browser.get("/api/v1/health"))["status"]
+
+
+def _flood(connection: socket.socket, frame: bytes) -> str:
+    sent, data = 0, frame * 1000
+    try:
+        while sent < 24 << 20:
+            sent += connection.send(data[sent % len(frame) :])
+    except TimeoutError:
+        return "nothing more is taken"
+    except (ConnectionError, ssl.SSLEOFError):
+        return "closed"
+    return "all is taken"
+
+
+def _frame(opcode: int, payload: bytes) -> bytes:
+    """One of a client; the mask that changes nothing is a mask, too."""
+    size = bytes((0x80 | len(payload),)) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2)
+    return bytes((0x80 | opcode,)) + size + bytes(4) + payload
 
 
 def test_a_new_certificate_is_shown_to_the_next_connection(running: Console, layout: DataLayout) -> None:

@@ -5,8 +5,11 @@ Linux answers on all of 127.0.0.0/8, so another of those addresses stands for th
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import os
 import socket
+import ssl
 from collections.abc import Iterator
 
 import orjson
@@ -41,6 +44,19 @@ def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 def max_offset(address: str, identity: Identity) -> int:
     with SocketConnection(address, identity=identity) as connection:
         return int(connection.call(codes.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"}).ext["offset"])
+
+
+def _head(address: str, path: str, trust: ssl.SSLContext | None) -> tuple[int, str | None]:
+    """The console's status, and where it sends a browser."""
+    connection = (
+        http.client.HTTPConnection(address, timeout=10)
+        if trust is None
+        else http.client.HTTPSConnection(address, timeout=10, context=trust)
+    )
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Location")
 
 
 def test_it_is_secured_and_undone_while_it_runs_and_keeps_what_it_acknowledged(
@@ -84,6 +100,13 @@ def test_it_is_secured_and_undone_while_it_runs_and_keeps_what_it_acknowledged(
     monkeypatch.setenv("LOGBOOM_TLS_CA", str(appliance.layout.tls_authority_file))
     assert appliance.status()[0] == 0
     monkeypatch.delenv("LOGBOOM_TLS_CA")
+    inside, outside = f"127.0.0.1:{appliance.base + HTTP}", f"{OUTSIDE}:{appliance.base + HTTPS}"
+    assert f"console https://{inside}/ and https://{outside}/," in appliance.manage("status").stdout
+    trust.set_alpn_protocols(["h2", "http/1.1"])  # as browsers do
+    for address in (inside, outside):
+        assert _head(address, "/login", trust)[0] == 200
+    assert _head(inside, "/topics/?find=x", None) == (302, f"https://{inside}/topics/?find=x")
+    assert _head(inside, "/api/v1/health", None)[0] == 200, "scripts on this machine go on"
 
     undone = appliance.manage("secure", "--undo")
     assert undone.returncode == 0, undone.stdout + appliance.said

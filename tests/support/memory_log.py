@@ -7,6 +7,7 @@ acknowledged and dispatched, whether this broker is the master, and where the lo
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
 
 from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
 from brokerd.store.again import Copies, Looked, Names, PythonAgain
@@ -114,6 +115,11 @@ class MemoryRecordLog:
     def read_units(self, topic: str, queue_id: int, start: int, count: int) -> Sequence[Unit]:
         assert start >= self.min_offset(topic, queue_id)
         return self._dispatched.get((topic, queue_id), [])[start : start + count]
+
+    def units_at(self, topic: str, queue_id: int, offsets: Sequence[int]) -> Sequence[Unit]:
+        low, end = self.queue_range(topic, queue_id)
+        units = self._dispatched.get((topic, queue_id), [])
+        return [units[offset] for offset in takewhile(lambda each: low <= each < end, offsets)]
 
     def undispatched_units(self, topic: str) -> Sequence[Unit]:
         return [unit for name, queue_id, unit in self._tail if (name, queue_id) == (topic, 0)]

@@ -449,6 +449,8 @@ HEALTHY = ClusterSnapshot(
                 lost=0,
                 left=2,
                 uncounted=0,
+                in_tier=3,
+                tier_trouble="timers cannot come back from timers/0000472222-1-2: no answer",
                 topics=(
                     TopicTimers(
                         topic="orders",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -296,3 +297,17 @@ def test_read_only_mode_refuses_changes(operator: Client, settings: object) -> N
     assert response.status_code == 403
     assert b"read-only" in response.content
     assert Operation.objects.count() == 0
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_pages_are_at_https_where_cookies_go_over_tls_alone(
+    settings: Any, client: Client, users: dict[str, User], method: str
+) -> None:
+    """Browsers differ in what they do with such cookies in plaintext of this machine; none of them opens its websockets."""
+    settings.PAGES_OVER_TLS = True
+    there = {"HTTP_HOST": "127.0.0.1:8000"}
+    answer = getattr(client, method)("/login?next=/topics/", **there)
+    assert (answer.status_code, answer["Location"]) == (302, "https://127.0.0.1:8000/login?next=/topics/")
+    assert client.get("/login", secure=True, **there).status_code == 200
+    assert client.get("/api/v1/health", **there).status_code == 200
+    assert client.get("/login", HTTP_HOST="elsewhere").status_code == 400

@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from remoting.transport.tls import FIRST_BYTE
 from remoting.transport.unfinished import Unfinished
 from tests.support.certificates import Authority
-from webapp import first_byte
+from webapp import first_byte, serving
 from webapp.intake import HEAD_S, MAX_BODY_BYTES
 from webapp.serving import BoundedChannel, BoundedFactory
 
@@ -322,3 +322,62 @@ async def test_tls_within_tls_is_a_bad_request(port: Port) -> None:
     incoming.write(transport.value())
     assert tls.read(100).startswith(b"HTTP/1.1 400 ")
     assert port.world.server.asked == []
+
+
+class Few:
+    """A port at which two connections may wait."""
+
+    def __init__(self, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(serving, "most_waiting", lambda: 2)
+        self.port = Port(authority)
+
+    def are_gone(self, *transports: Transport) -> list[bool]:
+        return [each.disconnecting for each in transports]
+
+
+@pytest.fixture
+def few(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[Few]:
+    made = Few(authority, monkeypatch)
+    yield made
+    made.port.world.close()
+
+
+async def test_the_oldest_that_waits_goes_for_the_next(few: Few) -> None:
+    port = few.port
+    half, silent, head = port.connect(), port.connect(), port.connect()
+    assert few.are_gone(half, silent, head) == [True, False, False]
+    tls, _, outgoing = port.client()
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    say(silent, outgoing.read())
+    say(head, b"GET / HTTP/1.1\r\n")
+    fresh = port.connect()
+    assert few.are_gone(silent, head, fresh) == [True, False, False], "a handshake is no end of waiting"
+    port.shake_hands(fresh)
+    last = port.connect()
+    assert few.are_gone(head, fresh, last) == [True, False, False], "half a head is none either"
+
+
+async def test_who_is_served_stays(few: Few) -> None:
+    port = few.port
+    served = port.connect()
+    say(served, asked(b"body"))
+    others = [port.connect() for _ in range(5)]
+    assert few.are_gone(served, *others) == [False, True, True, True, False, False]
+    port.world.server.answer(port.world.server.asked[0])
+    port.connect()
+    assert few.are_gone(served, *others[-2:]) == [False, True, True], "it begins to wait when it is answered"
+    port.connect()
+    assert served.disconnecting
+
+
+async def test_connections_that_end_make_room(few: Few) -> None:
+    port = few.port
+    kept = port.connect()
+    for data in (b"", b"GET / HTTP/1.1\r\n", asked(b"body"), asked(b"", "Upgrade: websocket", "Connection: Upgrade")):
+        passing = port.connect()
+        say(passing, data)
+        if not isinstance(passing.protocol, Socket):
+            passing.protocol.connectionLost(Failure(ConnectionDone()))
+    assert not kept.disconnecting
+    assert len(port.world.factory.waiting) == 1

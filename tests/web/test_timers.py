@@ -61,6 +61,8 @@ def test_the_page_shows_when_how_much_is_due_and_how_late_it_came(viewer: Client
         "85.7 %",
         "?topic=orders",
         "2 parts overtaken",
+        "3 in the tier",
+        "timers cannot come back from timers/0000472222-1-2: no answer",
     ):
         assert text in page, text
     of_topic = viewer.get("/timers/?topic=orders").content.decode()

@@ -159,6 +159,8 @@ class GroupTimersSerializer(FactSerializer):
         lost="Dropped: their topic or group was removed while they waited, or they could not be read for long.",
         left="Parts of what is late that newer ones overtook; each waits beside these.",
         uncounted="Entries that the topics' counts lack so far.",
+        in_tier="Of those that wait, what is in the object store.",
+        tier_trouble="Why timers do not go there or do not come back now; empty when all is well.",
     )
 
 
@@ -331,7 +333,7 @@ class SwitchedGroupSerializer(serializers.Serializer):
     group = serializers.CharField()
     wish = serializers.ChoiceField(
         choices=["", *(each.value for each in Wish)],
-        help_text="down, mounted, or released: off after a mount was given back.",
+        help_text="down, mounted, released: off after a mount was given back, or first: the broker that has a log starts alone.",
     )
     process = serializers.CharField(help_text="Of its mount; empty without one.")
     state = serializers.CharField(help_text="That process's.")

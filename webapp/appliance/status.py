@@ -124,8 +124,9 @@ def _as_text(content: Mapping[str, Any]) -> str:
     lines = [content["status"] if reason is None else f"{content['status']}: {reason}"]
     supervisor = content["supervisor"]
     if supervisor is not None:
-        https = f" and https://{supervisor['https']}/" if supervisor.get("https") else ""
-        lines.append(f"console http://{supervisor['http']}/{https}, supervisor process {supervisor['pid']}")
+        https = supervisor.get("https")
+        where = f"https://{supervisor['http']}/ and https://{https}/" if https else f"http://{supervisor['http']}/"
+        lines.append(f"console {where}, supervisor process {supervisor['pid']}")
         if redis := supervisor.get("redis"):  # a supervisor of an older version does not say
             lines.append(f"Redis: {redis}")
         roles = [_role(process["replica"]) for process in supervisor["processes"]]

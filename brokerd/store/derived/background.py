@@ -1,8 +1,9 @@
 """Time for the followers of the log: short slices between the loop's other work.
 
 Serving comes first. While messages arrive, a follower gets a small share of the time, which grows with how far it is behind, so
-that it never falls behind for ever; while none arrive, half of what is idle. A slice is about a millisecond; who wants the
-followers to be up to date (`hurry`) gets them there in slices too.
+that it never falls behind for ever; while none arrive, half of what is idle. While something is late that should be served, all
+but a little waits until that is out, or until a follower is so far behind that its share would be the largest one otherwise. A
+slice is about a millisecond; who wants the followers to be up to date (`hurry`) gets them there in slices too.
 """
 
 from __future__ import annotations
@@ -22,17 +23,24 @@ _REST_S: Final = 0.05  # what arrives in between is taken together
 _BLOCKED_S: Final = 0.1
 _AGAIN_S: Final = 1.0
 _LEAST_SHARE: Final = 0.05
+_LATE_SHARE: Final = 0.02
 _LARGEST_SHARE: Final = 0.5  # of a busy loop
 _IDLE_SHARE: Final = 0.5  # of idle time
 _FAR_BEHIND_BYTES: Final = 4 << 30  # what a burst of seconds leaves is read after it
 
 
-def decide_pause_s(spent_s: float, busy: float, behind_bytes: int, *, hurried: bool) -> float:
+def decide_pause_s(
+    spent_s: float, busy: float, behind_bytes: int, *, hurried: bool, others_are_late: bool = False
+) -> float:
     """How long to leave the loop alone after a slice of `spent_s`.
 
-    `busy` is the part of the time before the slice, 0 to 1, in which the process had other work.
+    `busy` is the part of the time before the slice, 0 to 1, in which the process had other work. While `others_are_late`, a
+    share begins to grow where it is the largest one else: what is left waits, and has a bound.
     """
-    least = _LEAST_SHARE + (_LARGEST_SHARE - _LEAST_SHARE) * min(1.0, behind_bytes / _FAR_BEHIND_BYTES)
+    least = _LEAST_SHARE
+    if others_are_late:
+        least, behind_bytes = _LATE_SHARE, max(0, behind_bytes - _FAR_BEHIND_BYTES)
+    least += (_LARGEST_SHARE - least) * min(1.0, behind_bytes / _FAR_BEHIND_BYTES)
     if hurried:
         least = _LARGEST_SHARE
     share = max(least, _IDLE_SHARE * (1 - busy))
@@ -49,13 +57,16 @@ class Background:
         scheduler: Scheduler,
         cpu_s: Callable[[], float],
         on_failure: Callable[[StorageError], bool | None],
+        others_are_late: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_failure` says whether the followers shall try again in a while; otherwise nothing is read any more."""
+        """`on_failure` says whether the followers shall try again in a while; otherwise nothing is read any more.
+        `others_are_late` says whether the loop has something to do that should be done already."""
         self._followers = followers
         self._limit = limit
         self._scheduler = scheduler
         self._cpu_s = cpu_s
         self._on_failure = on_failure
+        self._others_are_late = others_are_late
         self._timer: Timer | None = None
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._ended_at = (scheduler.time(), cpu_s())
@@ -111,8 +122,14 @@ class Background:
         self._call_waiting(everybody=False)
         behind = self.behind_bytes
         if behind > 0 and not self.is_closed and self._timer is None:
-            pause_s = decide_pause_s(spent_s, busy, behind, hurried=bool(self._waiting)) if moved else _BLOCKED_S
+            pause_s = self._pause_s(spent_s, busy, behind) if moved else _BLOCKED_S
             self._timer = self._scheduler.call_later(pause_s, self._slice)
+
+    def _pause_s(self, spent_s: float, busy: float, behind_bytes: int) -> float:
+        is_hurried = bool(self._waiting)
+        return decide_pause_s(
+            spent_s, busy, behind_bytes, hurried=is_hurried, others_are_late=not is_hurried and self._others_are_late()
+        )
 
     def _read(self, begin_s: float) -> int:
         """One slice of reading for every follower that is behind; returns how far that went."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range, not_as_appended
+from brokerd.store.log.entry_columns import of_topic
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
 from remoting.invariants import monotonic
@@ -150,8 +151,8 @@ class Dispatcher:
         for offer in reversed(new):
             kept.codes += [
                 (entry[3] + n * entry[4], entry[5])
-                for entry in offer.entries
-                if entry[0] == topic and entry[1] == 0
+                for entry in of_topic(offer.entries, topic)
+                if entry[1] == 0
                 for n in range(entry[7])
             ]
         kept.end = self._offers[-1].end

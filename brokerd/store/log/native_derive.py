@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from brokerd.native.library import Library
@@ -19,6 +20,8 @@ from remoting.record.layout import SYS_TRANSACTION_COMMIT, SYS_TRANSACTION_PREPA
 from remoting.record.properties import tags_code
 from remoting.record.walk import Stop
 
+_GROUP_COUNT: Final = 3  # which number of a group that is
+_GROUP_LAST: Final = 4
 _STOPS: Final = (Stop.END, Stop.PARTIAL, Stop.DAMAGED)  # as walk.c numbers them
 
 
@@ -36,6 +39,27 @@ class _Walk(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("buckets_count", "room", "count", "groups_count", "left_count")),
         *((name, ctypes.c_int64) for name in ("end", "stop", "needs", "last_timestamp_ms")),
     )
+
+
+class Gatherer:
+    """Makes `EntryColumns` of columns that others filled, each queue's entries of which C puts together."""
+
+    def __init__(self, library: Library) -> None:
+        self._gather = library.function("native_walk_gather", None, *[ctypes.c_void_p] * 4)
+
+    def __call__(
+        self, keys: Sequence[QueueKey], counts: Sequence[int], columns: Mapping[str, array[int]], lasts: Sequence[int]
+    ) -> EntryColumns:
+        """`counts` are the entries of each queue, at least one, and `lasts` the queue offset of the last of them; the column
+        `group` has numbers of queues."""
+        count, groups = sum(counts), array("q", bytes(8 * GROUP_NUMBERS * len(keys)))
+        groups[_GROUP_COUNT::GROUP_NUMBERS] = array("q", counts)
+        groups[_GROUP_LAST::GROUP_NUMBERS] = array("q", lasts)
+        walk = _Walk(count=count, groups=groups.buffer_info()[0], groups_count=len(keys))
+        for name, column in columns.items():
+            assert len(column) >= count, "a column has a number for each entry"
+            setattr(walk, name, column.buffer_info()[0])
+        return EntryColumns(keys, count, columns, groups, partial(self._gather, ctypes.byref(walk)))
 
 
 class NativeDeriver:

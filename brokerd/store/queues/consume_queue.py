@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
 from brokerd.store.log.layout import file_name, parse_file_name
@@ -23,6 +23,7 @@ from remoting.errors import CorruptedFile
 from remoting.invariants import monotonic
 
 _NEIGHBOURS = 3  # units on either side that say whether one between them may be right
+_CLOSE_UNITS = 16  # to read over so many costs no more than to read once more
 DIRECTORY = "consumequeue"
 CHECKS_DIRECTORY = "queueChecks"
 
@@ -303,6 +304,33 @@ class ConsumeQueue:
         while first < last and (data := self.read(first, last - first)):
             yield from UNIT.iter_unpack(data)
             first += len(data) // UNIT_BYTES
+
+    def units_at(self, offsets: Sequence[int]) -> list[Unit]:
+        """The units at these offsets, in any order, up to the first that does not exist. Those that are close behind one another
+        are read together."""
+        found: list[Unit] = []
+        count = len(offsets)
+        while (at := len(found)) < count:
+            first = last = offsets[at]
+            end = at + 1
+            while end < count and last < offsets[end] <= last + _CLOSE_UNITS:
+                last = offsets[end]
+                end += 1
+            if not self.first_offset <= first < self.max_offset:
+                break
+            data = self.read(first, last + 1 - first)
+            there = len(data) // UNIT_BYTES
+            if last - first == end - at - 1:
+                found += UNIT.iter_unpack(data)
+            else:
+                found += [
+                    UNIT.unpack_from(data, (offset - first) * UNIT_BYTES)
+                    for offset in offsets[at:end]
+                    if offset - first < there
+                ]
+            if not there:
+                break
+        return found
 
     def unit(self, offset: int) -> Unit:
         """One unit of the queue."""

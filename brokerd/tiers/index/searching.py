@@ -103,8 +103,9 @@ class Search:
         self._looked_at = self._bytes = 0
 
     def may_hold(self, entry: IndexObject) -> bool:
-        """Whether it has messages of that time: it may have begun long before (storage.md 8.5, S-9)."""
-        return entry.begin_ms <= self.question.end_ms and entry.end_ms >= self.question.begin_ms
+        """Whether it has messages of that topic and time: it may have begun long before (storage.md 8.5, S-9)."""
+        is_of_that_time = entry.begin_ms <= self.question.end_ms and entry.end_ms >= self.question.begin_ms
+        return is_of_that_time and entry.may_have(self.question.topic)
 
     def has_newer(self, timestamp_ms: int) -> bool:
         """Whether as many as are wanted were found that are newer."""

@@ -1,16 +1,22 @@
-"""Objects of the index of keys, put under names that nobody had before (shell over an object store)."""
+"""Objects of the index of keys, put under names that nobody had before (shell over an object store).
+
+What is kept equally long is together in an object, so that it goes with the messages: an object of all topics would stay for
+those that are kept longest. Small ones are put together with what comes next, if all of it is of about the same time.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.tiers.index.keys import Keys
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
+from brokerd.tiers.upload.merging import span_ms
 from brokerd.tiers.upload.uploader import Loop
-from remoting.tier.index import ITEM, IndexObject, decode_index, describe, encode_index
+from remoting.tier.index import ITEM, IndexObject, decode_index, describe, encode_index, topics_of, topics_with
 
 log = logging.getLogger(__name__)
 
@@ -18,29 +24,70 @@ _MANY: Final = 16
 _PORTION_ITEMS: Final = 1 << 15  # what a turn of the loop may encode
 
 
+class Portion(NamedTuple):
+    """Items of messages that are kept so long, and their topics (`remoting.tier.index.topics_of`)."""
+
+    items: bytes
+    reserved_ms: int
+    topics: tuple[int, ...]
+
+
 class IndexWriter:
     """What the master of one epoch writes."""
 
     def __init__(
-        self, objects: ObjectStore, keys: Keys, epoch: int, next_number: Callable[[], int], loop: Loop
+        self,
+        objects: ObjectStore,
+        keys: Keys,
+        epoch: int,
+        next_number: Callable[[], int],
+        loop: Loop,
+        reserved_ms: Callable[[str], int],
     ) -> None:
+        """`reserved_ms` says for how long a topic's messages are kept, 0 = for ever."""
         self._objects = objects
         self._keys = keys
         self._epoch = epoch
         self._next_number = next_number
         self._loop = loop
+        self._reserved_ms = reserved_ms
 
     async def put_with(
-        self, items: bytes, present: Collection[IndexObject]
+        self, items: Sequence[tuple[str, bytes]], present: Collection[IndexObject]
     ) -> tuple[list[IndexObject], list[IndexObject]]:
-        """Store them, together with what the small ones of the present objects hold when these are many: the new objects, and
-        those that they stand for. Raises ObjectStoreError."""
-        small = [entry for entry in present if entry.items <= _PORTION_ITEMS // 2]
+        """Store items, by their topics, together with what the small ones of the present objects hold when these are many: the
+        new objects, and those that they stand for. Raises ObjectStoreError."""
+        by_time: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+        for topic, part in items:
+            if part:
+                by_time[self._reserved_ms(topic)].append((topic, part))
+        new: list[IndexObject] = []
+        old: list[IndexObject] = []
+        for reserved_ms, parts in by_time.items():
+            portion = Portion(
+                b"".join([part for _, part in parts]), reserved_ms, topics_of({topic for topic, _ in parts})
+            )
+            merged, taken = await self._with_small_ones(portion, present)
+            new += await self.put(merged)
+            old += taken
+        return new, old
+
+    async def _with_small_ones(
+        self, portion: Portion, present: Collection[IndexObject]
+    ) -> tuple[Portion, list[IndexObject]]:
+        small = [
+            entry
+            for entry in present
+            if entry.items <= _PORTION_ITEMS // 2 and entry.reserved_ms == portion.reserved_ms
+        ]
+        if portion.reserved_ms and small:  # it would keep old ones from going
+            newest_ms, span = max(entry.end_ms for entry in small), span_ms(portion.reserved_ms)
+            small = [entry for entry in small if entry.begin_ms > newest_ms - span]
         if len(small) < _MANY:
-            return await self.put(items), []
+            return portion, []
         small.sort(key=attrgetter("items"))
-        merged = [items]
-        count = len(items) // ITEM.size
+        merged, topics = [portion.items], portion.topics
+        count = len(portion.items) // ITEM.size
         taken: list[IndexObject] = []
         for entry in small:
             if count + entry.items > _PORTION_ITEMS:
@@ -51,16 +98,17 @@ class IndexWriter:
                 log.warning("an object of the tier's index is not merged: %s", error)
             else:
                 taken.append(entry)
+                topics = topics_with(topics, entry.topics)
                 count += entry.items
-        return await self.put(b"".join(merged)), taken
+        return Portion(b"".join(merged), portion.reserved_ms, topics), taken
 
-    async def put(self, items: bytes) -> list[IndexObject]:
+    async def put(self, portion: Portion) -> list[IndexObject]:
         """Store them, in as many objects as they need. Raises ObjectStoreError; then nobody names what may be there."""
         entries: list[IndexObject] = []
-        portion = _PORTION_ITEMS * ITEM.size
-        for start in range(0, len(items), portion):
-            content = encode_index(*self._keys.sorted(items[start : start + portion]))
-            entry = describe(content, self._epoch, self._next_number())
+        step = _PORTION_ITEMS * ITEM.size
+        for start in range(0, len(portion.items), step):
+            content = encode_index(*self._keys.sorted(portion.items[start : start + step]))
+            entry = describe(content, self._epoch, self._next_number(), portion.reserved_ms, portion.topics)
             await self._objects.put(entry.name, content)
             entries.append(entry)
             await self._loop.pause(0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from brokerd.delay.rules import REAL_TOPIC
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import OUT_MS, leg_of, number_of
+from brokerd.timers.codes import OUT_MS, added_of, leg_of, number_of
 from brokerd.timers.done import Done
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
@@ -28,6 +29,12 @@ class Origin(NamedTuple):
 
 
 UNKNOWN = Origin(0, 0, False)
+
+
+@lru_cache(maxsize=1024)
+def _hash_of(topic: bytes) -> int:
+    """Of an encoded topic."""
+    return java_hash(str(topic, "utf-8", "replace"))
 
 
 class Delivered(NamedTuple):
@@ -120,8 +127,11 @@ class StoreSource:
         if len(record) < max(size, STORE_TIMESTAMP_END):
             return UNKNOWN
         try:
-            properties = decode_properties(properties_of(record))
+            encoded = properties_of(record)
         except ProtocolError:
             return UNKNOWN
+        if (added := added_of(encoded)) is not None:
+            return Origin(_hash_of(added.topic), store_timestamp_of(record), added.has_leg, added.slot_ms)
+        properties = decode_properties(encoded)
         topic_hash, is_leg = java_hash(properties.get(REAL_TOPIC, "")), leg_of(properties) is not None
         return Origin(topic_hash, store_timestamp_of(record), is_leg, number_of(properties, OUT_MS))

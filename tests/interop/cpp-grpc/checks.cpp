@@ -1,6 +1,7 @@
 // A producer, a simple consumer and a push consumer of version 5 with their defaults, given nothing but an access point.
-// Arguments: the access point, a topic, and a word that both groups begin with. It prints "passed connect" when all have met, then
-// "acknowledged COUNT" now and then, until it reads a line; then everything acknowledged must arrive at both consumers.
+// Arguments: the access point, a topic, a word that both groups begin with, and "plaintext" to do without TLS. It prints "passed
+// connect" when all have met, then "acknowledged COUNT" now and then, until it reads a line; then everything acknowledged must arrive
+// at both consumers.
 #include <rocketmq/Logger.h>
 #include <rocketmq/Producer.h>
 #include <rocketmq/PushConsumer.h>
@@ -142,9 +143,10 @@ void receive(SimpleConsumer& consumer) {
 
 }  // namespace
 
-int main(int, char* words[]) {
+int main(int count, char* words[]) {
   const std::string topic = words[2], group = words[3];
-  const auto place = Configuration::newBuilder().withEndpoints(words[1]).build();
+  const bool tls = count < 5 || words[4] != std::string("plaintext");
+  const auto place = Configuration::newBuilder().withEndpoints(words[1]).withSsl(tls).build();
   getLogger().setConsoleLevel(Level::Error);
   getLogger().init();
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -410,6 +411,44 @@ async def test_who_has_much_to_ask_reads_answers_meanwhile() -> None:
     answered.set()
     assert [len(task.result().body) for task in asking] == [8 << 20] * 2
     connection.close()
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize(("code", "body"), [(ECHO, bytes(64 << 10)), (SILENT, b"")], ids=["answered", "held"])
+async def test_who_was_dialled_asks_a_bounded_number_of_things_and_is_closed(
+    service: Service, caplog: pytest.LogCaptureFixture, code: int, body: bytes
+) -> None:
+    """Reading never stops on such a connection, so one who floods it and reads nothing is closed when too much is held for it."""
+    asked_bytes = 0
+    question = frame.encode_request(code, 1, None, body) * (1 if body else 100)
+
+    async def flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked_bytes
+        with contextlib.suppress(ConnectionError):
+            while asked_bytes < 256 << 20:
+                writer.write(question)
+                await writer.drain()
+                asked_bytes += len(question)
+        writer.close()
+
+    server = await asyncio.start_server(flood, "127.0.0.1", 0)
+    closed = asyncio.Event()
+    held: list[int] = []
+
+    def noting(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        (service.echo if body else service.hold)(connection, requests)
+        assert connection._transport is not None
+        held.append(connection._transport.get_write_buffer_size())
+
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await connect(address, handlers={code: noting}, closed=lambda _: closed.set())
+    async with asyncio.timeout(60):
+        await closed.wait()
+    limits = ConnectionLimits()
+    assert max(held) < limits.max_unsent_bytes + (9 << 20)
+    assert len(service.held) < 2 * limits.max_in_flight
+    assert ("does not read what is sent to it" if body else "requests open at once") in caplog.text
     server.close()
     await server.wait_closed()
 

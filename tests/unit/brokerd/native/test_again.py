@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from itertools import pairwise
+from itertools import chain, pairwise
 from random import Random
 
 import pytest
@@ -16,11 +16,12 @@ from brokerd.delay import ordinary as levels
 from brokerd.delay.rules import Target, deliver
 from brokerd.store.again import Again, Copies, Looked, Names, PythonAgain
 from brokerd.store.draft import lay_out_draft
-from brokerd.store.log.derive import NO_RULES, RecordShape, derive
+from brokerd.store.log.derive import NO_RULES, Entry, RecordShape, derive
+from brokerd.store.log.entry_columns import EntryColumns
 from brokerd.store.native_again import NativeAgain, again_agrees
 from brokerd.store.queues.queue_offsets import TakenOffsets
 from brokerd.store.run import Run
-from brokerd.store.unit import Unit
+from brokerd.store.unit import UNIT, Unit
 from brokerd.timers.codes import ROLLED
 from brokerd.timers.copies import delivered, place_of
 from brokerd.timers.ordinary import NAMES
@@ -141,7 +142,11 @@ def outcome_of(again: Again, content: bytes, units: list[Unit], run: Run, names:
         for n in range(looked.count)
         if looked.ordinary[n]
     ]
-    return bytes(looked.ordinary), columns, b"".join(run.records), run.entries, sorted(run.next_offsets.items())
+    return bytes(looked.ordinary), columns, b"".join(run.records), entries_of(run), sorted(run.next_offsets.items())
+
+
+def entries_of(run: Run) -> list[Entry]:
+    return list(chain.from_iterable(entries for _, entries, _ in run.offers()))
 
 
 def general_run(content: bytes, units: list[Unit], ordinary: bytes, run: Run, names: Names = NAMES) -> None:
@@ -177,7 +182,7 @@ def test_ordinary_records_are_copied_as_their_decoded_messages_are_stored(seed: 
             assert ordinary == b"\1" * len(units)
             general_run(content, units, ordinary, runs[1], names)
             assert records == b"".join(runs[1].records)
-            assert entries == runs[1].entries
+            assert entries == entries_of(runs[1])
             assert numbers == sorted(runs[1].next_offsets.items())
             derived = derive(records, runs[0].start, RecordShape(1 << 34, MOST_BYTES).checked())
             assert derived.entries == entries
@@ -258,6 +263,37 @@ def test_a_body_that_its_checksum_does_not_fit_is_left() -> None:
             assert bytes(again.look(data, [(0, len(data), 0)], [5], NAMES).ordinary) == wanted
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_entries_of_copies_are_each_queues_together(seed: int) -> None:
+    """Also where some of what was looked at are copied, and where two queues are one now: then as entries one by one."""
+    rng, native = Random(seed), engines()[1]
+    for _ in range(20):
+        content, units = log_of(rng, 9, is_ordinary=True)
+        run = run_of(Random(seed))
+        looked = native.look(content, units, range(len(units)), NAMES)
+        queues = rng.choice((1, 2, 100))
+        targets = [Target(topic, queue_id % queues) for topic, queue_id in looked.groups]
+        first = rng.choice((0, 0, 1))
+        assert native.lay_out(run, Copies(looked, first, len(units), targets)) is not None
+        wanted = [
+            Target(topic, queue_id % queues) for topic, queue_id in map(looked.groups.__getitem__, looked.group[first:])
+        ]
+        [(begin, entries, end)] = run.offers()
+        assert (begin, end, run.message_count) == (run.start, run.end_offset, len(wanted))
+        assert [entry[:2] for entry in entries] == wanted
+        is_together = len(set(targets)) == len(targets) and set(wanted) == set(targets)
+        assert isinstance(entries, EntryColumns) == is_together
+        if is_together:
+            assert isinstance(entries, EntryColumns)
+            found = {each.key: each for each in entries.by_queue()}
+            for key in set(wanted):
+                own = [entry for entry in entries if entry[:2] == key]
+                assert (found[key].first, found[key].is_dense) == (own[0][2], True)
+                assert bytes(found[key].units) == b"".join(UNIT.pack(*entry[3:6]) for entry in own)
+                assert (found[key].codes, found[key].last_physical) == ([entry[5] for entry in own], own[-1][3])
+                assert entries.last_offsets()[key] == own[-1][2] == run.next_offsets[key] - 1
+
+
 def test_a_run_without_room_takes_none_of_them() -> None:
     content, units = log_of(Random(3), 4, is_ordinary=True)
     for again in engines():
@@ -265,7 +301,7 @@ def test_a_run_without_room_takes_none_of_them() -> None:
         copies = Copies(looked, 0, 4, looked.groups)
         run = Run(0, copies.size_bytes - 1, 1 << 30, 5, TakenOffsets({}), False)
         assert again.lay_out(run, copies) is None
-        assert (run.records, run.entries, dict(run.next_offsets), run.end_offset) == ([], [], {}, 0)
+        assert (run.records, entries_of(run), dict(run.next_offsets), run.end_offset) == ([], [], {}, 0)
         run = Run(0, copies.size_bytes, 1 << 30, 5, TakenOffsets({}), False)
         assert again.lay_out(run, copies) is not None
         assert run.room == 0

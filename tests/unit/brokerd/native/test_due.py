@@ -53,6 +53,7 @@ def test_both_find_the_same_entries_in_the_same_order(seed: int) -> None:
         python = PythonDueEntries(lambda start, count, units=units: units[begin(start, count)])  # type: ignore[misc]
         after, end = (Key(rng.randrange(spread + 1), rng.choice((-1, FIRST + 3, 1 << 62))) for _ in range(2))
         start, stop = FIRST + rng.randrange(3), FIRST + rng.randrange(len(codes) + 3)
+        assert native.span(start, stop) == python.span(start, stop)
         found, wanted = native.select(start, stop, after, end), python.select(start, stop, after, end)
         assert found == wanted
         native.sort(found)

@@ -257,6 +257,30 @@ ORDINARY: dict[str, bytes] = {
         BATCH, encode_batch_body([(0, b"x", b""), (0, b"y", b"TIMER_DELAY_MS\x013\x02"), (0, b"z", b"a\x01b")])
     ),
     "large opaque": json_send(SINGLE, opaque=-(10**17)),
+    "no queue": json_send({**SINGLE, "e": "-1"}),
+    "no queue, compact": encode_compact(Command(310, 9, {**SINGLE, "e": "-7"}, b"compact")),
+    "no queue of a batch": json_send({**BATCH, "e": "-1"}, encode_batch_body([item(1), item(2)])),
+    "no queue at a level": json_send({**SINGLE, "e": "-1", "i": SINGLE["i"] + "DELAY\x013\x02"}),
+    "no queue of half": json_send({**SINGLE, "e": "-1", "i": SINGLE["i"] + "TRAN_MSG\x01true\x02PGROUP\x01g"}),
+    "open and a name twice": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01b\x02a\x01c"}),
+    "open and names twice": json_send(
+        {**SINGLE, "i": "a\x01b\x02KEYS\x011\x02" + SINGLE["i"] + "a\x01cc\x02b\x01c\x02a\x01d"}
+    ),
+    "a level and a name twice": json_send({**SINGLE, "i": SINGLE["i"] + "DELAY\x011\x02a\x01bbb\x02a\x01c\x02"}),
+    "half and a name twice": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "a\x01b\x02TRAN_MSG\x01true\x02PGROUP\x01g\x02a\x01größe"}
+    ),
+    "no key and a name twice": json_send({**SINGLE, "i": "a\x01b\x02a\x01c\x02"}),
+    "a name twice that is stored as it came": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01b\x02a\x01c\x02"}),
+    "a moment and keys twice": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02KEYS\x01a\x02KEYS\x01a\x02"}
+    ),
+    "a batch with names twice": json_send(
+        BATCH, encode_batch_body([(0, b"x", b"a\x01b\x02a\x01c"), item(1), (0, b"x", b"a\x01b\x02a\x01c\x02b\x01c")])
+    ),
+    "values in values": json_send(
+        SINGLE, more={"a": [1, {"b": [], "c": {}}, "d", None, -1.5, 0.25, True, [[[]]]], "é": "\n"}, n=-0.5, m=[]
+    ),
 }
 
 
@@ -345,7 +369,15 @@ OTHER: dict[str, bytes] = {
     "half without room": json_send(
         {**SINGLE, "i": SINGLE["i"] + f"TRAN_MSG\x01true\x02PGROUP\x01g\x02mine\x01{'v' * 32_300}\x02"}
     ),
-    "open and a name twice": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01b\x02a\x01c"}),
+    "open and a name twice that says something": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "REPLY_TO_CLIENT\x01b\x02REPLY_TO_CLIENT\x01c"}
+    ),
+    "half by its flag alone, and a name twice": json_send(
+        {**SINGLE, "f": "8", "i": SINGLE["i"] + "a\x01b\x02a\x01c\x02"}
+    ),
+    "open, many, and one twice": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "".join(f"n{n}\x01v\x02" for n in range(62)) + "n5\x01w\x02n6\x01u"}
+    ),
     "open and no UTF-8": json_send(BATCH, encode_batch_body([(0, b"x", b"a\x01\xff")])),
     "open and an entry without a value": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01"}),
     "open and an entry without a name": json_send({**SINGLE, "i": SINGLE["i"] + "\x01a"}),
@@ -360,7 +392,9 @@ OTHER: dict[str, bytes] = {
     "a field that is a fraction": json_send({**SINGLE, "e": 1.0}),
     "a field that is a list": json_send({**SINGLE, "zz": []}),
     "an answer": json_send(SINGLE, flag=1),
-    "no queue": json_send({**SINGLE, "e": "-1"}),
+    "no queue and two keys": json_send({**SINGLE, "e": "-1", "i": SINGLE["i"] + "UNIQ_KEY\x01other\x02"}),
+    "no queue and no topic": json_send({**SINGLE, "e": "-1", "b": "Tu"}),
+    "no queue without room": json_send({**SINGLE, "e": "-1", "i": SINGLE["i"] + "a\x01" + "b" * 32_700 + "\x02"}),
     "a queue beyond": json_send({**SINGLE, "e": "4"}),
     "an unknown topic": json_send({**SINGLE, "b": "Tu"}),
     "no topic": json_send({**SINGLE, "b": ""}),
@@ -376,7 +410,30 @@ OTHER: dict[str, bytes] = {
     "a code twice": framed(json_header(SINGLE)[:-1] + b',"code":10}', b"b"),
     "a field twice": framed(json_header(SINGLE).replace(b'"b":"T"', b'"b":"T","b":"U","e":"0"'), b"b"),
     "more behind the header": framed(json_header(SINGLE) + b" x", b"b"),
-    "a nested value": json_send(SINGLE, more={"a": [1]}),
+    "values in values in values": json_send(SINGLE, more=[[[[[[[[[[1]]]]]]]]]]),
+    "a value with an exponent": json_send(SINGLE, more=1e300),
+    "a value of many digits": json_send(SINGLE, more=10**40),
+    "a fraction of many digits": framed(json_header(SINGLE)[:-1] + b',"more":1.%b}' % (b"1" * 40), b"b"),
+    **{
+        f"no value: {text!r}": framed(json_header(SINGLE)[:-1] + b',"more":%b}' % text, b"b")
+        for text in (
+            b"1.",
+            b".5",
+            b"-",
+            b"-a",
+            b"00",
+            b"1.5.5",
+            b"[1,]",
+            b"[",
+            b"{",
+            b"{1:2}",
+            b'{"a"}',
+            b'{"a":}',
+            b"]",
+            b"1.-5",
+        )
+    },
+    "minus zero elsewhere": framed(json_header(SINGLE)[:-1] + b',"more":-0,"most":[-0.0]}', b"b"),
     "a surrogate": json_send({**SINGLE, "zz": "\ud800"}, ascii=True),
     "a pair of surrogates": json_send({**SINGLE, "i": PROPERTIES.format(1, "😀")}, ascii=True),
     "a raw surrogate": json_send({**SINGLE, "zz": "\ud800"}),
@@ -404,9 +461,6 @@ OTHER: dict[str, bytes] = {
     "a moment of many digits": json_send({**SINGLE, "i": SINGLE["i"] + f"TIMER_DELAY_SEC\x01{'9' * 18}\x02"}),
     "a moment and a level": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02DELAY\x013\x02"}),
     "a moment twice": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02TIMER_DELAY_SEC\x014\x02"}),
-    "a moment and keys twice": json_send(
-        {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02KEYS\x01a\x02KEYS\x01a\x02"}
-    ),
     "a moment and a place": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02REAL_QID\x014\x02"}),
     "a moment among many": json_send(
         {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02" + "".join(f"n{n}\x01v\x02" for n in range(40))}
@@ -466,7 +520,7 @@ def test_a_buffer_that_ends_anywhere() -> None:
 
 
 def test_no_more_is_taken_than_was_asked_for() -> None:
-    odd = OTHER["no queue"]
+    odd = OTHER["two keys"]
     for most in (1, 2, 3, 17, 30):
         check_same((ORDINARY["single"] * 2 + odd) * 10, most=most)
         check_same(odd * 40 + ORDINARY["batch"], most=most)
@@ -659,3 +713,24 @@ def test_ordinary_sends_with_bytes_changed(seed: int) -> None:
                 (data[place] ^ 1 << rng.randrange(8), rng.randrange(256), *b'"\\{}:,0\x00\x01\x02')
             )
         check_same(ORDINARY["single"] + data + ORDINARY["batch"], seals=bool(rng.randrange(2)))
+
+
+def test_queues_that_the_broker_chooses_follow_one_another_whoever_lays_out() -> None:
+    _, native = kernels()
+    free, ordinary = {**SINGLE, "e": "-1"}, ORDINARY["single"]
+    run = new_run()
+
+    def take(*frames: bytes) -> list[int]:
+        before = len(run.entries)
+        assert native.take(run, b"".join(frames), 0, PEER, 1000).stop is Stop.END
+        return [queue_id for _, queue_id, *_ in run.entries[before:]]
+
+    assert take(json_send(free), ordinary, json_send(free)) == [1, 1, 2]
+    native.take_decoded(run, [Command(310, 1, free, b"b")], 0, PEER)
+    assert run.entries[-1][1] == 3
+    assert take(json_send(free), json_send(free)) == [0, 1]
+    assert take(json_send({**free, "b": "Ta"}), json_send(free)) == [1, 2]
+    native.topics_changed({"T": TopicConfig("T", 2, 2, 6), "Ta": None})
+    assert take(json_send(free), json_send(free), json_send(free)) == [1, 0, 1]
+    leaves = json_send({**free, "i": "a\x01\x02" + SINGLE["i"]})  # to the twin
+    assert take(json_send(free), leaves, json_send(free)) == [0, 1, 0]

@@ -54,6 +54,48 @@ def test_the_share_of_a_busy_loop_grows_with_what_is_left_to_read() -> None:
     assert pauses[-1] == pauses[-2] == pytest.approx(0.001)
 
 
+def test_while_others_are_late_it_takes_next_to_nothing_up_to_where_its_share_was_the_largest() -> None:
+    def pause_s(behind: int) -> float:
+        return decide_pause_s(0.001, 1.0, behind, hurried=False, others_are_late=True)
+
+    assert pause_s(0) == pause_s(GIB) == pause_s(4 * GIB) == pytest.approx(0.049)
+    assert pause_s(4 * GIB) > pause_s(5 * GIB) > pause_s(8 * GIB) == pause_s(400 * GIB) == pytest.approx(0.001)
+    assert decide_pause_s(0.001, 0.0, 0, hurried=False, others_are_late=True) == pytest.approx(0.001), "it is idle"
+
+
+def test_it_asks_at_each_slice_whether_others_are_late() -> None:
+    reader, is_late, cpu_s = Reader(1), True, 0.0
+
+    def spent_s() -> float:
+        nonlocal cpu_s
+        cpu_s += 0.001
+        return cpu_s
+
+    world = World(reader)
+    world.background = Background(
+        [reader],  # type: ignore[list-item]
+        lambda: world.limit,
+        world.turns,
+        spent_s,
+        world.failures.append,
+        lambda: is_late,
+    )
+
+    def calls_in_a_second() -> int:
+        before = reader.calls
+        for _ in range(1000):
+            world.limit += 1
+            world.turns.run(1)
+        return reader.calls - before
+
+    world.limit = 1 << 20
+    world.background.wake()
+    calls_in_a_second()
+    while_late = calls_in_a_second()
+    is_late = False
+    assert calls_in_a_second() > 2 * while_late > 0
+
+
 def test_who_waits_makes_it_hurry() -> None:
     assert decide_pause_s(0.001, 1.0, 0, hurried=True) == pytest.approx(0.001)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from itertools import takewhile
 from random import Random
 
 import pytest
@@ -66,6 +68,32 @@ def test_units_are_read_from_memory_from_files_and_across_both() -> None:
     assert list(queue.units(38, 4)) == [unit(n) for n in range(38, 42)]
     assert list(queue.units(58, 100)) == [unit(58), unit(59)]
     assert list(queue.units(60, 1)) == []
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        (),
+        range(60),
+        range(0, 60, 3),
+        (3, 1, 2, 59, 0, 0, 40, 39, 38),
+        (5, 9, 10, 38, 42, 49, 50),
+        (9, 10, 60, 11),
+        (58, 59, 60, 61),
+        (57, 59, 62),
+        (60,),
+        (-1, 3),
+    ],
+)
+def test_units_at_any_offsets_are_those_up_to_the_first_that_is_not_there(offsets: Sequence[int]) -> None:
+    queues = ConsumeQueues(MemoryDisk(), SETTINGS)
+    for n in range(50):
+        apply(queues, entry(n))
+    write(queues)
+    apply(queues, *(entry(n) for n in range(50, 60)))
+    queue = queues.table[("T", 0)]
+    queue.written(50, 20)
+    assert queue.units_at(offsets) == [unit(n) for n in takewhile(range(60).__contains__, offsets)]
 
 
 def test_files_have_the_originals_names_and_sizes() -> None:

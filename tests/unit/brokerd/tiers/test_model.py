@@ -47,6 +47,7 @@ def test_no_story_loses_a_message() -> None:
     assert sum(world.merges for world in worlds) > 20
     assert sum(world.archived for world in worlds) > 20
     assert sum(world.swept for world in worlds) > 100
+    assert sum(world.indexes_that_expire for world in worlds) > 5
 
 
 def never(*_args: object) -> bool:

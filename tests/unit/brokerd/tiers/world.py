@@ -23,6 +23,7 @@ from remoting.record.codec import Record, decode_record
 from remoting.record.hosts import pack_host
 from remoting.settings import Live
 from remoting.tier.contents import Queue
+from remoting.tier.index import part_of
 from remoting.tier.segments import Form
 from tests.support.alone import AloneBroker
 from tests.support.disks import MemoryDisk, MemoryFile
@@ -73,6 +74,7 @@ class World:
         self.sent: dict[tuple[str, int], dict[int, bytes]] = {}
         self.keys: dict[tuple[str, int, int], str] = {}
         self.gone: dict[tuple[str, int], set[int]] = {}  # never in the tier, and not in the files any more
+        self.indexes_that_expire = 0
         self.losses = self.cold_reads = self.misses = self.viewed = self.queried = self.faults = 0
         self.starts = self.zombies = self.removed_files = self.archived = self.switched = 0
         self.not_kept: set[str] = set()  # topics that somebody switched off
@@ -307,6 +309,16 @@ class World:
         for queue, segments in self.core.tiers.table.contents.queues.items():
             if queue.topic == SHORT and any(each.last_ms < before_ms for each in segments):
                 raise Wrong(f"{queue} is kept too long")
+        for entry in self.core.tiers.table.contents.index.values():
+            self.indexes_that_expire += entry.reserved_ms == RESERVED_MS
+            is_needed = any(
+                segment.first_ms <= entry.end_ms
+                for queue, segments in self.core.tiers.table.contents.queues.items()
+                for segment in segments
+                if part_of(queue.topic) in entry.parts
+            )
+            if entry.reserved_ms and entry.end_ms < before_ms and not is_needed:
+                raise Wrong(f"{entry.name} is kept longer than all that it can name")
 
     def _read(self, queue: tuple[str, int], offset: int) -> Any:
         for _ in range(200):
@@ -409,6 +421,7 @@ class World:
         self.remove_files(needs_room=False)
         self.check()
         self.check_objects(after_a_day=False)
+        self._check_expiry()
         self.turns.set_wall_clock(26 * HOUR_MS)
         self.turns.run(700_000)
         self.check()

@@ -12,13 +12,16 @@ import pytest
 
 from brokerd.store.draft import Draft, encode_draft
 from brokerd.timers import counting as counting_module
-from brokerd.timers.codes import DELETE_KEY, PLACE
+from brokerd.timers.codes import DELETE_KEY, PLACE, added_of, slot_of
 from brokerd.timers.counting import TimerCounting
 from brokerd.timers.counts import MAX_TOPICS, OTHERS, WaitingCounts, minute_of
+from brokerd.timers.files import source as source_module
+from brokerd.timers.files.source import StoreSource
 from brokerd.timers.interface import Recalled
 from brokerd.timers.rules import Clock, added_for, wait_until
 from remoting.errors import StorageError
 from remoting.facts.timers import HORIZON_MINUTES, MINUTE_MS, AsideTimer
+from remoting.java_hash import java_hash
 from remoting.names import TIMER_TOPIC
 from remoting.record import checksum
 from remoting.record.codec import decode_record
@@ -226,12 +229,32 @@ def test_what_was_sent_is_found_at_once_and_is_what_a_whole_look_finds(
     waiting = draft._replace(properties=asks + encode_properties(added_for(wait, draft.topic, draft.queue_id)))
     sealed = waiting._replace(properties=checksum.reserve(waiting.properties)) if is_sealed else waiting
     encoded = encode_draft(sealed, 0, 0, NOW_MS, HOST)
-    log: Any = SimpleNamespace(record_at=lambda *_: checksum.seal(encoded) if is_sealed else encoded)
+    encoded = checksum.seal(encoded) if is_sealed else encoded
+    log: Any = SimpleNamespace(record_at=lambda *_: encoded)
     counting = TimerCounting(log, lambda: None)
     found = counting._said(0, len(encoded))
     assert found is not None
     assert (found.topic, found.due_ms) == ("orders", NOW_MS + ahead_ms)
     assert counting._said(0, len(encoded), is_sent=True) == found
+    store: Any = SimpleNamespace(commitlog=SimpleNamespace(read=lambda *_: encoded))
+    source = StoreSource(store, lambda: None)
+    quick = source.origin(0, len(encoded))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting_module, "_SAID", re.compile(rb"(?!)"))
         assert counting._said(0, len(encoded), is_sent=True) == found, "it is found at once"
+        patch.setattr(source_module, "decode_properties", lambda _: {})
+        assert source.origin(0, len(encoded)) == quick, "and here"
+        patch.undo()
+        patch.setattr(source_module, "added_of", lambda _: None)
+        assert source.origin(0, len(encoded)) == quick
+    assert quick == (java_hash("orders"), NOW_MS, wait.leg_ms is not None, slot_of(wait.due_ms))
+
+
+@pytest.mark.parametrize(
+    "behind", ["", "TIMER_PLACE\x013\x02", "TIMER_LEG_MS\x01x\x02", "TIMER_DUE_MS\x01-1\x02", "\x02"]
+)
+@pytest.mark.parametrize("before", ["TIMER_LEG_MS\x017\x02", "TIMER_DEQUEUE_MS\x017\x02", "x"])
+def test_what_is_not_as_it_was_sent_is_looked_through(before: str, behind: str) -> None:
+    added = "\x02REAL_TOPIC\x01orders\x02REAL_QID\x011\x02TIMER_OUT_MS\x0117\x02TIMER_DUE_MS\x0118\x02"
+    found = added_of(f"{before}{added}{behind}".encode())
+    assert (found is not None) == (before == "x" and not behind)

@@ -110,6 +110,23 @@ def run_until(broker: Alone, is_there: Callable[[], bool]) -> None:
     raise AssertionError("it does not come to that")
 
 
+def test_timers_are_late_while_those_that_are_due_wait_and_not_when_they_come_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker, timers = slow(monkeypatch)
+    assert not broker.service.is_late
+    run_until(broker, lambda: len(broker.delivered) > 10)
+    assert broker.service.is_late
+    run_until(broker, lambda: len(broker.delivered) == len(timers) and not broker.service.state().left)
+    assert not broker.service.is_late
+    broker.put_in("last", 500)
+    broker.turns.run(499)
+    assert not broker.service.is_late
+    broker.service.step_down()
+    broker.turns.run(1000)
+    assert not broker.service.is_late, "it is another's matter"
+
+
 @pytest.mark.parametrize("near_max", [3, 1000])
 def test_what_is_left_behind_can_be_taken_back(monkeypatch: pytest.MonkeyPatch, near_max: int) -> None:
     """Also when it is not in memory."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.store.unit import UNIT, UNIT_BYTES
 from brokerd.timers import queue_far
 from brokerd.timers.clock import AGREES_MS, DISPUTE_MS, PATIENCE_MS, SLACK_MS, TimerClock
 from brokerd.timers.codes import (
@@ -31,14 +32,17 @@ from brokerd.timers.codes import (
     slot_of,
     timer_code,
 )
-from brokerd.timers.cursor import Begin, TimerTable, begin_of, set_back
+from brokerd.timers.cursor import RETURNED, STOWED, Begin, TimerTable, begin_of, set_back
 from brokerd.timers.done import Done, Fence
 from brokerd.timers.far import Found
+from brokerd.timers.native_due_entries import NativeDueEntries
 from brokerd.timers.near import Near
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.rolling import leg_before
 from remoting.errors import CorruptedFile
 from remoting.record.properties import decode_properties, encode_properties
+from remoting.tier.stowed import StowedObject
+from tests.support.native_library import native_library
 
 STORED_MS = 1_700_000_000_123
 
@@ -190,7 +194,7 @@ def test_a_master_that_doubts_a_clock_still_does_when_it_becomes_it_again() -> N
 def test_near_is_a_sorted_list_in_packed_rows() -> None:
     rng = random.Random(5)
     near, model = Near(), list[Found]()
-    for offset in range(4000):
+    for offset in range(0, 400_000, 100):
         step = rng.random()
         if step < 0.6:
             code = encode_code(rng.randrange(40), rng.choice((MESSAGE, RECALL, ROLLED)))
@@ -208,6 +212,18 @@ def test_near_is_a_sorted_list_in_packed_rows() -> None:
             limit = rng.randint(1, len(model))
             del model[limit:]
             assert near.shrink(limit) == key_of(*model[-1])
+        else:
+            last_ms = due_of(model[-1][0]) if model else 0
+            more = [
+                (encode_code(last_ms + rng.randrange(3), rng.choice((MESSAGE, MESSAGE, RECALL))), offset + n)
+                for n in range(rng.choice((0, 1, 20)))
+            ]
+            more.sort(key=lambda each: key_of(*each))
+            near.add_all(more)
+            model += more
+            if model:
+                recalls = [each for code, each in model if kind_of(code) == RECALL]
+                assert sorted(near.recalls(1 << 40)) == sorted(recalls)
         assert near.count == len(model)
         assert near.first_due_ms == (due_of(model[0][0]) if model else None)
 
@@ -229,6 +245,11 @@ class Queue:
         assert start >= self.low
         return [(0, 0, code) for code in self.codes[start : start + min(count, 7)]]
 
+    def in_c(self) -> NativeDueEntries:
+        return NativeDueEntries(
+            native_library(), lambda start, count: b"".join(UNIT.pack(*each) for each in self.read(start, count))
+        )
+
 
 def between(far: QueueFar, after: Key, until_ms: int, limit: int) -> list[Found]:
     for _ in range(10_000):
@@ -238,13 +259,14 @@ def between(far: QueueFar, after: Key, until_ms: int, limit: int) -> list[Found]
     raise AssertionError("it never ends")
 
 
+@pytest.mark.parametrize("in_c", [False, True], ids=["python", "c"])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest.MonkeyPatch, *, in_c: bool) -> None:
     monkeypatch.setattr(queue_far, "CHUNK", 8)
     monkeypatch.setattr(queue_far, "KEPT", (1, 5, 1000)[seed % 3])
     rng = random.Random(seed)
     queue = Queue()
-    far = QueueFar(queue.range, queue.read)
+    far = QueueFar(queue.range, queue.read, queue.in_c() if in_c else None)
     cursor = START
     for _ in range(400):
         step = rng.random()
@@ -272,6 +294,24 @@ def test_the_queue_finds_what_a_sorted_list_finds(seed: int, monkeypatch: pytest
         assert far.held_queue_offset(Done(cursor)) <= first
         if pending and rng.random() < 0.4:
             cursor = key_of(*rng.choice(pending[:10]))
+
+
+def test_in_c_a_turn_looks_through_a_hundred_thousand_entries() -> None:
+    codes = [encode_code(1000 + number % 50, MESSAGE) for number in range(3 * 32 * queue_far.CHUNK + 9)]
+    encoded = b"".join(UNIT.pack(0, 0, code) for code in codes)
+    native = NativeDueEntries(
+        native_library(), lambda start, count: encoded[UNIT_BYTES * start :][: UNIT_BYTES * count]
+    )
+
+    def read(_start: int, _count: int) -> Sequence[tuple[int, int, int]]:
+        raise AssertionError("no entry is made an object")
+
+    far = QueueFar(lambda: (0, len(codes)), read, native)
+    applied = []
+    while far.step():
+        applied.append(far.applied)
+    assert applied == [32 * queue_far.CHUNK, 64 * queue_far.CHUNK, 96 * queue_far.CHUNK]
+    assert far.applied == len(codes)
 
 
 def test_a_turn_reads_a_few_thousand_entries() -> None:
@@ -375,6 +415,48 @@ def test_a_table_is_the_same_from_its_rows() -> None:
     assert vars(again) == vars(table)
     again.apply("begin", Begin(Key(200_000, 9), 0, (8,), back=(8,)).body(), 4714)
     assert (again.places, again.names, again.aside) == ({}, {}, {}), "nothing is set aside that they could take back"
+
+
+def test_a_table_has_what_is_in_the_tier_also_from_its_rows() -> None:
+    table = TimerTable()
+    entry = StowedObject(3, 7, 1, 5, 40, 99, 60_000, before=9)
+    stow = Begin(Key(70_000, 9), 6, (4,), before=9, stowed=entry, days={"a": {0: 3}, "b": {0: 1, 1: 1}})
+    assert begin_of(stow.body()) == stow
+    table.apply("begin", Begin(Key(70_000, 9), 0, ()).body(), 50)
+    table.apply(stow.kind, stow.body(), 100)
+    assert (stow.kind, table.objects, table.stowed, table.done.moved) == (STOWED, {(3, 7): entry}, 5, 9)
+    after = entry._replace(returned=2, due_ms=60_000)
+    back = Begin(Key(70_000, 9), 0, (0, 1), stowed=after, days={"a": {0: 2}}, due_ms=60_000)
+    assert begin_of(back.body()) == back
+    table.apply(back.kind, back.body(), 200)
+    assert (back.kind, table.objects, table.stowed) == (RETURNED, {(3, 7): after}, 3)
+    assert table.days == {"a": {0: 1}, "b": {0: 1, 1: 1}}
+    assert table.late == (60_000, 70_001), "they were due before the cursor, and wait behind it"
+    table.apply("recalled", {"v": 1, "place": 5, "due": 60_000}, 250)
+    again = TimerTable()
+    for row in table.snapshot_rows():
+        again.load_row(row)
+    assert vars(again) == vars(table)
+    assert again.named_objects == {(3, 7)}
+    again.apply("begin", Begin(Key(130_000, 9), 0, ()).body(), 300)
+    assert again.places == {5: 60_000}, "of what is late in the tier nothing is forgotten"
+    rest = after._replace(returned=5)
+    last = Begin(Key(130_000, 9), 0, (2, 3, 4), stowed=rest, days={"a": {0: 1}, "b": {0: 1, 1: 1}}, due_ms=60_000)
+    again.apply(last.kind, last.body(), 400)
+    assert (again.objects, again.days, again.named_objects) == ({}, {}, {(3, 7)}), "its end may not have followed"
+    again.apply("begin", Begin(Key(130_001, 9), 0, ()).body(), 500)
+    assert again.places == {5: 60_000}, "nor of what came late, and waits"
+    again.apply("begin", Begin(Key(250_000, 9), 0, ()).body(), 600)
+    assert (again.places, again.late, again.named_objects) == ({}, None, frozenset())
+
+
+@pytest.mark.parametrize("values", [[], [1] * 8, "x", [3, 7, 1, 0, 40, 99, 4_000_000, 9, 0]])
+def test_a_table_refuses_what_is_no_object(values: object) -> None:
+    good = Begin(Key(1, 1), 0, (), before=1, stowed=StowedObject(3, 7, 1, 5, 40, 99, 4_000_000)).body()
+    with pytest.raises(CorruptedFile, match="object of timers"):
+        TimerTable().apply(STOWED, {**good, "object": values}, 1)
+    with pytest.raises(CorruptedFile, match="object of timers"):
+        TimerTable().load_row(["o", values])
 
 
 def test_a_table_refuses_what_it_does_not_know() -> None:

@@ -7,10 +7,11 @@ import pytest
 from brokerd.tiers.index.keys import PlainKeys
 from remoting.tier.contents import TierContents, indexed, unindexed
 from remoting.tier.index import (
+    ALL_TOPICS,
     HEAD_BYTES,
     ITEM,
     MOST_ITEMS,
-    IndexObject,
+    PARTS,
     Posting,
     decode_entry,
     decode_index,
@@ -18,7 +19,10 @@ from remoting.tier.index import (
     encode_entry,
     encode_index,
     mixed,
+    part_of,
     postings_of,
+    topics_of,
+    topics_with,
 )
 
 POSTINGS = [Posting(7, 1, 100, 5_000), Posting(9, 2, 7, 6_000), Posting(7, 1, 101, 7_500)]
@@ -92,7 +96,20 @@ def test_the_contents_of_a_tier_name_the_objects() -> None:
     assert decode_entry(encode_entry(one)) == one
 
 
-RIGHT = list(describe(_object_of(POSTINGS), 1, 1))
+def test_an_object_says_of_which_topics_it_may_know_and_an_earlier_version_said_nothing() -> None:
+    some = topics_of(["a", "b"])
+    one = describe(_object_of(POSTINGS), 1, 1, 7_200_000, some)
+    assert [one.may_have(each) for each in ("a", "b", "c")] == [True, True, False]
+    assert sorted(one.parts) == sorted({part_of("a"), part_of("b")})
+    assert topics_with(some, topics_of(["c"])) == topics_of(["a", "b", "c"])
+    assert decode_entry(encode_entry(one)) == one
+    earlier = decode_entry(encode_entry(one)[:8])
+    assert earlier == one._replace(reserved_ms=0, topics=ALL_TOPICS)
+    assert earlier.may_have("c")
+    assert len(earlier.parts) == PARTS
+
+
+RIGHT = encode_entry(describe(_object_of(POSTINGS), 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +119,7 @@ RIGHT = list(describe(_object_of(POSTINGS), 1, 1))
         RIGHT[:-1],
         [*RIGHT[:2], 0, *RIGHT[3:]],
         [*RIGHT[:-1], -8],
+        [*RIGHT[:-1], 1 << 60],
         [RIGHT[1] + 1, *RIGHT[1:]],
         [*RIGHT[:4], RIGHT[4] + 1, *RIGHT[5:]],
         [*RIGHT[:2], MOST_ITEMS + 1, *RIGHT[3:]],
@@ -109,6 +127,6 @@ RIGHT = list(describe(_object_of(POSTINGS), 1, 1))
     ],
 )
 def test_what_is_no_entry_is_refused(values: object) -> None:
-    assert decode_entry(RIGHT) == IndexObject._make(RIGHT)
+    assert encode_entry(decode_entry(RIGHT)) == RIGHT
     with pytest.raises(ValueError, match="index"):
         decode_entry(values)
