@@ -2,11 +2,11 @@
 
     python -m tests.tier.soak [--minutes N] [--round S] [--replicas N] [--faults SHARE] [--seed N]
 
-Three brokers, or as many as are asked for, and a real S3 server behind a proxy that fails in all ways. Segments are merged
-meanwhile, those of one topic to an archive. In each round producers send, then everything leaves the brokers' own files. All
-messages since the begin are read by offset, with their checksums, and held against what the producers were told; some of each
-queue are looked for by key and by time, too, and at the end all are. It ends with `N acknowledged, N read by offset, N found by
-key and time`.
+Three controllers and brokers, or as many as are asked for, and a real S3 server behind a proxy that fails in all ways. Segments
+are merged meanwhile, those of one topic to an archive. In each round producers send, then everything leaves the brokers' own
+files. All messages since the begin are read by offset, with their checksums, and held against what the producers were told; some
+of each queue are looked for by key and by time, too, and at the end all are. It ends with `N acknowledged, N read by offset, N
+found by key and time`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def run(root: Path, minutes: float, round_s: float, replicas: int, share: float,
         url, options = f"s3://{BUCKET}/logboom", write_options(root / "options", proxy.port)
         settings = [f"tiers.url={url}", f"tiers.options_path={options}", "tiers.request_timeout_ms=5000"]
         with Cluster(
-            root / "cluster", replicas=replicas, broker_settings=[*settings, *SHORT_LIVES, *_MERGED]
+            root / "cluster",
+            controllers=replicas,
+            replicas=replicas,
+            broker_settings=[*settings, *SHORT_LIVES, *_MERGED],
         ) as cluster:
             cluster.start()
             make_topic(cluster, FILLER, attributes="+message.type=NORMAL,+tier.enable=false")
@@ -120,7 +123,7 @@ def run(root: Path, minutes: float, round_s: float, replicas: int, share: float,
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tier.soak", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="when the last round begins")
-    parser.add_argument("--replicas", type=int, default=3, help="brokers")
+    parser.add_argument("--replicas", type=int, default=3, help="controllers, and brokers")
     parser.add_argument("--round", type=float, default=10.0, help="seconds of sends in a round")
     parser.add_argument(
         "--faults", type=float, default=0.05, help="the share of requests to the object store that fail"
