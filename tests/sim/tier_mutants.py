@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from brokerd.composition.local_queues import StoreQueues
-from brokerd.store.store import MessageStore
+from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.tiers.commits import Commits
 from brokerd.tiers.objects.interface import ObjectStoreError
 from brokerd.tiers.service import TierService
@@ -15,9 +15,10 @@ from brokerd.tiers.upload.uploader import Uploader
 from brokerd.transactions.table import OpenTransactions
 from remoting.tier.contents import Change
 from remoting.tier.stowed import StowedObject, describe, encode_block, encode_head, in_blocks
-from tests.sim.mutants import Mutant, full
+from tests.sim.mutants import Mutant, full, scenario
 from tests.sim.stowed_timers import STOWED_TIMERS
 from tests.sim.tiered import TIERED
+from tests.unit.brokerd.store import test_consume_queues
 
 _tier = full("tier", fault_ms=4500, ingredients=(TIERED,))
 _tier_with_many_heartbeats = full("tier", fault_ms=4500, ingredients=(TIERED,), heartbeat_ticks=1)
@@ -56,7 +57,7 @@ def _as_if_all_were_seen(self: OpenTransactions, queue_offset: int) -> None:
     """A replica whose log begins in the middle takes a transaction that began before it for one that has ended."""
 
 
-def _as_they_stand(self: MessageStore) -> None:
+def _as_they_stand(self: ConsumeQueues, entries: Any, log_min_offset: int) -> None:
     """A new master takes its queues for where they were before the log's first files went."""
 
 
@@ -159,10 +160,8 @@ MUTANTS = (
         "queues begin where they were long ago",
         "tier",
         _as_they_stand.__doc__ or "",
-        ((MessageStore, "begin_queues", _as_they_stand),),
-        _tier_with_many_heartbeats,
-        within=6,
-        first=9,
-        is_quick=False,
+        ((ConsumeQueues, "begin_later", _as_they_stand),),
+        scenario(test_consume_queues.test_queues_begin_where_the_log_has_their_first_message),
+        within=1,
     ),
 )
