@@ -27,7 +27,8 @@ def cluster(secured: Cluster) -> Cluster:
     secured.admin.create_group(GROUP)
     admin = AccessAdmin(secured.admin)
     admin.create_user("mallory", PASSWORD, "Normal", "enable")
-    for resource, actions in ((f"Topic:{OWN}", ("Pub", "Sub")), (f"Group:{GROUP}", ("Sub",))):
+    # what is waited for comes last: brokers take changes in the order in which they were made
+    for resource, actions in ((f"Group:{GROUP}", ("Sub",)), (f"Topic:{OWN}", ("Pub", "Sub"))):
         admin.put_permission("mallory", {"resource": resource, "actions": list(actions), "decision": "Allow"})
     eventually("mallory may use orders", lambda: mallory_sees(secured, OWN))
     return secured
