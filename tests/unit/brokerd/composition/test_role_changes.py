@@ -41,6 +41,7 @@ def test_the_core_takes_the_steps_with_all_residents_in_their_order(
             watched(getattr(broker.core, name), method, name)
     store: MessageStore = broker.core.store
     watched(store, "set_appendable", "store")
+    watched(store, "begin_queues", "queues")
     broker.replica.become(after, 2)
 
     names = Residents._fields
@@ -50,6 +51,7 @@ def test_the_core_takes_the_steps_with_all_residents_in_their_order(
         expected += [("step_down", name) for name in reversed(names)]
         expected += [("rebuild", name) for name in names]
     if after is Role.MASTER:
+        expected.append(("begin_queues", "queues"))  # before anybody reads what is not dispatched
         expected += [("catch_up", name) for name in names]
         expected.append(("set_appendable True", "store"))
         expected += [("lead", name) for name in names]
