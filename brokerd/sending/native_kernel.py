@@ -1,9 +1,9 @@
 """`boundary.SendKernel` over `brokerd/native/send.c`: what that leaves, its twin in Python does (`kernel.Kernel`).
 
-One call of the library lays out as many frames as it can. It knows topics by a table that is made anew when they change, and
-guesses the next offset of each queue from its last call; the run knows better (`next_offsets`), so what a call took is compared
-with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one owner in both modes;
-and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
+One call of the library lays out as many frames as it can of what all peers sent. It knows topics by a table that is made anew
+when they change, and guesses the next offset of each queue from its last call; the run knows better (`next_offsets`), so what a
+call took is compared with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one
+owner in both modes; and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
 
 Where there is a limit to how many messages wait for one second, those that a call took are counted before any of it counts; when
 one has no room, the call is made again for the frames before it. How many transactions may begin is told to each call.
@@ -18,12 +18,13 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Mapping, Sequence, Set
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
-from brokerd.sending.boundary import Stop, Taken
+from brokerd.sending.boundary import Source, Stop, Taken
 from brokerd.sending.kernel import Kernel
+from brokerd.sending.progress import Progress
 from brokerd.sending.stored_form import TIMERS, KernelRules
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
@@ -46,13 +47,17 @@ _UNITS: Final = 4096
 _FRAMES: Final = 1024
 _MOMENTS: Final = 4096
 _HALVES: Final = _FRAMES
+_SOURCES: Final = 128
+_ANY_FRAMES: Final = 1 << 40
 
 # The structs of send.c
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
 _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
 _UNIT: Final = struct.Struct("=iiqqqqq")
-_REQUEST: Final = struct.Struct(f"=12q{HOST_V6_BYTES}s4x")
+_REQUEST: Final = struct.Struct("=10q")
+_SOURCE: Final = struct.Struct(f"=4q{HOST_V6_BYTES}s4x")
+_PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques of the source end among all
 _MOMENT_NUMBERS: Final = (
     3  # when a message is due, the code of its entry, and how many frames the call took before its own
 )
@@ -106,6 +111,26 @@ class _Topics:
         self.turns = array("q", bytes(8 * _SLOT_NUMBERS * len(self.names)))
 
 
+class _Results(NamedTuple):
+    """The struct of that name: how many sources are at their end, where the log would end, and how much of what there is."""
+
+    done: int
+    end_offset: int
+    frames: int
+    stop: int
+    records_bytes: int
+    answers_bytes: int
+    units: int
+    messages: int
+    opaques: int
+    touched: int
+    moments: int
+    names: int
+    halves: int
+    early: int
+    turned: int
+
+
 class NativeKernel:
     """The kernel; `twin` has the same topics, and is told of no others by anybody else."""
 
@@ -125,7 +150,9 @@ class NativeKernel:
         self._are_topics_new = False
         self._call_number = 0
         place = ctypes.c_void_p
-        self._send = library.function("native_send", None, place, place, place, ctypes.c_char_p)
+        self._send = library.function(
+            "native_send", None, *(place,) * 3, ctypes.POINTER(ctypes.c_char_p), *(place,) * 2
+        )
         self._records, self._answers = bytearray(_RECORDS_BYTES), bytearray(_ANSWERS_BYTES)
         self._units, self._scratch = bytearray(_UNITS * _UNIT.size), bytearray(_SCRATCH_BYTES)
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
@@ -142,6 +169,12 @@ class NativeKernel:
         self._slots: SlotLimit | None = None  # of these terms
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
         self._request_at, self._results_at = _address(self._request), _address(self._results)
+        self._sources, self._progress = (
+            bytearray(_SOURCE.size * _SOURCES),
+            array("q", bytes(8 * _PROGRESS_NUMBERS * _SOURCES)),
+        )
+        self._sources_at, self._progress_at = _address(self._sources), _address(self._progress)
+        self._buffers = (ctypes.c_char_p * _SOURCES)()
         self._areas = _Areas(
             terms=_address(self._terms),
             delays_ms=_address(self._delays_ms),
@@ -192,35 +225,21 @@ class NativeKernel:
     def may_take(self, buffer: bytes, peer: bytes) -> bool:
         return self._twin.may_take(buffer, peer)
 
-    def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
-        taken = Taken()
-        taken.position = position
+    def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
+        progress = Progress(sources)
         _STATE.pack_into(self._terms, 0, _UNASKED)
-        while most:
-            frames, stop = self.lay_out(run, buffer, peer, most, taken)
-            most -= frames
-            if stop == _ROOM:
-                continue
-            if stop != _LEFT or not most:
-                break
-            asked = min(most, _TWINS_FRAMES)
-            others = self._twin.take(run, buffer, taken.position, peer, asked)
-            taken.position = others.position
-            taken.answers += others.answers
-            taken.opaques += others.opaques
-            if others.early is not None:
-                taken.add_early(others.early.answers, others.early.opaques)
-            if others.stop is not Stop.END:
-                taken.stop = others.stop
-                break
-            most -= asked
-        return taken
+        while progress.index < len(sources):
+            if self.lay_out(run, progress) == _LEFT:
+                others = self._twin.take_one(run, progress.next_frames(_TWINS_FRAMES))
+                if progress.add(others, _TWINS_FRAMES) is not Stop.END:
+                    break
+        return progress.found[: progress.index + 1]
 
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
         return self._twin.take_decoded(run, requests, first, peer)
 
-    def lay_out(self, run: Run, buffer: bytes, peer: bytes, most: int, taken: Taken) -> tuple[int, int]:
-        """Lay out what the library itself takes, from `taken.position` on; how many frames it took, and why it stopped.
+    def lay_out(self, run: Run, progress: Progress) -> int:
+        """Lay out what the library itself takes of the sources; why it stopped at the one that `progress` names then.
 
         `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes.
         """
@@ -230,66 +249,79 @@ class NativeKernel:
             self._hand_over()
         ids, halves_of = self._rules.ids, self._rules.halves
         room = _NO_ROOM if halves_of is None else halves_of.room(run)
+        count, most = self._put_sources(progress), _ANY_FRAMES
         while True:
-            self._call_number = number = self._call_number + 1
-            _REQUEST.pack_into(
-                self._request,
-                0,
-                *(len(buffer), taken.position, most, number, run.end_offset, run.limit, run.timestamp_ms, run.seals),
-                *(ids.next_number, *room, len(peer)),
-                peer,
-            )
-            self._send(self._areas_at, self._request_at, self._results_at, buffer)
-            (
-                position,
-                end_offset,
-                frames,
-                stop,
-                records,
-                answers,
-                units,
-                messages,
-                opaques,
-                touched,
-                moments,
-                names,
-                halves,
-                early,
-                turned,
-            ) = _RESULTS.unpack(self._results)
-            if not (self._has_guessed(run.next_offsets, touched) and self._has_guessed_turns(turned)):
-                self._guess(run.next_offsets, touched)
-                self._guess_turns(turned)
+            found = self._call(run, count, most, room)
+            if not (self._has_guessed(run.next_offsets, found.touched) and self._has_guessed_turns(found.turned)):
+                self._guess(run.next_offsets, found.touched)
+                self._guess_turns(found.turned)
                 continue
-            most = self._frames_with_room(run.next_offsets, frames, moments)
-            if most == frames:
+            most = self._frames_with_room(run.next_offsets, found.frames, found.moments)
+            if most == found.frames:
                 break
             is_full = True
-            self._guess(run.next_offsets, touched)
-            self._guess_turns(turned)
-        self._take_numbers(run.next_offsets, touched)
-        for target in self._turned_targets(turned):
+            self._guess(run.next_offsets, found.touched)
+            self._guess_turns(found.turned)
+        self._take_numbers(run.next_offsets, found.touched)
+        for target in self._turned_targets(found.turned):
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
-        if frames:
-            ids.next_number += names
-            run.records.append(bytes(self._records_view[:records]))
-            self._add_entries(run, units)
-            run.folded += messages - units
-            run.end_offset = end_offset
-            taken.position = position
-            if halves and halves_of is not None:
-                halves_of.add(run, self._halves_of(halves))
-        if early:
-            self._add_answers(taken, opaques, set(self._early[:early]))
-        elif opaques:
-            taken.answers.append(bytes(self._answers_view[:answers]))
-            taken.opaques += self._opaques[:opaques]
+        if found.frames:
+            ids.next_number += found.names
+            run.records.append(bytes(self._records_view[: found.records_bytes]))
+            self._add_entries(run, found.units)
+            run.folded += found.messages - found.units
+            run.end_offset = found.end_offset
+            if found.halves and halves_of is not None:
+                halves_of.add(run, self._halves_of(found.halves))
+        self._note_progress(progress, found.done, count, found.early)
         if is_full:
-            stop = _LEFT
-        elif stop == _TERMS:
+            return _LEFT
+        if found.stop == _TERMS:
             self._set_terms(self._rules.terms())
-            stop = _ROOM
-        return frames, stop
+            return _ROOM
+        return found.stop
+
+    def _call(self, run: Run, count: int, most: int, room: HalfRoom) -> _Results:
+        """Have so many sources laid out, and so many frames of all of them at most."""
+        self._call_number = number = self._call_number + 1
+        next_name = self._rules.ids.next_number
+        _REQUEST.pack_into(
+            self._request,
+            0,
+            *(count, most, number, run.end_offset, run.limit, run.timestamp_ms, run.seals, next_name, *room),
+        )
+        self._send(
+            self._areas_at, self._request_at, self._sources_at, self._buffers, self._progress_at, self._results_at
+        )
+        return _Results._make(_RESULTS.unpack(self._results))
+
+    def _put_sources(self, progress: Progress) -> int:
+        """Tell the library what is left of the sources, or of the first ones; of how many."""
+        count = 0
+        for buffer, position, peer, most in progress.rest(_SOURCES):
+            self._buffers[count] = buffer
+            _SOURCE.pack_into(self._sources, count * _SOURCE.size, len(buffer), position, most, len(peer), peer)
+            count += 1
+        return count
+
+    def _note_progress(self, progress: Progress, done: int, count: int, early: int) -> None:
+        """What the call took of so many sources, to the end of the first ones. Some answers may be for who does not wait."""
+        numbers = iter(self._progress[: min(done + 1, count) * _PROGRESS_NUMBERS].tolist())
+        who = frozenset(self._early[:early])
+        answers_at = opaques_at = 0
+        for position, frames, answers_end, opaques_end in zip(numbers, numbers, numbers, numbers, strict=True):
+            taken = progress.found[progress.index]
+            taken.position = position
+            progress.left -= frames
+            if who:
+                self._add_answers(taken, answers_at, range(opaques_at, opaques_end), who)
+            elif opaques_end > opaques_at:
+                taken.answers.append(bytes(self._answers_view[answers_at:answers_end]))
+                taken.opaques += self._opaques[opaques_at:opaques_end]
+            answers_at, opaques_at = answers_end, opaques_end
+            if done:
+                done -= 1
+                progress.go_on()
 
     def _set_terms(self, terms: Terms | None) -> None:
         if terms is None:
@@ -360,17 +392,16 @@ class NativeKernel:
         ):
             add((names[target], queue_id, queue_offset, position, size, code, now_ms, messages))
 
-    def _add_answers(self, taken: Taken, count: int, early: Set[int]) -> None:
-        """So many answers of the call, some of which are for who does not wait."""
-        at = 0
-        for index, opaque in enumerate(self._opaques[:count]):
+    def _add_answers(self, taken: Taken, at: int, indexes: range, early: Set[int]) -> None:
+        """Answers of the call, from a place on, some of which are for who does not wait."""
+        for index in indexes:
             end = at + 4 + int.from_bytes(self._answers_view[at : at + 4])
             answer = bytes(self._answers_view[at:end])
             if index in early:
-                taken.add_early([answer], [opaque])
+                taken.add_early([answer], [self._opaques[index]])
             else:
                 taken.answers.append(answer)
-                taken.opaques.append(opaque)
+                taken.opaques.append(self._opaques[index])
             at = end
 
     def _halves_of(self, count: int) -> list[Half]:
