@@ -82,27 +82,6 @@ struct half { /* a message that begins a transaction */
 
 enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
 
-struct areas { /* what stays the same from call to call; rooms in elements */
-    const struct target *targets;
-    int64_t target_count;
-    struct slot *slots, *turns; /* turns: of the targets */
-    int64_t timer_slot; /* of the queue in which messages wait for a moment; behind it that of halves, then those of the levels */
-    struct terms *terms;
-    const int64_t *delays_ms; /* of the levels, from the first on */
-    int64_t delay_count;
-    uint8_t *records, *answers, *scratch;
-    struct unit *units;
-    int64_t *opaques;
-    struct touched *touched, *turned;
-    struct moment *moments;
-    struct half *halves;
-    int64_t *early; /* which answers are for who does not wait; as many as opaques */
-    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, turned_room, moments_room, halves_room;
-    const uint8_t *cluster; /* in which requests are answered */
-    int64_t cluster_length, max_frame_bytes, store_host_length;
-    uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
-};
-
 struct source { /* what one peer sent, in a buffer of its own */
     int64_t length, position, most; /* of the buffer; where to begin; frames */
     int64_t peer_length;
@@ -123,6 +102,32 @@ struct request { /* what a call is about */
 struct results { /* also how far a call has come; sources: of which all was taken that is to be */
     int64_t sources, end_offset, frames, stop;
     int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned;
+};
+
+struct areas { /* what stays where it is from call to call; rooms in elements */
+    const struct request *request;
+    const struct source *sources;
+    const uint8_t *const *buffers; /* of the sources, in their order; progress, too */
+    struct progress *progress;
+    struct results *results;
+    const struct target *targets;
+    int64_t target_count;
+    struct slot *slots, *turns; /* turns: of the targets */
+    int64_t timer_slot; /* of the queue in which messages wait for a moment; behind it that of halves, then those of the levels */
+    struct terms *terms;
+    const int64_t *delays_ms; /* of the levels, from the first on */
+    int64_t delay_count;
+    uint8_t *records, *answers, *scratch;
+    struct unit *units;
+    int64_t *opaques;
+    struct touched *touched, *turned;
+    struct moment *moments;
+    struct half *halves;
+    int64_t *early; /* which answers are for who does not wait; as many as opaques */
+    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, turned_room, moments_room, halves_room;
+    const uint8_t *cluster; /* in which requests are answered */
+    int64_t cluster_length, max_frame_bytes, store_host_length;
+    uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
 };
 
 /* Private */
@@ -622,20 +627,20 @@ static enum stop take_source(struct call *call, const uint8_t *buffer, struct pr
     return stop;
 }
 
-/* Lay out what peers sent, one behind the other, each from its position on; at most so many frames of each, and of all. The buffers
- * and how far the call came in each have the order of the sources; of those behind the one where it stopped nothing is said.
+/* Lay out what peers sent, one behind the other, each from its position on; at most so many frames of each, and of all. Of sources
+ * behind the one where it stopped nothing is said.
  *
  * The caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next offsets
  * and calls again, as if this call had not been. */
-EXPORT void native_send(const struct areas *areas, const struct request *request, const struct source *sources,
-                        const uint8_t *const *buffers, struct progress *progress, struct results *results) {
-    struct call call = {areas, request, sources, results, {0}, 0, 0};
+EXPORT void native_send(const struct areas *areas) {
+    const struct request *request = areas->request;
+    struct results *results = areas->results;
+    struct call call = {areas, request, areas->sources, results, {0}, 0, 0};
     enum stop stop = STOP_END;
     *results = (struct results){.end_offset = request->end_offset};
     while (results->sources < request->count) {
-        int64_t index = results->sources;
-        call.source = &sources[index];
-        stop = take_source(&call, buffers[index], &progress[index]);
+        call.source = &areas->sources[results->sources];
+        stop = take_source(&call, areas->buffers[results->sources], &areas->progress[results->sources]);
         if (stop != STOP_END || results->frames == request->most) break;
         results->sources++;
     }

@@ -18,7 +18,7 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
@@ -49,6 +49,7 @@ _MOMENTS: Final = 4096
 _HALVES: Final = _FRAMES
 _SOURCES: Final = 128
 _ANY_FRAMES: Final = 1 << 40
+_NOBODY: Final = frozenset[int]()
 
 # The structs of send.c
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
@@ -72,11 +73,13 @@ _UNASKED, _KNOWN, _NONE = 0, 1, 2
 
 _BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
 _NO_ROOM: Final = HalfRoom(0, 0)
+_CALLS_AREAS: Final = ("request", "sources", "buffers", "progress", "results")
 _AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "turned", "moments", "halves")
 
 
 class _Areas(ctypes.Structure):
     _fields_ = (
+        *((name, ctypes.c_void_p) for name in _CALLS_AREAS),
         *(
             (name, ctypes.c_int64 if name in ("target_count", "timer_slot", "delay_count") else ctypes.c_void_p)
             for name in ("targets", "target_count", "slots", "turns", "timer_slot", "terms", "delays_ms", "delay_count")
@@ -111,26 +114,6 @@ class _Topics:
         self.turns = array("q", bytes(8 * _SLOT_NUMBERS * len(self.names)))
 
 
-class _Results(NamedTuple):
-    """The struct of that name: how many sources are at their end, where the log would end, and how much of what there is."""
-
-    done: int
-    end_offset: int
-    frames: int
-    stop: int
-    records_bytes: int
-    answers_bytes: int
-    units: int
-    messages: int
-    opaques: int
-    touched: int
-    moments: int
-    names: int
-    halves: int
-    early: int
-    turned: int
-
-
 class NativeKernel:
     """The kernel; `twin` has the same topics, and is told of no others by anybody else."""
 
@@ -149,10 +132,7 @@ class NativeKernel:
         self._topics = _Topics({}, len(rules.delays))
         self._are_topics_new = False
         self._call_number = 0
-        place = ctypes.c_void_p
-        self._send = library.function(
-            "native_send", None, *(place,) * 3, ctypes.POINTER(ctypes.c_char_p), *(place,) * 2
-        )
+        self._send = library.function("native_send", None, ctypes.c_void_p)
         self._records, self._answers = bytearray(_RECORDS_BYTES), bytearray(_ANSWERS_BYTES)
         self._units, self._scratch = bytearray(_UNITS * _UNIT.size), bytearray(_SCRATCH_BYTES)
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
@@ -168,14 +148,15 @@ class NativeKernel:
         self._terms = bytearray(_TERMS_OF.size)
         self._slots: SlotLimit | None = None  # of these terms
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
-        self._request_at, self._results_at = _address(self._request), _address(self._results)
-        self._sources, self._progress = (
-            bytearray(_SOURCE.size * _SOURCES),
-            array("q", bytes(8 * _PROGRESS_NUMBERS * _SOURCES)),
-        )
-        self._sources_at, self._progress_at = _address(self._sources), _address(self._progress)
+        self._sources = bytearray(_SOURCE.size * _SOURCES)
+        self._progress = array("q", bytes(8 * _PROGRESS_NUMBERS * _SOURCES))
         self._buffers = (ctypes.c_char_p * _SOURCES)()
         self._areas = _Areas(
+            request=_address(self._request),
+            sources=_address(self._sources),
+            buffers=ctypes.addressof(self._buffers),
+            progress=_address(self._progress),
+            results=_address(self._results),
             terms=_address(self._terms),
             delays_ms=_address(self._delays_ms),
             delay_count=len(rules.delays),
@@ -251,37 +232,54 @@ class NativeKernel:
         room = _NO_ROOM if halves_of is None else halves_of.room(run)
         count, most = self._put_sources(progress), _ANY_FRAMES
         while True:
-            found = self._call(run, count, most, room)
-            if not (self._has_guessed(run.next_offsets, found.touched) and self._has_guessed_turns(found.turned)):
-                self._guess(run.next_offsets, found.touched)
-                self._guess_turns(found.turned)
+            self._call(run, count, most, room)
+            (
+                done,
+                end_offset,
+                frames,
+                stop,
+                records,
+                _,
+                units,
+                messages,
+                _,
+                touched,
+                moments,
+                names,
+                halves,
+                early,
+                turned,
+            ) = _RESULTS.unpack(self._results)
+            if not (self._has_guessed(run.next_offsets, touched) and (not turned or self._has_guessed_turns(turned))):
+                self._guess(run.next_offsets, touched)
+                self._guess_turns(turned)
                 continue
-            most = self._frames_with_room(run.next_offsets, found.frames, found.moments)
-            if most == found.frames:
+            most = self._frames_with_room(run.next_offsets, frames, moments)
+            if most == frames:
                 break
             is_full = True
-            self._guess(run.next_offsets, found.touched)
-            self._guess_turns(found.turned)
-        self._take_numbers(run.next_offsets, found.touched)
-        for target in self._turned_targets(found.turned):
+            self._guess(run.next_offsets, touched)
+            self._guess_turns(turned)
+        self._take_numbers(run.next_offsets, touched)
+        for target in self._turned_targets(turned) if turned else ():
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
-        if found.frames:
-            ids.next_number += found.names
-            run.records.append(bytes(self._records_view[: found.records_bytes]))
-            self._add_entries(run, found.units)
-            run.folded += found.messages - found.units
-            run.end_offset = found.end_offset
-            if found.halves and halves_of is not None:
-                halves_of.add(run, self._halves_of(found.halves))
-        self._note_progress(progress, found.done, count, found.early)
+        if frames:
+            ids.next_number += names
+            run.records.append(bytes(self._records_view[:records]))
+            self._add_entries(run, units)
+            run.folded += messages - units
+            run.end_offset = end_offset
+            if halves and halves_of is not None:
+                halves_of.add(run, self._halves_of(halves))
+        self._note_progress(progress, done, count, frozenset(self._early[:early]) if early else _NOBODY)
         if is_full:
-            return _LEFT
-        if found.stop == _TERMS:
+            stop = _LEFT
+        elif stop == _TERMS:
             self._set_terms(self._rules.terms())
-            return _ROOM
-        return found.stop
+            stop = _ROOM
+        return int(stop)
 
-    def _call(self, run: Run, count: int, most: int, room: HalfRoom) -> _Results:
+    def _call(self, run: Run, count: int, most: int, room: HalfRoom) -> None:
         """Have so many sources laid out, and so many frames of all of them at most."""
         self._call_number = number = self._call_number + 1
         next_name = self._rules.ids.next_number
@@ -290,35 +288,32 @@ class NativeKernel:
             0,
             *(count, most, number, run.end_offset, run.limit, run.timestamp_ms, run.seals, next_name, *room),
         )
-        self._send(
-            self._areas_at, self._request_at, self._sources_at, self._buffers, self._progress_at, self._results_at
-        )
-        return _Results._make(_RESULTS.unpack(self._results))
+        self._send(self._areas_at)
 
     def _put_sources(self, progress: Progress) -> int:
         """Tell the library what is left of the sources, or of the first ones; of how many."""
-        count = 0
-        for buffer, position, peer, most in progress.rest(_SOURCES):
-            self._buffers[count] = buffer
-            _SOURCE.pack_into(self._sources, count * _SOURCE.size, len(buffer), position, most, len(peer), peer)
-            count += 1
-        return count
+        sources = progress.rest(_SOURCES)
+        for index, (buffer, position, peer, most) in enumerate(sources):
+            self._buffers[index] = buffer
+            _SOURCE.pack_into(self._sources, index * _SOURCE.size, len(buffer), position, most, len(peer), peer)
+        return len(sources)
 
-    def _note_progress(self, progress: Progress, done: int, count: int, early: int) -> None:
-        """What the call took of so many sources, to the end of the first ones. Some answers may be for who does not wait."""
-        numbers = iter(self._progress[: min(done + 1, count) * _PROGRESS_NUMBERS].tolist())
-        who = frozenset(self._early[:early])
+    def _note_progress(self, progress: Progress, done: int, count: int, early: Set[int]) -> None:
+        """What the call took of so many sources, the first ones of which are at their end; `early` are the answers for who does
+        not wait."""
         answers_at = opaques_at = 0
-        for position, frames, answers_end, opaques_end in zip(numbers, numbers, numbers, numbers, strict=True):
+        numbers = self._progress[: min(done + 1, count) * _PROGRESS_NUMBERS].tolist()
+        for at in range(0, len(numbers), _PROGRESS_NUMBERS):
+            position, frames, answers_end, opaques_end = numbers[at : at + _PROGRESS_NUMBERS]
             taken = progress.found[progress.index]
             taken.position = position
-            progress.left -= frames
-            if who:
-                self._add_answers(taken, answers_at, range(opaques_at, opaques_end), who)
+            if early:
+                self._add_answers(taken, answers_at, range(opaques_at, opaques_end), early)
             elif opaques_end > opaques_at:
                 taken.answers.append(bytes(self._answers_view[answers_at:answers_end]))
                 taken.opaques += self._opaques[opaques_at:opaques_end]
             answers_at, opaques_at = answers_end, opaques_end
+            progress.left -= frames
             if done:
                 done -= 1
                 progress.go_on()
@@ -341,11 +336,8 @@ class NativeKernel:
 
     def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
         """Whether the call took the right numbers for so many queues."""
-        slots, firsts = (
-            self._touched[each : count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS] for each in range(_TOUCHED_NUMBERS)
-        )
-        keys = self._topics.keys
-        return [next_offsets[keys[slot]] for slot in slots] == firsts.tolist()
+        numbers, keys = self._touched[: count * _TOUCHED_NUMBERS].tolist(), self._topics.keys
+        return [next_offsets[keys[slot]] for slot in numbers[::_TOUCHED_NUMBERS]] == numbers[1::_TOUCHED_NUMBERS]
 
     def _take_numbers(self, next_offsets: TakenOffsets, count: int) -> None:
         """What the call took of so many queues is taken in the run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from brokerd.sending.boundary import Source, Stop, Taken
 
@@ -16,26 +16,26 @@ class Progress:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
         self.found = [Taken() for _ in sources]
-        self.index = -1
-        self.left = 0
-        self.go_on()
+        self.index = 0
+        _, self.found[0].position, _, self.left = sources[0]
 
     def go_on(self) -> None:
         """The present source is at its end."""
         self.index += 1
         if self.index < len(self._sources):
-            _, position, _, self.left = self._sources[self.index]
-            self.found[self.index].position = position
+            _, self.found[self.index].position, _, self.left = self._sources[self.index]
 
     def next_frames(self, most: int) -> Source:
         """At most so many frames of the present source."""
         buffer, _, peer, _ = self._sources[self.index]
         return Source(buffer, self.found[self.index].position, peer, min(self.left, most))
 
-    def rest(self, most: int) -> Iterator[Source]:
+    def rest(self, most: int) -> list[Source]:
         """At most so many sources, the present one from where it is on."""
-        yield self.next_frames(self.left)
-        yield from self._sources[self.index + 1 : self.index + most]
+        rest = list(self._sources[self.index : self.index + most])
+        if rest[0].most != self.left:
+            rest[0] = self.next_frames(self.left)
+        return rest
 
     def add(self, others: Taken, most: int) -> Stop:
         """At most so many frames of the present source were taken elsewhere; why no more."""
