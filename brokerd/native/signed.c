@@ -33,7 +33,8 @@ static int order_of(struct text a, struct text b) {
 /* The first bytes of a name, as a number that has their order. */
 static uint64_t beginning_of(struct text name) {
     uint64_t number = 0;
-    for (size_t i = 0; i < 8; i++) number = number << 8 | (i < name.length ? name.at[i] : 0);
+    if (name.length >= 8) return get64(name.at);
+    for (size_t i = 0; i < name.length; i++) number |= (uint64_t)name.at[i] << (56 - 8 * i);
     return number;
 }
 
