@@ -1,7 +1,7 @@
 """HTTP and HTTPS on one port of the console: the first byte of a connection decides, as on the ports of brokers and controllers.
 
 Twisted reads, so the choice is made between its transport and the channel: `FirstByte` holds a connection until something came,
-then puts the channel, or TLS with the channel in it, in its own place. A connection that is in TLS already goes straight on.
+then puts the channel, or TLS with the channel in it, in its own place. `in_tls` is for a port that speaks HTTPS alone.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from OpenSSL import SSL
-from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IProtocolNegotiationFactory, ISSLTransport
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Factory, Protocol
-from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.protocols.policies import WrappingFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
@@ -88,11 +88,8 @@ class FirstByte(Protocol):
     def makeConnection(self, transport: Any) -> None:
         """It is there."""
         super().makeConnection(transport)
-        if ISSLTransport.providedBy(transport):
-            self._hand_over(self._plain)
-        else:
-            self._deadline = self._call_later(HEAD_S, transport.abortConnection)
-            self._waiting.begin(self)
+        self._deadline = self._call_later(HEAD_S, transport.abortConnection)
+        self._waiting.begin(self)
 
     def give_way(self) -> None:
         """See `waiting.Waiter`."""
@@ -109,10 +106,7 @@ class FirstByte(Protocol):
     def _hand_over(self, factory: Factory) -> Any:
         self._wait_no_more()
         transport, protocol = self.transport, factory.buildProtocol(self._peer)
-        if isinstance(transport, ProtocolWrapper):
-            transport.wrappedProtocol = protocol
-        else:
-            transport.protocol = protocol
+        transport.protocol = protocol
         protocol.makeConnection(transport)
         return protocol
 
@@ -123,19 +117,19 @@ class FirstByte(Protocol):
             deadline.cancel()
 
 
-@implementer(IProtocolNegotiationFactory)
+def in_tls(channels: Factory, certificate: Certificate, clock: Any) -> TLSMemoryBIOFactory:
+    """Puts TLS before the connections of a factory."""
+    return TLSMemoryBIOFactory(certificate, False, channels, clock)
+
+
 class FirstByteFactory(WrappingFactory):
     """Puts that choice before the connections of another factory, which counts those that wait in its `waiting`."""
 
     def __init__(self, channels: Any, certificate: Certificate, clock: Any) -> None:
         super().__init__(channels)
         self._waiting = channels.waiting
-        self._tls = TLSMemoryBIOFactory(certificate, False, channels, clock)
+        self._tls = in_tls(channels, certificate, clock)
         self._clock = clock
-
-    def acceptableProtocols(self) -> list[bytes]:
-        """What a port that comes with TLS asks for. Without an answer it would refuse all clients that offer something."""
-        return PROTOCOLS
 
     def buildProtocol(self, addr: Any) -> FirstByte:
         """A connection of this address."""

@@ -1,8 +1,10 @@
 """The console's server: daphne, with bounds on what a request may make it keep before anybody is asked who sends it.
 
-    python -m webapp.serving [--certificate FILE --key FILE] OPTIONS-OF-DAPHNE webapp.asgi:application
+    python -m webapp.serving [--certificate FILE --key FILE]
+        [--https HOST:PORT [--https-certificate FILE --https-key FILE]] OPTIONS-OF-DAPHNE webapp.asgi:application
 
-With a certificate each of its ports speaks HTTP and HTTPS (`webapp/first_byte.py`).
+With a certificate its port speaks HTTP and HTTPS (`webapp/first_byte.py`); that of `--https` HTTPS alone, by the same rules.
+Certificates that are replaced are shown to the connections that come then.
 
 Daphne hands a request on when its body is there, and its framework writes each that is long, or does not say how long it is, to a
 temporary file. Here bodies stay in memory and count in one budget of all requests, with a share for each address
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from typing import Any, Final
@@ -25,14 +28,17 @@ from daphne.cli import CommandLineInterface
 from daphne.http_protocol import HTTPFactory, WebRequest
 from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
+from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
 from twisted.web.http import HTTPChannel
 from zope.interface import implementer
 
-from remoting.errors import SettingsError
+from remoting.errors import InvalidParameter, SettingsError
+from remoting.transport.client import split_address
 from remoting.transport.unfinished import Piece, peer_of
 from remoting.transport.watch import UnfinishedSettings, Watch
-from webapp.first_byte import Certificate, FirstByteFactory
+from webapp.appliance.reach import join_address
+from webapp.first_byte import Certificate, FirstByteFactory, in_tls
 from webapp.intake import BODY_S, HEAD_S, MAX_BODY_BYTES, TOO_LARGE, TOO_LATE
 from webapp.waiting import Waiting, most_waiting
 
@@ -295,12 +301,32 @@ class BoundedSocket(WebSocketProtocol):
             self.maxMessagePayloadSize = bound
 
 
+@dataclass(frozen=True)
+class Https:
+    """A port that speaks HTTPS alone."""
+
+    host: str
+    port: int
+    certificate: Certificate
+
+    def listen(self, channels: BoundedFactory) -> None:
+        """Take connections. Raises SettingsError when something else listens there."""
+        reactor = channels.reactor
+        try:
+            reactor.listenTCP(self.port, in_tls(channels, self.certificate, reactor), interface=self.host)
+        except CannotListenError as error:
+            raise SettingsError(f"--https {join_address(self.host, self.port)}: {error}") from error
+
+
 class BoundedServer(Server):
     """Daphne's server, which makes its factories itself when it runs, and asks nobody: it gets others here."""
 
-    def __init__(self, *arguments: Any, certificate: Certificate | None = None, **more: Any) -> None:
+    def __init__(
+        self, *arguments: Any, certificate: Certificate | None = None, https: Https | None = None, **more: Any
+    ) -> None:
         super().__init__(*arguments, **more)
         self._certificate = certificate
+        self._https = https
 
     @property
     def ws_factory(self) -> WebSocketFactory:
@@ -318,6 +344,8 @@ class BoundedServer(Server):
     @http_factory.setter
     def http_factory(self, _made: HTTPFactory) -> None:
         channels = BoundedFactory(self)
+        if self._https is not None:
+            self._https.listen(channels)
         self._http_factory = (
             channels if self._certificate is None else FirstByteFactory(channels, self._certificate, channels.reactor)
         )
@@ -332,20 +360,36 @@ class ConsoleServer(CommandLineInterface):
         if (own.certificate is None) != (own.key is None):
             raise SettingsError("--certificate and --key belong together; give both, or none")
         certificate = Certificate(own.certificate, own.key) if own.certificate is not None else None
-        self.server_class = partial(BoundedServer, certificate=certificate)
+        self.server_class = partial(BoundedServer, certificate=certificate, https=_https(own, certificate))
         bounds = ("--websocket-max-frame-size", "--websocket-max-message-size")
         super().run([*(word for name in bounds for word in (name, str(MAX_SOCKET_BYTES))), *others])
+
+
+def _https(own: argparse.Namespace, certificate: Certificate | None) -> Https | None:
+    """The port for HTTPS alone, if there is to be one."""
+    if (own.https_certificate is None) != (own.https_key is None):
+        raise SettingsError("--https-certificate and --https-key belong together; give both, or none")
+    if own.https is None:
+        return None
+    if own.https_certificate is not None:
+        certificate = Certificate(own.https_certificate, own.https_key)
+    if certificate is None:
+        raise SettingsError("--https needs a certificate: --https-certificate and --https-key")
+    return Https(*split_address(own.https), certificate)
 
 
 def _own_options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--certificate", metavar="FILE", help="shown to those who begin with TLS, with its chain: PEM")
     parser.add_argument("--key", metavar="FILE", help="its private key: PEM")
+    parser.add_argument("--https", metavar="HOST:PORT", help="a port that speaks HTTPS alone")
+    parser.add_argument("--https-certificate", metavar="FILE", help="shown there, when it is another one")
+    parser.add_argument("--https-key", metavar="FILE", help="its private key")
     return parser
 
 
 if __name__ == "__main__":
     try:
         ConsoleServer().run(sys.argv[1:])
-    except SettingsError as error:
+    except (SettingsError, InvalidParameter) as error:
         sys.exit(f"error: {error}")

@@ -32,9 +32,11 @@ SOURCES: Final = (
     "keys.c",
     "moments.c",
     "properties.c",
+    "proven.c",
     "reads.c",
     "runs.c",
     "send.c",
+    "sha1.c",
     "signed.c",
     "timer_codes.c",
     "timer_notes.c",
@@ -48,6 +50,8 @@ _HEADERS: Final = (
     "properties.h",
     "record.h",
     "record_parts.h",
+    "sha1.h",
+    "signed.h",
     "text.h",
 )
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")

@@ -22,26 +22,26 @@ int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, str
 /* ---- JSON headers: a subset of what the twin's parser takes, with the same outcome. Each function is 0 for what it leaves. */
 
 /* The next byte that is no white space, without taking it; -1 at the end. */
-static int peek(struct reader *r) {
+static inline int peek(struct reader *r) {
+    if (r->at < r->end && *r->at > ' ') return *r->at; /* as most write it */
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t')) r->at++;
     return r->at < r->end ? *r->at : -1;
 }
 
-static int take(struct reader *r, int wanted) {
+static inline int take(struct reader *r, int wanted) {
     if (peek(r) != wanted) return 0;
     r->at++;
     return 1;
 }
 
-/* The first byte from `at` on that is not plain in a string: a quote, a backslash, a control, or not ASCII; or the end. */
-static const uint8_t *plain_end(const uint8_t *at, const uint8_t *end) {
+/* The first byte from `at` on that is not plain in a string: a quote, a backslash, a control, or not ASCII; or the end. Of eight
+ * bytes each that is not plain has its highest bit in `marked`. Others behind the first may have it too. */
+static inline const uint8_t *plain_end(const uint8_t *at, const uint8_t *end) {
     const uint64_t ones = 0x0101010101010101u, highs = 0x8080808080808080u;
     for (; end - at >= 8; at += 8) {
-        uint64_t x, quote, escape;
-        memcpy(&x, at, 8);
-        quote = x ^ ones * '"';
-        escape = x ^ ones * '\\';
-        if ((x | (x - ones * 0x20) | (quote - ones) | (escape - ones)) & highs) break; /* one of them may be there */
+        uint64_t x = get64_little(at), quote = x ^ ones * '"', escape = x ^ ones * '\\';
+        uint64_t marked = (x | (x - ones * 0x20) | (quote - ones) | (escape - ones)) & highs;
+        if (marked != 0) return at + __builtin_ctzll(marked) / 8;
     }
     while (at < end && *at >= 0x20 && *at < 0x80 && *at != '"' && *at != '\\') at++;
     return at;
@@ -85,9 +85,8 @@ static int take_escape(struct reader *r) {
     return 1;
 }
 
-/* Take a string. Its text is where it stands, or in the scratch when it has escapes. */
-static int take_string(struct reader *r, struct text *text) {
-    if (!take(r, '"')) return 0;
+/* Take the rest of a string behind its quote. Its text is where it stands, or in the scratch when it has escapes. */
+static int take_rest(struct reader *r, struct text *text) {
     const uint8_t *pending = r->at; /* what is not in the scratch yet */
     uint8_t *begin = NULL;
     text->at = r->at;
@@ -119,6 +118,15 @@ static int take_string(struct reader *r, struct text *text) {
     return 1;
 }
 
+static inline int take_string(struct reader *r, struct text *text) {
+    if (!take(r, '"')) return 0;
+    const uint8_t *end = plain_end(r->at, r->end);
+    if (end == r->end || *end != '"') return take_rest(r, text);
+    *text = (struct text){r->at, (size_t)(end - r->at)};
+    r->at = end + 1;
+    return 1;
+}
+
 /* Take an integer as JSON writes it. */
 static int take_int(struct reader *r, int64_t *number) {
     peek(r);
@@ -147,8 +155,11 @@ static int take_any(struct reader *r) {
 /* Keep a field; 0 when all are wanted, and there are too many. */
 static int set_field(const struct reader *r, struct header *header, struct text name, struct text value) {
     static const char short_names[FIELDS] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'm'};
-    static const char *const long_names[FIELDS] = {"topic", "queueId",    "sysFlag",        "bornTimestamp",
-                                                   "flag",  "properties", "reconsumeTimes", "batch"};
+#define NAMED(literal) {literal, sizeof literal - 1}
+    static const struct { const char *at; size_t length; } long_names[FIELDS] = {
+        NAMED("topic"), NAMED("queueId"),    NAMED("sysFlag"),        NAMED("bornTimestamp"),
+        NAMED("flag"),  NAMED("properties"), NAMED("reconsumeTimes"), NAMED("batch")};
+#undef NAMED
     if (r->fields != NULL) {
         if (r->fields->count == MAX_FIELDS) return 0;
         r->fields->names[r->fields->count] = name;
@@ -162,7 +173,7 @@ static int set_field(const struct reader *r, struct header *header, struct text 
         return 1;
     }
     for (int i = 0; i < FIELDS; i++) {
-        if (!equals(name, long_names[i], strlen(long_names[i]))) continue;
+        if (!equals(name, long_names[i].at, long_names[i].length)) continue;
         header->fields[i] = value;
         header->named |= LONG;
     }

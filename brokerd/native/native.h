@@ -46,6 +46,8 @@ static inline uint32_t get32_little(const uint8_t *at) {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
+static inline uint64_t get64_little(const uint8_t *at) { return (uint64_t)get32_little(at + 4) << 32 | get32_little(at); }
+
 static inline void put16(uint8_t *at, uint16_t value) {
     at[0] = (uint8_t)(value >> 8);
     at[1] = (uint8_t)value;

@@ -1,5 +1,5 @@
 /* Signed sends: who sent each, to which topic, and what its signature covers. The twins are remoting/frame.py and
- * remoting/access/signature.py; brokerd/sending/native_signed.py calls this, which knows who may do what and computes signatures.
+ * remoting/access/signature.py; brokerd/sending/native_signed.py calls this. proven.c checks the signatures.
  *
  *   native_signed  for each frame: read its header, put its fields in the order of their names, and write out what is asked for
  *
@@ -7,18 +7,22 @@
  * first, and a frame for whose texts there is no room ends the call.
  */
 #include "headers.h"
+#include "signed.h"
 
 enum {
+    LOOKED_AT = 16, /* senders before, among which one is looked for: connections have one, or a few in turn */
     MAX_USER_BYTES = 64,
     MAX_TOPIC_BYTES = 127,
-    SIGNATURE_BYTES = 28, /* 20 bytes in Base64 */
     SENDER_HEAD_BYTES = 3, /* the request's code, and the length of the user's name */
 };
 
-/* Shared with native_signed.py: places in the buffer, then in the texts, each of which goes as far as the next begins. */
-struct signed_send {
-    int64_t body_at, end;
-    int64_t sender_at, signature_at, covered_at, covered_end;
+/* What the sends of one call are written to. */
+struct told {
+    uint8_t *texts, *at;
+    const uint8_t *end;
+    struct signed_send *sends;
+    struct sender *senders;
+    int64_t count, sender_count;
 };
 
 static int order_of(struct text a, struct text b) {
@@ -26,70 +30,97 @@ static int order_of(struct text a, struct text b) {
     return order != 0 ? order : (a.length > b.length) - (a.length < b.length);
 }
 
+/* The first bytes of a name, as a number that has their order. */
+static uint64_t beginning_of(struct text name) {
+    uint64_t number = 0;
+    if (name.length >= 8) return get64(name.at);
+    for (size_t i = 0; i < name.length; i++) number |= (uint64_t)name.at[i] << (56 - 8 * i);
+    return number;
+}
+
 /* Put the fields in the order of their names; 0 when two have one name, of which the twin knows which counts. */
-static int sort(struct fields *fields) {
-    for (size_t i = 1; i < fields->count; i++) {
-        struct text name = fields->names[i], value = fields->values[i];
+static int sort(const struct fields *fields, uint8_t order[MAX_FIELDS]) {
+    uint64_t beginnings[MAX_FIELDS];
+    for (size_t i = 0; i < fields->count; i++) {
+        uint64_t beginning = beginning_of(fields->names[i]);
         size_t at = i;
-        int order = 1;
-        while (at > 0 && (order = order_of(name, fields->names[at - 1])) < 0) {
-            fields->names[at] = fields->names[at - 1];
-            fields->values[at] = fields->values[at - 1];
-            at--;
+        for (; at > 0 && beginning <= beginnings[at - 1]; at--) {
+            if (beginning == beginnings[at - 1]) {
+                int which = order_of(fields->names[i], fields->names[order[at - 1]]);
+                if (which == 0) return 0;
+                if (which > 0) break;
+            }
+            beginnings[at] = beginnings[at - 1];
+            order[at] = order[at - 1];
         }
-        if (at > 0 && order == 0) return 0;
-        fields->names[at] = name;
-        fields->values[at] = value;
+        beginnings[at] = beginning;
+        order[at] = (uint8_t)i;
     }
     return 1;
 }
 
-/* Write out a frame's sender, signature and covered values behind `at`; the end of them, NULL for what is left or has no room. */
-static uint8_t *put_signed(const struct header *header, struct fields *fields, struct signed_send *send, uint8_t *texts, uint8_t *at,
-                           const uint8_t *end) {
+/* Which sender it is whose text was just written at `at`, of so many bytes; the text stays if he is a new one. */
+static int64_t sender_at(struct told *told, int64_t length) {
+    int64_t at = told->at - told->texts, newest = told->sender_count - 1;
+    for (int64_t i = newest; i >= 0 && i > newest - LOOKED_AT; i--) {
+        const struct sender *sender = &told->senders[i];
+        if (sender->end - sender->at == length && memcmp(told->texts + sender->at, told->at, (size_t)length) == 0) return i;
+    }
+    told->senders[told->sender_count] = (struct sender){at, at + length, told->count};
+    told->at += length;
+    return told->sender_count++;
+}
+
+/* Write out a frame's sender, signature and covered values; 0 for what is left or has no room. */
+static int put_signed(const struct header *header, const struct fields *fields, struct told *told) {
     struct text user = {0}, signature = {0}, topic = header->fields[TOPIC];
+    struct signed_send *send = &told->sends[told->count];
+    uint8_t order[MAX_FIELDS];
     size_t covered = 0;
-    if (header->code != SEND_MESSAGE_V2 && header->code != SEND_BATCH_MESSAGE && header->code != SEND_MESSAGE) return NULL;
-    if (!sort(fields)) return NULL;
+    if (header->code != SEND_MESSAGE_V2 && header->code != SEND_BATCH_MESSAGE && header->code != SEND_MESSAGE) return 0;
+    if (!sort(fields, order)) return 0;
     for (size_t i = 0; i < fields->count; i++) {
-        if (IS(fields->names[i], "_UNIQUE_KEY_QUERY")) return NULL; /* whether it counts the twin knows */
+        if (IS(fields->names[i], "_UNIQUE_KEY_QUERY")) return 0; /* whether it counts the twin knows */
         if (IS(fields->names[i], "AccessKey")) user = fields->values[i];
         if (IS(fields->names[i], "Signature")) signature = fields->values[i];
         else covered += fields->values[i].length;
     }
     if (user.length == 0 || user.length > MAX_USER_BYTES || signature.length != SIGNATURE_BYTES || topic.length == 0 ||
-        topic.length > MAX_TOPIC_BYTES || covered + SENDER_HEAD_BYTES + user.length + topic.length + SIGNATURE_BYTES > (size_t)(end - at))
-        return NULL;
-    send->sender_at = at - texts;
-    put16(at, (uint16_t)header->code);
-    at[2] = (uint8_t)user.length;
-    at = put_text(put_text(at + SENDER_HEAD_BYTES, user.at, user.length), topic.at, topic.length);
-    send->signature_at = at - texts;
-    at = put_text(at, signature.at, signature.length);
-    send->covered_at = at - texts;
-    for (size_t i = 0; i < fields->count; i++)
-        if (fields->values[i].length > 0 && !IS(fields->names[i], "Signature")) at = put_text(at, fields->values[i].at, fields->values[i].length);
-    send->covered_end = at - texts;
-    return at;
+        topic.length > MAX_TOPIC_BYTES ||
+        covered + SENDER_HEAD_BYTES + user.length + topic.length + SIGNATURE_BYTES > (size_t)(told->end - told->at))
+        return 0;
+    put16(told->at, (uint16_t)header->code);
+    told->at[2] = (uint8_t)user.length;
+    put_text(put_text(told->at + SENDER_HEAD_BYTES, user.at, user.length), topic.at, topic.length);
+    send->sender = sender_at(told, (int64_t)(SENDER_HEAD_BYTES + user.length + topic.length));
+    send->signature_at = told->at - told->texts;
+    told->at = put_text(told->at, signature.at, signature.length);
+    send->covered_at = told->at - told->texts;
+    for (size_t i = 0; i < fields->count; i++) {
+        struct text value = fields->values[order[i]];
+        if (value.length > 0 && !IS(fields->names[order[i]], "Signature")) told->at = put_text(told->at, value.at, value.length);
+    }
+    send->covered_end = told->at - told->texts;
+    return 1;
 }
 
 /* Take at most `most` sends from the beginning of the buffer; how many there were room for, and were like most. Each of the scratch
- * and the texts has `room`. */
+ * and the texts has `room`, and there is room for `most` sends and senders. */
 EXPORT int64_t native_signed(const uint8_t *buffer, int64_t length, int64_t most, int64_t max_frame_bytes, uint8_t *scratch, uint8_t *texts,
-                             int64_t room, struct signed_send *sends) {
+                             int64_t room, struct signed_send *sends, struct sender *senders, int64_t *sender_count) {
     struct header header;
     struct fields fields;
     struct frame frame;
-    uint8_t *at = texts;
-    int64_t position = 0, count = 0;
-    while (count < most && find_frame(buffer + position, length - position, max_frame_bytes, &frame) > 0) {
-        struct signed_send *send = &sends[count];
+    struct told told = {texts, texts, texts + room, sends, senders, 0, 0};
+    int64_t position = 0;
+    while (told.count < most && find_frame(buffer + position, length - position, max_frame_bytes, &frame) > 0) {
+        struct signed_send *send = &sends[told.count];
         if (!read_header(frame.header, frame.encoding, scratch, room, &header, &fields)) break;
-        at = put_signed(&header, &fields, send, texts, at, texts + room);
-        if (at == NULL) break;
+        if (!put_signed(&header, &fields, &told)) break;
         send->body_at = frame.body.at - buffer;
         send->end = position = send->body_at + (int64_t)frame.body.length;
-        count++;
+        told.count++;
     }
-    return count;
+    *sender_count = told.sender_count;
+    return told.count;
 }

@@ -1,48 +1,118 @@
-"""What the library in C tells of signed sends: `brokerd/native/signed.c` beside `frame.decode_frames` and `access.signature`."""
+"""Signed sends in the library in C. `brokerd/native/signed.c` tells what is signed, as `frame.decode_frames` and
+`access.signature.covered` do; `brokerd/native/proven.c` checks signatures as `SigningKey` does, many at once where the processor
+is fast at that.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterator
-from typing import Final
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
 from remoting import codes, frame
-from remoting.access.signature import ACCESS_KEY, SIGNATURE, access_key, covered
+from remoting.access.signature import ACCESS_KEY, SIGNATURE, Credentials, SigningKey, access_key, covered
 from remoting.frame import Command
 
 _TEXTS_BYTES: Final = 1 << 18
 _SENDS: Final = 256
 _SEND: Final = struct.Struct("=6q")
+_SENDER: Final = struct.Struct("=3q")
 _SENDER_HEAD: Final = struct.Struct(">HB")
+_KEY_BYTES: Final = 40
+_LEAST_AT_ONCE: Final = 3  # fewer take as long as so many in C, and less one by one
 
-# Where the body begins and ends in the buffer; where in the texts sender, signature and covered values begin, and the latter end
-Places = tuple[int, int, int, int, int, int]
+
+class Places(NamedTuple):
+    """Where the body begins and ends in the buffer; where in the texts signature and covered values begin, and the latter end;
+    and which of the senders it is."""
+
+    body_at: int
+    end: int
+    signature_at: int
+    covered_at: int
+    covered_end: int
+    sender: int
+
+
+class Keys(NamedTuple):
+    """A sender's key, and what the library made of it (`SignedSends.keyed`)."""
+
+    key: SigningKey
+    made: bytes
+
+
+class Sender(NamedTuple):
+    """Somebody who sends to a topic with a code: see `read_sender`; and which send is his first."""
+
+    text: bytes
+    first: int
 
 
 class SignedSends:
-    """Reads buffers. `texts` has what the places of the last one point to."""
+    """Reads buffers. What is told of the last one is here until the next."""
 
     def __init__(self, library: Library) -> None:
-        number, place = ctypes.c_int64, ctypes.c_void_p
-        self._native = library.function(
-            "native_signed", number, ctypes.c_char_p, number, number, number, place, place, number, place
+        number, place, texts = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+        self._read = library.function(
+            "native_signed", number, texts, number, number, number, place, place, number, place, place, place
         )
-        self._areas = [bytearray(_TEXTS_BYTES), bytearray(_TEXTS_BYTES), bytearray(_SENDS * _SEND.size)]
-        self._scratch_at, self._texts_at, self._sends_at = (
+        self._proven = library.function("native_proven", number, texts, place, place, number, texts)
+        self._keyed = library.function("native_keyed", None, texts, place)
+        self._least_at_once = _LEAST_AT_ONCE if library.function("native_proves", ctypes.c_int32)() else _SENDS + 1
+        self._areas = [
+            bytearray(size) for size in (_TEXTS_BYTES, _TEXTS_BYTES, _SENDS * _SEND.size, _SENDS * _SENDER.size, 8)
+        ]
+        self._scratch_at, self._texts_at, self._sends_at, self._senders_at, self._sender_count_at = (
             ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in self._areas
         )
-        self.texts, self._sends = memoryview(self._areas[1]), memoryview(self._areas[2])
+        self.texts, self._sends, self._senders, self._sender_count = map(memoryview, self._areas[1:])
 
-    def read(self, buffer: bytes, most: int) -> Iterator[Places]:
-        """The sends at the beginning of the buffer, at most so many, as far as they are ordinary and signed."""
-        most = min(most, _SENDS)
-        limit = frame.MAX_FRAME_BYTES
-        count = self._native(
-            buffer, len(buffer), most, limit, self._scratch_at, self._texts_at, _TEXTS_BYTES, self._sends_at
+    def read(self, buffer: bytes, most: int) -> int:
+        """How many sends at the beginning of the buffer, at most so many, are ordinary and signed."""
+        count: int = self._read(
+            buffer,
+            len(buffer),
+            min(most, _SENDS),
+            frame.MAX_FRAME_BYTES,
+            self._scratch_at,
+            self._texts_at,
+            _TEXTS_BYTES,
+            self._sends_at,
+            self._senders_at,
+            self._sender_count_at,
         )
-        return _SEND.iter_unpack(self._sends[: count * _SEND.size])
+        return count
+
+    def senders(self) -> list[Sender]:
+        """Who sent them, in the order of their first sends. Who is there twice had many others between."""
+        end = int.from_bytes(self._sender_count, sys.byteorder) * _SENDER.size
+        return [Sender(bytes(self.texts[at:end]), first) for at, end, first in _SENDER.iter_unpack(self._senders[:end])]
+
+    def place(self, number: int) -> Places:
+        """Of one send."""
+        return Places(*_SEND.unpack_from(self._sends, number * _SEND.size))
+
+    def keyed(self, key: SigningKey) -> bytes:
+        """What depends on the key alone."""
+        made = bytearray(_KEY_BYTES)
+        self._keyed(key.first_blocks, ctypes.addressof(ctypes.c_char.from_buffer(made)))
+        return bytes(made)
+
+    def proven(self, buffer: bytes, count: int, keys: Sequence[Keys]) -> int:
+        """How many of so many sends, from the first on, are signed. Their senders have a key each, in the same order."""
+        if count >= self._least_at_once:
+            made = b"".join([each.made for each in keys])
+            proven: int = self._proven(buffer, self._texts_at, self._sends_at, count, made)
+            return proven
+        return next((number for number in range(count) if not self._is_proven(buffer, number, keys)), count)
+
+    def _is_proven(self, buffer: bytes, number: int, keys: Sequence[Keys]) -> bool:
+        body_at, end, signature_at, covered_at, covered_end, sender = self.place(number)
+        texts, body = self.texts, memoryview(buffer)[body_at:end]
+        return keys[sender].key.gives(texts[signature_at:covered_at], texts[covered_at:covered_end], body)
 
 
 def read_sender(sender: bytes) -> tuple[str, Command]:
@@ -55,7 +125,8 @@ def read_sender(sender: bytes) -> tuple[str, Command]:
 
 
 def signed_agrees(library: Library) -> bool:
-    """Whether the library tells of sends with short and long names what Python finds in them, and leaves what is not signed."""
+    """Whether the library tells of sends with short and long names what Python finds in them, leaves what is not signed, and
+    takes the signatures that Python makes, and no others."""
     sends = SignedSends(library)
     signed = {ACCESS_KEY: "größe", SIGNATURE: "A" * 28, "": "2", "zz": "", "\u20ac": "e\n", "\U0001f600": '"'}
     short, long = {"b": "T", "i": "p\x01q\x02"}, {"topic": "Ü", "queueId": "1"}
@@ -69,20 +140,40 @@ def signed_agrees(library: Library) -> bool:
     buffer = b"".join((*data, unsigned, data[0]))
     requests: list[Command] = []
     frame.decode_frames(buffer, requests)
-    found = list(sends.read(buffer, 9))
-    return len(found) == len(data) and all(
-        tells(sends.texts, buffer, each, request) for each, request in zip(found, requests, strict=False)
+    count = sends.read(buffer, 9)
+    return (
+        count == len(data)
+        and all(tells(sends, buffer, number, requests[number]) for number in range(count))
+        and _proves(sends)
     )
 
 
-def tells(texts: memoryview, buffer: bytes, places: Places, request: Command) -> bool:
+def _proves(sends: SignedSends) -> bool:
+    """Bodies of all lengths around the digests' blocks, of which the last is not signed."""
+    key, others = SigningKey(b"secret"), SigningKey(b"s" * 65)
+    signer = Credentials("u", b"secret")
+    bodies = [bytes(length % 251 for length in range(count)) for count in range(0, 200, 3)]
+    data = [
+        frame.encode_request(codes.SEND_MESSAGE_V2, 1, signer.sign({"b": "T", "i": "p" * (number % 70)}, body), body)
+        for number, body in enumerate(bodies)
+    ]
+    buffer = b"".join((*data, data[-1][:-1] + b"\xff"))
+    count = sends.read(buffer, _SENDS)
+    return (
+        count == len(data) + 1
+        and sends.proven(buffer, count, [Keys(key, sends.keyed(key))]) == len(data)
+        and sends.proven(buffer, count, [Keys(others, sends.keyed(others))]) == 0
+    )
+
+
+def tells(sends: SignedSends, buffer: bytes, number: int, request: Command) -> bool:
     """Whether the library told of a send what Python finds in it."""
-    body_at, end, sender_at, signature_at, covered_at, covered_end = places
-    name, about = read_sender(bytes(texts[sender_at:signature_at]))
+    body_at, end, signature_at, covered_at, covered_end, sender = sends.place(number)
+    name, about = read_sender(sends.senders()[sender].text)
     field = "topic" if request.code == codes.SEND_MESSAGE else "b"
     return (
         (name, about.code, about.ext[field]) == (access_key(request), request.code, request.ext[field])
-        and str(texts[signature_at:covered_at], "utf-8") == request.ext[SIGNATURE]
-        and str(texts[covered_at:covered_end], "utf-8") == "".join(covered(request.ext, None))
+        and str(sends.texts[signature_at:covered_at], "utf-8") == request.ext[SIGNATURE]
+        and str(sends.texts[covered_at:covered_end], "utf-8") == "".join(covered(request.ext, None))
         and buffer[body_at:end] == request.body
     )

@@ -49,14 +49,15 @@ _PICKS: Final[dict[tuple[tuple[str, ...], str | None], Callable[[Mapping[str, st
 class SigningKey:
     """HMAC-SHA1 under one secret, with what depends on the secret alone computed once: that is most of the time for a message."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_inner", "_outer", "first_blocks")
 
     def __init__(self, secret: bytes) -> None:
         block = (secret if len(secret) <= _SHA1_BLOCK_BYTES else hashlib.sha1(secret).digest()).ljust(
             _SHA1_BLOCK_BYTES, b"\0"
         )
-        self._inner = hashlib.sha1(bytes(byte ^ 0x36 for byte in block))
-        self._outer = hashlib.sha1(bytes(byte ^ 0x5C for byte in block))
+        inner, outer = bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
+        self._inner, self._outer = hashlib.sha1(inner), hashlib.sha1(outer)
+        self.first_blocks = inner + outer  # of the two digests, for who computes them elsewhere
 
     def digest(self, *parts: Bytes) -> bytes:
         """Of the parts one after the other."""

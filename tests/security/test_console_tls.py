@@ -10,10 +10,12 @@ import json
 import os
 import re
 import resource
+import select
 import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -29,7 +31,7 @@ from tests.bench.viewers import Console, console
 from tests.support.ports import free_ports
 from webapp.appliance import certificates
 from webapp.appliance.layout import DataLayout
-from webapp.intake import MAX_BODY_BYTES
+from webapp.intake import HEAD_S, MAX_BODY_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -54,8 +56,8 @@ def https_port() -> int:
 @pytest.fixture(scope="module")
 def running(layout: DataLayout, https_port: int) -> Iterator[Console]:
     files = str(layout.tls_certificate_file), str(layout.tls_key_file)
-    https = f"ssl:{https_port}:certKey={files[0]}:privateKey={files[1]}:interface=127.0.0.1"
-    with console(ROOT, "--certificate", files[0], "--key", files[1], "--endpoint", https) as one:
+    https = f"127.0.0.1:{https_port}"
+    with console(ROOT, "--certificate", files[0], "--key", files[1], "--https", https) as one:
         yield one
 
 
@@ -166,12 +168,17 @@ def test_both_ports_speak_tls_with_browsers(
 @pytest.mark.parametrize(
     ("versions", "ciphers"),
     [
+        ((ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1), "ALL:@SECLEVEL=0"),
         ((ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_1), "ALL:@SECLEVEL=0"),
         ((ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2), "AES256-GCM-SHA384:AECDH-AES128-SHA:@SECLEVEL=0"),
+        (
+            (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2),
+            "ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384:ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA:@SECLEVEL=0",
+        ),
     ],
-    ids=["1.1", "no forward secrecy"],
+    ids=["1.0", "1.1", "no forward secrecy", "CBC"],
 )
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1(_1)? is deprecated")
 def test_what_is_out_of_date_is_not_spoken(
     running: Console, https_port: int, versions: tuple[ssl.TLSVersion, ssl.TLSVersion], ciphers: str
 ) -> None:
@@ -303,19 +310,91 @@ def _frame(opcode: int, payload: bytes) -> bytes:
     return bytes((0x80 | opcode,)) + size + bytes(4) + payload
 
 
-def test_a_new_certificate_is_shown_to_the_next_connection(running: Console, layout: DataLayout) -> None:
-    def dial() -> ssl.SSLSocket:
+def test_a_new_certificate_is_shown_to_the_next_connection(
+    running: Console, layout: DataLayout, https_port: int
+) -> None:
+    """At both ports, while who is connected stays and who is logged in stays that."""
+
+    def dial(port: int) -> ssl.SSLSocket:
         return client_context(str(layout.tls_authority_file), check_host=True).wrap_socket(
-            socket.create_connection(("127.0.0.1", running.http_port), 10), server_hostname="localhost"
+            socket.create_connection(("127.0.0.1", port), 10), server_hostname="localhost"
         )
 
-    with dial() as before:
-        shown = before.getpeercert(binary_form=True)
+    ports = running.http_port, https_port
+    person = Browser(running, layout, "https")
+    assert person.log_in() == 200
+    with contextlib.ExitStack() as stack:
+        before = [stack.enter_context(dial(port)) for port in ports]
+        viewer = stack.enter_context(person.connected())
+        viewer.sendall(person.handshake())
+        assert b" 101 " in viewer.recv(12)
+        shown = {each.getpeercert(binary_form=True) for each in before}
+        assert len(shown) == 1
         assert certificates.keep_fresh(layout, ("logs.example",), datetime.datetime.now(datetime.UTC))
-        with dial() as after:
-            assert after.getpeercert(binary_form=True) != shown
-        before.sendall(f"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1:{running.http_port}\r\n\r\n".encode())
-        assert b" 200 " in before.recv(100), "who is connected stays"
+        for port in ports:
+            assert stack.enter_context(dial(port)).getpeercert(binary_form=True) not in shown
+        for each, port in zip(before, ports, strict=True):
+            each.sendall(f"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            assert b" 200 " in each.recv(100), "who is connected stays"
+        assert "/logout" in person.get("/")
+        viewer.sendall(_frame(0x9, b"still here"))
+        said = b""
+        while b"still here" not in said:
+            more = viewer.recv(65_536)
+            assert more, "the websocket ended"
+            said += more
+
+
+def test_a_port_for_https_alone_says_nothing_in_plaintext(running: Console, https_port: int) -> None:
+    with socket.create_connection(("127.0.0.1", https_port), 10) as connection:
+        connection.sendall(f"GET /api/v1/health HTTP/1.1\r\nHost: 127.0.0.1:{https_port}\r\n\r\n".encode())
+        said = b""
+        with contextlib.suppress(ConnectionError):
+            while more := connection.recv(1000):
+                said += more
+        assert b"HTTP" not in said
+
+
+def test_a_handshake_that_drips_ends_by_its_deadline(running: Console, https_port: int) -> None:
+    """A record cut in pieces, and a hello in many records."""
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    hello = outgoing.read()
+    records = b"".join(b"\x16\x03\x01\x00\x01" + hello[at : at + 1] for at in range(5, len(hello)))
+    for port in (running.http_port, https_port):
+        dripping = []
+        for data, piece in ((hello, 1), (records, 6)):
+            connection = socket.create_connection(("127.0.0.1", port), 10)
+            connection.setblocking(False)
+            dripping.append((connection, iter([data[at : at + piece] for at in range(0, len(data), piece)])))
+        began_s = time.monotonic()
+        while dripping:
+            assert time.monotonic() - began_s < 2 * HEAD_S + 10, f"{len(dripping)} go on at {port}"
+            readable, _, _ = select.select([connection for connection, _ in dripping], [], [], 0.2)
+            for connection, pieces in list(dripping):
+                try:
+                    if connection in readable and not connection.recv(1000):
+                        raise ConnectionResetError
+                    connection.sendall(next(pieces))
+                except ConnectionError:
+                    connection.close()
+                    dripping.remove((connection, pieces))
+
+
+def test_nobody_negotiates_again(running: Console, layout: DataLayout, https_port: int) -> None:
+    """Which costs the server much more than the client."""
+    for port in (running.http_port, https_port):
+        done = subprocess.run(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-tls1_2", "-CAfile", layout.tls_authority_file],
+            input="R\n",
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert "RENEGOTIATING" in done.stdout + done.stderr
+        assert "no renegotiation" in done.stderr or "handshake failure" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

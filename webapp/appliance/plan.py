@@ -339,7 +339,7 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
         argv=(
             *(python, "-m", "webapp.serving", "--bind", options.http_host, "--port", str(options.http_port)),
             *("--certificate", str(layout.tls_certificate_file), "--key", str(layout.tls_key_file)),
-            *(("--endpoint", _https_endpoint(options.secure, layout)) if options.secure is not None else ()),
+            *(_https(options.secure) if options.secure is not None else ()),
             *("--no-server-name", "webapp.asgi:application"),
         ),
         probe=HttpProbe(http),
@@ -374,17 +374,12 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
     ]
 
 
-def _https_endpoint(secure: Secure, layout: DataLayout) -> str:
-    """The console's second listener, as daphne's framework describes one: parts between colons, which `\\` escapes."""
-    parts = {
-        "privateKey": secure.key_path or str(layout.tls_key_file),
-        "certKey": secure.certificate_path or str(layout.tls_certificate_file),
-        "interface": secure.host,
-    }
-    escaped = (
-        f"{name}={value.replace(chr(92), chr(92) * 2).replace(':', chr(92) + ':')}" for name, value in parts.items()
-    )
-    return f"ssl:{secure.https_port}:{':'.join(escaped)}"
+def _https(secure: Secure) -> tuple[str, ...]:
+    """The console's second port, with the appliance's certificate or a person's own."""
+    port = ("--https", join_address(secure.host, secure.https_port))
+    if not secure.certificate_path:
+        return port
+    return (*port, "--https-certificate", secure.certificate_path, "--https-key", secure.key_path)
 
 
 def tls_settings(layout: DataLayout) -> tuple[str, ...]:

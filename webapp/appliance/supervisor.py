@@ -125,12 +125,6 @@ class Supervisor:
         if name in self._gates:
             self._gates[name].set()
 
-    def start_again(self, name: str) -> None:
-        """End a process of the plan, if it runs; it is started again like one that ended by itself."""
-        child = self._processes[name].child
-        if child is not None and not self.is_stopping():
-            child.send(signal.SIGTERM)
-
     def stop(self) -> None:
         """Begin to stop; asked a second time: kill."""
         if self._stopping.is_set():

@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import NamedTuple
@@ -38,7 +38,7 @@ from webapp.appliance.healthy import wait_healthy
 from webapp.appliance.layout import DataLayout
 from webapp.appliance.options import Options, parse_options, settle_shape, settle_tier
 from webapp.appliance.place import DEFAULT_DATA_DIR, PROJECT_DIR, SHELL_COMMAND
-from webapp.appliance.plan import PREPARED, WEB, Plan, RedisPart, RedisProbe, make_plan
+from webapp.appliance.plan import PREPARED, Plan, RedisPart, RedisProbe, make_plan
 from webapp.appliance.processes import dying_with_this_process
 from webapp.appliance.supervisor import Supervisor
 from webapp.appliance.terminal import Terminal
@@ -181,9 +181,7 @@ async def _run(ready: Ready, layout: DataLayout, terminal: Terminal) -> End:
         running = tasks.create_task(supervisor.run(), name="supervisor")
         following = tasks.create_task(keeper.run(), name="follow what is wanted of broker groups")
         telling = tasks.create_task(_bring_up(supervisor, ready, layout, terminal), name="start")
-        renewing = tasks.create_task(
-            _renew_certificates(options, layout, terminal, supervisor.start_again), name="renew certificates"
-        )
+        renewing = tasks.create_task(_renew_certificates(options, layout, terminal), name="renew certificates")
         running.add_done_callback(lambda _: (renewing.cancel(), following.cancel()))
         await asyncio.wait([running, telling], return_when=asyncio.FIRST_COMPLETED)
         if not telling.done():
@@ -199,29 +197,22 @@ async def _run(ready: Ready, layout: DataLayout, terminal: Terminal) -> End:
     return ending.end
 
 
-async def _renew_certificates(
-    options: Options, layout: DataLayout, terminal: Terminal, start_again: Callable[[str], None]
-) -> None:
-    """For as long as the appliance runs. Daemons read what is new by themselves, and so does the
-    console's port on loopback; that for other machines does so when it starts."""
+async def _renew_certificates(options: Options, layout: DataLayout, terminal: Terminal) -> None:
+    """For as long as the appliance runs. Daemons and the console read what is new by themselves."""
     while True:
         await asyncio.sleep(CERTIFICATES_EVERY_S)
         try:
-            is_new = _keep_certificates_fresh(options, layout, terminal)
+            _keep_certificates_fresh(options, layout, terminal)
         except SettingsError as error:
             terminal.step(str(error))
-        else:
-            if is_new and options.secure is not None:
-                start_again(WEB)
 
 
-def _keep_certificates_fresh(options: Options, layout: DataLayout, terminal: Terminal) -> bool:
-    """Whether there is a new one now. Raises SettingsError."""
+def _keep_certificates_fresh(options: Options, layout: DataLayout, terminal: Terminal) -> None:
+    """Make those that end soon or do not fit. Raises SettingsError."""
     own = () if options.secure is None else (options.secure.host,)
     hosts = tuple(dict.fromkeys((*Environment.read(os.environ).allowed_hosts, *own)))
     if made := certificates.keep_fresh(layout, hosts, datetime.datetime.now(datetime.UTC)):
         terminal.step(f"made {' and '.join(made)} in {layout.tls}")
-    return bool(made)
 
 
 class _Ending:

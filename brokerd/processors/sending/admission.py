@@ -3,8 +3,8 @@
 The loops that lay out sends know neither users nor signatures. So what is at the beginning of a buffer is checked in the turn
 in which it is laid out: a user, a secret or a permission that changed counts for the next frame. As many as are let in, one
 behind the other, are the kernel's; the first that is not, and what is behind it, is decoded and handled like any other request,
-which refuses and counts it. Of what most clients write the library tells what is signed; what it leaves is decoded and goes
-through the guard as it would before a handler.
+which refuses and counts it. Of what most clients write the library tells what is signed and whether it is; what it leaves is
+decoded and goes through the guard as it would before a handler.
 
 Who may send to a topic is remembered until a user or a permission changes, once a signature has proven who asks. The library
 leaves names that are longer than any there is, so what is remembered has a bound.
@@ -15,9 +15,8 @@ from __future__ import annotations
 from typing import Final
 
 from brokerd.native.library import Library
-from brokerd.sending.native_signed import SignedSends, read_sender
+from brokerd.sending.native_signed import Keys, Sender, SignedSends, read_sender
 from remoting import codes, frame
-from remoting.access.signature import SigningKey
 from remoting.errors import ProtocolError
 from remoting.frame import Command
 from remoting.guarding.guard import Guard
@@ -34,7 +33,8 @@ class Admission:
         self._guard = guard
         self._sends = SignedSends(library)
         self._revision = guard.revision
-        self._remembered: dict[tuple[str, bytes], tuple[str, SigningKey]] = {}  # by host and sender
+        self._remembered: dict[tuple[str, bytes], Keys] = {}  # by host and sender
+        self._keys: dict[str, Keys] = {}
 
     def let_in(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, bool]:
         """How many frames at the beginning of the buffer, at most so many, are sends that may be carried out; and whether
@@ -42,6 +42,7 @@ class Admission:
         if self._revision != self._guard.revision:
             self._revision = self._guard.revision
             self._remembered.clear()
+            self._keys.clear()
         count, end = self._let_in_undecoded(connection, buffer, most)
         if count == most or len(buffer) - end < frame.PREFIX_BYTES:
             return count, False
@@ -50,36 +51,46 @@ class Admission:
 
     def _let_in_undecoded(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, int]:
         """Of those of which the library tells: how many, and where the last ends."""
-        count = end = 0
-        host, view, texts, remembered = connection.peer_host, memoryview(buffer), self._sends.texts, self._remembered
-        for body_at, send_end, sender_at, signature_at, covered_at, covered_end in self._sends.read(buffer, most):
-            sender = host, bytes(texts[sender_at:signature_at])
-            known = remembered.get(sender)
-            name, key = known or self._named(sender[1])
-            signature, covered = texts[signature_at:covered_at], texts[covered_at:covered_end]
-            if key is None or not key.gives(signature, covered, view[body_at:send_end]):
+        count = self._sends.read(buffer, most)
+        if count == 0:
+            return 0, 0
+        host, senders, keys = connection.peer_host, self._sends.senders(), []
+        for sender in senders:
+            key = self._remembered.get((host, sender.text)) or self._keys_of(sender)
+            if key is None:
+                count = sender.first
                 break
-            if known is None and not self._remember(sender, name, key):
+            keys.append(key)
+        count = self._sends.proven(buffer, count, keys)
+        for sender, key in zip(senders, keys, strict=False):
+            if sender.first >= count:
                 break
-            if name != connection.user:
-                connection.prove(name)
-            count += 1
-            end = send_end
-        return count, end
+            if (host, sender.text) not in self._remembered and not self._remember(host, sender, key):
+                count = sender.first
+                break
+        if count == 0:
+            return 0, 0
+        last = self._sends.place(count - 1)
+        name, _ = read_sender(senders[last.sender].text)
+        if name != connection.user:
+            connection.prove(name)
+        return count, last.end
 
-    def _named(self, sender: bytes) -> tuple[str, SigningKey | None]:
-        name, _ = read_sender(sender)
-        return name, self._guard.key_of(name)
+    def _keys_of(self, sender: Sender) -> Keys | None:
+        name, _ = read_sender(sender.text)
+        keys = self._keys.get(name)
+        if keys is None and (key := self._guard.key_of(name)) is not None:
+            keys = self._keys[name] = Keys(key, self._sends.keyed(key))
+        return keys
 
-    def _remember(self, sender: tuple[str, bytes], name: str, key: SigningKey) -> bool:
+    def _remember(self, host: str, sender: Sender, keys: Keys) -> bool:
         """Whether somebody may send that, who signed it."""
-        host, text = sender
-        _, about = read_sender(text)
+        name, about = read_sender(sender.text)
         if not self._guard.may_ask(name, about, host):
             return False
         if len(self._remembered) >= _MAX_REMEMBERED:
             self._remembered.clear()
-        self._remembered[sender] = name, key
+        self._remembered[host, sender.text] = keys
         return True
 
     def _let_in_decoded(self, connection: RemotingConnection, buffer: memoryview, most: int) -> tuple[int, bool]:

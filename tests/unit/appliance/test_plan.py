@@ -74,8 +74,10 @@ def test_for_other_machines() -> None:
     assert "--also-on ::2" in " ".join(by_name["controller-n0"])
     assert by_name["broker-a-1"][8:13:2] == ("[::2]:10911", "127.0.0.1:10912", "[::2]:8081")
     assert by_name["broker-a-1"][-1] == "tls.check_host=false", "a person's word is the last"
-    (endpoint,) = (word for word in by_name["web"] if word.startswith("ssl:"))
-    assert endpoint == "ssl:9443:privateKey=/data/tls/server.key:certKey=/data/tls/server.pem:interface=\\:\\:2"
+    assert " --https [::2]:9443 --no-server-name" in " ".join(by_name["web"]), "with the certificate of the other port"
+    own = plan_of(Options(secure=Secure("::2", 9443, "/own.pem", "/own.key")), Shape(1, 1, 1))
+    [web] = (process.argv for process in own.processes if process.name == "web")
+    assert " --https [::2]:9443 --https-certificate /own.pem --https-key /own.key " in " ".join(web)
     assert (plan.https, plan.name_servers, plan.controllers) == ("[::2]:9443", ("[::2]:9876",), ("127.0.0.1:9876",))
     assert plan.env["LOGBOOM_TLS_CA"] == "/data/tls/ca.pem"
     ports = {(use.host, use.port) for _, use in plan.ports}

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brokerd.sending import native_signed
-from brokerd.sending.native_signed import SignedSends, read_sender, signed_agrees, tells
+from brokerd.sending.native_signed import Keys, SignedSends, read_sender, signed_agrees, tells
 from remoting import codes
-from remoting.access.signature import Credentials
+from remoting.access.signature import Credentials, SigningKey, is_signed_by
 from remoting.errors import ProtocolError
 from remoting.frame import Command, decode_frames, encode_request
 from tests.support.client_bytes import encode_compact
@@ -30,16 +30,27 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 def told(buffer: bytes, most: int = 64) -> int:
     """How many sends the library tells of, all of them as Python finds them."""
     sends = SignedSends(native_library())
-    found = list(sends.read(buffer, most))
+    found = sends.read(buffer, most)
     requests: list[Command] = []
     try:
         decode_frames(buffer, requests)
     except ProtocolError:
-        assert len(found) <= len(requests)
-    for places, request in zip(found, requests, strict=False):
-        assert tells(sends.texts, buffer, places, request), request
-    assert len(found) <= min(most, len(requests))
-    return len(found)
+        assert found <= len(requests)
+    for number, request in zip(range(found), requests, strict=False):
+        assert tells(sends, buffer, number, request), request
+    assert found <= min(most, len(requests))
+    assert_proven_alike(sends, buffer, found, requests)
+    return found
+
+
+def assert_proven_alike(sends: SignedSends, buffer: bytes, count: int, requests: list[Command]) -> None:
+    """As many at once as one by one in Python, whoever signed them."""
+    key = SigningKey(CREDENTIALS.secret)
+    keys = [Keys(key, sends.keyed(key)) for _ in sends.senders()]
+    expected = next((at for at in range(count) if not is_signed_by(requests[at], key)), count)
+    for least in (1, 1000):
+        sends._least_at_once = least
+        assert sends.proven(buffer, count, keys) == expected
 
 
 def framed(header: bytes, body: bytes = b"body") -> bytes:
@@ -151,6 +162,8 @@ def _with_room(monkeypatch: pytest.MonkeyPatch, data: bytes, room: int) -> int:
 def test_a_sender_says_who_sends_what_where() -> None:
     data = encoded(send(codes.SEND_MESSAGE))
     sends = SignedSends(native_library())
-    [(_, _, sender_at, signature_at, _, _)] = sends.read(data, 1)
-    name, about = read_sender(bytes(sends.texts[sender_at:signature_at]))
+    assert sends.read(data, 1) == 1
+    [sender] = sends.senders()
+    name, about = read_sender(sender.text)
+    assert sender.first == 0
     assert (name, about.code, about.ext) == ("a user", 10, {"AccessKey": "a user", "topic": "T"})

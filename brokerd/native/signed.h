@@ -1,0 +1,20 @@
+/* What is told of a signed send. (signed.c tells, proven.c checks it) */
+#ifndef LOGBOOM_SIGNED_H
+#define LOGBOOM_SIGNED_H
+
+#include "native.h"
+
+enum { SIGNATURE_BYTES = 28 /* 20 bytes in Base64 */ };
+
+/* Both shared with native_signed.py: places in the buffer, then in the texts. */
+struct signed_send {
+    int64_t body_at, end;
+    int64_t signature_at, covered_at, covered_end; /* each goes as far as the next begins */
+    int64_t sender;                                /* which of the senders */
+};
+
+struct sender { /* somebody who sends to a topic, and which send of the call is his first */
+    int64_t at, end, first;
+};
+
+#endif
