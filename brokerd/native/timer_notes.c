@@ -159,7 +159,7 @@ EXPORT int64_t native_timer_link(struct link *link, const struct row *rows, int6
             previous = (int64_t)get64(slot + 16);
             messages = (int32_t)get32(slot + 24);
             if (first == -1) first = position;
-        } else if (other * SLOT_MS >= link->least_slot_ms) {
+        } else if (other >= link->least_slot_ms / SLOT_MS) { /* whatever the file says, in which it is */
             return n;
         }
         int64_t least_ms = before_ms - MAX_DELAY_MS, most_ms = before_ms + MAX_DELAY_MS;
