@@ -147,6 +147,7 @@ class NativeKernel:
         self._cluster = rules.cluster.encode()
         self._terms = bytearray(_TERMS_OF.size)
         self._slots: SlotLimit | None = None  # of these terms
+        self._have_waited = False  # messages for a moment, in this turn
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
         self._sources = bytearray(_SOURCE.size * _SOURCES)
         self._progress = array("q", bytes(8 * _PROGRESS_NUMBERS * _SOURCES))
@@ -208,7 +209,7 @@ class NativeKernel:
 
     def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
         progress = Progress(sources)
-        _STATE.pack_into(self._terms, 0, _UNASKED)
+        self._begin_terms()
         while progress.index < len(sources):
             if self.lay_out(run, progress) == _LEFT:
                 others = self._twin.take_one(run, progress.next_frames(_TWINS_FRAMES))
@@ -222,7 +223,7 @@ class NativeKernel:
     def lay_out(self, run: Run, progress: Progress) -> int:
         """Lay out what the library itself takes of the sources; why it stopped at the one that `progress` names then.
 
-        `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes.
+        `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes, if not before.
         """
         is_full = False
         if self._are_topics_new:
@@ -272,6 +273,7 @@ class NativeKernel:
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
         self._note_progress(progress, done, count, frozenset(self._early[:early]) if early else _NOBODY)
+        self._have_waited |= moments > 0
         if is_full:
             stop = _LEFT
         elif stop == _TERMS:
@@ -317,6 +319,15 @@ class NativeKernel:
             if done:
                 done -= 1
                 progress.go_on()
+
+    def _begin_terms(self) -> None:
+        """Forget by what messages wait. Where some came in the turn before, some will: it is asked for before the first of them,
+        which spares a call that ends there."""
+        if self._have_waited:
+            self._set_terms(self._rules.terms())
+        else:
+            _STATE.pack_into(self._terms, 0, _UNASKED)
+        self._have_waited = False
 
     def _set_terms(self, terms: Terms | None) -> None:
         if terms is None:

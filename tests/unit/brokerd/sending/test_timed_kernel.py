@@ -434,3 +434,27 @@ def test_a_limit_leaves_nothing_to_the_twin_but_what_has_no_room(monkeypatch: py
     answers = answers_of(broker, encoded([request(0), send(1, texts[1]), send(2, texts[0]), send(3, texts[0])]))
     assert {each.opaque for each in answers if each.code} == {3}
     assert first_left[0] == 3, "the library laid out what is before the one that has no room"
+
+
+def test_in_turns_with_timers_one_call_of_the_library_takes_all(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what they wait is asked for before the first of them comes, when some came before; and anew in each turn."""
+    kernel = broker.kernel
+    if not isinstance(kernel, NativeKernel):
+        return
+    calls: list[int] = []
+    send_all = kernel._send
+    monkeypatch.setattr(kernel, "_send", lambda areas: calls.append(1) or send_all(areas))
+    found = []
+    for n, asks in enumerate(("", "TIMER_DELAY_MS\x011\x02", "TIMER_DELAY_MS\x011\x02", "", "")):
+        broker.now += 5
+        calls.clear()
+        answers = answers_of(broker, encoded([send(each, timed(asks)) for each in range(3)]))
+        assert {answer.code for answer in answers} == {0}
+        found.append(len(calls))
+        if asks:
+            due_ms = [int(decode_record(each).property_map()["TIMER_DUE_MS"]) for each in broker.records()[-3:]]
+            assert due_ms == [broker.now + 1] * 3, n
+    assert found[2:] == [1, 1, 1]
+    assert found[1] > 1
