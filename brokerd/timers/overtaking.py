@@ -57,6 +57,6 @@ class Overtaking:
         return True
 
     def _is_new(self, marker: int) -> bool:
-        """Whether nothing says yet what it takes back. The record of a move says that of the markers in front, whose files may have
+        """Whether nothing says yet what it takes back. The record of a move says it of the entries in front, whose files may have
         gone since."""
         return marker >= self._batches.table.done.moved and marker not in self._looked
