@@ -52,7 +52,7 @@ class PopAdministration:
 
     def drop_orphans(self) -> None:
         """Forget what has no topic or group: the master before died between their deletion and the record that says so."""
-        for group, topic in {(queue.group, queue.topic) for queue in self._ledger.queues()}:
+        for group, topic in dict.fromkeys((queue.group, queue.topic) for queue in self._ledger.queues()):
             if self._metadata.group(group) is None:
                 self._drop(group, None)
             elif self._metadata.topic(topic) is None:

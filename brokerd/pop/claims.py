@@ -9,7 +9,7 @@ then, but whoever asked has to wait for the record that is there (`has_repeats`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from brokerd.pop import records
@@ -103,9 +103,9 @@ class Claims:
         """A message of the batch was finished by another record."""
         self._changed_masks.setdefault(batch, 0)
 
-    def ordered_queues(self) -> set[Queue]:
+    def ordered_queues(self) -> Collection[Queue]:
         """The queues of ordered batches that are touched: others may be waiting for them."""
-        return {batch.queue for batch in (*self._finished, *self._changed_masks) if batch.ordered}
+        return dict.fromkeys(batch.queue for batch in (*self._finished, *self._changed_masks) if batch.ordered)
 
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """(kind, body) of what is claimed: usually one record of each kind that occurs."""

@@ -57,7 +57,7 @@ class Picking:
             try:
                 records, count = read_first(self._reads, topic, queue_id, offsets, taking.bytes_left)
             except LogboomError:
-                taking.unreadable.update((topic, queue_id, each.pop_time_ms) for each in of_queue)
+                taking.unreadable |= dict.fromkeys((topic, queue_id, each.pop_time_ms) for each in of_queue)
                 continue
             admitted: list[tuple[Older, bytes]] = []
             for offset, each in zip(offsets[:count], of_queue, strict=False):

@@ -74,7 +74,7 @@ class Taking:
     found: list[Found] = field(default_factory=list)
     dropped: list[tuple[str, Older]] = field(default_factory=list)
     passing: list[New] = field(default_factory=list)
-    unreadable: set[tuple[str, int, int]] = field(default_factory=set)
+    unreadable: dict[tuple[str, int, int], None] = field(default_factory=dict)
     lost: int = 0
     rest_count: int = 0
     more: bool = False

@@ -123,7 +123,7 @@ class Reviver:
     def _give_back_rows(self, due: Iterable[DueRows]) -> list[Batch]:
         """Let those be taken again of which nothing has to be read to know that they may be; the others are returned."""
         others: list[Batch] = []
-        queues: set[tuple[str, str]] = set()
+        queues: dict[tuple[str, str], None] = {}
         for each in due:
             queue = self._ledger.queue_of(each)
             rows, rest = self._divided(queue, each.rows)
@@ -131,7 +131,7 @@ class Reviver:
                 others += self._ledger.batches_of(each._replace(rows=rest))
             if rows:
                 self._counters.revived += self._ledger.give_back_rows(each._replace(rows=rows))
-                queues.add((queue.group, queue.topic))
+                queues[queue.group, queue.topic] = None
         for group, topic in queues:
             self._came_back(group, topic)
         return others
@@ -203,7 +203,7 @@ class Reviver:
         """Copy what left; what is refused is tried again."""
         if not batches:
             return
-        queues = {batch.queue for batch in batches}
+        queues = dict.fromkeys(batch.queue for batch in batches)
         try:
             self._departures.carry_out(batches, is_new=is_new)
         except LogboomError as error:
@@ -222,7 +222,7 @@ class Reviver:
             if batch.remaining:
                 self._ledger.give_back(batch)
                 self._counters.revived += 0 if batch.is_passed_over else batch.remaining.bit_count()
-        for group, topic in {(batch.queue.group, batch.queue.topic) for batch in batches}:
+        for group, topic in dict.fromkeys((batch.queue.group, batch.queue.topic) for batch in batches):
             self._came_back(group, topic)
 
     def _failed(self, batches: Sequence[Batch], error: LogboomError, now_ms: int) -> None:

@@ -225,7 +225,7 @@ class PopService:
     def _came_back(self, group: str, stored: str) -> None:
         """Messages of a stored topic wait to be taken again by the group."""
         whole_batches = self.ledger.returned_count(group, stored) // MAX_BATCH
-        for topic in {stored, copies.base_topic(group, stored)}:
+        for topic in dict.fromkeys((stored, copies.base_topic(group, stored))):
             self._waiting.arrived(topic, ANY_QUEUE, None, group, enough_for=max(1, whole_batches))
             self.looking.arrived(topic, ANY_QUEUE, None, group)
 

@@ -131,7 +131,7 @@ class TierService:
         self._uploader: Uploader | None = None
         self._commits: Commits | None = None
         self._to_look_at: list[Queue] = []
-        self._deleted_meanwhile: set[str] = set()  # since the opening began
+        self._deleted_meanwhile: dict[str, None] = {}  # since the opening began
         self.upkeep: Upkeep | None = None  # from when the tier is being opened on
         self.states: StateKeeper | None = None  # from when it is open on
 
@@ -334,7 +334,7 @@ class TierService:
         if self.upkeep is not None:
             self.upkeep.drop(topic)
         else:
-            self._deleted_meanwhile.add(topic)
+            self._deleted_meanwhile[topic] = None
 
     # ---- opening
 
@@ -386,7 +386,7 @@ class TierService:
     async def _opening_of(self, parts: Sequence[ManifestPart], life: int) -> Opening | None:
         """A step of it in each turn of the loop; None when this life ended. Raises Fenced, and ValueError when the parts do not
         fit the own contents."""
-        self._deleted_meanwhile = set()
+        self._deleted_meanwhile = {}
         rules = self._around.lineage(), self._is_stale, self._new_id
         steps = opening_of(self.table.contents.copy(), parts, *rules, may_claim=self._is_mount)
         try:

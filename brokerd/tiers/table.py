@@ -8,7 +8,7 @@ Records, JSON objects with `v`, the version of their layout:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ class TierTable:
     def __init__(self) -> None:
         self.contents = TierContents()
         self.position = NOWHERE
-        self._committed: set[Queue] = set()
+        self._committed: dict[Queue, None] = {}
         self.listeners: list[
             Callable[[str | None], None]
         ] = []  # of what is not there any more: a topic, or None for anything
@@ -57,7 +57,7 @@ class TierTable:
             for change in body["changes"]:
                 self.contents.apply(change)
                 if change[0] == COMMITTED:
-                    self._committed.add(Queue(change[1], change[2]))
+                    self._committed[Queue(change[1], change[2])] = None
                 if change[0] in (CUT, DROPPED):
                     self._tell(change[1])
         except ValueError as error:
@@ -77,9 +77,9 @@ class TierTable:
                 except ValueError as error:
                     raise CorruptedFile(f"a snapshot of the tier: {error}") from error
 
-    def take_committed(self) -> set[Queue]:
+    def take_committed(self) -> Collection[Queue]:
         """The queues that got segments since this was asked last."""
-        committed, self._committed = self._committed, set()
+        committed, self._committed = self._committed, {}
         return committed
 
     def _become(self, other: TierTable) -> None:

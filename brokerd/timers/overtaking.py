@@ -43,7 +43,7 @@ class Overtaking:
         if end_ms is None:
             self._looked.clear()
             return False
-        markers = [offset for offset in newest.recalls(end_ms + 1) if offset not in self._looked][:_MARKERS_AT_ONCE]
+        markers = [offset for offset in newest.recalls(end_ms + 1) if self._is_new(offset)][:_MARKERS_AT_ONCE]
         if markers:
             batch = self._batches.of_markers(markers)
             is_recorded = bool(batch.names) and self._append(batch)
@@ -55,3 +55,8 @@ class Overtaking:
         self._lanes.leave(last_of(end_ms))
         self._looked.clear()
         return True
+
+    def _is_new(self, marker: int) -> bool:
+        """Whether nothing says yet what it takes back. The record of a move says it of the entries in front, whose files may have
+        gone since."""
+        return marker >= self._batches.table.done.moved and marker not in self._looked

@@ -244,7 +244,7 @@ class Cluster:
         groups: list[dict[str, Any]] = document(self.admin.cluster_view())["groups"]
         return next((each for each in groups if name in (None, each["brokerName"])), None)
 
-    def wait_in_sync(self, count: int, timeout_s: float = 30, *, name: str | None = None) -> dict[str, Any]:
+    def wait_in_sync(self, count: int, timeout_s: float = 120, *, name: str | None = None) -> dict[str, Any]:
         """Wait until there is a live master and `count` members in the sync-state set."""
 
         def reached() -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ class UnderWay:
         self._dispatch_offset = dispatch_offset
         self._inherited_to = 0
         self._ends: dict[str, int] = {}  # by topic: behind its last copy
-        self._held: set[tuple[str, str]] = set()
+        self._held: dict[tuple[str, str], None] = {}
 
     def begin(self, end_offset: int) -> None:
         """This broker becomes the master, with a log that ends there."""
@@ -34,7 +34,7 @@ class UnderWay:
         topic."""
         dispatched_to = self._dispatch_offset()
         if dispatched_to < self._inherited_to:
-            self._held.add((group, topic))
+            self._held[group, topic] = None
             return True
         if dispatched_to < self._ends.get(name, 0):
             return True
@@ -46,5 +46,5 @@ class UnderWay:
         copy of this master hears of its arrival."""
         if not self._held or self._dispatch_offset() < self._inherited_to:
             return ()
-        held, self._held = self._held, set()
+        held, self._held = self._held, {}
         return held

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import orjson
 import pytest
 
-from brokerd.timers import overtaking
+from brokerd.timers import moving, overtaking
 from brokerd.timers.cursor import AHEAD, TIMERS_TOPIC, TimerTable
 from brokerd.timers.interface import Recalled
 from remoting import codes
@@ -125,6 +125,27 @@ def test_timers_are_late_while_those_that_are_due_wait_and_not_when_they_come_in
     broker.service.step_down()
     broker.turns.run(1000)
     assert not broker.service.is_late, "it is another's matter"
+
+
+def test_delete_markers_whose_files_went_are_not_looked_for_when_the_newest_overtake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A disk was full: what is due waited, and moved before its files went. What the markers say was recorded by that."""
+    monkeypatch.setattr(moving, "MOST_PART", 1000)  # this log has little else
+    broker, timers = slow(monkeypatch)
+    broker.turns.run(100)
+    assert broker.service.state().near == len(timers), "all is in memory"
+    broker.put_marker(timers[5].unique_key, timers[5].due_ms)
+    broker.log.refusal, broker.log.takes_moves = StorageError("the disk is full"), True
+    broker.going = broker.log.queue_range(TIMER_TOPIC, 0)[1]
+    broker.turns.run(3000)
+    assert broker.service.table.done.moved == broker.going
+    broker.log.expire(TIMER_TOPIC, 0, broker.going)
+    broker.log.refusal = None
+    broker.turns.run(20_000)
+    assert len(broker.delivered) == len(set(broker.delivered)) == len(timers) - 1
+    assert "burst 5" not in broker.delivered
+    assert broker.service.state().waiting == 0
 
 
 @pytest.mark.parametrize("near_max", [3, 1000])
