@@ -13,7 +13,7 @@ from time import perf_counter_ns
 from typing import Final, NamedTuple
 
 from brokerd.sending.acknowledging import Acknowledger
-from brokerd.sending.boundary import SendKernel, Stop, Taken
+from brokerd.sending.boundary import SendKernel, Source, Stop, Taken
 from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import ROLE_CHANGED
 from brokerd.store.put_status import PutStatus
@@ -80,7 +80,7 @@ class FrameSends:
                 left += keys[number:]
                 return
             before = len(run.entries)
-            taken = self._kernel.take(run, frames, position, peer, count - number)
+            (taken,) = self._kernel.take(run, [Source(frames, position, peer, count - number)])
             laid_out = len(run.entries) - before
             sending.add(keys[number : number + laid_out], before, taken)
             number += laid_out
