@@ -62,7 +62,7 @@ class QuickSends:
             end = fields[0]
             if not end:
                 sorting.leave_groups()  # it may be of one
-            elif CLIENT_ID in call.metadata and sorting.takes(requests[number], fields, frames):
+            elif call.metadata.get(CLIENT_ID) and sorting.takes(requests[number], fields, frames):
                 sorting.add(number, call.peer.packed_host, begin, end, is_grouped=fields[1] == GROUPED)
             begin = end or begin
         if not sorting.taken:

@@ -134,7 +134,7 @@ def random_calls(rng: Random) -> list[FakeCall]:
         body = rng.choice((b"b", b"b" * 1024, b"", bytes(30_000)))
         call = sending(topic, number, body, **system)
         if rng.random() < 0.1:
-            call.metadata = {}
+            call.metadata = rng.choice(({}, {"x-mq-client-id": ""}))
         calls.append(of_peer(call, rng.choice(("10.0.0.1", "10.0.0.1", "10.0.0.2", "fe80::1"))))
     return calls
 
