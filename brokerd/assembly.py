@@ -54,6 +54,7 @@ from brokerd.proxy.access import may_end
 from brokerd.proxy.answers import answers_agree
 from brokerd.proxy.http2.native_hpack import block_readers_agree
 from brokerd.proxy.methods.base import Services
+from brokerd.proxy.native_sends import sends_agree
 from brokerd.proxy.placed import Placed
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.repair.scrubber import Machine
@@ -119,6 +120,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         send_agrees,
         signed_agrees,
         answers_agree,
+        sends_agree,
         block_readers_agree,
         keys_agree,
         postings_agree,
@@ -285,7 +287,7 @@ class Broker:
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
-        self._sends = build_sends(
+        self._sends, frame_sends = build_sends(
             core,
             self._retry,
             pack_host(*store_host),
@@ -330,6 +332,7 @@ class Broker:
                 native.library,
                 Placed(core.placements, self._directory),
                 self._watch,
+                frame_sends,
             ),
         )
         core.metadata.listeners.append(self._proxy.metadata_changed)

@@ -27,6 +27,7 @@ SOURCES: Final = (
     "blake2s.c",
     "crc.c",
     "due.c",
+    "grpc_sends.c",
     "headers.c",
     "hpack.c",
     "keys.c",

@@ -31,13 +31,16 @@ from brokerd.proxy.http2.native_hpack import native_block_readers
 from brokerd.proxy.methods.base import Services
 from brokerd.proxy.methods.client_reports import ClientReports
 from brokerd.proxy.methods.placing import Anywhere
+from brokerd.proxy.methods.quick_sends import Quick
 from brokerd.proxy.methods.table import KINDS, build_methods, max_request_bytes
+from brokerd.proxy.native_sends import SendReader
 from brokerd.proxy.otlp import MAX_REQUEST_BYTES, METRICS_PATH, TRACES_PATH
 from brokerd.proxy.placed import Placed, PlacedSends
 from brokerd.proxy.received import answers_of
 from brokerd.proxy.status import code_name
 from brokerd.replication.replica import Replica
 from brokerd.replication.roles.effects import Role
+from brokerd.sending.frame_sends import FrameSends
 from brokerd.store.derived.dispatcher import Arrival
 from remoting.guarding.guard import Guard
 from remoting.transport.client import RemotingClient
@@ -56,7 +59,8 @@ def wall_ms() -> int:
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
     """What the port may be like; without `placed` it takes every send. `tls` is the daemon's, but for the
-    certificate where the endpoint has one of its own; `library` lays out answers and reads header blocks."""
+    certificate where the endpoint has one of its own; `library` lays out answers, reads header blocks, and with `frame_sends`
+    makes ordinary sends cheap."""
 
     endpoint: EndpointSettings = field(default_factory=EndpointSettings)
     forward: ForwardSettings = field(default_factory=ForwardSettings)
@@ -66,6 +70,13 @@ class ProxyOptions:
     library: Library | None = None
     placed: Placed | None = None
     watch: Watch | None = None
+    frame_sends: FrameSends | None = None
+
+
+def _quick(options: ProxyOptions) -> Quick | None:
+    if options.library is None or options.frame_sends is None:
+        return None
+    return Quick(SendReader(options.library), options.frame_sends)
 
 
 def _protection(options: ProxyOptions) -> Protection:
@@ -98,6 +109,7 @@ class GrpcProxy:
             answers=answers_of if options.library is None else answers_in_c(options.library),
             placing=self._placed_sends or Anywhere(),
             received=self._placed_sends.received if self._placed_sends is not None else Anywhere(),
+            quick=_quick(options),
         )
         self._forwarder = Forwarder(
             self._methods,

@@ -29,9 +29,12 @@ from brokerd.loop import tuning
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import load
 from brokerd.proxy import protobuf
+from brokerd.proxy.methods.quick_sends import Quick
 from brokerd.proxy.methods.send_message import send_message
+from brokerd.proxy.native_sends import SendReader
 from brokerd.sending.acknowledging import Appends
 from brokerd.sending.counters import Counters
+from brokerd.sending.frame_sends import FrameSends
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.sending.stored_form import KernelRules
@@ -119,6 +122,10 @@ def run(messages: int = MESSAGES, pairs: int = 3) -> list[Row]:
         "sent for any second with a limit": partial(_sent_us, messages, spread_ms=_LATER_MS, most=messages),
         "sent over gRPC": partial(_sent_grpc_us, messages, is_timed=False),
         "sent over gRPC for later": partial(_sent_grpc_us, messages, is_timed=True),
+        "sent over gRPC by the general path": partial(_sent_grpc_us, messages, is_timed=False, is_general=True),
+        "sent over gRPC for later by the general path": partial(
+            _sent_grpc_us, messages, is_timed=True, is_general=True
+        ),
     }
     found: dict[str, list[float]] = {name: [] for name in measured}
     for _ in range(pairs):
@@ -242,15 +249,25 @@ def _sent_us(messages: int, spread_ms: int = 0, most: int = 0) -> float:
         return 1e6 * took_s / messages
 
 
-def _sent_grpc_us(messages: int, *, is_timed: bool) -> float:
-    """The same of calls, whose messages protobuf decodes."""
+def _sent_grpc_us(messages: int, *, is_timed: bool, is_general: bool = False) -> float:
+    """The same of calls, whose messages protobuf decodes where they take the general path."""
     turns = Turns()
     with _store(turns) as store, _leading(store, turns) as timed:
         config = TopicConfig(_TOPIC, _QUEUES, _QUEUES, 6, attributes={"message.type": "MIXED"})
         rules = SendRules({_TOPIC: config}.get, "c", DEFAULT_DELAYS)
         sender = MessageSender(store, cast(Any, _AtOnce()), rules, Counters(), Halves(), timed)
         metadata = cast(Any, _Metadata(config))
-        handler = send_message(sender, metadata, _BROKER, lambda: timed.max_ahead_ms, turns.wall_ms)
+        kernel = NativeKernel(load(), _HOST, KernelRules(UniqueIds(0), timed.terms))
+        kernel.topics_changed({_TOPIC: config})
+        quick = Quick(SendReader(load()), FrameSends(store, cast(Any, _AtOnce()), kernel, Counters()))
+        handler = send_message(
+            sender,
+            metadata,
+            _BROKER,
+            lambda: timed.max_ahead_ms,
+            turns.wall_ms,
+            quick=None if is_general else quick,
+        )
         due_ms = turns.wall_ms() + _LATER_MS if is_timed else 0
         answers: list[bytes] = []
         calls = [Client(_request(n, due_ms), answers) for n in range(messages)]

@@ -16,6 +16,7 @@ from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.mapping import TRANSACTION, check_same_topic, to_draft
 from brokerd.proxy.methods.base import attempt, parse
 from brokerd.proxy.methods.placing import PLACED, Anywhere, Placing, Unplaced, place
+from brokerd.proxy.methods.quick_sends import Quick, QuickSends
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
 from brokerd.sending.outcomes import Sender, SendOutcome
@@ -63,11 +64,15 @@ def send_message(
     max_ahead_ms: Callable[[], int],
     wall_ms: Callable[[], int],
     new_secret: Callable[[], str] = draw_secret,
+    quick: Quick | None = None,
     placing: Placing = _ANYWHERE,
 ) -> Handler:
-    """`max_ahead_ms()` says how far ahead of now a message may be delivered."""
+    """`max_ahead_ms()` says how far ahead of now a message may be delivered; with `quick` what is ordinary takes its way."""
+    ordinary = QuickSends(quick, metadata, broker_name, placing, _answer_one) if quick is not None else None
 
     def handler(calls: Sequence[Call]) -> None:
+        if ordinary is not None and not (calls := ordinary.send(calls)):
+            return
         now_ms = wall_ms()
         drafts: list[Draft] = []
         accepted: list[_Accepted] = []
@@ -116,6 +121,10 @@ def _answer(accepted: Sequence[_Accepted], outcomes: Sequence[SendOutcome], brok
             transaction_id = str(TransactionId(half.physical_offset, half.queue_offset, secret, broker_name))
         call.answer(encode_response(message_ids, outcomes[start:end], transaction_id))
         start = end
+
+
+def _answer_one(call: Call, message_id: str, outcome: SendOutcome) -> None:
+    call.answer(encode_response([message_id], [outcome]))
 
 
 def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome], transaction_id: str = "") -> bytes:

@@ -26,6 +26,7 @@ from brokerd.proxy.methods.lite import not_for_lite, sync_lite_subscription
 from brokerd.proxy.methods.offsets import get_offset, query_offset, update_offset
 from brokerd.proxy.methods.placing import PLACED, RECALL, Anywhere, Placing
 from brokerd.proxy.methods.pull_message import PullMessage
+from brokerd.proxy.methods.quick_sends import Quick
 from brokerd.proxy.methods.recall_message import recall_message
 from brokerd.proxy.methods.receive_message import ReceiveMessage
 from brokerd.proxy.methods.routes import query_assignment, query_route
@@ -82,9 +83,10 @@ def build_methods(
     new_secret: Callable[[], str] = send_message.draw_secret,
     placing: Placing = _ANYWHERE,
     received: Placing = _ANYWHERE,
+    quick: Quick | None = None,
 ) -> Methods:
-    """`new_secret` draws what the id of a transaction proves. `placing` says which sends and recalls of clients are this group's,
-    `received` which of those that other broker groups pass on."""
+    """`new_secret` draws what the id of a transaction proves; `quick` carries out ordinary sends. `placing` says which sends and
+    recalls of clients are this group's, `received` which of those that other broker groups pass on."""
     sessions = Sessions()
     metadata, clients, popper = services.metadata, services.clients, services.popper
     groups = Groups(metadata, auto_create_groups)
@@ -99,6 +101,7 @@ def build_methods(
         lambda: services.timed.max_ahead_ms,
         wall_ms,
         new_secret,
+        quick,
     )
     recalls = partial(recall_message, services.timed, metadata, services.broker_name)
     handlers: dict[str, Handler] = {

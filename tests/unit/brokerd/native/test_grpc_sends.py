@@ -1,0 +1,157 @@
+"""Requests to send that C writes as frames send what their drafts would, and no others are taken, whatever their bytes are."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.proxy.native_sends import Found, SendReader, frame_agrees, sends_agree
+from brokerd.proxy.properties import FORBIDDEN
+from brokerd.proxy.protobuf import definition, service
+from tests.support.native_library import native_library
+
+NAMES = (*sorted(FORBIDDEN), "color", "n" * 90, "größe", "DELAYED", "a", "\x01", "x\x7f", "x\x85", "x\xa0")
+TEXTS = (
+    *("", " ", "\t", "v", "a b", "a|b", "x" * 127, "x" * 128, "x" * 255, "x" * 256, "x" * 17_000),
+    *("ä", "\u2003", "\x00", "x\x02", "x\x1f", "x\x7f", "x\x80", "x\x9f", "x\xa0", "\U0001f600", "\ufffd"),
+)
+TYPES = tuple(definition.MessageType.values())
+
+
+def text(rng: Random, usual: str) -> str:
+    return usual if rng.random() < 0.97 else rng.choice(TEXTS)
+
+
+def fill(rng: Random, message: Any) -> None:
+    message.topic.name = text(rng, rng.choice(("Orders", "T", "ns%T")))
+    if rng.random() < 0.03:
+        message.topic.resource_namespace = rng.choice(TEXTS)
+    message.body = rng.randbytes(rng.choice((0, 1, 1, 5, 127, 128, 1024, 70_000)))
+    for _ in range(rng.choice((0, 0, 0, 1, 3, 12, 70))):
+        usual = f"name{rng.randrange(100)}"
+        message.user_properties[usual if rng.random() < 0.97 else rng.choice(NAMES)] = text(rng, "value")
+    system = message.system_properties
+    system.message_id = text(rng, "01AABBCCDDEEFF0123456789ABCDEF0123")
+    for name, usual in (("tag", "tag"), ("born_host", "host"), ("trace_context", "trace"), ("store_host", "")):
+        if rng.random() < 0.4 and (value := text(rng, usual)):
+            setattr(system, name, value)
+    for _ in range(rng.choice((0, 0, 0, 1, 2, 4, 40))):
+        system.keys.append(text(rng, "key"))
+    system.message_type = rng.choice(TYPES[:4]) if rng.random() < 0.95 else rng.choice(TYPES)
+    system.body_encoding = rng.choice((0, 1, 1, 2))
+    system.queue_id = rng.choice((0, 0, 3, -1))
+    if rng.random() < 0.97:
+        system.born_timestamp.seconds = rng.choice((1_700_000_000, 1_700_000_000, 253402300799, 1))
+        system.born_timestamp.nanos = rng.choice((0, 1_000_000, 999_999_999))
+    else:
+        system.born_timestamp.seconds, system.born_timestamp.nanos = rng.choice(
+            ((0, 5), (-1, 0), (1 << 40, 0), (9, -1))
+        )
+    if rng.random() < 0.5:
+        system.body_digest.type, system.body_digest.checksum = rng.choice((0, 1, 3)), text(rng, "ABCDEF")
+    if rng.random() < 0.2:
+        system.message_group = text(rng, "group")
+    if rng.random() < 0.2:
+        system.delivery_timestamp.FromMilliseconds(rng.choice((1_700_000_060_000, 1, 0)))
+    if rng.random() < 0.02:
+        system.priority = rng.choice((0, 5))
+    if rng.random() < 0.02:
+        system.delivery_attempt = 2
+    if rng.random() < 0.02:
+        system.orphaned_transaction_recovery_duration.seconds = 5
+
+
+def request(rng: Random) -> bytes:
+    sent = service.SendMessageRequest()
+    for _ in range(rng.choice((1, 1, 1, 1, 1, 1, 1, 1, 2, 0))):
+        fill(rng, sent.messages.add())
+    encoded: bytes = sent.SerializeToString()
+    return encoded
+
+
+def damaged(rng: Random, encoded: bytes) -> bytes:
+    """Bytes that are others, that are gone, or that come twice."""
+    found = bytearray(encoded)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(min(len(found), 300) or 1)
+        match rng.randrange(4):
+            case 0 if found:
+                found[at] = rng.getrandbits(8)
+            case 1:
+                del found[at : at + rng.choice((1, 2, 20))]
+            case 2:
+                found[at:at] = rng.randbytes(rng.choice((1, 2, 5)))
+            case _:
+                found += found[: rng.choice((3, 30, len(found)))]
+    return bytes(found)
+
+
+def check(requests: list[bytes]) -> int:
+    """How many are taken."""
+    frames, found = SendReader(native_library()).read(requests)
+    begin = 0
+    for encoded, each in zip(requests, found, strict=True):
+        if each[0]:
+            assert frame_agrees(encoded, bytes(frames[begin : each[0]]), Found(*each)), encoded
+            begin = each[0]
+    return sum(each[0] > 0 for each in found)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_taken_is_sent_as_its_draft_would_be(seed: int) -> None:
+    rng = Random(seed)
+    taken = sum(check([request(rng) for _ in range(rng.choice((1, 7, 40)))]) for _ in range(30))
+    assert taken > 40
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_damaged_requests_nothing_is_taken_that_the_draft_would_not_be(seed: int) -> None:
+    rng = Random(seed)
+    usual = [request(rng) for _ in range(60)]
+    for _ in range(40):
+        check([damaged(rng, rng.choice(usual)) for _ in range(20)])
+
+
+def ordinary(**changes: Any) -> Any:
+    sent = service.SendMessageRequest()
+    message = sent.messages.add()
+    message.topic.name, message.body = "Orders", b"body"
+    message.system_properties.message_id = "01"
+    message.system_properties.born_timestamp.seconds = 1
+    for name, value in changes.items():
+        setattr(message.system_properties, name, value)
+    return sent
+
+
+def test_ordinary_requests_are_not_left_to_python() -> None:
+    assert sends_agree(native_library())
+    several = ordinary()
+    several.messages[0].user_properties.update({f"name{n}": "v" * 200 for n in range(64)})
+    several.messages[0].system_properties.keys.extend(f"key{n}" for n in range(32))
+    large = ordinary()
+    large.messages[0].body = bytes(4 * 1024 * 1024)
+    usual = [ordinary(), ordinary(tag="ä", message_group="g"), ordinary(message_id="x" * 255), several, large]
+    assert check([each.SerializeToString() for each in usual] * 3) == 15
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"tag": ""}, {"tag": "a|b"}, {"message_id": " "}, {"message_group": "x" * 64}, {"message_type": 4}),
+        *({"message_type": 5}, {"priority": 0}, {"delivery_attempt": 1}, {"lite_topic": "l"}, {"message_id": "\x85"}),
+    ],
+)
+def test_what_breaks_a_rule_or_is_unusual_is_left(changes: dict[str, Any]) -> None:
+    assert check([ordinary(**changes).SerializeToString()]) == 0
+    assert check([b"", b"\x0a", b"\x0a\x00", b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"]) == 0
+
+
+def test_a_field_that_is_there_twice_is_left() -> None:
+    (message,) = ordinary().messages
+    twice = service.SendMessageRequest()
+    twice.messages.add().MergeFromString(message.SerializeToString())
+    encoded = message.SerializeToString() + b"\x22\x01x"  # the body again
+    assert check([b"\x0a" + bytes((len(encoded),)) + encoded]) == 0
+    assert check([twice.SerializeToString()]) == 1
