@@ -57,7 +57,7 @@ class SignedSends:
         self._scratch_at, self._texts_at, self._sends_at, self._senders_at, self._sender_count_at = (
             ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in self._areas
         )
-        self.texts, self._sends, self._senders, self._sender_count = map(memoryview, self._areas[1:])
+        self.texts, self._sends, self._senders, self._sender_count = [memoryview(each) for each in self._areas[1:]]
 
     def read(self, buffer: bytes, most: int) -> int:
         """How many sends at the beginning of the buffer, at most so many, are ordinary and signed."""
