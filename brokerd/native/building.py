@@ -39,6 +39,7 @@ SOURCES: Final = (
     "sha1.c",
     "signed.c",
     "timer_codes.c",
+    "timer_notes.c",
     "walk.c",
 )
 _HEADERS: Final = (
