@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
@@ -22,19 +22,7 @@ _SEND: Final = struct.Struct("=6q")
 _SENDER: Final = struct.Struct("=3q")
 _SENDER_HEAD: Final = struct.Struct(">HB")
 _KEY_BYTES: Final = 40
-_LEAST_AT_ONCE: Final = 3  # fewer take as long as so many in C, and less one by one
-
-
-class Places(NamedTuple):
-    """Where the body begins and ends in the buffer; where in the texts signature and covered values begin, and the latter end;
-    and which of the senders it is."""
-
-    body_at: int
-    end: int
-    signature_at: int
-    covered_at: int
-    covered_end: int
-    sender: int
+_LEAST_AT_ONCE: Final = 3
 
 
 class Keys(NamedTuple):
@@ -52,7 +40,8 @@ class Sender(NamedTuple):
 
 
 class SignedSends:
-    """Reads buffers. What is told of the last one is here until the next."""
+    """Reads buffers. What is told of the last one is here until the next, `texts` with it. Signatures of `least_at_once` sends
+    and more are checked together: of fewer, or where the processor is not fast at that, they take less one by one."""
 
     def __init__(self, library: Library) -> None:
         number, place, texts = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
@@ -61,14 +50,14 @@ class SignedSends:
         )
         self._proven = library.function("native_proven", number, texts, place, place, number, texts)
         self._keyed = library.function("native_keyed", None, texts, place)
-        self._least_at_once = _LEAST_AT_ONCE if library.function("native_proves", ctypes.c_int32)() else _SENDS + 1
+        self.least_at_once = _LEAST_AT_ONCE if library.function("native_proves", ctypes.c_int32)() else _SENDS + 1
         self._areas = [
             bytearray(size) for size in (_TEXTS_BYTES, _TEXTS_BYTES, _SENDS * _SEND.size, _SENDS * _SENDER.size, 8)
         ]
         self._scratch_at, self._texts_at, self._sends_at, self._senders_at, self._sender_count_at = (
             ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in self._areas
         )
-        self.texts, self._sends, self._senders, self._sender_count = (memoryview(each) for each in self._areas[1:])
+        self.texts, self._sends, self._senders, self._sender_count = [memoryview(each) for each in self._areas[1:]]
 
     def read(self, buffer: bytes, most: int) -> int:
         """How many sends at the beginning of the buffer, at most so many, are ordinary and signed."""
@@ -91,28 +80,40 @@ class SignedSends:
         end = int.from_bytes(self._sender_count, sys.byteorder) * _SENDER.size
         return [Sender(bytes(self.texts[at:end]), first) for at, end, first in _SENDER.iter_unpack(self._senders[:end])]
 
-    def place(self, number: int) -> Places:
-        """Of one send."""
-        return Places(*_SEND.unpack_from(self._sends, number * _SEND.size))
+    def places(self, count: int) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """Of so many sends: where the body begins and ends in the buffer; where in the texts signature and covered values begin,
+        and the latter end; and which of the senders it is."""
+        return _SEND.iter_unpack(self._sends[: count * _SEND.size])
 
-    def keyed(self, key: SigningKey) -> bytes:
-        """What depends on the key alone."""
+    def sender(self, number: int) -> bytes:
+        """The text of one of the senders."""
+        at, end, _ = _SENDER.unpack_from(self._senders, number * _SENDER.size)
+        return bytes(self.texts[at:end])
+
+    def last(self, count: int) -> tuple[int, int]:
+        """Where the last of so many ends, and which of the senders it is."""
+        _, end, _, _, _, sender = _SEND.unpack_from(self._sends, (count - 1) * _SEND.size)
+        return end, sender
+
+    def keyed(self, key: SigningKey) -> Keys:
+        """The key, and what depends on it alone."""
         made = bytearray(_KEY_BYTES)
-        self._keyed(key.first_blocks, ctypes.addressof(ctypes.c_char.from_buffer(made)))
-        return bytes(made)
+        if self.least_at_once <= _SENDS:
+            self._keyed(key.first_blocks, ctypes.addressof(ctypes.c_char.from_buffer(made)))
+        return Keys(key, bytes(made))
 
     def proven(self, buffer: bytes, count: int, keys: Sequence[Keys]) -> int:
-        """How many of so many sends, from the first on, are signed. Their senders have a key each, in the same order."""
-        if count >= self._least_at_once:
-            made = b"".join([each.made for each in keys])
-            proven: int = self._proven(buffer, self._texts_at, self._sends_at, count, made)
-            return proven
-        return next((number for number in range(count) if not self._is_proven(buffer, number, keys)), count)
+        """How many of so many sends, from the first on, are signed. Their senders have a key each, in the same order. Not to be
+        asked of fewer than `least_at_once`."""
+        proven: int = self._proven(
+            buffer, self._texts_at, self._sends_at, count, b"".join([each.made for each in keys])
+        )
+        return proven
 
-    def _is_proven(self, buffer: bytes, number: int, keys: Sequence[Keys]) -> bool:
-        body_at, end, signature_at, covered_at, covered_end, sender = self.place(number)
-        texts, body = self.texts, memoryview(buffer)[body_at:end]
-        return keys[sender].key.gives(texts[signature_at:covered_at], texts[covered_at:covered_end], body)
+
+def name_of(sender: bytes) -> str:
+    """Who a sender's text names."""
+    return sender[_SENDER_HEAD.size : _SENDER_HEAD.size + sender[_SENDER_HEAD.size - 1]].decode()
 
 
 def read_sender(sender: bytes) -> tuple[str, Command]:
@@ -159,17 +160,19 @@ def _proves(sends: SignedSends) -> bool:
     ]
     buffer = b"".join((*data, data[-1][:-1] + b"\xff"))
     count = sends.read(buffer, _SENDS)
+    if count < sends.least_at_once:
+        return count == len(data) + 1
     return (
         count == len(data) + 1
-        and sends.proven(buffer, count, [Keys(key, sends.keyed(key))]) == len(data)
-        and sends.proven(buffer, count, [Keys(others, sends.keyed(others))]) == 0
+        and sends.proven(buffer, count, [sends.keyed(key)]) == len(data)
+        and sends.proven(buffer, count, [sends.keyed(others)]) == 0
     )
 
 
 def tells(sends: SignedSends, buffer: bytes, number: int, request: Command) -> bool:
     """Whether the library told of a send what Python finds in it."""
-    body_at, end, signature_at, covered_at, covered_end, sender = sends.place(number)
-    name, about = read_sender(sends.senders()[sender].text)
+    body_at, end, signature_at, covered_at, covered_end, sender = list(sends.places(number + 1))[-1]
+    name, about = read_sender(sends.sender(sender))
     field = "topic" if request.code == codes.SEND_MESSAGE else "b"
     return (
         (name, about.code, about.ext[field]) == (access_key(request), request.code, request.ext[field])

@@ -4,18 +4,21 @@
 
 A console of its own (Redis, daphne, an empty database), websockets as browsers open them, half of them by operators. A running
 report takes ten steps a second, then the overview's snapshot changes once a second. A viewer who was sent several steps at once
-has had to wait for each of them. `--console` measures another version of the console, in a working tree of its own.
+has had to wait for each of them. The report is looked at over TLS as well, on the same port. `--console` measures another version
+of the console, in a working tree of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import json
 import os
 import re
 import shutil
 import signal
+import ssl
 import statistics
 import subprocess
 import sys
@@ -29,10 +32,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from remoting.transport.tls import client_context
 from tests.bench.harness import ROOT, Row
 from tests.bench.processes import cpu_seconds
 from tests.support.ports import free_ports
 from tests.support.redis import embedded
+from webapp.appliance import certificates
+from webapp.appliance.layout import DataLayout
 
 VIEWERS: Final = 50
 SECONDS: Final = 20
@@ -110,13 +116,16 @@ class Viewer:
     received: list[tuple[int, int]] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def look(self, port: int, path: str, cookie: str, number: re.Pattern[bytes]) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async def look(
+        self, port: int, path: str, cookie: str, number: re.Pattern[bytes], trust: ssl.SSLContext | None
+    ) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        scheme = "http" if trust is None else "https"
         try:
             head = (
                 f"GET {path} HTTP/1.1",
                 f"Host: 127.0.0.1:{port}",
-                f"Origin: http://127.0.0.1:{port}",
+                f"Origin: {scheme}://127.0.0.1:{port}",
                 f"Cookie: {cookie}",
                 *("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"),
                 *("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", ""),
@@ -180,15 +189,21 @@ class Look:
 
 
 async def look_at(
-    running: Console, path: str, cookies: Sequence[str], number: re.Pattern[bytes], *announcing: str
+    running: Console,
+    path: str,
+    cookies: Sequence[str],
+    number: re.Pattern[bytes],
+    *announcing: str,
+    trust: ssl.SSLContext | None = None,
 ) -> Look:
-    """Open a websocket for each cookie, announce, and wait until everybody has had the last announcement."""
+    """Open a websocket for each cookie, over TLS when there is something to trust; announce, and wait until everybody has had the
+    last announcement."""
     viewers = [Viewer() for _ in cookies]
     looking = []
     async with asyncio.TaskGroup() as group:
         async with asyncio.timeout(_PATIENCE_S):
             for viewer, cookie in zip(viewers, cookies, strict=True):
-                looking.append(group.create_task(viewer.look(running.http_port, path, cookie, number)))
+                looking.append(group.create_task(viewer.look(running.http_port, path, cookie, number, trust)))
                 await viewer.first.wait()
         announced, core_percent = await _announce(running, announcing)
         last = max(announced)
@@ -226,7 +241,18 @@ async def _announce(running: Console, words: Sequence[str]) -> tuple[dict[int, i
 def run(viewers: int = VIEWERS, seconds: float = SECONDS, version: Path = ROOT) -> list[Row]:
     """The rows of both pages."""
     rows = []
-    with console(version) as running:
+    with tempfile.TemporaryDirectory() as made:
+        layout = DataLayout(Path(made))
+        certificates.keep_fresh(layout, (), datetime.datetime.now(datetime.UTC))
+        files = str(layout.tls_certificate_file), str(layout.tls_key_file)
+        trust = client_context(str(layout.tls_authority_file), check_host=True)
+        rows += _rows(viewers, seconds, version, files, trust)
+    return rows
+
+
+def _rows(viewers: int, seconds: float, version: Path, files: tuple[str, str], trust: ssl.SSLContext) -> list[Row]:
+    rows = []
+    with console(version, "--certificate", files[0], "--key", files[1]) as running:
         prepare = [sys.executable, str(_ANNOUNCER), "prepare", str(viewers)]
         said = subprocess.run(
             prepare, cwd=running.directory, env=running.environment, check=True, capture_output=True, text=True
@@ -246,9 +272,15 @@ def run(viewers: int = VIEWERS, seconds: float = SECONDS, version: Path = ROOT) 
             ),
         }
         for name, (path, number, announcing) in pages.items():
-            row = asyncio.run(look_at(running, path, cookies, number, *announcing)).row(name)
-            print(f"{row.name}: {row.figure}", flush=True)
-            rows.append(row)
+            look = asyncio.run(look_at(running, path, cookies, number, *announcing))
+            rows.append(look.row(name))
+            print(f"{name}: {rows[-1].figure}", flush=True)
+            if number is _REPORT_SEQ:  # snapshots begin to count again with each announcer
+                tls = asyncio.run(look_at(running, path, cookies, number, *announcing, trust=trust))
+                ratio = Row(f"{name}: processor time with TLS / without", f"{tls.core_percent / look.core_percent:.2f}")
+                for row in (tls.row(f"{name}, over TLS"), ratio):
+                    rows.append(row)
+                    print(f"{row.name}: {row.figure}", flush=True)
     return rows
 
 

@@ -327,7 +327,7 @@ def test_a_new_certificate_is_shown_to_the_next_connection(
         before = [stack.enter_context(dial(port)) for port in ports]
         viewer = stack.enter_context(person.connected())
         viewer.sendall(person.handshake())
-        assert b" 101 " in viewer.recv(12)
+        assert b" 101 " in viewer.recv(13)
         shown = {each.getpeercert(binary_form=True) for each in before}
         assert len(shown) == 1
         assert certificates.keep_fresh(layout, ("logs.example",), datetime.datetime.now(datetime.UTC))

@@ -212,8 +212,11 @@ def _turned(command: Command) -> Command:
 
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("at", [0, 1, 40, 63])
-async def test_one_that_is_refused_among_64(kind: str, at: int) -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
+async def test_one_that_is_refused_among_64(kind: str, at: int, at_once: bool) -> None:
     peer = Peer(offers=True)
+    if not at_once:
+        peer.admission._sends.least_at_once = 1000
     peer.receive(*(REFUSED[kind](n) if n == at else send(n) for n in range(64)))
     assert peer.connection.offered, "the loops in C were asked"
     answers = await peer.finish()
@@ -223,8 +226,11 @@ async def test_one_that_is_refused_among_64(kind: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("kind", LET_IN)
-async def test_one_of_another_kind_among_64(kind: str) -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "one by one"])
+async def test_one_of_another_kind_among_64(kind: str, at_once: bool) -> None:
     peer = Peer(offers=True, authorization=kind != "another request")
+    if not at_once:
+        peer.admission._sends.least_at_once = 1000
     peer.receive(*(LET_IN[kind](n) if n == 30 else send(n) for n in range(64)))
     answers = await peer.finish()
     assert answers == dict.fromkeys(range(64), codes.SUCCESS)
