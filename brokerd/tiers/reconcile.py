@@ -57,7 +57,7 @@ def adopt(
 def difference(own: TierContents, wanted: TierContents) -> Generator[None, None, list[Change]]:
     """Changes that make the wanted contents of the own ones, queue by queue."""
     changes: list[Change] = []
-    for queues in in_slices(own.queues.keys() | wanted.queues.keys()):
+    for queues in in_slices(dict.fromkeys((*own.queues, *wanted.queues))):
         for queue in queues:
             before, after = own.queues.get(queue), wanted.queues.get(queue)
             if before is None or after is None or not _same(before, after):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from remoting import codes
+from remoting.client.socket_connection import SocketConnection
 from tests.support.cluster import Cluster, eventually
 from tests.support.cold_reading import (
     FILLER,
@@ -102,6 +104,14 @@ def test_keys_ids_and_times_are_found_in_the_tier(cluster: Cluster) -> None:
     record = found.record
     at = admin.search_offset("Found", "broker-a", record.queue_id, record.store_timestamp_ms)
     assert at == record.queue_offset
+    admin.create_group("Late")
+    fields = {"group": "Late", "topic": "Found", "timestamp": str(record.store_timestamp_ms), "isForce": "true"}
+    fields |= {"queueId": str(record.queue_id)}
+    with SocketConnection(cluster.broker_addresses[cluster.master()], identity=cluster.identity) as master:
+        master.call(codes.INVOKE_BROKER_TO_RESET_OFFSET, fields, timeout_ms=10_000)
+        asked = {"consumerGroup": "Late", "topic": "Found", "queueId": str(record.queue_id)}
+        reset_to = master.call(codes.QUERY_CONSUMER_OFFSET, asked).ext["offset"]
+    assert int(reset_to) == record.queue_offset, "a reset by time looks in the tier"
 
 
 def test_a_master_that_is_killed_takes_nothing_with_it(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,6 +57,20 @@ class S3Server:
     def refuse(self, *, everybody: bool) -> None:
         """Accept nobody's credentials from now on, or anybody's again."""
         self._ask("POST", "/moto-api/reset-auth", b"0" if everybody else b"inf")
+
+    def forget(self) -> None:
+        """All buckets are gone, with what is in them."""
+        self._ask("POST", "/moto-api/reset")
+
+    def freeze(self) -> None:
+        """Take requests, and answer none, until `thaw`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Answer them."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def _ask(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> None:
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=_START_S)

@@ -1,4 +1,5 @@
-"""An appliance loses the disks of one of its broker groups: an operator mounts it, and everything uploaded is consumed there."""
+"""An appliance loses the disks of one of its broker groups: an operator mounts it, and everything uploaded is consumed there.
+Then the disks are found again: the group is switched on beside them, and goes on with the one log that is kept."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ GROUP: Final = "broker-a"
 TOPIC: Final = "Invoices"
 _MESSAGES: Final = 300
 _PATIENCE_S: Final = 120.0
+_BROKERS: Final = ("broker-a-1", "broker-a-2")
+_TWO_EACH: Final = ("--controllers", "1", "--groups", "2", "--replicas", "2")
 SMALL: Final = ("--controllers", "1", "--groups", "2", "--replicas", "1")
 SOON: Final = ("--broker-set", "tiers.commit_interval_ms=100", "--broker-set", "tiers.state_interval_ms=100")
 
@@ -28,16 +31,18 @@ class Failed(AssertionError):
 
 def run(root: Path) -> tuple[int, int]:
     """How many messages were uploaded, and how many of them came from the mount. Raises AssertionError."""
-    appliance = Appliance(root, *SMALL, *SOON, "--tier", f"file://{root}/tier")
+    appliance = Appliance(root, *_TWO_EACH, *SOON, "--tier", f"file://{root}/tier")
+    admin = AdminClient([f"127.0.0.1:{appliance.base + CONTROLLER}"], identity=NOBODY)
     try:
         appliance.start()
-        return _mounted(appliance, root)
+        counts = _mounted(appliance, admin, root)
+        _with_old_disks(appliance, admin, root)
+        return counts
     finally:
         appliance.process.close()
 
 
-def _mounted(appliance: Appliance, root: Path) -> tuple[int, int]:
-    admin = AdminClient([f"127.0.0.1:{appliance.base + CONTROLLER}"], identity=NOBODY)
+def _mounted(appliance: Appliance, admin: AdminClient, root: Path) -> tuple[int, int]:
     done(appliance, "topic", "create", TOPIC, "--queues", "2")
     done(appliance, "group", "create", READERS)
     bodies = _send(admin)
@@ -46,7 +51,8 @@ def _mounted(appliance: Appliance, root: Path) -> tuple[int, int]:
 
     os.kill(appliance.children()["broker-a-1"]["pid"], signal.SIGKILL)
     done(appliance, "group", "down", GROUP)
-    shutil.rmtree(appliance.layout.broker("broker-a-1"))
+    for name in _BROKERS:
+        shutil.move(appliance.layout.broker(name), root / name)
     done(appliance, "group", "mount", GROUP)
     found = consume_all(f"127.0.0.1:{appliance.base + GRPC}", [TOPIC], root / "readers")
 
@@ -61,6 +67,26 @@ def _mounted(appliance: Appliance, root: Path) -> tuple[int, int]:
     if "mount-broker-a" in appliance.children() or GROUP in admin.masters():
         raise Failed("it is unmounted, and somebody serves it all the same")
     return len(bodies), len(bodies & found)
+
+
+def _with_old_disks(appliance: Appliance, admin: AdminClient, root: Path) -> None:
+    """They are there again: nobody is started whom the controllers refuse, nor several with logs that may differ."""
+    for name in _BROKERS:
+        shutil.copytree(root / name, appliance.layout.broker(name), dirs_exist_ok=True)
+    _refused(appliance, "move these files away", "group", "up", GROUP)
+    for name in _BROKERS:
+        (appliance.layout.broker(name) / "brokerIdentity").unlink()
+    _refused(appliance, "which of their logs has every acknowledged message", "group", "up", GROUP)
+    shutil.rmtree(appliance.layout.broker(_BROKERS[1]))
+    done(appliance, "group", "up", GROUP)
+    eventually("its log has all", lambda: _count(admin) == _MESSAGES, _PATIENCE_S)
+    admin.send(TOPIC, b"one more", group=GROUP)
+    eventually("it goes on behind that", lambda: _count(admin) == _MESSAGES + 1, _PATIENCE_S)
+    eventually("it uploads again", lambda: is_uploaded(admin, _MESSAGES + 1), _PATIENCE_S)
+
+
+def _count(admin: AdminClient) -> int:
+    return sum(each.max_offset - each.min_offset for each in admin.queue_offsets(TOPIC) if each.group == GROUP)
 
 
 def _send(admin: AdminClient) -> set[bytes]:

@@ -1,7 +1,8 @@
 """An appliance whose object store does not do what it should: it starts, takes messages, and says why they stay where they are.
 
-The bucket is missing when it starts; later the store accepts nobody's credentials; then the disk of another tier is full. Each
-time the console's API says what to do, sends go on, and when somebody did it all messages are uploaded.
+The bucket is missing when it starts; later the store accepts nobody's credentials, does not answer any more, and loses the bucket
+with all that is in it; then the disk of another tier is full. Each time the console's API says what to do, sends go on, and when
+somebody did it all messages are uploaded.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ def run(root: Path) -> int:
             store.try_trouble("there is no such bucket: create it", lambda: server.make_bucket(_BUCKET))
             server.refuse(everybody=True)
             store.try_trouble("does not accept the credentials", lambda: server.refuse(everybody=False))
+            server.freeze()
+            store.try_trouble("does not answer", server.thaw)
+            server.forget()
+            store.try_trouble("there is no such bucket: create it", lambda: server.make_bucket(_BUCKET))
     with _small_disk(root / "disk"), _appliance(root / "file", "--tier", f"file://{root}/disk") as store:
         store.try_trouble("it is full: make room there", lambda: _remount(root / "disk", "size=64m"))
-    return 3
+    return 5
 
 
 class _Store:

@@ -138,6 +138,7 @@ def _plan_mount(parameters: Parameters) -> list[dict[str, str]]:
     return [
         {"node": "controllers", "change": f"forget the replicas of {group}: their logs do not count any more"},
         {"node": mount_process(group), "change": f"serves what the tier has, read-only, at {_own(group)[0].address}"},
+        {"node": group, "change": "messages that wait for a time are not delivered, also those that wait in the tier"},
     ]
 
 
@@ -190,7 +191,8 @@ DIALOGS: Final[Mapping[str, Dialog]] = {
     "mount": Dialog(
         MOUNT,
         "Its own brokers are given up for good. What was uploaded is served read-only under the same name; messages that were "
-        "not, timers and open transactions are not there.",
+        "not, and open transactions, are not there. Messages that wait for a time are not delivered, also those that wait in the "
+        "tier: send them again elsewhere, or switch the group on with a disk that is left.",
         "Mount",
     ),
     "unmount": Dialog(

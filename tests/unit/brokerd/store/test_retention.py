@@ -22,7 +22,21 @@ from remoting.disk import DiskUsage
 from remoting.errors import NotMaster, RequestError, StorageError
 from remoting.record.layout import Field
 from tests.support.disks import FaultyDisk, MemoryDisk, MemorySegment
-from tests.unit.brokerd.store.stores import SEGMENT_BYTES, Clock, bodies, draft, open_store, payloads, put, sync
+from tests.unit.brokerd.store.stores import (
+    SEGMENT_BYTES,
+    Clock,
+    bodies,
+    dispatch_all,
+    draft,
+    log_bytes,
+    log_entries,
+    make_store,
+    open_store,
+    payloads,
+    put,
+    queue_contents,
+    sync,
+)
 
 NOW = 1_000 * HOUR_MS
 SIZE = 1000
@@ -367,3 +381,30 @@ def test_ages_are_those_of_the_log_that_is_there() -> None:
     store.set_appendable(False)
     store.truncate(0)
     assert known_ages(store)[:1] == [-1]
+
+
+def test_a_new_master_knows_where_queues_begin_of_which_nothing_was_dispatched() -> None:
+    """It copied the log from its second file on, and leads before its followers know how far that is confirmed. Of one queue it
+    has what was dispatched long ago, of the other nothing."""
+    master, replica = open_store(MemoryDisk()), make_store(MemoryDisk())
+    put(master, *(draft(body, queue_id=n % 2) for n, body in enumerate(payloads(40, 300))))
+    ends = [master.max_offset("TopicA", queue_id) for queue_id in (0, 1)]
+    log, begin = log_bytes(master), SEGMENT_BYTES
+    firsts = [
+        next(entry[2] for entry in log_entries(master) if entry[1] == queue_id and entry[3] >= begin)
+        for queue_id in (0, 1)
+    ]
+    assert all(0 < first < end for first, end in zip(firsts, ends, strict=True))
+    replica.load()
+    replica.append_replicated(begin, log[begin:])
+    assert [replica.max_offset("TopicA", queue_id) for queue_id in (0, 1)] == [0, 0], "nobody told it yet"
+    replica.begin_queues()
+    for queue_id, first in enumerate(firsts):
+        assert (replica.min_offset("TopicA", queue_id), replica.max_offset("TopicA", queue_id)) == (first, first)
+    dispatch_all(replica)
+    assert [replica.max_offset("TopicA", queue_id) for queue_id in (0, 1)] == ends
+    assert queue_contents(replica)["TopicA", 0][0] == firsts[0]
+    whole = open_store(MemoryDisk())
+    put(whole, draft(), visible=False)
+    whole.begin_queues()
+    assert not whole.queues.table, "a log that has its first file says by itself that queues begin at 0"
