@@ -74,6 +74,7 @@ class AccessFollower:
         self.copy = copy
         self._client = client
         self._controllers = list(controllers)
+        self._led = ""  # who answered last as the leader; most answers come from it again
         self._tasks = TaskOwner("access")
         self._refreshing = False
 
@@ -91,14 +92,20 @@ class AccessFollower:
     async def ask(self, code: int, ext: Mapping[str, str], body: bytes) -> Command:
         """The answer of the controllers' leader, whatever its code. Raises ConnectionLost, RequestTimeout or NotLeader."""
         last_error: LogboomError = ConnectionLost("no controller is configured")
-        for address in (*self._controllers, ""):
+        first = (self._led,) if self._led else ()
+        for named in (*first, *(each for each in self._controllers if each not in first), ""):
             try:
-                connection = await self._client.connection(address or await self._leader())
+                address = named or await self._leader()
+                connection = await self._client.connection(address)
                 answer = await connection.call(code, ext, body, _CHANGE_TIMEOUT_MS)
             except ConnectionLost as error:
                 last_error = error
                 continue
+            except RequestTimeout:
+                self._led = ""  # it may be frozen, and another one lead
+                raise
             if answer.code != codes.CONTROLLER_NOT_LEADER:
+                self._led = address
                 return answer
             last_error = NotLeader("the controllers have no leader at the moment; try again")
         raise last_error

@@ -2,7 +2,7 @@
 
 Every broker says that it knows of placements, as a group is counted only when all who could lead it do. The master tells its
 topics, and what it has prepared for, and hears of changes; it asks at once when something changed here or the controllers say so,
-and every second anyway.
+ten times a second while a change is under way or its topics are wanted, and every second anyway, as replicas do.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PlacementFollower:
         except LogboomError as error:
             log.debug("placements stay as they were: %s", error)
             return _REPORT_S
-        return _SOON_S if placements.changes or self._tells_topics else _REPORT_S
+        return _SOON_S if is_master and (placements.changes or self._tells_topics) else _REPORT_S
 
     async def _take(self, document: bytes, epoch: int) -> bool:
         """Take news, some topics in each turn of the loop; whether the controllers have more to tell. Raises LogboomError."""

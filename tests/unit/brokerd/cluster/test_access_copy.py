@@ -11,7 +11,7 @@ import pytest
 from brokerd.cluster.access_copy import FILE, AccessCopy, AccessFollower
 from remoting import codes
 from remoting.access.model import AccessState, User, encode_state
-from remoting.errors import ConnectionLost, NotLeader
+from remoting.errors import ConnectionLost, NotLeader, RequestTimeout
 from remoting.facts.cluster_view import ClusterView
 from remoting.frame import Command
 from remoting.guarding.guard import AccessSettings, Guard
@@ -74,7 +74,7 @@ class FakeControllers:
 
     async def connection(self, address: str) -> FakeControllers:
         self.asked.append(address)
-        if isinstance(self.answers.get(address), Exception):
+        if isinstance(self.answers.get(address), ConnectionLost):
             raise self.answers[address]
         self._present = address
         return self
@@ -82,6 +82,8 @@ class FakeControllers:
     async def call(self, *arguments: Any, **_: Any) -> Command:
         if isinstance(arguments[0], str):  # RemotingClient.call(address, code)
             return Command(codes.SUCCESS, ext={"controllerLeaderAddress": "joined"})
+        if isinstance(self.answers[self._present], RequestTimeout):
+            raise self.answers[self._present]
         answer: Command = self.answers[self._present]
         return answer
 
@@ -107,6 +109,33 @@ async def test_the_leader_is_found() -> None:
     one, _ = follower({"a": NOT_LEADER, "b": NOT_LEADER, "joined": NOT_LEADER})
     with pytest.raises(NotLeader):
         await one.refresh()
+
+
+async def test_who_led_last_is_asked_first() -> None:
+    answers: dict[str, Any] = {"a": NOT_LEADER, "b": NOT_LEADER, "joined": WHOLE}
+    one, controllers = follower(answers)
+    await one.refresh()
+    await one.refresh()
+    assert controllers.asked == ["a", "b", "joined", "joined"]
+    answers |= {"a": WHOLE, "joined": NOT_LEADER}
+    await one.refresh()  # another one leads now
+    await one.refresh()
+    assert controllers.asked[4:] == ["joined", "a", "a"]
+    answers |= {"a": ConnectionLost("gone"), "b": WHOLE}
+    await one.refresh()
+    assert controllers.asked[7:] == ["a", "b"]
+
+
+async def test_a_leader_that_owes_an_answer_is_not_asked_first_again() -> None:
+    answers: dict[str, Any] = {"a": NOT_LEADER, "b": WHOLE}
+    one, controllers = follower(answers)
+    await one.refresh()
+    answers["b"] = RequestTimeout("frozen")
+    with pytest.raises(RequestTimeout):
+        await one.refresh()
+    answers["a"] = WHOLE
+    await one.refresh()
+    assert controllers.asked == ["a", "b", "b", "a"]
 
 
 async def test_a_view_with_another_version_makes_it_ask_once() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from brokerd.cluster import placements
 from brokerd.cluster.placements import PlacementFollower
 from brokerd.metadata.configs import PERM_READ, TopicConfig
 from controllerd.placements.news import Changes, news_of
@@ -20,6 +21,10 @@ from tests.unit.brokerd.placement.test_service import Placed
 
 class Master:
     broker_id, is_master, master_epoch = 1, True, 3
+
+
+class Following:
+    broker_id, is_master, master_epoch = 2, False, 3
 
 
 async def reported(topics: Mapping[str, TopicConfig]) -> Mapping[str, int] | None:
@@ -47,6 +52,30 @@ async def test_topics_with_message_groups_are_reported_with_the_queues_that_are_
         "plain": TopicConfig("plain", 8, 8),
     }
     assert await reported(topics) == {"orders": 4, "resting": 0}
+
+
+@pytest.mark.parametrize("replica", [Master(), Following()])
+async def test_only_a_master_whose_topics_are_wanted_reports_again_soon(
+    replica: Master | Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica is never told that its topics are known, and would hurry for ever."""
+    monkeypatch.setattr(placements, "_SOON_S", 0)
+    monkeypatch.setattr(placements, "_REPORT_S", 3600)
+    asked = 0
+
+    async def ask(_code: int, _ext: Mapping[str, str], _body: bytes) -> Command:
+        nonlocal asked
+        asked += 1
+        return Command(codes.SUCCESS, body=encode(PlacementNews(0, 0, wants_topics=True)))
+
+    follower = PlacementFollower(Placed().service, replica, dict, ask, "a")
+    follower.start()
+    try:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert asked > 1 if replica.is_master else asked == 1
+    finally:
+        await follower.close()
 
 
 async def test_others_have_their_turns_while_news_of_many_topics_are_read() -> None:
