@@ -1,6 +1,7 @@
 """Group commit: one thread that syncs the log, over and over, for everything appended until each sync began.
 
 `request()` asks for everything appended so far; it costs an addition while a sync runs and a queue put when the thread sleeps.
+So nothing waits for more than two syncs: the one under way when it comes, and the next, which begins at once and covers it.
 After a sync the loop gets one callback, however many requests it answered. A failed sync is reported
 once and ends the thread: what is durable is unknown from then on (the kernel may have dropped the pages).
 """
