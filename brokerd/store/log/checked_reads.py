@@ -118,9 +118,13 @@ class RecordReads:
         if segment is not None and segment.view is not None:
             with segment.view.memory() as source:
                 return look(source, start)
-        last, last_size, _ = UNIT.unpack_from(encoded, len(encoded) - UNIT_BYTES)
-        span = last + last_size - offset
-        span = span if size <= span <= _CLOSE_BYTES else size
+        span, count = size, len(encoded) // UNIT_BYTES
+        while count > 1:  # as many as lie close together
+            last, last_size, _ = UNIT.unpack_from(encoded, (count - 1) * UNIT_BYTES)
+            if size <= last + last_size - offset <= _CLOSE_BYTES:
+                span = last + last_size - offset
+                break
+            count //= 2
         if segment is None or not 0 < span <= max(_CLOSE_BYTES, segment.end - offset):
             return look(b"", 0)
         return look(self._read(offset, span), offset)

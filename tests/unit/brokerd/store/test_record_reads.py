@@ -17,7 +17,7 @@ from brokerd.store.queues.queue_reads import joined
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Run, Suspicion
 from brokerd.store.unit import UNIT, Unit
-from remoting.disk import Disk, LocalDisk
+from remoting.disk import Bytes, Disk, LocalDisk
 from remoting.errors import CorruptedFile
 from remoting.java_hash import java_hash
 from tests.support.disks import FaultyDisk, MemoryDisk
@@ -223,6 +223,37 @@ def test_a_run_is_copied_as_far_as_there_is_room_and_up_to_damage(is_mapped: boo
     with pytest.raises(CorruptedFile):
         copied_run(store, 4, into)
     assert [(each.physical_offset, each.queue_offset) for each in suspicions] == [(position, 4)]
+    store.close()
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_who_looks_gets_the_bytes_that_the_first_records_are_in(is_mapped: bool) -> None:
+    """Those of the other files he asks for again, and no place that a unit names has him read elsewhere."""
+    disk = MemoryDisk()
+    store = open_store(disk)
+    for number in range(30):
+        put(store, draft(bytes(50 + 9 * number)), draft(b"x" * 30, topic="Other"))
+    if not is_mapped:
+        store.close()
+        store = open_store(disk)
+    units, look_at, found = store.read_units("TopicA", 0, 0, 30), store.commitlog.reads.look_at, list[bytes]()
+    asked = 0
+
+    def look(source: Bytes, begin: int) -> list[bytes]:
+        places = [(offset - begin, size) for offset, size, _ in units[len(found) :]]
+        return [bytes(source[at : at + size]) for at, size in places if 0 <= at <= len(source) - size]
+
+    while len(found) < len(units):
+        seen = look_at(b"".join(UNIT.pack(*each) for each in units[len(found) :]), look)
+        assert seen, "the first one is there"
+        found += seen
+        asked += 1
+    assert found == [store.commitlog.read(offset, size) for offset, size, _ in units]
+    assert asked == len({offset // SEGMENT_BYTES for offset, _, _ in units})
+    for offset, size in ((1 << 40, 100), (-5, 100), (units[-1][0], 0), (units[-1][0], 1 << 30), (units[-1][0], -1)):
+        content, begin = look_at(UNIT.pack(offset, size, 0), lambda source, begin: (len(source), begin))
+        assert content <= SEGMENT_BYTES
+        assert begin <= max(0, offset)
     store.close()
 
 
