@@ -78,6 +78,7 @@ from brokerd.tiers.upload.uploader import Loop as TierLoop
 from brokerd.timers.files.native_chain import walk_agrees
 from brokerd.timers.native_codes import codes_agree
 from brokerd.timers.native_due_entries import due_entries_agree
+from brokerd.timers.native_said import said_agrees
 from remoting import codes
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
@@ -112,6 +113,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         codes_agree,
         due_entries_agree,
         walk_agrees,
+        said_agrees,
         again_agrees,
         send_agrees,
         signed_agrees,

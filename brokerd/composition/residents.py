@@ -34,6 +34,7 @@ from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.native_due_entries import due_entries_for
+from brokerd.timers.native_said import reading_for
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
 from brokerd.timers.service import TimerService, Witnesses
@@ -154,6 +155,7 @@ def make_residents(
             Witnesses(environment.other_clocks_ms, lambda: store.found_timestamp_ms),
             lambda: store.offset_behind(TIMER_TOPIC, 0, store.going_offset),
             stowage,
+            reading_for(environment.library),
         ),
         settings.timers.value,
         settings.journal,

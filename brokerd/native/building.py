@@ -34,6 +34,7 @@ SOURCES: Final = (
     "properties.c",
     "reads.c",
     "runs.c",
+    "said.c",
     "send.c",
     "signed.c",
     "timer_codes.c",

@@ -35,6 +35,7 @@ from brokerd.timers.interface import Recalled
 from brokerd.timers.lanes import Lanes
 from brokerd.timers.moving import Mover
 from brokerd.timers.returning import Returning
+from brokerd.timers.said import PythonReading, Reading
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
@@ -79,8 +80,8 @@ class Witnesses(NamedTuple):
 class Surroundings(NamedTuple):
     """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
     that nobody may guess, for how long the log keeps a file, what the log says of them, how many timers may be due in one second
-    (0: any number), the clock's witnesses, up to which queue offset the timer topic's records lie in files that go soon, and the
-    tier."""
+    (0: any number), the clock's witnesses, up to which queue offset the timer topic's records lie in files that go soon, the
+    tier, and how records are read that are looked at many at once."""
 
     metadata: MetadataService
     scheduler: Scheduler
@@ -93,6 +94,7 @@ class Surroundings(NamedTuple):
     witnesses: Witnesses = Witnesses()
     going: Callable[[], int] = lambda: 0
     tier: TimerTier = NoTier()
+    reading: Reading = PythonReading()
 
 
 class TimerService:
@@ -145,7 +147,7 @@ class TimerService:
         self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
-        self.counting = TimerCounting(record_log, self._known)
+        self.counting = TimerCounting(record_log, self._known, surroundings.reading)
         self._delivery.listeners += [self.counting.delivered, lambda _batch: self._returning.look_later()]
 
     # ---- interface.Timers

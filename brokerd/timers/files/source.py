@@ -10,8 +10,9 @@ from brokerd.delay.rules import REAL_TOPIC
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import OUT_MS, added_of, leg_of, number_of
+from brokerd.timers.codes import OUT_MS, leg_of, number_of
 from brokerd.timers.done import Done
+from brokerd.timers.said import LEFT, PythonReading, Reading
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
 from remoting.names import TIMER_TOPIC
@@ -63,8 +64,8 @@ class TimerSource(Protocol):
     def known_units(self, first: int, count: int) -> Sequence[Unit]:
         """The same, of offsets that were read before: somebody holds them against what he knows of them."""
 
-    def origin(self, physical_offset: int, size: int) -> Origin:
-        """Of the record there; UNKNOWN when there is none."""
+    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
+        """Of the records that these name; UNKNOWN where there is none."""
 
 
 class Confirmed:
@@ -96,9 +97,12 @@ class Confirmed:
 class StoreSource:
     """`TimerSource` of a store."""
 
-    def __init__(self, store: StoreReads, present: Callable[[], Delivered | None]) -> None:
+    def __init__(
+        self, store: StoreReads, present: Callable[[], Delivered | None], reading: Reading | None = None
+    ) -> None:
         """`present` as for `Confirmed`."""
         self._store = store
+        self._reading = reading if reading is not None else PythonReading()
         self.delivered = Confirmed(lambda: store.dispatch_offset, present)
 
     def log_range(self) -> tuple[int, int]:
@@ -122,7 +126,19 @@ class StoreSource:
     def known_units(self, first: int, count: int) -> Sequence[Unit]:
         return self._store.read_units(TIMER_TOPIC, 0, first, count)
 
-    def origin(self, physical_offset: int, size: int) -> Origin:
+    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
+        if not units:
+            return ()
+        said = self._reading(*self._store.commitlog.reads.unchecked(units))
+        hashes = [_hash_of(topic) for topic in said.topics]
+        rows = zip(units, said.topic, said.stored_ms, said.has_leg, said.slot_ms, strict=True)
+        return [
+            Origin(hashes[topic], stored_ms, bool(has_leg), slot_ms) if topic != LEFT else self._origin(*unit[:2])
+            for unit, topic, stored_ms, has_leg, slot_ms in rows
+        ]
+
+    def _origin(self, physical_offset: int, size: int) -> Origin:
+        """Of a record that was left."""
         record = self._store.commitlog.read(physical_offset, size)
         if len(record) < max(size, STORE_TIMESTAMP_END):
             return UNKNOWN
@@ -130,8 +146,6 @@ class StoreSource:
             encoded = properties_of(record)
         except ProtocolError:
             return UNKNOWN
-        if (added := added_of(encoded)) is not None:
-            return Origin(_hash_of(added.topic), store_timestamp_of(record), added.has_leg, added.slot_ms)
         properties = decode_properties(encoded)
         topic_hash, is_leg = java_hash(properties.get(REAL_TOPIC, "")), leg_of(properties) is not None
         return Origin(topic_hash, store_timestamp_of(record), is_leg, number_of(properties, OUT_MS))

@@ -21,14 +21,14 @@ from typing import Final
 
 from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
-from brokerd.store.unit import BLANK_SIZE
-from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, kind_of
+from brokerd.store.unit import BLANK_SIZE, Unit
+from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, key_of, kind_of
 from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.native_chain import walk_for
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
-from brokerd.timers.files.source import TimerSource
+from brokerd.timers.files.source import UNKNOWN, TimerSource
 from brokerd.timers.files.timer_log import LogWrite
 from brokerd.timers.files.timer_reads import MOST_RECORDS, Question, TimerReads
 from brokerd.timers.files.wheel import write_slots
@@ -145,29 +145,33 @@ class TimerFiles:
         room = _MOST_UNSAVED_RECORDS - self._pending.log.unsaved_records
         wanted = max(0, min(room, max(1, most_bytes // _BYTES_OF_ENTRY), high - self._applied))
         if wanted:
-            for unit in self._source.units(self._applied, wanted):
-                if not self._apply(*unit):
-                    break
+            self._apply(self._source.units(self._applied, wanted))
         elif self._applied == high:
             self.offset = limit_offset
         return self.offset - before
 
-    def _apply(self, physical_offset: int, size: int, code: int) -> bool:
-        """Take the next entry; False when there is no room for it yet."""
-        key = Key(due_of(code), self._applied)
-        if size != BLANK_SIZE:
-            kind, is_ahead = kind_of(code), not self._done.has(key)
-            if is_ahead or kind == RECALL:
-                origin = self._source.origin(physical_offset, size)
-                if is_ahead and not self._pending.put(key, physical_offset, size, kind, origin):
-                    return False
-                if is_ahead:
+    def _apply(self, units: Sequence[Unit]) -> None:
+        """Take the next entries, as many as there is room for."""
+        keys = [key_of(code, offset) for offset, (_, _, code) in enumerate(units, self._applied)]
+        is_ahead = [unit[1] != BLANK_SIZE and not self._done.has(key) for unit, key in zip(units, keys, strict=True)]
+        wanted = [
+            unit
+            for unit, ahead in zip(units, is_ahead, strict=True)
+            if ahead or (unit[1] != BLANK_SIZE and kind_of(unit[2]) == RECALL)
+        ]
+        origins = iter(self._source.origins(wanted))
+        for (physical_offset, size, code), key, ahead in zip(units, keys, is_ahead, strict=True):
+            if size != BLANK_SIZE:
+                kind = kind_of(code)
+                origin = next(origins) if ahead or kind == RECALL else UNKNOWN
+                if ahead:
+                    if not self._pending.put(key, physical_offset, size, kind, origin):
+                        return
                     self._reads.added(key)
                 if kind == RECALL:
-                    self._pending.put_elsewhere(key, physical_offset, size, origin, is_ahead=is_ahead)
-            self.offset = max(self.offset, physical_offset + size)
-        self._applied += 1
-        return True
+                    self._pending.put_elsewhere(key, physical_offset, size, origin, is_ahead=ahead)
+                self.offset = max(self.offset, physical_offset + size)
+            self._applied += 1
 
     def _follow_cursor(self) -> bool:
         """Take note of what was delivered; False while nobody knows, or less of the log was dispatched than was before."""

@@ -78,10 +78,13 @@ class ListedQueue:
 
     known_units = units
 
-    def origin(self, physical_offset: int, size: int) -> Origin:
+    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
         """A delete marker takes back what is in the slot `marked_ms` behind its own."""
-        code = self.codes[bisect_left(self.places, physical_offset)]
-        return ORIGIN._replace(slot_ms=slot_for(due_of(code)) + self.marked_ms) if kind_of(code) == RECALL else ORIGIN
+        assert all(self.codes[bisect_left(self.places, offset)] == code for offset, _, code in units)
+        return [
+            ORIGIN._replace(slot_ms=slot_for(due_of(code)) + self.marked_ms) if kind_of(code) == RECALL else ORIGIN
+            for _, _, code in units
+        ]
 
     def expected(self, after: Key, until_ms: int, limit: int, end: int) -> list[tuple[int, int]]:
         """What `between` has to find of the entries before `end`."""
