@@ -76,6 +76,7 @@ from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.objects.late import open_sooner_or_later
 from brokerd.tiers.upload.uploader import Loop as TierLoop
 from brokerd.timers.files.native_chain import walk_agrees
+from brokerd.timers.files.native_put import put_agrees
 from brokerd.timers.native_codes import codes_agree
 from brokerd.timers.native_due_entries import due_entries_agree
 from brokerd.timers.native_said import said_agrees
@@ -113,6 +114,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         codes_agree,
         due_entries_agree,
         walk_agrees,
+        put_agrees,
         said_agrees,
         again_agrees,
         send_agrees,

@@ -250,9 +250,9 @@ class TimerCounting:
     def _said(self, unit: Unit, records: Said, number: int) -> _Said | None:
         """What one of the records says; None when it cannot be read: whoever delivers it says so."""
         if (topic := records.topic[number]) != LEFT:
-            place = records.place[number]
+            first_place = records.place[number]
             name = str(records.topics[topic], "utf-8", "replace")
-            return _Said(name, records.due_ms[number], None if place < 0 else place, records.moved[number])
+            return _Said(name, records.due_ms[number], None if first_place < 0 else first_place, records.moved[number])
         physical_offset, size, _ = unit
         try:
             properties = properties_of(self._log.record_at(physical_offset, size))

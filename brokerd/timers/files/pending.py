@@ -7,8 +7,11 @@ are dead: nothing reads them, and later rounds of the wheel take their place. `m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from brokerd.native.library import Library
+from brokerd.store.unit import Unit
 from brokerd.timers.codes import RECALL, SLOT_MS, START, Key
 from brokerd.timers.files.layout import (
     EMPTY,
@@ -24,6 +27,7 @@ from brokerd.timers.files.layout import (
     encode_record,
     slot_for,
 )
+from brokerd.timers.files.native_put import NativePut, New
 from brokerd.timers.files.page import MOST_FILES, Page
 from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_log import TimerLog
@@ -37,8 +41,9 @@ _MOST_LOOKED_AT: Final = 10_000
 class PendingTimers:
     """One thread calls everything. Raises DamagedTimerFiles when wheel and log contradict each other."""
 
-    def __init__(self, disk: Disk, shape: Shape) -> None:
+    def __init__(self, disk: Disk, shape: Shape, library: Library | None = None) -> None:
         self._disk = disk
+        self._native = NativePut(library) if library is not None else None
         self.shape = shape
         self.wheel = TimerWheel(shape)
         self.log = TimerLog(disk, shape)
@@ -54,6 +59,11 @@ class PendingTimers:
         self.stored_ms = 0  # when the last message was
         self._latest_ms: list[int] = []  # slots of the records in the log's files
 
+    @property
+    def puts_many(self) -> bool:
+        """Whether `put_many` puts any: there is a library."""
+        return self._native is not None
+
     # -- coming and going --------------------------------------------------------------------------------------------------
 
     def put(self, key: Key, physical_offset: int, size: int, kind: int, origin: Origin) -> bool:
@@ -65,6 +75,22 @@ class PendingTimers:
         self._link(slot_ms, TimerRecord(NO_POSITION, magic, key.due_ms, physical_offset, size, key.offset), origin)
         self.stored_ms = origin.stored_ms
         return True
+
+    def put_many(self, units: Sequence[Unit], first_offset: int, origins: Sequence[Origin]) -> int:
+        """Add messages, of queue offsets from that one on; how many, fewer than all when the next one has no room, or none in the
+        same file."""
+        file, inside = divmod(self.log.end - self.log.first, self.shape.file_records)
+        if self._native is None or file == MOST_FILES:
+            return 0
+        count = min(len(units), self.shape.file_records - inside)
+        new = New(units[:count], first_offset, self.log.end_position, origins[:count])
+        done = self.wheel.put_many(self._native, slot_for(self.passed.due_ms), new)
+        if done.messages and self._has_room():
+            self.log.append_many(done.records)
+            self.messages += done.messages
+            self._latest_ms[-1] = max(self._latest_ms[-1], done.largest_ms)
+            self.stored_ms = origins[done.messages - 1].stored_ms
+        return done.messages
 
     def put_elsewhere(self, key: Key, physical_offset: int, size: int, origin: Origin, *, is_ahead: bool) -> None:
         """Add a delete marker once more, for the original: with us it has its effect at once, there in the slot of what it takes

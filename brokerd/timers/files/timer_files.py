@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Final
 
 from brokerd.native.library import Library
@@ -28,7 +29,7 @@ from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerF
 from brokerd.timers.files.native_chain import walk_for
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
-from brokerd.timers.files.source import UNKNOWN, TimerSource
+from brokerd.timers.files.source import UNKNOWN, Origin, TimerSource
 from brokerd.timers.files.timer_log import LogWrite
 from brokerd.timers.files.timer_reads import MOST_RECORDS, Question, TimerReads
 from brokerd.timers.files.wheel import write_slots
@@ -83,7 +84,7 @@ class TimerFiles:
         """`most_records` are looked at in a call of `between`."""
         self._disk = disk
         self._source = source
-        self._pending = PendingTimers(disk, shape if shape is not None else Shape())
+        self._pending = PendingTimers(disk, shape if shape is not None else Shape(), library)
         self._walk = walk_for(library)
         self._reads = TimerReads(self._pending.wheel, self._pending.log, self._walk, most_records)
         self._lock = threading.Lock()  # files and page change on disk under it
@@ -154,24 +155,43 @@ class TimerFiles:
         """Take the next entries, as many as there is room for."""
         keys = [key_of(code, offset) for offset, (_, _, code) in enumerate(units, self._applied)]
         is_ahead = [unit[1] != BLANK_SIZE and not self._done.has(key) for unit, key in zip(units, keys, strict=True)]
-        wanted = [
-            unit
-            for unit, ahead in zip(units, is_ahead, strict=True)
-            if ahead or (unit[1] != BLANK_SIZE and kind_of(unit[2]) == RECALL)
-        ]
-        origins = iter(self._source.origins(wanted))
-        for (physical_offset, size, code), key, ahead in zip(units, keys, is_ahead, strict=True):
-            if size != BLANK_SIZE:
-                kind = kind_of(code)
-                origin = next(origins) if ahead or kind == RECALL else UNKNOWN
-                if ahead:
-                    if not self._pending.put(key, physical_offset, size, kind, origin):
-                        return
-                    self._reads.added(key)
-                if kind == RECALL:
-                    self._pending.put_elsewhere(key, physical_offset, size, origin, is_ahead=ahead)
-                self.offset = max(self.offset, physical_offset + size)
-            self._applied += 1
+        is_recall = [size != BLANK_SIZE and kind_of(code) == RECALL for _, size, code in units]
+        wanted = [n for n in range(len(units)) if is_ahead[n] or is_recall[n]]
+        origins = dict(zip(wanted, self._source.origins([units[n] for n in wanted]), strict=True))
+        plain = [ahead and not recall for ahead, recall in zip(is_ahead, is_recall, strict=True)]
+        for is_plain, group in groupby(range(len(units)), plain.__getitem__):
+            first, *rest = group
+            end = first + len(rest) + 1
+            if is_plain and self._pending.puts_many:
+                run = slice(first, end)
+                first += self._take_many(units[run], keys[run], [origins[n] for n in range(first, end)])
+            for n in range(first, end):
+                if not self._take_one(units[n], keys[n], origins.get(n, UNKNOWN), is_ahead=is_ahead[n]):
+                    return
+
+    def _take_many(self, units: Sequence[Unit], keys: Sequence[Key], origins: Sequence[Origin]) -> int:
+        """Take messages that are ahead; how many, fewer than all where the next one has no room, or none in the same file."""
+        count = self._pending.put_many(units, self._applied, origins)
+        if count:
+            self._reads.added_many(keys[:count])
+            self.offset = max(self.offset, *(at + size for at, size, _ in units[:count]))
+            self._applied += count
+        return count
+
+    def _take_one(self, unit: Unit, key: Key, origin: Origin, *, is_ahead: bool) -> bool:
+        """Take the next entry; False when there is no room for it yet."""
+        physical_offset, size, code = unit
+        if size != BLANK_SIZE:
+            kind = kind_of(code)
+            if is_ahead:
+                if not self._pending.put(key, physical_offset, size, kind, origin):
+                    return False
+                self._reads.added(key)
+            if kind == RECALL:
+                self._pending.put_elsewhere(key, physical_offset, size, origin, is_ahead=is_ahead)
+            self.offset = max(self.offset, physical_offset + size)
+        self._applied += 1
+        return True
 
     def _follow_cursor(self) -> bool:
         """Take note of what was delivered; False while nobody knows, or less of the log was dispatched than was before."""

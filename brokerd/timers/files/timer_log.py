@@ -83,6 +83,10 @@ class TimerLog:
         self._tail += record
         return position
 
+    def append_many(self, records: bytes) -> None:
+        """Those of one file, one behind the other."""
+        self._tail += records
+
     def record(self, number: int) -> TimerRecord:
         """Raises DamagedTimerFiles when what stands there is no record."""
         record = decode_record(self._read(number))

@@ -76,6 +76,12 @@ class TimerReads:
             insort(found, key)
             del found[question.limit :]
 
+    def added_many(self, keys: Sequence[Key]) -> None:
+        """The same of several."""
+        if self._question is not None:
+            for key in keys:
+                self.added(key)
+
     def oldest(self, done: Done) -> int | None:
         """The queue offset of the first record that may not be done with; None when all of them are."""
         log = self._log

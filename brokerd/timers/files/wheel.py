@@ -23,6 +23,7 @@ from brokerd.timers.files.layout import (
     Shape,
     Slot,
 )
+from brokerd.timers.files.native_put import NativePut, New, Put
 from remoting.disk import Disk
 
 _PAGE_BYTES: Final = 4096
@@ -71,6 +72,16 @@ class TimerWheel:
             SLOT.pack_into(self._image, at, time, *slot, 0)
             self._span(time, time)
         self._dirty.add(at // _PAGE_BYTES)
+
+    def put_many(self, native: NativePut, passed_ms: int, new: New) -> Put:
+        """Have C put messages into their slots; those before `passed_ms` are free."""
+        done = native(self._image, self._shape.slots, passed_ms, new)
+        if done.messages:
+            pages = {place // _PAGE_BYTES for place in done.places}
+            self._dirty |= pages
+            self._runs |= {page * _PAGE_BYTES // _RUN_BYTES for page in pages}
+            self._span(done.least_ms // SLOT_MS, done.largest_ms // SLOT_MS)
+        return done
 
     def slots_between(self, first_ms: int, last_ms: int) -> Iterator[int]:
         """The slots (ms) of these times, both included, that have records, in order of time."""

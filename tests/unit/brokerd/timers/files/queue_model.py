@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import MESSAGE, RECALL, SLOT_MS, START, Key, due_of, encode_code, key_of, kind_of
@@ -96,8 +97,10 @@ class ListedQueue:
         return [(code, key.offset) for key, code in sorted(found) if behind < key and key.due_ms < until_ms][:limit]
 
 
-def make_files(disk: Disk, queue: ListedQueue, shape: Shape = TINY, most_records: int = 3) -> TimerFiles:
-    return TimerFiles(disk, queue, shape, most_records)
+def make_files(
+    disk: Disk, queue: ListedQueue, shape: Shape = TINY, most_records: int = 3, library: Library | None = None
+) -> TimerFiles:
+    return TimerFiles(disk, queue, shape, most_records, library)
 
 
 def open_files(disk: Disk, queue: ListedQueue, *, known: bool = True, clean: bool = False) -> TimerFiles:
