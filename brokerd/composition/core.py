@@ -35,7 +35,6 @@ from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.store.store_reads import Suspicion
 from brokerd.timers.files.source import StoreSource
 from brokerd.timers.files.timer_files import TimerFiles
-from brokerd.timers.native_said import reading_for
 from remoting.errors import CorruptedFile, StorageError
 from remoting.facts.broker_state import Totals
 
@@ -64,8 +63,13 @@ def open_store(ground: Ground, *, ask_first: bool = False) -> MessageStore:
     disk, seams = environment.disk, StoreSeams(settings.code_rules, environment.library, ground.tier.cold)
     store = MessageStore(disk, settings.store, environment.wall_ms, ground.identity.store_host, seams)
     if settings.timers.value.files:
-        source = StoreSource(store, ground.timers.delivered, reading_for(environment.library))
-        store.followers.append(TimerFiles(disk, source, library=environment.library))
+        store.followers.append(
+            TimerFiles(
+                disk,
+                StoreSource(store, ground.timers.delivered, environment.library),
+                library=environment.library,
+            )
+        )
     Takeover(disk).found_at_start(sealed=store.is_sealed)
     try:
         store.load(ask_first=ask_first)

@@ -126,9 +126,6 @@ class StoreRecordLog:
     def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
         return self._store.look_again(units, places, names)
 
-    def read_records(self, units: Sequence[Unit]) -> tuple[bytes, Sequence[Unit]]:
-        return self._store.commitlog.reads.unchecked(units)
-
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._store.commitlog.record_at(physical_offset, size)
         if record is None or len(record) != size:

@@ -78,10 +78,6 @@ class RecordLog(Protocol):
     def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
         """Look at records that units name, to store their messages again; see `again.Again.look`."""
 
-    def read_records(self, units: Sequence[Unit]) -> tuple[bytes, Sequence[Unit]]:
-        """What stands where the units, at least one, name records, one behind the other, for who checks it; and the units, whose
-        size is 0 where nothing is there."""
-
     def record_at(self, physical_offset: int, size: int) -> bytes:
         """The bytes of one record. Raises StorageError when they cannot be read."""
 

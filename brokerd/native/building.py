@@ -34,10 +34,10 @@ SOURCES: Final = (
     "properties.c",
     "reads.c",
     "runs.c",
-    "said.c",
     "send.c",
     "signed.c",
     "timer_codes.c",
+    "timer_notes.c",
     "walk.c",
 )
 _HEADERS: Final = (

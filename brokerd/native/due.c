@@ -5,10 +5,9 @@
  *   native_due_sort      these in order of their keys
  *   native_due_span      the first and the last code of entries
  *   native_due_chain     the records of a slot that are in a block of the timer log, from the newest to the oldest
- *   native_due_put       new records of the timer log, and what the wheel's slots say of them
  *
  * Bounds: `count` units lie where they are said to be, and there is room for as many results; a record is looked at when all of it
- * lies in the block; the wheel has `slots` slots, at least one. A record that is not as it should be is left, and the walk ends in front of it.
+ * lies in the block. A record that is not as it should be is left, and the walk ends in front of it.
  */
 #include "native.h"
 
@@ -16,11 +15,9 @@ enum {
     UNIT_BYTES = 20,
     KIND_BITS = 2,
     RECORD_BYTES = 52,
-    SLOT_BYTES = 32,
     SLOT_MS = 1000,
     OFFSET_BITS = 50,
     MAGIC = 1,
-    MAGIC_ROLL = 2,
     MAGIC_DELETE = 4,
     MAGIC_ELSEWHERE = 8,
     MAGIC_BITS = 0xF,
@@ -42,17 +39,6 @@ struct chain { /* a walk along a slot's records: where it is, and what it has se
     struct key after;
     uint64_t last_kept; /* packed: keys behind it are passed over */
     int64_t at, stop, before, visited, messages;
-};
-
-struct putting { /* entries that become records of the timer log, from a position on */
-    uint8_t *wheel;
-    int64_t slots, passed_ms; /* of the wheel; slots of earlier times are free */
-    const uint8_t *units;
-    int64_t count, first_offset, position;
-    const int64_t *stored_ms, *topic_hash, *is_leg;
-    uint8_t *out;    /* RECORD_BYTES for each */
-    int64_t *places; /* where in the wheel their slots are */
-    int64_t least_ms, largest_ms; /* of their slots */
 };
 
 /* Private */
@@ -146,46 +132,4 @@ EXPORT int64_t native_due_chain(struct chain *chain, const uint8_t *block, int64
         if (is_behind(key, chain->after) && pack <= chain->last_kept) keys[(*kept)++] = pack;
     }
     return looked;
-}
-
-/* Put timers into the wheel and make their records, as files/pending.py does: how many, up to the first that has no free slot. */
-EXPORT int64_t native_due_put(struct putting *putting) {
-    const int64_t most_ms = 0x7FFFFFFF;
-    int64_t n = 0;
-    for (; n < putting->count; n++) {
-        const uint8_t *unit = putting->units + n * UNIT_BYTES;
-        int64_t due_ms = (int64_t)get64(unit + 12) >> KIND_BITS, at_ms = due_ms - 1;
-        int64_t slot_ms = due_ms <= SLOT_MS ? SLOT_MS : at_ms - at_ms % SLOT_MS, time = slot_ms / SLOT_MS;
-        int64_t place = time % putting->slots * SLOT_BYTES, position = putting->position + n * RECORD_BYTES;
-        uint8_t *slot = putting->wheel + place, *record = putting->out + n * RECORD_BYTES;
-        int64_t found = (int64_t)get64(slot), first = -1, last = -1;
-        uint32_t messages = 0;
-        if (found == time) {
-            first = (int64_t)get64(slot + 8), last = (int64_t)get64(slot + 16), messages = get32(slot + 24);
-            if (messages >= INT32_MAX) break;
-        } else if (found >= putting->passed_ms / SLOT_MS) {
-            break;
-        }
-        int64_t write_ms = putting->stored_ms[n];
-        if (write_ms < at_ms - most_ms) write_ms = at_ms - most_ms;
-        if (write_ms > at_ms + most_ms) write_ms = at_ms + most_ms;
-        put32(record, RECORD_BYTES);
-        put64(record + 4, (uint64_t)last);
-        put32(record + 12, MAGIC | (putting->is_leg[n] ? MAGIC_ROLL : 0));
-        put64(record + 16, (uint64_t)write_ms);
-        put32(record + 24, (uint32_t)(at_ms - write_ms));
-        put64(record + 28, get64(unit));
-        put32(record + 36, get32(unit + 8));
-        put32(record + 40, (uint32_t)putting->topic_hash[n]);
-        put64(record + 44, (uint64_t)(putting->first_offset + n));
-        put64(slot, (uint64_t)time);
-        put64(slot + 8, (uint64_t)(first < 0 ? position : first));
-        put64(slot + 16, (uint64_t)position);
-        put32(slot + 24, messages + 1);
-        put32(slot + 28, 0);
-        putting->places[n] = place;
-        if (n == 0 || slot_ms < putting->least_ms) putting->least_ms = slot_ms;
-        if (n == 0 || slot_ms > putting->largest_ms) putting->largest_ms = slot_ms;
-    }
-    return n;
 }

@@ -44,6 +44,11 @@ _LAST_OFFSET: Final = 1 << 62
 _OWN: Final = re.compile(
     rb"(?:^|\x02)(TIMER_DUE_MS|TIMER_LEG_MS|TIMER_OUT_MS|TIMER_PLACE|TIMER_DEL_UNIQKEY|TIMER_DEQUEUE_MS)\x01([^\x02]+)"
 )
+# How the properties of a message end that waits since it was sent: with what was added for that, and a checksum
+_ADDED: Final = re.compile(
+    rb"\x02REAL_TOPIC\x01([^\x02]+)\x02REAL_QID\x01[^\x02]+\x02TIMER_OUT_MS\x01([0-9]{1,16})"
+    rb"\x02TIMER_DUE_MS\x01([0-9]{1,16})\x02(TIMER_LEG_MS\x01[0-9]{1,16}\x02)?(?:__CRC32#\x01[0-9]+\x02?)?\Z"
+)
 
 
 class Key(NamedTuple):
@@ -123,6 +128,28 @@ def timer_code(properties: bytes, store_timestamp_ms: int) -> int:
     due_ms = leg_ms if leg_ms is not None else due_by(decoded)
     kind = RECALL if DELETE_KEY in decoded else ROLLED if PLACE in decoded else MESSAGE
     return encode_code(store_timestamp_ms if due_ms is None else due_ms, kind)
+
+
+class Added(NamedTuple):
+    """What `rules.added_for` added to the properties of a message that waits: the topic that it was sent to, encoded, its slot,
+    when it is due, and whether it has a leg."""
+
+    topic: bytes
+    slot_ms: int
+    due_ms: int
+    has_leg: bool
+
+
+def added_of(properties: bytes) -> Added | None:
+    """Of encoded properties that end with it, as those of what is sent for later mostly do: found at once, where each property of
+    the others has to be looked at (None)."""
+    found = _ADDED.search(properties)
+    if found is None or b"TIMER_DEQUEUE_MS" in properties:
+        return None
+    topic, slot, due, leg = found.groups()
+    if leg is None and b"TIMER_LEG_MS" in properties:
+        return None
+    return Added(topic, int(slot), int(due), leg is not None)
 
 
 TIMER_RULE: Final = TwinRule(timer_code, "native_timer_code")

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
 from brokerd.delay.rules import REAL_TOPIC
@@ -33,8 +32,8 @@ from brokerd.timers.codes import (
     RECALL,
     ROLLED,
     SLOT_MS,
+    added_of,
     due_of,
-    encode_code,
     key_of,
     kind_of,
     number_of,
@@ -42,13 +41,14 @@ from brokerd.timers.codes import (
 from brokerd.timers.counts import WaitingCounts, minute_of
 from brokerd.timers.cursor import Days
 from brokerd.timers.done import Done
-from brokerd.timers.said import LEFT, PythonReading, Reading, Said
+from brokerd.timers.said import COUNTED, NOTHING, Saying, counted_of, latest_ms
 from remoting.errors import ProtocolError, StorageError
 from remoting.facts.timers import MINUTE_MS
 from remoting.names import TIMER_TOPIC
 from remoting.record.fields import properties_of
 
 _BYTES_OF_ENTRY: Final = 1 << 9  # of what a slice may read, for each entry that it takes
+_APART: Final = 16  # entries that are looked at one by one, before many are tried again
 _SAID: Final = re.compile(rb"(?:^|\x02)(REAL_TOPIC|TIMER_DUE_MS|TIMER_MOVED|TIMER_OUT_MS|TIMER_PLACE)\x01([^\x02]+)")
 
 
@@ -75,13 +75,11 @@ class _Said(NamedTuple):
 class TimerCounting:
     """Follows the timer topic's queue (`store.derived.background.Reader`)."""
 
-    def __init__(
-        self, record_log: RecordLog, known: Callable[[], Known | None], reading: Reading | None = None
-    ) -> None:
+    def __init__(self, record_log: RecordLog, known: Callable[[], Known | None], saying: Saying | None = None) -> None:
         """`known` is None while nobody knows."""
         self.counts = WaitingCounts()
+        self._saying = saying
         self._log = record_log
-        self._reading = reading if reading is not None else PythonReading()
         self._known = known
         self._begin_again()
 
@@ -124,12 +122,17 @@ class TimerCounting:
         self.counts.forget_before(known.done.cursor.due_ms)
         self._applied = max(self._applied, low)
         count = min(max(1, most_bytes // _BYTES_OF_ENTRY), high - self._applied)
-        units = self._log.read_units(TIMER_TOPIC, 0, self._applied, count) if count > 0 else ()
-        if units:
-            self._look_at(units, known, self._first)
+        looked = self._look_together(count, known) if count > 0 else 0
+        if not looked:
+            count = count if self._saying is None else min(count, _APART)
+            units = self._log.read_units(TIMER_TOPIC, 0, self._applied, count) if count > 0 else ()
+            for unit in units:
+                self._look(unit, known, self._first)
+                self._applied += 1
+            looked = len(units)
         # how far behind it is says nothing of the bytes between its entries, which are nothing to it
         self.offset = limit_offset if self._applied >= high else limit_offset - 1
-        return len(units) or int(self._applied >= high)
+        return looked or int(self._applied >= high)
 
     def delivered(self, batch: Batch) -> None:
         """The master appended what this batch delivers. Minutes that have passed are forgotten whole; here it is about the
@@ -166,61 +169,29 @@ class TimerCounting:
 
     # ---- inside
 
-    def _look_at(self, units: Sequence[Unit], known: Known, first: Done) -> None:
-        """Look at the next entries; what is ahead of all that is done and says so plainly is counted together."""
-        said, begin = self._read(units), self._applied
-        plain = self._plain(units, said, known)
-        for is_plain, group in groupby(range(len(units)), plain.__getitem__):
-            if is_plain:
-                self._add(units, said, list(group))
-                continue
-            for n in group:
-                self._applied = begin + n
-                self._look(units[n], said, n, known, first)
-        self._applied = begin + len(units)
+    def _look_together(self, count: int, known: Known) -> int:
+        """Look at the next entries as `_look` does, up to one that it has to look at; returns how many."""
+        first = self._applied
+        if self._saying is None or first < known.done.moved:
+            return 0
+        if places := known.places:
+            count = next((n for n in range(count) if first + n in places), count)
+        said = self._saying(first, count, latest_ms(known.done)) if count else NOTHING
+        for number, alike in Counter(said.column(COUNTED)).items():
+            topic, minute, is_on_the_way = counted_of(number)
+            name, due_ms = str(said.topics[topic], "utf-8", "replace"), minute * MINUTE_MS + 1
+            self.counts.add(name, due_ms, is_on_the_way=is_on_the_way, count=alike)
+        self._applied += said.timers
+        return said.timers
 
-    def _read(self, units: Sequence[Unit]) -> Said:
-        """What their records say; all are left when these cannot be read together."""
-        try:
-            content, there = self._log.read_records([(at, max(0, size), code) for at, size, code in units])
-        except StorageError:
-            content, there = b"", [(at, 0, code) for at, _, code in units]
-        return self._reading(content, there)
-
-    def _plain(self, units: Sequence[Unit], said: Said, known: Known) -> Sequence[bool]:
-        """Which of them are messages that wait since they were sent, behind all that is done, and were not taken back."""
-        done, begin = known.done, self._applied
-        last_done_ms = max([done.cursor.due_ms, *(fence.key.due_ms for fence in done.fences)])
-        least = encode_code(last_done_ms + 1, MESSAGE)
-        return [
-            code >= least
-            and kind_of(code) == MESSAGE
-            and topic != LEFT
-            and size != BLANK_SIZE
-            and begin + n >= done.moved
-            and begin + n not in known.places
-            for n, ((_, size, code), topic) in enumerate(zip(units, said.topic, strict=True))
-        ]
-
-    def _add(self, units: Sequence[Unit], said: Said, numbers: Sequence[int]) -> None:
-        """Count some that are plain."""
-        rows = slice(numbers[0], numbers[-1] + 1)
-        found = Counter(
-            (topic, minute_of(due_ms), due_ms > due_of(code))
-            for topic, due_ms, (_, _, code) in zip(said.topic[rows], said.due_ms[rows], units[rows], strict=True)
-        )
-        topics = [str(topic, "utf-8", "replace") for topic in said.topics]
-        for (topic, minute, is_on_the_way), count in found.items():
-            self.counts.add(topics[topic], minute * MINUTE_MS + 1, is_on_the_way=is_on_the_way, count=count)
-
-    def _look(self, unit: Unit, records: Said, number: int, known: Known, first: Done) -> None:
-        _, size, code = unit
+    def _look(self, unit: Unit, known: Known, first: Done) -> None:
+        physical_offset, size, code = unit
         if size == BLANK_SIZE:
             return
         offset, kind = self._applied, kind_of(code)
         key, is_early = key_of(code, offset), offset < self._first_end
         if kind == RECALL:
-            if not is_early and (said := self._said(unit, records, number)) is not None and said.place is not None:
+            if not is_early and (said := self._said(physical_offset, size)) is not None and said.place is not None:
                 if said.place in self._skipped:
                     self._skipped.remove(said.place)
                 else:
@@ -232,7 +203,7 @@ class TimerCounting:
             if offset in known.places:  # its marker, which is still to come, takes nothing either
                 self._skipped.add(offset)
             return
-        said = self._said(unit, records, number)
+        said = self._said(physical_offset, size, is_sent=kind == MESSAGE)
         if said is None:
             return
         if kind == ROLLED and not is_early:
@@ -247,17 +218,15 @@ class TimerCounting:
         elif not has_passed or is_on_the_way or has_moved:
             self.counts.add(said.topic, said.due_ms, is_on_the_way=is_on_the_way)
 
-    def _said(self, unit: Unit, records: Said, number: int) -> _Said | None:
-        """What one of the records says; None when it cannot be read: whoever delivers it says so."""
-        if (topic := records.topic[number]) != LEFT:
-            first_place = records.place[number]
-            name = str(records.topics[topic], "utf-8", "replace")
-            return _Said(name, records.due_ms[number], None if first_place < 0 else first_place, records.moved[number])
-        physical_offset, size, _ = unit
+    def _said(self, physical_offset: int, size: int, *, is_sent: bool = False) -> _Said | None:
+        """None of a record that cannot be read: whoever delivers it says so. `is_sent`: its message waits since it was sent, so
+        it has no other place."""
         try:
             properties = properties_of(self._log.record_at(physical_offset, size))
         except (StorageError, ProtocolError):
             return None
+        if is_sent and (added := added_of(properties)) is not None:
+            return _Said(str(added.topic, "utf-8", "replace"), max(added.due_ms, added.slot_ms + 1), None, 0)
         said = {str(name, "ascii"): str(value, "utf-8", "replace") for name, value in _SAID.findall(properties)}
         due_ms, slot_ms, place = (number_of(said, name) for name in (DUE_MS, OUT_MS, PLACE))
         if slot_ms is not None and due_ms is None:

@@ -126,7 +126,7 @@ class WaitingCounts:
         self._forgotten = 0
 
     def add(self, topic: str, due_ms: int, *, is_on_the_way: bool, count: int = 1) -> None:
-        """So many timers wait that are due in that minute; what `is_on_the_way` is appended again before."""
+        """A timer waits, or so many of one minute; one that `is_on_the_way` is appended again before it is due."""
         if (minute := minute_of(due_ms)) < self._forgotten:
             return
         of_topic = self._of(topic)

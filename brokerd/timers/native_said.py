@@ -1,96 +1,104 @@
-"""`said.Reading` over `brokerd/native/said.c`."""
+"""`said.Saying` over `brokerd/native/timer_notes.c`."""
 
 from __future__ import annotations
 
 import ctypes
 from array import array
-from collections.abc import Sequence
-from itertools import starmap
+from collections.abc import Callable
+from itertools import product
 from typing import Final
 
-from brokerd.delay.rules import REAL_TOPIC
 from brokerd.native.library import Library
-from brokerd.store.unit import UNIT, Unit
-from brokerd.timers.codes import DEQUEUE_MS, DUE_MS, LEG_MS, MOVED, OUT_MS, PLACE
-from brokerd.timers.said import COLUMNS, LEFT, PythonReading, Reading, Said
+from brokerd.native.memory import Pinned
+from brokerd.store.draft import Draft, encode_draft
+from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
+from brokerd.timers.codes import MESSAGE, encode_code
+from brokerd.timers.rolling import Wait
+from brokerd.timers.rules import added_for
+from brokerd.timers.said import MOST_TOPICS, NOTHING, ROW, Said, Saying, said_of
+from remoting.disk import Bytes
 from remoting.names import TIMER_TOPIC
-from remoting.record import checksum
-from remoting.record.codec import encode_record
-from remoting.record.hosts import pack_host
+from remoting.record.checksum import reserve, seal
+from remoting.record.properties import encode_properties
 
+# Has somebody look at bytes of the log, and where they begin in it, that have records of some units
+LookAt = Callable[[bytes, Callable[[Bytes, int], Said]], Said]
 _TOPIC_NUMBERS: Final = 2
+HOST: Final = bytes((127, 0, 0, 1, 0, 0, 42, 159))
+_STRANGE: Final = 4  # of the examples
 
 
-class _Said(ctypes.Structure):
-    _fields_ = (
-        ("content", ctypes.c_char_p),
-        ("length", ctypes.c_int64),
-        ("units", ctypes.c_char_p),
-        ("count", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in COLUMNS),
-        ("topics", ctypes.c_void_p),
-        ("topics_count", ctypes.c_int64),
-    )
-
-
-class NativeReading:
+class NativeSaying:
     """By the library."""
 
-    def __init__(self, library: Library) -> None:
-        self._said = library.function("native_said", None, ctypes.c_void_p)
-
-    def __call__(self, content: bytes, units: Sequence[Unit]) -> Said:
-        said, topics = Said(len(units)), array("q", bytes(8 * _TOPIC_NUMBERS * len(units)))
-        native = _Said(
-            content=content,
-            length=len(content),
-            units=b"".join(starmap(UNIT.pack, units)),
-            count=len(units),
-            topics=topics.buffer_info()[0],
+    def __init__(self, library: Library, read: Callable[[int, int], bytes], look_at: LookAt) -> None:
+        """`read` gives some encoded units from a queue offset on, at most so many."""
+        number, pointer = ctypes.c_int64, ctypes.c_void_p
+        self._said = library.function(
+            *("native_timer_said", number, pointer, number, number, ctypes.c_char_p, number, number, pointer, pointer),
+            pointer,
         )
-        for name in COLUMNS:
-            setattr(native, name, getattr(said, name).buffer_info()[0])
-        self._said(ctypes.addressof(native))
-        numbers = topics[: _TOPIC_NUMBERS * native.topics_count]
-        said.topics = [content[at : at + length] for at, length in zip(numbers[::2], numbers[1::2], strict=True)]
-        return said
+        self._read = read
+        self._look_at = look_at
+        self._topics = array("q", bytes(8 * _TOPIC_NUMBERS * MOST_TOPICS))
+        self._topic_count = ctypes.c_int64()
+
+    def __call__(self, first: int, count: int, least_ms: int) -> Said:
+        units = self._read(first, count)
+        if not units:
+            return NOTHING
+        return self._look_at(units, lambda source, begin: self._look(source, begin, units, least_ms))
+
+    def _look(self, source: Bytes, begin: int, units: bytes, least_ms: int) -> Said:
+        if not len(source):
+            return NOTHING
+        count = len(units) // UNIT_BYTES
+        rows, topics = array("q", bytes(8 * ROW * count)), self._topics
+        with Pinned(source) as content:
+            found: int = self._said(
+                *(content, len(source), begin, units, count, least_ms, rows.buffer_info()[0]),
+                *(topics.buffer_info()[0], ctypes.addressof(self._topic_count)),
+            )
+        places = topics[: _TOPIC_NUMBERS * self._topic_count.value]
+        names = [bytes(source[at : at + length]) for at, length in zip(places[::2], places[1::2], strict=True)]
+        del rows[ROW * found :]
+        return Said(rows, names)
 
 
-def reading_for(library: Library | None) -> Reading:
-    """In C where there is a library."""
-    return PythonReading() if library is None else NativeReading(library)
+def saying_for(library: Library | None, read: Callable[[int, int], bytes], look_at: LookAt) -> Saying | None:
+    """None without a library: then each is looked at by who asks."""
+    return None if library is None else NativeSaying(library, read, look_at)
 
 
-def is_same(one: Said, other: Said) -> bool:
-    """Whether both say the same, however they number topics."""
-    return _rows(one) == _rows(other)
-
-
-def _rows(said: Said) -> list[tuple[object, ...]]:
-    rows = zip(*(getattr(said, name) for name in COLUMNS), strict=True)
-    topics = dict(enumerate(said.topics))
-    return [(topics.get(topic), *rest) if topic != LEFT else (LEFT,) for topic, *rest in rows]
+def examples() -> tuple[list[bytes], list[Unit]]:
+    """Records of timers as they are sent, of several topics, some with a leg or a checksum, one as none is; their units."""
+    records: list[bytes] = []
+    units: list[Unit] = []
+    offset = 0
+    for n, topic in enumerate(("A", "\u00e9", "A", "B", "A", "A")):
+        leg_ms = 700_000 + n if n % 2 else None
+        properties = b"UNIQ_KEY\x01K\x02" + encode_properties(added_for(Wait(800_000 + 999 * n, leg_ms), topic, n))
+        if n == _STRANGE:
+            properties = b"TIMER_LEG_MS\x015\x02" + properties
+        draft = Draft(TIMER_TOPIC, 0, bytes(n), reserve(properties) if n % 3 else properties, 5, HOST)
+        record = encode_draft(draft, n, offset, 1000 + n, HOST)
+        records.append(seal(record) if n % 3 else record)
+        units.append((offset, len(record), encode_code(800_000 + 999 * n if leg_ms is None else leg_ms, MESSAGE)))
+        offset += len(record)
+    return records, units
 
 
 def said_agrees(library: Library) -> bool:
-    """Whether the library reads what Python does: each property there, missing, twice, and no number."""
-    waits = f"{REAL_TOPIC}\x01Own\x02{OUT_MS}\x015000\x02{DUE_MS}\x015500\x02"
-    more = [f"{name}\x01{value}\x02" for name in (LEG_MS, PLACE, MOVED, DEQUEUE_MS, DUE_MS) for value in ("7", "x", "")]
-    records: list[bytes] = []
-    for number, properties in enumerate((waits, "", waits[8:], *(waits + each for each in more))):
-        record = encode_record(
-            topic=TIMER_TOPIC.encode(),
-            queue_id=0,
-            queue_offset=number,
-            physical_offset=100 * number,
-            body=bytes(range(9)),
-            properties=checksum.reserve(properties.encode()),
-            born_timestamp_ms=3,
-            born_host=pack_host("192.0.2.1", 10911),
-            store_timestamp_ms=4000 + number,
-            store_host=pack_host("192.0.2.1", 10911),
+    """Whether the library says of records what Python says, and leaves the same."""
+    records, units = examples()
+    encoded, source = b"".join(UNIT.pack(*each) for each in units), b"".join(records)
+    for first, least_ms, end in product(range(len(units)), (0, 700_001, 800_000), (len(source), len(source) - 1)):
+        said = NativeSaying(
+            library,
+            lambda start, count: encoded[UNIT_BYTES * start : UNIT_BYTES * (start + count)],
+            lambda _units, look, end=end: look(source[:end], 0),  # type: ignore[misc]
         )
-        records.append(checksum.seal(record))
-    units = [(100 * number, len(record), 0) for number, record in enumerate(records)]
-    native, python = NativeReading(library), PythonReading()
-    return all(is_same(native(content, units), python(content, units)) for content in (b"".join(records), records[0]))
+        there = slice(first, sum(offset + size <= end for offset, size, _ in units))
+        if said(first, len(units), least_ms) != said_of(records[there], units[there], least_ms):
+            return False
+    return True

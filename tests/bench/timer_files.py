@@ -68,8 +68,8 @@ class ComputedQueue:
     def delivered(self) -> Delivered:
         return Delivered(Done(Key(_NOW_MS, -1)), 0)
 
-    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
-        return [_ORIGIN] * len(units)
+    def origin(self, physical_offset: int, size: int) -> Origin:
+        return _ORIGIN
 
 
 def _open(directory: Path, queue: ComputedQueue) -> TimerFiles:

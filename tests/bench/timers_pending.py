@@ -5,8 +5,7 @@
 Two clusters of a controller and two brokers, with a log of so many timers and with none (see pending_log.py for how it is made;
 the replica copies it). They are due from an hour ahead on, over two days. Measured with a tenth of the timers and with all:
 memory, CPU time of both brokers while nobody does anything, and how long the replica takes from its start until it is in sync;
-what the tenth and the whole differ by gives the slope for a hundred million. There is no index of keys, which follows any message
-at its own pace, so that the brokers are idle sooner. Then the masters are killed in turn: from the kill
+what the tenth and the whole differ by gives the slope for a hundred million. Then the masters are killed in turn: from the kill
 to the first send that another broker acknowledges, and to the first timer that it delivers, of some that are due every ten
 milliseconds.
 
@@ -50,7 +49,6 @@ GOAL_START_S: Final = 10
 GOAL_TAKEOVER_MS: Final = 100
 
 _REPLICAS: Final = 2
-_SETTINGS: Final = ("store.index_enabled=false",)
 _FIRST_MS: Final = 3_600_000
 _SPAN_MS: Final = 2 * 86_400_000
 _COPIED_S: Final = 1800.0  # for a replica to copy all
@@ -83,9 +81,7 @@ class Group:
     def __init__(self, stack: ExitStack) -> None:
         directory = Path(tempfile.mkdtemp(prefix="bench"))
         stack.callback(shutil.rmtree, directory)
-        self.cluster = stack.enter_context(
-            Cluster(directory, controllers=1, replicas=_REPLICAS, broker_settings=_SETTINGS)
-        )
+        self.cluster = stack.enter_context(Cluster(directory, controllers=1, replicas=_REPLICAS))
         self.cluster.start()
         self.timers = 0
         self._kills = 0

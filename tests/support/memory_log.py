@@ -129,11 +129,9 @@ class MemoryRecordLog:
 
     def look_again(self, units: Sequence[Unit], places: Sequence[int], names: Names) -> Looked:
         """The same as the store's, in Python."""
-        return PythonAgain(HOST, LARGEST_RECORD_BYTES).look(*self.read_records(units), places, names)
-
-    def read_records(self, units: Sequence[Unit]) -> tuple[bytes, Sequence[Unit]]:
         there = [(offset, size if offset in self._records else 0, code) for offset, size, code in units]
-        return b"".join([self._records[offset] for offset, size, _ in there if size]), there
+        content = b"".join([self._records[offset] for offset, size, _ in there if size])
+        return PythonAgain(HOST, LARGEST_RECORD_BYTES).look(content, there, places, names)
 
     def record_at(self, physical_offset: int, size: int) -> bytes:
         record = self._records.get(physical_offset)

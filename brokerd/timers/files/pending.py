@@ -7,11 +7,9 @@ are dead: nothing reads them, and later rounds of the wheel take their place. `m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 from typing import Final
 
-from brokerd.native.library import Library
-from brokerd.store.unit import Unit
 from brokerd.timers.codes import RECALL, SLOT_MS, START, Key
 from brokerd.timers.files.layout import (
     EMPTY,
@@ -27,11 +25,12 @@ from brokerd.timers.files.layout import (
     encode_record,
     slot_for,
 )
-from brokerd.timers.files.native_put import NativePut, New
+from brokerd.timers.files.native_link import NativeLink, Place
 from brokerd.timers.files.page import MOST_FILES, Page
-from brokerd.timers.files.source import Delivered, Origin
+from brokerd.timers.files.source import Delivered, Origin, hash_of
 from brokerd.timers.files.timer_log import TimerLog
 from brokerd.timers.files.wheel import TimerWheel, write_slots
+from brokerd.timers.said import ROW, STORED_MS, Said
 from remoting.disk import Disk
 
 _LONGEST_LEG_MS: Final = 7 * 86_400_000  # half a round of the wheel
@@ -41,9 +40,8 @@ _MOST_LOOKED_AT: Final = 10_000
 class PendingTimers:
     """One thread calls everything. Raises DamagedTimerFiles when wheel and log contradict each other."""
 
-    def __init__(self, disk: Disk, shape: Shape, library: Library | None = None) -> None:
+    def __init__(self, disk: Disk, shape: Shape) -> None:
         self._disk = disk
-        self._native = NativePut(library) if library is not None else None
         self.shape = shape
         self.wheel = TimerWheel(shape)
         self.log = TimerLog(disk, shape)
@@ -59,11 +57,6 @@ class PendingTimers:
         self.stored_ms = 0  # when the last message was
         self._latest_ms: list[int] = []  # slots of the records in the log's files
 
-    @property
-    def puts_many(self) -> bool:
-        """Whether `put_many` puts any: there is a library."""
-        return self._native is not None
-
     # -- coming and going --------------------------------------------------------------------------------------------------
 
     def put(self, key: Key, physical_offset: int, size: int, kind: int, origin: Origin) -> bool:
@@ -76,21 +69,24 @@ class PendingTimers:
         self.stored_ms = origin.stored_ms
         return True
 
-    def put_many(self, units: Sequence[Unit], first_offset: int, origins: Sequence[Origin]) -> int:
-        """Add messages, of queue offsets from that one on; how many, fewer than all when the next one has no room, or none in the
-        same file."""
-        file, inside = divmod(self.log.end - self.log.first, self.shape.file_records)
-        if self._native is None or file == MOST_FILES:
+    def put_all(self, link: NativeLink, said: Said, queue_offset: int) -> int:
+        """Add the timers of the next entries, all of them messages, as far as `put` would, and a file goes; returns how many."""
+        if not said.timers or not self._has_room():
             return 0
-        count = min(len(units), self.shape.file_records - inside)
-        new = New(units[:count], first_offset, self.log.end_position, origins[:count])
-        done = self.wheel.put_many(self._native, slot_for(self.passed.due_ms), new)
-        if done.messages and self._has_room():
-            self.log.append_many(done.records)
-            self.messages += done.messages
-            self._latest_ms[-1] = max(self._latest_ms[-1], done.largest_ms)
-            self.stored_ms = origins[done.messages - 1].stored_ms
-        return done.messages
+        file, inside = divmod(self.log.end - self.log.first, self.shape.file_records)
+        count = min(said.timers, self.shape.file_records - inside)
+        place = Place(queue_offset, self.log.end_position, slot_for(self.passed.due_ms))
+        hashes = array("q", map(hash_of, said.topics))
+        linked = link(self.wheel.image, self.shape.slots, said, hashes, place, count)
+        if linked is None:
+            return 0
+        records, places, first_ms, last_ms = linked
+        self.log.append(records)
+        self.wheel.touched(places, first_ms, last_ms)
+        self.messages += len(places)
+        self._latest_ms[file] = max(self._latest_ms[file], last_ms)
+        self.stored_ms = said.rows[(len(places) - 1) * ROW + STORED_MS]
+        return len(places)
 
     def put_elsewhere(self, key: Key, physical_offset: int, size: int, origin: Origin, *, is_ahead: bool) -> None:
         """Add a delete marker once more, for the original: with us it has its effect at once, there in the slot of what it takes

@@ -7,12 +7,14 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from brokerd.delay.rules import REAL_TOPIC
+from brokerd.native.library import Library
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
-from brokerd.timers.codes import OUT_MS, leg_of, number_of
+from brokerd.timers.codes import OUT_MS, added_of, leg_of, number_of
 from brokerd.timers.done import Done
-from brokerd.timers.said import LEFT, PythonReading, Reading
+from brokerd.timers.native_said import NativeSaying
+from brokerd.timers.said import Said
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
 from remoting.names import TIMER_TOPIC
@@ -33,7 +35,7 @@ UNKNOWN = Origin(0, 0, False)
 
 
 @lru_cache(maxsize=1024)
-def _hash_of(topic: bytes) -> int:
+def hash_of(topic: bytes) -> int:
     """Of an encoded topic."""
     return java_hash(str(topic, "utf-8", "replace"))
 
@@ -64,8 +66,11 @@ class TimerSource(Protocol):
     def known_units(self, first: int, count: int) -> Sequence[Unit]:
         """The same, of offsets that were read before: somebody holds them against what he knows of them."""
 
-    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
-        """Of the records that these name; UNKNOWN where there is none."""
+    def origin(self, physical_offset: int, size: int) -> Origin:
+        """Of the record there; UNKNOWN when there is none."""
+
+    def said(self, first: int, count: int, least_ms: int) -> Said | None:
+        """What the records of entries say, as `Saying`; None where nobody looks at many at once."""
 
 
 class Confirmed:
@@ -98,11 +103,11 @@ class StoreSource:
     """`TimerSource` of a store."""
 
     def __init__(
-        self, store: StoreReads, present: Callable[[], Delivered | None], reading: Reading | None = None
+        self, store: StoreReads, present: Callable[[], Delivered | None], library: Library | None = None
     ) -> None:
         """`present` as for `Confirmed`."""
         self._store = store
-        self._reading = reading if reading is not None else PythonReading()
+        self._saying = None if library is None else NativeSaying(library, self._checked, store.commitlog.reads.look_at)
         self.delivered = Confirmed(lambda: store.dispatch_offset, present)
 
     def log_range(self) -> tuple[int, int]:
@@ -126,19 +131,7 @@ class StoreSource:
     def known_units(self, first: int, count: int) -> Sequence[Unit]:
         return self._store.read_units(TIMER_TOPIC, 0, first, count)
 
-    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
-        if not units:
-            return ()
-        said = self._reading(*self._store.commitlog.reads.unchecked(units))
-        hashes = [_hash_of(topic) for topic in said.topics]
-        rows = zip(units, said.topic, said.stored_ms, said.has_leg, said.slot_ms, strict=True)
-        return [
-            Origin(hashes[topic], stored_ms, bool(has_leg), slot_ms) if topic != LEFT else self._origin(*unit[:2])
-            for unit, topic, stored_ms, has_leg, slot_ms in rows
-        ]
-
-    def _origin(self, physical_offset: int, size: int) -> Origin:
-        """Of a record that was left."""
+    def origin(self, physical_offset: int, size: int) -> Origin:
         record = self._store.commitlog.read(physical_offset, size)
         if len(record) < max(size, STORE_TIMESTAMP_END):
             return UNKNOWN
@@ -146,6 +139,20 @@ class StoreSource:
             encoded = properties_of(record)
         except ProtocolError:
             return UNKNOWN
+        if (added := added_of(encoded)) is not None:
+            return Origin(hash_of(added.topic), store_timestamp_of(record), added.has_leg, added.slot_ms)
         properties = decode_properties(encoded)
         topic_hash, is_leg = java_hash(properties.get(REAL_TOPIC, "")), leg_of(properties) is not None
         return Origin(topic_hash, store_timestamp_of(record), is_leg, number_of(properties, OUT_MS))
+
+    def said(self, first: int, count: int, least_ms: int) -> Said | None:
+        return None if self._saying is None else self._saying(first, count, least_ms)
+
+    def _checked(self, first: int, count: int) -> bytes:
+        """Encoded units; none where they begin with damage, of which `units` tells."""
+        queue = self._store.queues.table.get((TIMER_TOPIC, 0))
+        count = 0 if queue is None else min(count, queue.max_offset - first)
+        try:
+            return b"" if queue is None or count <= 0 else queue.read_checked(first, count)
+        except DamagedUnits:
+            return b""

@@ -17,28 +17,30 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Final
 
 from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
-from brokerd.store.unit import BLANK_SIZE, Unit
+from brokerd.store.unit import BLANK_SIZE
 from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, key_of, kind_of
 from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.native_chain import walk_for
+from brokerd.timers.files.native_link import NativeLink
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
-from brokerd.timers.files.source import UNKNOWN, Origin, TimerSource
+from brokerd.timers.files.source import TimerSource
 from brokerd.timers.files.timer_log import LogWrite
 from brokerd.timers.files.timer_reads import MOST_RECORDS, Question, TimerReads
 from brokerd.timers.files.wheel import write_slots
+from brokerd.timers.said import CODE, ROW, SIZE, latest_ms
 from remoting.disk import Disk
 from remoting.errors import StorageError
 
 log = logging.getLogger(__name__)
 
 _BYTES_OF_ENTRY: Final = 1 << 9  # of what a slice may read, for each entry that it takes
+_APART: Final = 16  # entries that are looked at one by one, before many are tried again
 # Records in memory from which on a checkpoint writes them, and from which on no more are taken until it has: 14 MB.
 _WORTH_WRITING_RECORDS: Final = 1 << 14
 _MOST_UNSAVED_RECORDS: Final = 1 << 18
@@ -84,8 +86,9 @@ class TimerFiles:
         """`most_records` are looked at in a call of `between`."""
         self._disk = disk
         self._source = source
-        self._pending = PendingTimers(disk, shape if shape is not None else Shape(), library)
+        self._pending = PendingTimers(disk, shape if shape is not None else Shape())
         self._walk = walk_for(library)
+        self._link = None if library is None else NativeLink(library)
         self._reads = TimerReads(self._pending.wheel, self._pending.log, self._walk, most_records)
         self._lock = threading.Lock()  # files and page change on disk under it
         self._generation = 0
@@ -145,50 +148,44 @@ class TimerFiles:
         self._applied = max(self._applied, low)
         room = _MOST_UNSAVED_RECORDS - self._pending.log.unsaved_records
         wanted = max(0, min(room, max(1, most_bytes // _BYTES_OF_ENTRY), high - self._applied))
-        if wanted:
-            self._apply(self._source.units(self._applied, wanted))
+        if wanted and not self._apply_together(wanted):
+            for unit in self._source.units(self._applied, wanted if self._link is None else min(wanted, _APART)):
+                if not self._apply(*unit):
+                    break
         elif self._applied == high:
             self.offset = limit_offset
         return self.offset - before
 
-    def _apply(self, units: Sequence[Unit]) -> None:
-        """Take the next entries, as many as there is room for."""
-        keys = [key_of(code, offset) for offset, (_, _, code) in enumerate(units, self._applied)]
-        is_ahead = [unit[1] != BLANK_SIZE and not self._done.has(key) for unit, key in zip(units, keys, strict=True)]
-        is_recall = [size != BLANK_SIZE and kind_of(code) == RECALL for _, size, code in units]
-        wanted = [n for n in range(len(units)) if is_ahead[n] or is_recall[n]]
-        origins = dict(zip(wanted, self._source.origins([units[n] for n in wanted]), strict=True))
-        plain = [ahead and not recall for ahead, recall in zip(is_ahead, is_recall, strict=True)]
-        for is_plain, group in groupby(range(len(units)), plain.__getitem__):
-            first, *rest = group
-            end = first + len(rest) + 1
-            if is_plain and self._pending.puts_many:
-                run = slice(first, end)
-                first += self._take_many(units[run], keys[run], [origins[n] for n in range(first, end)])
-            for n in range(first, end):
-                if not self._take_one(units[n], keys[n], origins.get(n, UNKNOWN), is_ahead=is_ahead[n]):
-                    return
+    def _apply_together(self, wanted: int) -> bool:
+        """Take the next entries, up to one that `_apply` has to look at; False for none."""
+        if self._link is None or self._applied < self._done.moved:
+            return False
+        first = self._applied
+        said = self._source.said(first, wanted, latest_ms(self._done))
+        count = 0 if said is None else self._pending.put_all(self._link, said, first)
+        if said is None or not count:
+            return False
+        if self._reads.is_asked:
+            for offset, code in enumerate(said.column(CODE)[:count], first):
+                self._reads.added(key_of(code, offset))
+        *_, offset, size = said.rows[(count - 1) * ROW : (count - 1) * ROW + SIZE + 1]
+        self.offset = max(self.offset, offset + size)
+        self._applied += count
+        return True
 
-    def _take_many(self, units: Sequence[Unit], keys: Sequence[Key], origins: Sequence[Origin]) -> int:
-        """Take messages that are ahead; how many, fewer than all where the next one has no room, or none in the same file."""
-        count = self._pending.put_many(units, self._applied, origins)
-        if count:
-            self._reads.added_many(keys[:count])
-            self.offset = max(self.offset, *(at + size for at, size, _ in units[:count]))
-            self._applied += count
-        return count
-
-    def _take_one(self, unit: Unit, key: Key, origin: Origin, *, is_ahead: bool) -> bool:
+    def _apply(self, physical_offset: int, size: int, code: int) -> bool:
         """Take the next entry; False when there is no room for it yet."""
-        physical_offset, size, code = unit
+        key = Key(due_of(code), self._applied)
         if size != BLANK_SIZE:
-            kind = kind_of(code)
-            if is_ahead:
-                if not self._pending.put(key, physical_offset, size, kind, origin):
+            kind, is_ahead = kind_of(code), not self._done.has(key)
+            if is_ahead or kind == RECALL:
+                origin = self._source.origin(physical_offset, size)
+                if is_ahead and not self._pending.put(key, physical_offset, size, kind, origin):
                     return False
-                self._reads.added(key)
-            if kind == RECALL:
-                self._pending.put_elsewhere(key, physical_offset, size, origin, is_ahead=is_ahead)
+                if is_ahead:
+                    self._reads.added(key)
+                if kind == RECALL:
+                    self._pending.put_elsewhere(key, physical_offset, size, origin, is_ahead=is_ahead)
             self.offset = max(self.offset, physical_offset + size)
         self._applied += 1
         return True

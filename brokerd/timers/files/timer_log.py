@@ -78,14 +78,10 @@ class TimerLog:
     # -- records -----------------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes) -> int:
-        """Returns its position."""
+        """Append it, or several that one file has room for. Returns its position."""
         position = self.end_position
         self._tail += record
         return position
-
-    def append_many(self, records: bytes) -> None:
-        """Those of one file, one behind the other."""
-        self._tail += records
 
     def record(self, number: int) -> TimerRecord:
         """Raises DamagedTimerFiles when what stands there is no record."""

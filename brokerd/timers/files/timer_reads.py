@@ -53,6 +53,11 @@ class TimerReads:
         """What was found so far for the question that was asked last."""
         return self._found
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a question is being answered, which has to know what is added."""
+        return self._question is not None
+
     def reset(self) -> None:
         """Records were cut, or are other ones."""
         self._question, self._keys = None, None
@@ -75,12 +80,6 @@ class TimerReads:
         if question is not None and is_past and question.after < key and key.due_ms < question.until_ms:
             insort(found, key)
             del found[question.limit :]
-
-    def added_many(self, keys: Sequence[Key]) -> None:
-        """The same of several."""
-        if self._question is not None:
-            for key in keys:
-                self.added(key)
 
     def oldest(self, done: Done) -> int | None:
         """The queue offset of the first record that may not be done with; None when all of them are."""

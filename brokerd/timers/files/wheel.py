@@ -23,7 +23,6 @@ from brokerd.timers.files.layout import (
     Shape,
     Slot,
 )
-from brokerd.timers.files.native_put import NativePut, New, Put
 from remoting.disk import Disk
 
 _PAGE_BYTES: Final = 4096
@@ -73,15 +72,18 @@ class TimerWheel:
             self._span(time, time)
         self._dirty.add(at // _PAGE_BYTES)
 
-    def put_many(self, native: NativePut, passed_ms: int, new: New) -> Put:
-        """Have C put messages into their slots; those before `passed_ms` are free."""
-        done = native(self._image, self._shape.slots, passed_ms, new)
-        if done.messages:
-            pages = {place // _PAGE_BYTES for place in done.places}
-            self._dirty |= pages
-            self._runs |= {page * _PAGE_BYTES // _RUN_BYTES for page in pages}
-            self._span(done.least_ms // SLOT_MS, done.largest_ms // SLOT_MS)
-        return done
+    @property
+    def image(self) -> memoryview:
+        """All of it as its file has it, for who puts many records at once and tells `touched` of them."""
+        return self._image
+
+    def touched(self, places: array[int], first_ms: int, last_ms: int) -> None:
+        """The slots at these indexes were written, of these times at the earliest and the latest."""
+        for place in set(places):
+            at = place * SLOT_BYTES
+            self._runs.add(at // _RUN_BYTES)
+            self._dirty.add(at // _PAGE_BYTES)
+        self._span(first_ms // SLOT_MS, last_ms // SLOT_MS)
 
     def slots_between(self, first_ms: int, last_ms: int) -> Iterator[int]:
         """The slots (ms) of these times, both included, that have records, in order of time."""

@@ -12,7 +12,6 @@ import pytest
 from brokerd.native.library import Library
 from brokerd.store.unit import UNIT, UNIT_BYTES
 from brokerd.timers.codes import Key, encode_code, key_of
-from brokerd.timers.done import Done
 from brokerd.timers.due_entries import PythonDueEntries
 from brokerd.timers.files.chain import Chain, PythonWalk, pack
 from brokerd.timers.files.layout import (
@@ -23,16 +22,11 @@ from brokerd.timers.files.layout import (
     NO_POSITION,
     RECORD_BYTES,
     DamagedTimerFiles,
-    Shape,
     TimerRecord,
     encode_record,
 )
 from brokerd.timers.files.native_chain import NativeWalk, walk_agrees
-from brokerd.timers.files.native_put import put_agrees
-from brokerd.timers.files.pending import PendingTimers
-from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.native_due_entries import NativeDueEntries, due_entries_agree
-from tests.support.disks import MemoryDisk
 from tests.support.native_library import native_library
 
 SLOT_MS = 5000
@@ -128,52 +122,11 @@ def test_both_walk_along_a_slot_alike_and_say_the_same_of_damage(seed: int) -> N
     assert found_some > 40
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_both_put_the_same_into_the_wheel(seed: int) -> None:
-    """Records, slots, and what is to be written of them."""
-    rng, shape = Random(seed), Shape(slots=301, file_bytes=40 * RECORD_BYTES + 16)
-    native, python = (PendingTimers(MemoryDisk(), shape, library) for library in (native_library(), None))
-    offset, now_ms, left = 0, 1_700_000_000_000, 0
-    for _ in range(60):
-        count, spread_ms = rng.choice((1, 5, 60)), rng.choice((500, 9_000, 400_000))
-        codes = [encode_code(now_ms + 1 + rng.randrange(spread_ms), rng.choice((0, 2))) for _ in range(count)]
-        units = [(offset * 100 + n, 90 + n, code) for n, code in enumerate(codes)]
-        origins = [
-            Origin(rng.randrange(-9, 9), now_ms + rng.choice((0, -(1 << 40), 1 << 40)), rng.random() < 0.2)
-            for _ in codes
-        ]
-        at = 0
-        while at < count:
-            key = key_of(codes[at], offset + at)
-            put = native.put_many(units[at:], offset + at, origins[at:])
-            for n in range(at, at + put):
-                assert python.put(key_of(codes[n], offset + n), *units[n][:2], codes[n] & 3, origins[n])
-            at += put
-            if not put:
-                assert not python.put(key, *units[at][:2], codes[at] & 3, origins[at])
-                left += 1
-                break
-        offset += at
-        assert native.page(0, 0, 0) == python.page(0, 0, 0)
-        assert native.log.begin_write() == python.log.begin_write()
-        assert bytes(native.wheel._image) == bytes(python.wheel._image)
-        assert (native.wheel._dirty, native.wheel._runs) == (python.wheel._dirty, python.wheel._runs)
-        assert (native.wheel._first, native.wheel._last) == (python.wheel._first, python.wheel._last)
-        if rng.random() < 0.4:
-            now_ms += rng.choice((1, 3_000, 100_000))
-            for each in (native, python):
-                each.move_to(Delivered(Done(Key(now_ms, -1)), 0))
-    assert offset > 500
-    assert left > 0
-
-
 def test_the_checks_at_load_find_a_library_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     library = native_library()
     assert due_entries_agree(library)
     assert walk_agrees(library)
-    assert put_agrees(library)
     monkeypatch.setattr(Library, "function", lambda *_: lambda *_: 0)
     assert not due_entries_agree(library)
-    assert not put_agrees(library)
     monkeypatch.setattr(NativeWalk, "__call__", lambda *_: (0, array("Q")))
     assert not walk_agrees(library)

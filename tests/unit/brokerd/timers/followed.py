@@ -40,9 +40,9 @@ class _Source:
 
     known_units = units
 
-    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
-        records = [decode_record(self._log.record_at(offset, size)).property_map() for offset, size, _ in units]
-        return [Origin(0, 1_600_000_000_000, leg_of(each) is not None, number_of(each, OUT_MS)) for each in records]
+    def origin(self, physical_offset: int, size: int) -> Origin:
+        properties = decode_record(self._log.record_at(physical_offset, size)).property_map()
+        return Origin(0, 1_600_000_000_000, leg_of(properties) is not None, number_of(properties, OUT_MS))
 
 
 class Followed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 
 from brokerd.store.draft import Draft, encode_draft
-from brokerd.timers.codes import DELETE_KEY, PLACE, slot_of
+from brokerd.timers import counting as counting_module
+from brokerd.timers.codes import DELETE_KEY, PLACE, added_of, slot_of
 from brokerd.timers.counting import TimerCounting
 from brokerd.timers.counts import MAX_TOPICS, OTHERS, WaitingCounts, minute_of
+from brokerd.timers.files import source as source_module
 from brokerd.timers.files.source import StoreSource
 from brokerd.timers.interface import Recalled
 from brokerd.timers.rules import Clock, added_for, wait_until
-from brokerd.timers.said import LEFT, PythonReading
 from remoting.errors import StorageError
 from remoting.facts.timers import HORIZON_MINUTES, MINUTE_MS, AsideTimer
 from remoting.java_hash import java_hash
@@ -217,7 +219,9 @@ def test_what_waits_is_counted_again_when_the_cursor_went_back() -> None:
 @pytest.mark.parametrize(
     "own", [{}, {"REAL_TOPIC": "mine", "TIMER_OUT_MS": "7"}, {"KEYS": "größe"}, {"a": "TIMER_DUE_MS\x015"}]
 )
-def test_what_was_sent_says_among_many_what_it_says_alone(own: dict[str, str], ahead_ms: int, is_sealed: bool) -> None:
+def test_what_was_sent_is_found_at_once_and_is_what_a_whole_look_finds(
+    own: dict[str, str], ahead_ms: int, is_sealed: bool
+) -> None:
     clock = Clock(NOW_MS, NOW_MS - 1, 2 * 86_400_000)
     asks = encode_properties({"UNIQ_KEY": "K", "TIMER_DELIVER_MS": str(NOW_MS + ahead_ms)} | own)
     draft = Draft("orders", 1, b"body", asks, NOW_MS, HOST)
@@ -226,19 +230,31 @@ def test_what_was_sent_says_among_many_what_it_says_alone(own: dict[str, str], a
     sealed = waiting._replace(properties=checksum.reserve(waiting.properties)) if is_sealed else waiting
     encoded = encode_draft(sealed, 0, 0, NOW_MS, HOST)
     encoded = checksum.seal(encoded) if is_sealed else encoded
-    units = [(0, len(encoded), 0)]
-    log: Any = SimpleNamespace(record_at=lambda *_: encoded, read_records=lambda units: (encoded, units))
+    log: Any = SimpleNamespace(record_at=lambda *_: encoded)
     counting = TimerCounting(log, lambda: None)
-    alone = PythonReading()(b"", units)
-    assert alone.topic[0] == LEFT
-    found = counting._said(units[0], alone, 0)
+    found = counting._said(0, len(encoded))
     assert found is not None
     assert (found.topic, found.due_ms) == ("orders", NOW_MS + ahead_ms)
-    together = counting._read(units)
-    assert together.topic[0] != LEFT
-    assert counting._said(units[0], together, 0) == found
-    reads: Any = SimpleNamespace(unchecked=lambda units: (encoded, units))
-    store: Any = SimpleNamespace(commitlog=SimpleNamespace(read=lambda *_: encoded, reads=reads))
+    assert counting._said(0, len(encoded), is_sent=True) == found
+    store: Any = SimpleNamespace(commitlog=SimpleNamespace(read=lambda *_: encoded))
     source = StoreSource(store, lambda: None)
-    assert source.origins(units) == [source._origin(0, len(encoded))]
-    assert source.origins(units) == [(java_hash("orders"), NOW_MS, wait.leg_ms is not None, slot_of(wait.due_ms))]
+    quick = source.origin(0, len(encoded))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting_module, "_SAID", re.compile(rb"(?!)"))
+        assert counting._said(0, len(encoded), is_sent=True) == found, "it is found at once"
+        patch.setattr(source_module, "decode_properties", lambda _: {})
+        assert source.origin(0, len(encoded)) == quick, "and here"
+        patch.undo()
+        patch.setattr(source_module, "added_of", lambda _: None)
+        assert source.origin(0, len(encoded)) == quick
+    assert quick == (java_hash("orders"), NOW_MS, wait.leg_ms is not None, slot_of(wait.due_ms))
+
+
+@pytest.mark.parametrize(
+    "behind", ["", "TIMER_PLACE\x013\x02", "TIMER_LEG_MS\x01x\x02", "TIMER_DUE_MS\x01-1\x02", "\x02"]
+)
+@pytest.mark.parametrize("before", ["TIMER_LEG_MS\x017\x02", "TIMER_DEQUEUE_MS\x017\x02", "x"])
+def test_what_is_not_as_it_was_sent_is_looked_through(before: str, behind: str) -> None:
+    added = "\x02REAL_TOPIC\x01orders\x02REAL_QID\x011\x02TIMER_OUT_MS\x0117\x02TIMER_DUE_MS\x0118\x02"
+    found = added_of(f"{before}{added}{behind}".encode())
+    assert (found is not None) == (before == "x" and not behind)

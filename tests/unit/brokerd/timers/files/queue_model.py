@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import MESSAGE, RECALL, SLOT_MS, START, Key, due_of, encode_code, key_of, kind_of
@@ -14,6 +13,7 @@ from brokerd.timers.far import Far
 from brokerd.timers.files.layout import Shape, slot_for
 from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_files import TimerFiles
+from brokerd.timers.said import Said
 from remoting.disk import Disk
 
 RECORD_SIZE = 100
@@ -79,13 +79,14 @@ class ListedQueue:
 
     known_units = units
 
-    def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
+    def origin(self, physical_offset: int, size: int) -> Origin:
         """A delete marker takes back what is in the slot `marked_ms` behind its own."""
-        assert all(self.codes[bisect_left(self.places, offset)] == code for offset, _, code in units)
-        return [
-            ORIGIN._replace(slot_ms=slot_for(due_of(code)) + self.marked_ms) if kind_of(code) == RECALL else ORIGIN
-            for _, _, code in units
-        ]
+        code = self.codes[bisect_left(self.places, physical_offset)]
+        return ORIGIN._replace(slot_ms=slot_for(due_of(code)) + self.marked_ms) if kind_of(code) == RECALL else ORIGIN
+
+    def said(self, first: int, count: int, least_ms: int) -> Said | None:
+        """It has no records."""
+        return None
 
     def expected(self, after: Key, until_ms: int, limit: int, end: int) -> list[tuple[int, int]]:
         """What `between` has to find of the entries before `end`."""
@@ -97,10 +98,8 @@ class ListedQueue:
         return [(code, key.offset) for key, code in sorted(found) if behind < key and key.due_ms < until_ms][:limit]
 
 
-def make_files(
-    disk: Disk, queue: ListedQueue, shape: Shape = TINY, most_records: int = 3, library: Library | None = None
-) -> TimerFiles:
-    return TimerFiles(disk, queue, shape, most_records, library)
+def make_files(disk: Disk, queue: ListedQueue, shape: Shape = TINY, most_records: int = 3) -> TimerFiles:
+    return TimerFiles(disk, queue, shape, most_records)
 
 
 def open_files(disk: Disk, queue: ListedQueue, *, known: bool = True, clean: bool = False) -> TimerFiles:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis.strategies import integers
 
-from brokerd.store.unit import Unit
 from brokerd.timers.codes import MAX_DUE_MS, MESSAGE, RECALL, Key, key_of
 from brokerd.timers.files.layout import (
     LOG_DIRECTORY,
@@ -134,8 +132,8 @@ def test_files_byte_by_byte() -> None:
 
 def test_a_leg_is_marked_as_one() -> None:
     class Legs(ListedQueue):
-        def origins(self, units: Sequence[Unit]) -> Sequence[Origin]:
-            return [Origin(0, DUE_MS, True)] * len(units)
+        def origin(self, physical_offset: int, size: int) -> Origin:
+            return Origin(0, DUE_MS, True)
 
     disk, queue = MemoryDisk(), Legs()
     files = open_files(disk, queue, clean=True)

@@ -102,7 +102,7 @@ def test_the_topic_and_the_time_are_the_records() -> None:
     assert stored_ms == NOW_MS
     assert stored_ms + int.from_bytes(content[24:28], "big") == NOW_MS + 4999
     assert int.from_bytes(content[40:44], "big", signed=True) == java_hash("TopicA")
-    assert broker.source.origins([(1 << 40, 100, 0)]) == [UNKNOWN]
+    assert broker.source.origin(1 << 40, 100) == UNKNOWN
 
 
 def test_what_is_confirmed_is_known_at_the_first_look() -> None:

@@ -6,14 +6,12 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.strategies import booleans, integers, lists, sampled_from
 
-from brokerd.native.library import Library
 from brokerd.timers.codes import MESSAGE, RECALL, ROLLED, START, Key, key_of
 from brokerd.timers.done import Done
 from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.page import PATH
 from brokerd.timers.files.timer_files import TimerFiles, TimerWrite
 from tests.support.disks import MemoryDisk
-from tests.support.native_library import native_library
 from tests.unit.brokerd.timers.files.queue_model import ListedQueue, ask, follow, make_files
 
 AHEAD_MS = integers(0, 20_000)  # more than the wheel has slots
@@ -21,14 +19,12 @@ KINDS = sampled_from([MESSAGE, RECALL, ROLLED])
 
 
 class Timers(RuleBasedStateMachine):
-    library: Library | None = None
-
     @initialize()
     def begin(self) -> None:
         self.disk = MemoryDisk()
         self.queue = ListedQueue()
         self.queue.deliver(Key(1_000_000, -1))
-        self.files: TimerFiles = make_files(self.disk, self.queue, library=self.library)
+        self.files: TimerFiles = make_files(self.disk, self.queue)
         self.files.load(known=True, clean=True)
         self.far = FarTimers(self.files, self.queue.queue_range, self.queue.units)
         self.begun_again = self.files.times_begun_again
@@ -160,7 +156,7 @@ class Timers(RuleBasedStateMachine):
             self.queue.unseen = unseen
         self.files.close()
         self.writing = self.asked = None
-        self.files = make_files(self.disk, self.queue, library=self.library)
+        self.files = make_files(self.disk, self.queue)
         self.far = FarTimers(self.files, self.queue.queue_range, self.queue.units)
         is_known = self.disk.exists(PATH)
         self.files.load(known=True, clean=clean)
@@ -186,16 +182,5 @@ class Timers(RuleBasedStateMachine):
             assert self.may_begin_again or self.files.times_begun_again == self.begun_again
 
 
-class TimersInC(Timers):
-    """The same with loops in C."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.library = native_library()
-        super().begin()
-
-
 TestTimers = Timers.TestCase
-TestTimersInC = TimersInC.TestCase
-TestTimersInC.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestTimers.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
