@@ -22,7 +22,7 @@ static int64_t number_of(struct text text) {
 EXPORT int64_t native_timer_code(const uint8_t *properties, int64_t length, int64_t store_timestamp_ms) {
     const uint8_t *at = properties, *end = properties + length;
     int64_t due_ms = -1, leg_ms = -1, slot_ms = -1;
-    int is_rolled = 0, is_recall = 0;
+    int is_rolled = 0, is_recall = 0, is_leg_over = 0;
     while (at < end) {
         const uint8_t *behind = memchr(at, 2, (size_t)(end - at)), *value;
         if (behind == NULL) behind = end;
@@ -33,11 +33,12 @@ EXPORT int64_t native_timer_code(const uint8_t *properties, int64_t length, int6
             else if (IS(name, "TIMER_OUT_MS")) slot_ms = number_of(text);
             else if (IS(name, "TIMER_PLACE")) is_rolled = 1;
             else if (IS(name, "TIMER_DEL_UNIQKEY")) is_recall = 1;
+            else if (IS(name, "TIMER_DEQUEUE_MS")) is_leg_over = 1; /* the original appended it again */
         }
         at = behind + 1;
     }
     if (due_ms < 0 && slot_ms >= 0) due_ms = is_recall ? slot_ms : slot_ms + SLOT_MS;
-    if (leg_ms >= 0) due_ms = leg_ms;
+    if (leg_ms >= 0 && !is_leg_over) due_ms = leg_ms;
     if (due_ms < 0) due_ms = store_timestamp_ms < 0 ? 0 : store_timestamp_ms;
     if (due_ms > MAX_DUE_MS) due_ms = MAX_DUE_MS;
     return due_ms << KIND_BITS | (is_recall ? RECALL : is_rolled ? ROLLED : MESSAGE);

@@ -86,7 +86,7 @@ class Delivery:
         self._table = batches.table
         self._batches = batches
         self._lanes = lanes
-        self._overtaking = Overtaking(lanes, batches, settings.batch_messages, self._append_now)
+        self._overtaking = Overtaking(lanes, batches, settings.batch_messages, self._append)
         self._set_back = SettingBack(record_log, journal, batches.table)
         self._scheduler, self._now_ms = times
         self._settings = settings
@@ -266,7 +266,7 @@ class Delivery:
     def _deliver_from(self, lane: Horizon, now_ms: int, may_pass_ms: int) -> bool:
         """Whether there was something to be delivered."""
         if lane.end is not None and lane.is_drained:
-            return self._close(lane.end, may_pass_ms, now_ms)
+            return self._close(lane.end, may_pass_ms)
         is_ahead = self._lanes.left > 0 and lane is self._lanes.newest
         if is_ahead:
             may_pass_ms = self._may_pass_ms(self._table.done.front.due_ms) or 0
@@ -276,7 +276,7 @@ class Delivery:
         if not passed:
             return False
         batch = self._batches.of_due(passed, now_ms, self._settings.batch_bytes, is_ahead=is_ahead)
-        if not self._append(batch, now_ms):
+        if not self._append(batch):
             return True
         lane.drop(batch.entries)
         if self._one_by_one:
@@ -285,12 +285,12 @@ class Delivery:
             self._lanes.had(lane)
         return True
 
-    def _close(self, end: Key, may_pass_ms: int, now_ms: int) -> bool:
+    def _close(self, end: Key, may_pass_ms: int) -> bool:
         """The cursor goes to the end of what was left behind first, if nothing is missing there, and over what was delivered
         meanwhile."""
         if may_pass_ms <= end.due_ms:
             return False
-        if self._append(Batch(end), now_ms):
+        if self._append(Batch(end)):
             self._lanes.close()
         return True
 
@@ -313,11 +313,11 @@ class Delivery:
         batch = self._batches.of_promised(self._promised, now_ms)
         if batch.offsets:
             log.info("%d timers that the last master announced are delivered", len(batch.offsets))
-        if self._append(batch, now_ms):
+        if self._append(batch):
             self._promised = ()
         elif self._one_by_one:  # refused as a whole: each for itself, from there
             self._one_by_one = 0
-            if self._append(Batch(self._table.cursor, aside=list(self._promised)), now_ms):
+            if self._append(Batch(self._table.cursor, aside=list(self._promised))):
                 self._promised = ()
                 self._aside_at_ms = 0
 
@@ -329,21 +329,19 @@ class Delivery:
         for offset in sorted(since_ms, key=lambda each: since_ms[each])[:_ASIDE_AT_ONCE]:
             give_up = steady_ms - since_ms[offset] > _ASIDE_FOR_MS
             batch = self._batches.of_aside(offset, now_ms, give_up=give_up)
-            if batch.back and not self._append(batch, now_ms):
+            if batch.back and not self._append(batch):
                 break
         self._aside_since_ms = {offset: since_ms[offset] for offset in self._table.aside}
 
-    def _append_now(self, batch: Batch) -> bool:
-        return self._append(batch, self._now_ms())
-
-    def _append(self, batch: Batch, now_ms: int) -> bool:
+    def _append(self, batch: Batch) -> bool:
         """Whether the batch is in the log; if not, it is tried again, later or in smaller parts."""
         try:
             begin = batch.begin()
+            now_ms = self._now_ms()  # its messages are stored now, which may be a while after they were looked for
             end_offset = self._journal.append_leading(begin.kind, begin.body(), batch.drafts)
         except LogboomError as error:
             if error.code == codes.MESSAGE_ILLEGAL and batch.drafts and not batch.before:
-                return self._append_otherwise(batch, now_ms, error)
+                return self._append_otherwise(batch, error)
             log.warning("timers are delivered later: %s", error)
             self.counters.failures += 1
             self._pace.pause()
@@ -357,7 +355,7 @@ class Delivery:
             listener(batch)
         self._pace.appended(end_offset, len(batch.offsets), batch.size_bytes)
 
-    def _append_otherwise(self, batch: Batch, now_ms: int, error: LogboomError) -> bool:
+    def _append_otherwise(self, batch: Batch, error: LogboomError) -> bool:
         """They do not fit into a file together, or one cannot be stored: each for itself, that one as little as it can be, or
         not now."""
         (draft, *others), (offset, *_) = batch.drafts, batch.offsets
@@ -370,7 +368,7 @@ class Delivery:
         else:
             self._batches.note_aside(offset, error)
             batch.set_aside(offset)
-        return self._append(batch, now_ms)
+        return self._append(batch)
 
     def _count(self, batch: Batch, now_ms: int) -> None:
         counters = self.counters

@@ -204,4 +204,4 @@ def _in_words(duration_ms: int) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = (days, "d"), (hours, "h"), (minutes, "min"), (rest_ms / 1000, "s")
-    return " ".join(f"{number:g} {unit}" for number, unit in parts if number) or "0 s"
+    return " ".join(f"{number:,.16g} {unit}" for number, unit in parts if number) or "0 s"

@@ -20,6 +20,7 @@ NAMES = (
         b"TIMER_OUT_MS",
         b"TIMER_PLACE",
         b"TIMER_DEL_UNIQKEY",
+        b"TIMER_DEQUEUE_MS",
         b"TIMER_DUE_M",
         b"T",
         b"",

@@ -75,6 +75,23 @@ def test_a_timer_comes_in_the_millisecond_in_which_it_is_due() -> None:
     assert 0 <= state.last_late_ms <= 1
 
 
+def test_late_is_what_is_stored_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look for what is due, and to make it ready, takes a while, too."""
+    broker = Alone()
+    broker.put_in("a", 5000)
+    due = batch.Batches.of_due
+
+    def slow(*given: Any, **more: Any) -> batch.Batch:
+        broker.turns.pass_s(0.03)
+        return due(*given, **more)
+
+    monkeypatch.setattr(batch.Batches, "of_due", slow)
+    broker.turns.run(5001)
+    (copy,) = broker.copies()
+    assert broker.service.state().last_late_ms == copy.store_timestamp_ms - int(copy.property_map()[DUE_MS])
+    assert broker.service.state().last_late_ms >= 30
+
+
 def test_nothing_waits_in_the_loop_while_no_timer_does() -> None:
     broker = Alone()
     broker.turns.run(1)
