@@ -64,6 +64,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.sending.native_check import send_agrees
 from brokerd.sending.native_signed import signed_agrees
 from brokerd.store.housekeeping import Housekeeper
+from brokerd.store.index.postings import postings_agree
 from brokerd.store.log.flusher import Flusher
 from brokerd.store.log.native_derive import derive_agrees
 from brokerd.store.log.record_checks import reads_agree
@@ -78,6 +79,7 @@ from brokerd.tiers.upload.uploader import Loop as TierLoop
 from brokerd.timers.files.native_chain import walk_agrees
 from brokerd.timers.native_codes import codes_agree
 from brokerd.timers.native_due_entries import due_entries_agree
+from brokerd.timers.native_said import said_agrees
 from remoting import codes
 from remoting.access.secret_file import load_secrets
 from remoting.disk import LocalDisk
@@ -112,12 +114,14 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         codes_agree,
         due_entries_agree,
         walk_agrees,
+        said_agrees,
         again_agrees,
         send_agrees,
         signed_agrees,
         answers_agree,
         block_readers_agree,
         keys_agree,
+        postings_agree,
     ]
     return library.choose(settings.kernel.mode, checks)
 

@@ -64,7 +64,11 @@ def open_store(ground: Ground, *, ask_first: bool = False) -> MessageStore:
     store = MessageStore(disk, settings.store, environment.wall_ms, ground.identity.store_host, seams)
     if settings.timers.value.files:
         store.followers.append(
-            TimerFiles(disk, StoreSource(store, ground.timers.delivered), library=environment.library)
+            TimerFiles(
+                disk,
+                StoreSource(store, ground.timers.delivered, environment.library),
+                library=environment.library,
+            )
         )
     Takeover(disk).found_at_start(sealed=store.is_sealed)
     try:

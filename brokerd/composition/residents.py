@@ -34,6 +34,7 @@ from brokerd.timers.far_timers import FarTimers
 from brokerd.timers.files.original import LeftNote
 from brokerd.timers.files.timer_files import TimerFiles
 from brokerd.timers.native_due_entries import due_entries_for
+from brokerd.timers.native_said import saying_for
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings as TimerSurroundings
 from brokerd.timers.service import TimerService, Witnesses
@@ -134,7 +135,8 @@ def make_residents(
     )
     files = next((each for each in store.followers if isinstance(each, TimerFiles)), None)
     read_units = partial(record_log.read_units, TIMER_TOPIC, 0)
-    due_entries = due_entries_for(environment.library, read_units, partial(store.read_encoded_units, TIMER_TOPIC, 0))
+    read_encoded = partial(store.read_encoded_units, TIMER_TOPIC, 0)
+    due_entries = due_entries_for(environment.library, read_units, read_encoded)
     timer_queue = partial(record_log.queue_range, TIMER_TOPIC, 0), read_units, due_entries
     far = FarTimers(files, *timer_queue) if files is not None else QueueFar(*timer_queue)
     loop = environment.tier.loop if environment.tier is not None else None
@@ -154,6 +156,7 @@ def make_residents(
             Witnesses(environment.other_clocks_ms, lambda: store.found_timestamp_ms),
             lambda: store.offset_behind(TIMER_TOPIC, 0, store.going_offset),
             stowage,
+            saying_for(environment.library, read_encoded, store.commitlog.reads.look_at),
         ),
         settings.timers.value,
         settings.journal,

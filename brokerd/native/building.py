@@ -37,6 +37,7 @@ SOURCES: Final = (
     "send.c",
     "signed.c",
     "timer_codes.c",
+    "timer_notes.c",
     "walk.c",
 )
 _HEADERS: Final = (

@@ -1,12 +1,13 @@
-/* What the tier's index of keys says of records: their keys, hashed, as items; and the order in which an object has them. The twins are in
- * brokerd/tiers/index/keys.py, which say what is right.
+/* What the indexes of keys say of records: their keys, hashed. For the tier's as items, and the order in which an object has them: the twins
+ * are in brokerd/tiers/index/keys.py. For the log's, as postings: brokerd/store/index/postings.py. Both say what is right.
  *
  * Bounds: a record's size is compared with what is left of the records before anything of it is read; its properties travel with their
- * end. `items` has `room` items, as has `spare`; a record with more keys than are left of that is the twin's.
+ * end. `items` has `room` items, as has `spare`, and so have the columns of postings; a record with more keys than are left of that is
+ * the twin's.
  */
 #include "record_parts.h"
 
-enum { ITEM_BYTES = 24, RADIX_BITS = 8, RADIX = 1 << RADIX_BITS, HASH_BYTES = 4 };
+enum { ITEM_BYTES = 24, RADIX_BITS = 8, RADIX = 1 << RADIX_BITS, HASH_BYTES = 4, FILLER_BYTES = 8, TRANSACTION = 0xC };
 
 /* Private */
 
@@ -16,13 +17,21 @@ static uint32_t mixed(uint32_t hash) {
     return hash ^ hash >> 16;
 }
 
-/* The mixed hash of what goes on with the text; 0 when that is not ASCII, and the twin has to make it. */
-static int hash_on(uint32_t before, struct text text, uint32_t *hash) {
+/* Java's hash of what goes on with the text; 0 when that is not ASCII, and the twin has to make it. */
+static int add_to_hash(uint32_t *hash, struct text text) {
     for (size_t n = 0; n < text.length; n++) {
         if (text.at[n] >= 0x80) return 0;
-        before = before * 31 + text.at[n];
+        *hash = *hash * 31 + text.at[n];
     }
-    *hash = mixed(before <= 0x7FFFFFFF ? before : (0 - before) & 0x7FFFFFFF);
+    return 1;
+}
+
+static uint32_t absolute(uint32_t hash) { return hash <= 0x7FFFFFFF ? hash : (0 - hash) & 0x7FFFFFFF; }
+
+/* The mixed hash of what goes on with the text. */
+static int hash_on(uint32_t before, struct text text, uint32_t *hash) {
+    if (!add_to_hash(&before, text)) return 0;
+    *hash = mixed(absolute(before));
     return 1;
 }
 
@@ -77,7 +86,63 @@ static int put_keys(struct putting *to, const struct record_parts *parts, uint32
     return 1;
 }
 
+struct postings { /* columns, of `room` numbers each */
+    int64_t *hashes, *offsets, *timestamps;
+    int64_t count, room;
+};
+
+static int add_posting(struct postings *to, uint32_t prefix, struct text key, int64_t offset, int64_t timestamp_ms) {
+    if (to->count >= to->room || !add_to_hash(&prefix, key)) return 0;
+    to->hashes[to->count] = absolute(prefix);
+    to->offsets[to->count] = offset;
+    to->timestamps[to->count++] = timestamp_ms;
+    return 1;
+}
+
+/* The keys of one record; 0 when one is the twin's. */
+static int add_postings(struct postings *to, const struct record_parts *parts, int64_t offset) {
+    struct keys keys = keys_in(parts->properties);
+    uint32_t prefix = 0;
+    if (!add_to_hash(&prefix, parts->topic)) return 0;
+    prefix = prefix * 31 + '#';
+    if (keys.unique.length > 0 && !add_posting(to, prefix, keys.unique, offset, parts->timestamp_ms)) return 0;
+    const uint8_t *at = keys.words.at, *end = keys.words.at == NULL ? NULL : at + keys.words.length;
+    while (at < end) {
+        const uint8_t *behind = memchr(at, ' ', (size_t)(end - at));
+        if (behind == NULL) behind = end;
+        struct text word = {at, (size_t)(behind - at)};
+        if (word.length > 0 && !add_posting(to, prefix, word, offset, parts->timestamp_ms)) return 0;
+        at = behind + 1;
+    }
+    return 1;
+}
+
 /* Public */
+
+/* The postings of the whole records from `*place` on in bytes that begin at `offset` of a log with files of that size; how many they are.
+ * `place` has where it ended: before what is not like that, or has no room, which is the twin's. */
+EXPORT int64_t native_postings(const uint8_t *data, int64_t length, int64_t offset, int64_t file_bytes, int64_t *hashes, int64_t *offsets,
+                               int64_t *timestamps, int64_t room, int64_t *place) {
+    struct postings to = {hashes, offsets, timestamps, 0, room};
+    int64_t at = *place;
+    while (length - at >= RECORD_LEAST_BYTES) {
+        const uint8_t *record = data + at;
+        int64_t size = (int32_t)get32(record), before = to.count, rest = file_bytes - (offset + at) % file_bytes;
+        uint32_t magic = get32(record + 4);
+        struct record_parts parts;
+        if (magic != RECORD_MAGIC_V1 && magic != RECORD_MAGIC_V2) break;
+        if (size < RECORD_LEAST_BYTES || size > length - at || size > rest - FILLER_BYTES) break;
+        if (get64(record + 28) != (uint64_t)(offset + at) || !record_parts_of(record, size, &parts)) break;
+        int is_rolled_back = (get32(record + 36) & TRANSACTION) == TRANSACTION;
+        if (!is_rolled_back && !add_postings(&to, &parts, offset + at)) {
+            to.count = before;
+            break;
+        }
+        at += size;
+    }
+    *place = at;
+    return to.count;
+}
 
 /* The items of whole records, one behind the other; how many they are. `prefix` is the hash of what comes before a key. `place` has where
  * in the records to begin, and which queue offset that is; then where it ended: before the end where the twin does the next one. */

@@ -1,7 +1,8 @@
 /* Sends: frames as clients wrote them in; records, queue units and answers out. The twin is brokerd/sending/kernel.py, for batches
  * batch_kernel.py and stored_form.py; brokerd/sending/native_kernel.py calls this, and gives to the twin whatever this leaves.
  *
- *   native_send    for each frame: read its header, find the queue, look at the properties, write record, unit and answer
+ *   native_send    of what each peer sent, for each frame: read its header, find the queue, look at the properties, write record,
+ *                  unit and answer
  *
  * Most messages are stored as they came. Others wait for a moment or at a delay level, or begin a transaction: these go to a topic of
  * the broker's, with properties that name their own. Whoever left out the last separator of the properties, or a message's name, gets
@@ -81,7 +82,34 @@ struct half { /* a message that begins a transaction */
 
 enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
 
-struct areas { /* what stays the same from call to call; rooms in elements */
+struct source { /* what one peer sent, in a buffer of its own */
+    int64_t length, position, most; /* of the buffer; where to begin; frames */
+    int64_t peer_length;
+    uint8_t peer[HOST_V6_BYTES];
+};
+
+struct progress { /* in a source; and of the answers and opaques of all sources, how many are there behind it */
+    int64_t position, frames, answers_end, opaques_end;
+};
+
+struct request { /* what a call is about */
+    int64_t count, most; /* of sources; frames of all of them */
+    uint64_t number;     /* another one for each call */
+    int64_t end_offset, limit, now_ms, seals;
+    int64_t next_name, half_count, half_bytes; /* the number of the next name; the room for transactions that begin */
+};
+
+struct results { /* also how far a call has come; sources: of which all was taken that is to be */
+    int64_t sources, end_offset, frames, stop;
+    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned;
+};
+
+struct areas { /* what stays where it is from call to call; rooms in elements */
+    const struct request *request;
+    const struct source *sources;
+    const uint8_t *const *buffers; /* of the sources, in their order; progress, too */
+    struct progress *progress;
+    struct results *results;
     const struct target *targets;
     int64_t target_count;
     struct slot *slots, *turns; /* turns: of the targets */
@@ -100,20 +128,6 @@ struct areas { /* what stays the same from call to call; rooms in elements */
     const uint8_t *cluster; /* in which requests are answered */
     int64_t cluster_length, max_frame_bytes, store_host_length;
     uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
-};
-
-struct request { /* what a call is about */
-    int64_t length, position, most; /* of the buffer; where to begin; frames */
-    uint64_t number;                /* another one for each call */
-    int64_t end_offset, limit, now_ms, seals;
-    int64_t next_name, half_count, half_bytes; /* the number of the next name; the room for transactions that begin */
-    int64_t peer_length;
-    uint8_t peer[HOST_V6_BYTES];
-};
-
-struct results { /* also how far a call has come */
-    int64_t position, end_offset, frames, stop;
-    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned;
 };
 
 /* Private */
@@ -144,6 +158,7 @@ struct place { /* a queue, and the number of the next message in it */
 struct call {
     const struct areas *areas;
     const struct request *request;
+    const struct source *source; /* the present one */
     struct results *results;
     struct results now; /* with what the present frame has written */
     size_t head_bytes;  /* of a record, up to the body */
@@ -339,7 +354,7 @@ static uint8_t *put_host(uint8_t *at, const uint8_t *host, int64_t length) {
 static uint32_t flags_of(const struct call *call, const struct send *send) {
     int64_t flags = send->sys_flag & ~(int64_t)SYS_TRANSACTION;
     if (send->is_batch) flags &= ~(int64_t)SYS_COMPRESSED;
-    if (call->request->peer_length > HOST_BYTES) flags |= RECORD_BORN_HOST_V6;
+    if (call->source->peer_length > HOST_BYTES) flags |= RECORD_BORN_HOST_V6;
     if (call->areas->store_host_length > HOST_BYTES) flags |= RECORD_STORE_HOST_V6;
     return (uint32_t)flags;
 }
@@ -362,7 +377,7 @@ static void put_record(const struct call *call, const struct send *send, const s
     put64(at + 28, (uint64_t)call->now.end_offset);
     put32(at + 36, send->flags);
     put64(at + 40, (uint64_t)send->born_timestamp);
-    at = put_host(at + 48, call->request->peer, call->request->peer_length);
+    at = put_host(at + 48, call->source->peer, call->source->peer_length);
     put64(at, (uint64_t)call->request->now_ms);
     at = put_host(at + 8, call->areas->store_host, call->areas->store_host_length);
     put32(at, (uint32_t)send->reconsume_times);
@@ -584,29 +599,50 @@ static enum stop lay_out(struct call *call, struct send *send) {
     return STOP_END;
 }
 
-/* Lay out sends from the position of the buffer on, at most so many frames.
- *
- * The caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next offsets
- * and calls again, as if this call had not been. */
-EXPORT void native_send(const struct areas *areas, const struct request *request, struct results *results,
-                        const uint8_t *buffer) {
-    struct call call = {areas, request, results, {0}, 0, 0};
+/* Lay out sends of the present source until no more are to be taken, or a frame is not laid out. */
+static enum stop take_source(struct call *call, const uint8_t *buffer, struct progress *progress) {
+    const struct source *source = call->source;
+    const struct areas *areas = call->areas;
+    struct results *results = call->results;
     struct send send;
     enum stop stop = STOP_END;
-    call.head_bytes = (size_t)(RECORD_HEAD_BYTES + request->peer_length + areas->store_host_length - 2 * HOST_BYTES);
-    *results = (struct results){.position = request->position, .end_offset = request->end_offset};
-    while (results->frames < request->most) {
-        int64_t size = read_frame(areas, buffer + results->position, request->length - results->position, &send);
+    *progress = (struct progress){.position = source->position};
+    call->head_bytes = (size_t)(RECORD_HEAD_BYTES + source->peer_length + areas->store_host_length - 2 * HOST_BYTES);
+    while (progress->frames < source->most && results->frames < call->request->most) {
+        int64_t size = read_frame(areas, buffer + progress->position, source->length - progress->position, &send);
         if (size <= 0) {
             stop = size == 0 ? STOP_END : STOP_LEFT;
             break;
         }
-        call.now = *results;
-        stop = lay_out(&call, &send);
+        call->now = *results;
+        stop = lay_out(call, &send);
         if (stop != STOP_END) break;
-        call.now.position += size;
-        call.now.frames++;
-        *results = call.now;
+        call->now.frames++;
+        *results = call->now;
+        progress->position += size;
+        progress->frames++;
+    }
+    progress->answers_end = results->answers_size;
+    progress->opaques_end = results->opaques;
+    return stop;
+}
+
+/* Lay out what peers sent, one behind the other, each from its position on; at most so many frames of each, and of all. Of sources
+ * behind the one where it stopped nothing is said.
+ *
+ * The caller compares what was `touched` with what he knows of the queues: where that differs, he sets the slots' next offsets
+ * and calls again, as if this call had not been. */
+EXPORT void native_send(const struct areas *areas) {
+    const struct request *request = areas->request;
+    struct results *results = areas->results;
+    struct call call = {areas, request, areas->sources, results, {0}, 0, 0};
+    enum stop stop = STOP_END;
+    *results = (struct results){.end_offset = request->end_offset};
+    while (results->sources < request->count) {
+        call.source = &areas->sources[results->sources];
+        stop = take_source(&call, areas->buffers[results->sources], &areas->progress[results->sources]);
+        if (stop != STOP_END || results->frames == request->most) break;
+        results->sources++;
     }
     results->stop = stop == STOP_ROOM && results->frames == 0 ? STOP_LEFT : stop; /* no call has more room */
 }

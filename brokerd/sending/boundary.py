@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.store.run import Run
@@ -21,6 +21,15 @@ class Stop(Enum):
     END = auto()  # of what is there, or of how much was to be taken; an unfinished frame may follow
     OTHER = auto()  # what comes next is not for the kernel
     FULL = auto()  # what comes next has no room in the run, but has in another file of the log
+
+
+class Source(NamedTuple):
+    """What one peer (packed address and port) sent, from a position of a buffer on, and how many frames may be taken of it."""
+
+    buffer: bytes
+    position: int
+    peer: bytes
+    most: int
 
 
 class Taken:
@@ -68,8 +77,9 @@ class SendKernel(Protocol):
     def may_take(self, buffer: bytes, peer: bytes) -> bool:
         """Whether a buffer that a peer (packed address and port) sent seems to begin with an ordinary send, and has all of it."""
 
-    def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
-        """Lay out sends from the position of the buffer on, at most so many."""
+    def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
+        """Lay out sends of the sources (at least one), one behind the other: what came of each, up to the first that ends with
+        another stop than `Stop.END`. Those behind it were not looked at."""
 
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
         """Lay out sends with short field names that had to be decoded before, from the index `first` on."""

@@ -14,7 +14,7 @@ import orjson
 
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
 from brokerd.sending.batch_kernel import BatchPlans, LaidOut, lay_out_batch
-from brokerd.sending.boundary import ANSWER_OK, Stop, Taken
+from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken
 from brokerd.sending.reading import Send, begins_with_send, sends_of
 from brokerd.sending.rules import (
     MAX_KEPT_BYTES,
@@ -141,7 +141,17 @@ class Kernel:
     def may_take(self, buffer: bytes, peer: bytes) -> bool:
         return begins_with_send(buffer) and len(peer) in (HOST_BYTES, HOST_V6_BYTES)
 
-    def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
+    def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
+        found: list[Taken] = []
+        for source in sources:
+            found.append(self.take_one(run, source))
+            if found[-1].stop is not Stop.END:
+                break
+        return found
+
+    def take_one(self, run: Run, source: Source) -> Taken:
+        """The same of one source."""
+        buffer, position, peer, most = source
         taken = Taken()
         while True:
             ahead = most if most < _READ_AHEAD else _READ_AHEAD

@@ -9,10 +9,11 @@ from typing import Final
 
 from brokerd.metadata.configs import PERM_READ, PERM_WRITE, TopicConfig
 from brokerd.native.library import Library
-from brokerd.sending.boundary import Taken
+from brokerd.sending.boundary import Source, Taken
 from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.progress import Progress
 from brokerd.sending.stored_form import AskTerms, KernelRules
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.queues.queue_offsets import TakenOffsets
@@ -54,9 +55,12 @@ def send_agrees(library: Library) -> bool:
     data = b"".join(sends)
     for seals in (True, False):
         wanted, found = _run(seals), _run(seals)
-        theirs, ours = twin.take(wanted, data, 0, _PEER, len(sends)), Taken()
-        native.lay_out(found, data, _PEER, len(sends), ours)
-        native.lay_out(found, data, _PEER, len(sends), ours)  # it asked by what messages wait
+        source = Source(data, 0, _PEER, len(sends))
+        theirs, progress = twin.take_one(wanted, source), Progress([source])
+        native.lay_out(found, progress)
+        if not progress.index:  # it asked by what messages wait
+            native.lay_out(found, progress)
+        ours = progress.found[0]
         if ours.position != len(data) or _results(wanted, theirs) != _results(found, ours):
             return False
         if _counts(theirs_of) != _counts(ours_of):

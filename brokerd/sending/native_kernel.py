@@ -1,9 +1,9 @@
 """`boundary.SendKernel` over `brokerd/native/send.c`: what that leaves, its twin in Python does (`kernel.Kernel`).
 
-One call of the library lays out as many frames as it can. It knows topics by a table that is made anew when they change, and
-guesses the next offset of each queue from its last call; the run knows better (`next_offsets`), so what a call took is compared
-with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one owner in both modes;
-and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
+One call of the library lays out as many frames as it can of what all peers sent. It knows topics by a table that is made anew
+when they change, and guesses the next offset of each queue from its last call; the run knows better (`next_offsets`), so what a
+call took is compared with that before any of its results counts, and a call that guessed wrong is made again. So numbers have one
+owner in both modes; and so has the queue of a topic whose turn it is, where clients leave it to the broker: that is the twin.
 
 Where there is a limit to how many messages wait for one second, those that a call took are counted before any of it counts; when
 one has no room, the call is made again for the frames before it. How many transactions may begin is told to each call.
@@ -22,8 +22,9 @@ from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
-from brokerd.sending.boundary import Stop, Taken
+from brokerd.sending.boundary import Source, Stop, Taken
 from brokerd.sending.kernel import Kernel
+from brokerd.sending.progress import Progress
 from brokerd.sending.stored_form import TIMERS, KernelRules
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
@@ -46,13 +47,18 @@ _UNITS: Final = 4096
 _FRAMES: Final = 1024
 _MOMENTS: Final = 4096
 _HALVES: Final = _FRAMES
+_SOURCES: Final = 128
+_ANY_FRAMES: Final = 1 << 40
+_NOBODY: Final = frozenset[int]()
 
 # The structs of send.c
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
 _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
 _UNIT: Final = struct.Struct("=iiqqqqq")
-_REQUEST: Final = struct.Struct(f"=12q{HOST_V6_BYTES}s4x")
+_REQUEST: Final = struct.Struct("=10q")
+_SOURCE: Final = struct.Struct(f"=4q{HOST_V6_BYTES}s4x")
+_PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques of the source end among all
 _MOMENT_NUMBERS: Final = (
     3  # when a message is due, the code of its entry, and how many frames the call took before its own
 )
@@ -67,11 +73,13 @@ _UNASKED, _KNOWN, _NONE = 0, 1, 2
 
 _BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
 _NO_ROOM: Final = HalfRoom(0, 0)
+_CALLS_AREAS: Final = ("request", "sources", "buffers", "progress", "results")
 _AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "turned", "moments", "halves")
 
 
 class _Areas(ctypes.Structure):
     _fields_ = (
+        *((name, ctypes.c_void_p) for name in _CALLS_AREAS),
         *(
             (name, ctypes.c_int64 if name in ("target_count", "timer_slot", "delay_count") else ctypes.c_void_p)
             for name in ("targets", "target_count", "slots", "turns", "timer_slot", "terms", "delays_ms", "delay_count")
@@ -124,8 +132,7 @@ class NativeKernel:
         self._topics = _Topics({}, len(rules.delays))
         self._are_topics_new = False
         self._call_number = 0
-        place = ctypes.c_void_p
-        self._send = library.function("native_send", None, place, place, place, ctypes.c_char_p)
+        self._send = library.function("native_send", None, ctypes.c_void_p)
         self._records, self._answers = bytearray(_RECORDS_BYTES), bytearray(_ANSWERS_BYTES)
         self._units, self._scratch = bytearray(_UNITS * _UNIT.size), bytearray(_SCRATCH_BYTES)
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
@@ -141,8 +148,15 @@ class NativeKernel:
         self._terms = bytearray(_TERMS_OF.size)
         self._slots: SlotLimit | None = None  # of these terms
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
-        self._request_at, self._results_at = _address(self._request), _address(self._results)
+        self._sources = bytearray(_SOURCE.size * _SOURCES)
+        self._progress = array("q", bytes(8 * _PROGRESS_NUMBERS * _SOURCES))
+        self._buffers = (ctypes.c_char_p * _SOURCES)()
         self._areas = _Areas(
+            request=_address(self._request),
+            sources=_address(self._sources),
+            buffers=ctypes.addressof(self._buffers),
+            progress=_address(self._progress),
+            results=_address(self._results),
             terms=_address(self._terms),
             delays_ms=_address(self._delays_ms),
             delay_count=len(rules.delays),
@@ -192,35 +206,21 @@ class NativeKernel:
     def may_take(self, buffer: bytes, peer: bytes) -> bool:
         return self._twin.may_take(buffer, peer)
 
-    def take(self, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
-        taken = Taken()
-        taken.position = position
+    def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
+        progress = Progress(sources)
         _STATE.pack_into(self._terms, 0, _UNASKED)
-        while most:
-            frames, stop = self.lay_out(run, buffer, peer, most, taken)
-            most -= frames
-            if stop == _ROOM:
-                continue
-            if stop != _LEFT or not most:
-                break
-            asked = min(most, _TWINS_FRAMES)
-            others = self._twin.take(run, buffer, taken.position, peer, asked)
-            taken.position = others.position
-            taken.answers += others.answers
-            taken.opaques += others.opaques
-            if others.early is not None:
-                taken.add_early(others.early.answers, others.early.opaques)
-            if others.stop is not Stop.END:
-                taken.stop = others.stop
-                break
-            most -= asked
-        return taken
+        while progress.index < len(sources):
+            if self.lay_out(run, progress) == _LEFT:
+                others = self._twin.take_one(run, progress.next_frames(_TWINS_FRAMES))
+                if progress.add(others, _TWINS_FRAMES) is not Stop.END:
+                    break
+        return progress.found[: progress.index + 1]
 
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
         return self._twin.take_decoded(run, requests, first, peer)
 
-    def lay_out(self, run: Run, buffer: bytes, peer: bytes, most: int, taken: Taken) -> tuple[int, int]:
-        """Lay out what the library itself takes, from `taken.position` on; how many frames it took, and why it stopped.
+    def lay_out(self, run: Run, progress: Progress) -> int:
+        """Lay out what the library itself takes of the sources; why it stopped at the one that `progress` names then.
 
         `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes.
         """
@@ -230,26 +230,19 @@ class NativeKernel:
             self._hand_over()
         ids, halves_of = self._rules.ids, self._rules.halves
         room = _NO_ROOM if halves_of is None else halves_of.room(run)
+        count, most = self._put_sources(progress), _ANY_FRAMES
         while True:
-            self._call_number = number = self._call_number + 1
-            _REQUEST.pack_into(
-                self._request,
-                0,
-                *(len(buffer), taken.position, most, number, run.end_offset, run.limit, run.timestamp_ms, run.seals),
-                *(ids.next_number, *room, len(peer)),
-                peer,
-            )
-            self._send(self._areas_at, self._request_at, self._results_at, buffer)
+            self._call(run, count, most, room)
             (
-                position,
+                done,
                 end_offset,
                 frames,
                 stop,
                 records,
-                answers,
+                _,
                 units,
                 messages,
-                opaques,
+                _,
                 touched,
                 moments,
                 names,
@@ -257,7 +250,7 @@ class NativeKernel:
                 early,
                 turned,
             ) = _RESULTS.unpack(self._results)
-            if not (self._has_guessed(run.next_offsets, touched) and self._has_guessed_turns(turned)):
+            if not (self._has_guessed(run.next_offsets, touched) and (not turned or self._has_guessed_turns(turned))):
                 self._guess(run.next_offsets, touched)
                 self._guess_turns(turned)
                 continue
@@ -268,7 +261,7 @@ class NativeKernel:
             self._guess(run.next_offsets, touched)
             self._guess_turns(turned)
         self._take_numbers(run.next_offsets, touched)
-        for target in self._turned_targets(turned):
+        for target in self._turned_targets(turned) if turned else ():
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
             ids.next_number += names
@@ -276,20 +269,54 @@ class NativeKernel:
             self._add_entries(run, units)
             run.folded += messages - units
             run.end_offset = end_offset
-            taken.position = position
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
-        if early:
-            self._add_answers(taken, opaques, set(self._early[:early]))
-        elif opaques:
-            taken.answers.append(bytes(self._answers_view[:answers]))
-            taken.opaques += self._opaques[:opaques]
+        self._note_progress(progress, done, count, frozenset(self._early[:early]) if early else _NOBODY)
         if is_full:
             stop = _LEFT
         elif stop == _TERMS:
             self._set_terms(self._rules.terms())
             stop = _ROOM
-        return frames, stop
+        return int(stop)
+
+    def _call(self, run: Run, count: int, most: int, room: HalfRoom) -> None:
+        """Have so many sources laid out, and so many frames of all of them at most."""
+        self._call_number = number = self._call_number + 1
+        next_name = self._rules.ids.next_number
+        _REQUEST.pack_into(
+            self._request,
+            0,
+            *(count, most, number, run.end_offset, run.limit, run.timestamp_ms, run.seals, next_name, *room),
+        )
+        self._send(self._areas_at)
+
+    def _put_sources(self, progress: Progress) -> int:
+        """Tell the library what is left of the sources, or of the first ones; of how many."""
+        sources = progress.rest(_SOURCES)
+        for index, (buffer, position, peer, most) in enumerate(sources):
+            self._buffers[index] = buffer
+            _SOURCE.pack_into(self._sources, index * _SOURCE.size, len(buffer), position, most, len(peer), peer)
+        return len(sources)
+
+    def _note_progress(self, progress: Progress, done: int, count: int, early: Set[int]) -> None:
+        """What the call took of so many sources, the first ones of which are at their end; `early` are the answers for who does
+        not wait."""
+        answers_at = opaques_at = 0
+        numbers = self._progress[: min(done + 1, count) * _PROGRESS_NUMBERS].tolist()
+        for at in range(0, len(numbers), _PROGRESS_NUMBERS):
+            position, frames, answers_end, opaques_end = numbers[at : at + _PROGRESS_NUMBERS]
+            taken = progress.found[progress.index]
+            taken.position = position
+            if early:
+                self._add_answers(taken, answers_at, range(opaques_at, opaques_end), early)
+            elif opaques_end > opaques_at:
+                taken.answers.append(bytes(self._answers_view[answers_at:answers_end]))
+                taken.opaques += self._opaques[opaques_at:opaques_end]
+            answers_at, opaques_at = answers_end, opaques_end
+            progress.left -= frames
+            if done:
+                done -= 1
+                progress.go_on()
 
     def _set_terms(self, terms: Terms | None) -> None:
         if terms is None:
@@ -309,11 +336,8 @@ class NativeKernel:
 
     def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
         """Whether the call took the right numbers for so many queues."""
-        slots, firsts = (
-            self._touched[each : count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS] for each in range(_TOUCHED_NUMBERS)
-        )
-        keys = self._topics.keys
-        return [next_offsets[keys[slot]] for slot in slots] == firsts.tolist()
+        numbers, keys = self._touched[: count * _TOUCHED_NUMBERS].tolist(), self._topics.keys
+        return [next_offsets[keys[slot]] for slot in numbers[::_TOUCHED_NUMBERS]] == numbers[1::_TOUCHED_NUMBERS]
 
     def _take_numbers(self, next_offsets: TakenOffsets, count: int) -> None:
         """What the call took of so many queues is taken in the run."""
@@ -360,17 +384,16 @@ class NativeKernel:
         ):
             add((names[target], queue_id, queue_offset, position, size, code, now_ms, messages))
 
-    def _add_answers(self, taken: Taken, count: int, early: Set[int]) -> None:
-        """So many answers of the call, some of which are for who does not wait."""
-        at = 0
-        for index, opaque in enumerate(self._opaques[:count]):
+    def _add_answers(self, taken: Taken, at: int, indexes: range, early: Set[int]) -> None:
+        """Answers of the call, from a place on, some of which are for who does not wait."""
+        for index in indexes:
             end = at + 4 + int.from_bytes(self._answers_view[at : at + 4])
             answer = bytes(self._answers_view[at:end])
             if index in early:
-                taken.add_early([answer], [opaque])
+                taken.add_early([answer], [self._opaques[index]])
             else:
                 taken.answers.append(answer)
-                taken.opaques.append(opaque)
+                taken.opaques.append(self._opaques[index])
             at = end
 
     def _halves_of(self, count: int) -> list[Half]:

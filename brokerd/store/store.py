@@ -125,7 +125,7 @@ class MessageStore(StoreReads):
         self.index: KeyIndex | None = None
         self.followers: list[Follower] = []
         if settings.index_enabled:
-            self.index = KeyIndex(disk, self.commitlog, IndexShape(settings.index_slots, settings.index_items))
+            self.index = KeyIndex(disk, self.commitlog, IndexShape(settings.index_slots, settings.index_items), library)
             self.followers.append(self.index)
         self.last_timestamp_ms = 0
         self.found_timestamp_ms = 0  # the last message's when this broker began to append, or started; 0 without one

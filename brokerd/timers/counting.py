@@ -41,11 +41,14 @@ from brokerd.timers.codes import (
 from brokerd.timers.counts import WaitingCounts, minute_of
 from brokerd.timers.cursor import Days
 from brokerd.timers.done import Done
+from brokerd.timers.said import COUNTED, NOTHING, Saying, counted_of, latest_ms
 from remoting.errors import ProtocolError, StorageError
+from remoting.facts.timers import MINUTE_MS
 from remoting.names import TIMER_TOPIC
 from remoting.record.fields import properties_of
 
 _BYTES_OF_ENTRY: Final = 1 << 9  # of what a slice may read, for each entry that it takes
+_APART: Final = 16  # entries that are looked at one by one, before many are tried again
 _SAID: Final = re.compile(rb"(?:^|\x02)(REAL_TOPIC|TIMER_DUE_MS|TIMER_MOVED|TIMER_OUT_MS|TIMER_PLACE)\x01([^\x02]+)")
 
 
@@ -72,9 +75,10 @@ class _Said(NamedTuple):
 class TimerCounting:
     """Follows the timer topic's queue (`store.derived.background.Reader`)."""
 
-    def __init__(self, record_log: RecordLog, known: Callable[[], Known | None]) -> None:
+    def __init__(self, record_log: RecordLog, known: Callable[[], Known | None], saying: Saying | None = None) -> None:
         """`known` is None while nobody knows."""
         self.counts = WaitingCounts()
+        self._saying = saying
         self._log = record_log
         self._known = known
         self._begin_again()
@@ -118,13 +122,17 @@ class TimerCounting:
         self.counts.forget_before(known.done.cursor.due_ms)
         self._applied = max(self._applied, low)
         count = min(max(1, most_bytes // _BYTES_OF_ENTRY), high - self._applied)
-        units = self._log.read_units(TIMER_TOPIC, 0, self._applied, count) if count > 0 else ()
-        for unit in units:
-            self._look(unit, known, self._first)
-            self._applied += 1
+        looked = self._look_together(count, known) if count > 0 else 0
+        if not looked:
+            count = count if self._saying is None else min(count, _APART)
+            units = self._log.read_units(TIMER_TOPIC, 0, self._applied, count) if count > 0 else ()
+            for unit in units:
+                self._look(unit, known, self._first)
+                self._applied += 1
+            looked = len(units)
         # how far behind it is says nothing of the bytes between its entries, which are nothing to it
         self.offset = limit_offset if self._applied >= high else limit_offset - 1
-        return len(units) or int(self._applied >= high)
+        return looked or int(self._applied >= high)
 
     def delivered(self, batch: Batch) -> None:
         """The master appended what this batch delivers. Minutes that have passed are forgotten whole; here it is about the
@@ -160,6 +168,21 @@ class TimerCounting:
                 self.counts.remove(topic, due, count)
 
     # ---- inside
+
+    def _look_together(self, count: int, known: Known) -> int:
+        """Look at the next entries as `_look` does, up to one that it has to look at; returns how many."""
+        first = self._applied
+        if self._saying is None or first < known.done.moved:
+            return 0
+        if places := known.places:
+            count = next((n for n in range(count) if first + n in places), count)
+        said = self._saying(first, count, latest_ms(known.done)) if count else NOTHING
+        for number, alike in Counter(said.column(COUNTED)).items():
+            topic, minute, is_on_the_way = counted_of(number)
+            name, due_ms = str(said.topics[topic], "utf-8", "replace"), minute * MINUTE_MS + 1
+            self.counts.add(name, due_ms, is_on_the_way=is_on_the_way, count=alike)
+        self._applied += said.timers
+        return said.timers
 
     def _look(self, unit: Unit, known: Known, first: Done) -> None:
         physical_offset, size, code = unit

@@ -37,13 +37,13 @@ class _Topic:
         self.total = 0
         self.shown: TopicTimers | None = None
 
-    def add(self, minute: int) -> None:
+    def add(self, minute: int, count: int) -> None:
         row, inside = divmod(minute, _ROW)
         if row not in self.rows:
             self.rows[row], self.sums[row] = _EMPTY_ROW[:], 0
-        self.rows[row][inside] += 1
-        self.sums[row] += 1
-        self.total += 1
+        self.rows[row][inside] += count
+        self.sums[row] += count
+        self.total += count
         self.shown = None
 
     def take(self, minute: int, count: int) -> int:
@@ -125,15 +125,15 @@ class WaitingCounts:
         self._topics.clear()
         self._forgotten = 0
 
-    def add(self, topic: str, due_ms: int, *, is_on_the_way: bool) -> None:
-        """A timer waits; one that `is_on_the_way` is appended again before it is due."""
+    def add(self, topic: str, due_ms: int, *, is_on_the_way: bool, count: int = 1) -> None:
+        """A timer waits, or so many of one minute; one that `is_on_the_way` is appended again before it is due."""
         if (minute := minute_of(due_ms)) < self._forgotten:
             return
         of_topic = self._of(topic)
         if is_on_the_way:
-            of_topic.change_day(minute // _DAY_MINUTES, 1)
+            of_topic.change_day(minute // _DAY_MINUTES, count)
         else:
-            of_topic.add(minute)
+            of_topic.add(minute, count)
 
     def add_to_day(self, topic: str, day: int, count: int) -> None:
         """Timers wait that are due on that day (since 1970)."""

@@ -35,6 +35,7 @@ from brokerd.timers.interface import Recalled
 from brokerd.timers.lanes import Lanes
 from brokerd.timers.moving import Mover
 from brokerd.timers.returning import Returning
+from brokerd.timers.said import Saying
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
@@ -79,8 +80,8 @@ class Witnesses(NamedTuple):
 class Surroundings(NamedTuple):
     """What timers are given of their broker: the topics, the loop, the machine's wall clock, the host that records name, chance
     that nobody may guess, for how long the log keeps a file, what the log says of them, how many timers may be due in one second
-    (0: any number), the clock's witnesses, up to which queue offset the timer topic's records lie in files that go soon, and the
-    tier."""
+    (0: any number), the clock's witnesses, up to which queue offset the timer topic's records lie in files that go soon, the
+    tier, and who looks at many records at once."""
 
     metadata: MetadataService
     scheduler: Scheduler
@@ -93,6 +94,7 @@ class Surroundings(NamedTuple):
     witnesses: Witnesses = Witnesses()
     going: Callable[[], int] = lambda: 0
     tier: TimerTier = NoTier()
+    saying: Saying | None = None
 
 
 class TimerService:
@@ -145,21 +147,29 @@ class TimerService:
         self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
-        self.counting = TimerCounting(record_log, self._known)
+        self.counting = TimerCounting(record_log, self._known, surroundings.saying)
         self._delivery.listeners += [self.counting.delivered, lambda _batch: self._returning.look_later()]
 
     # ---- interface.Timers
 
     def now_ms(self) -> int:
-        wall_ms = self._around.wall_ms()
-        now_ms = self._clock.now_ms(wall_ms, self._steady_ms(), self._around.witnesses.others_ms)
+        return self._now_ms(self._around.wall_ms(), self._steady_ms())
+
+    def _now_ms(self, wall_ms: int, steady_ms: int) -> int:
+        now_ms = self._clock.now_ms(wall_ms, steady_ms, self._around.witnesses.others_ms)
         if self._clock.is_doubting != bool(self.clock_doubt):
             self.clock_doubt = _DOUBTED % (wall_ms, now_ms) if self._clock.is_doubting else ""
             log.warning("%s", self.clock_doubt or "timers believe this machine's clock again")
         return now_ms
 
     def later_ms(self) -> int:
-        return max(self.now_ms(), self._clock.later_ms(self._around.wall_ms(), self._steady_ms()))
+        return self._now_and_later_ms()[1]
+
+    def _now_and_later_ms(self) -> tuple[int, int]:
+        """By one look at the clocks: a millisecond that passes between two would seem to be a doubt."""
+        wall_ms, steady_ms = self._around.wall_ms(), self._steady_ms()
+        now_ms = self._now_ms(wall_ms, steady_ms)
+        return now_ms, max(now_ms, self._clock.later_ms(wall_ms, steady_ms))
 
     def follow_clock(self) -> None:
         if self._is_leading:
@@ -167,8 +177,8 @@ class TimerService:
 
     @property
     def is_settled(self) -> bool:
-        now_ms = self.now_ms()
-        return self.later_ms() <= now_ms and not is_ahead(self.table.done.front, now_ms)
+        now_ms, later_ms = self._now_and_later_ms()
+        return later_ms <= now_ms and not is_ahead(self.table.done.front, now_ms)
 
     @property
     def least_due_ms(self) -> int:

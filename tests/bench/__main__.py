@@ -4,7 +4,7 @@
 
 Names are those of the modules: sends, send_variants, access, grpc_sends, receive_ack, pop_ack, bulk_reads, replication,
 catch_up, failover, memory, in_flight, idle, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns,
-state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, startup, viewers,
+state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, groups, startup, viewers,
 spark_start, tiers, exported_reads. Three take long and run only when they are named: `replication`, which measures Apache
 RocketMQ as well, `timers_due` with its million and `timers_pending` with its ten million timers. When the time is up, the
 benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a
@@ -27,6 +27,7 @@ from tests.bench import (
     copies,
     exported_reads,
     failover,
+    groups,
     grpc_sends,
     held_turns,
     idle,
@@ -94,6 +95,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
             *many_queues.run(options.topics),
             *many_queues.run_sends(options.pairs, options.seconds),
         ],
+        "groups": lambda: groups.run(groups.GROUPS, groups.SHARE, options.seconds, options.pairs),
         "startup": lambda: startup.rows(startup.run(options.starts)),
         "viewers": lambda: viewers.run(options.viewers),
         "spark_start": lambda: spark_start.run(options.pairs),

@@ -55,6 +55,7 @@ from remoting.names import TIMER_TOPIC
 from remoting.record.properties import encode_properties
 from tests.bench.harness import Row
 from tests.bench.held_turns import Client
+from tests.support.kernels import take_one
 from tests.support.turns import Turns
 from tests.unit.brokerd.sending.test_send import Halves
 
@@ -229,7 +230,7 @@ def _sent_us(messages: int, spread_ms: int = 0, most: int = 0) -> float:
             position = 0
             while position < len(read):
                 run = store.begin_run()
-                position = kernel.take(run, read, position, _HOST, _READ_AT_ONCE).position
+                position = take_one(kernel, run, read, position, _HOST, _READ_AT_ONCE).position
                 if run.records:
                     store.append_laid_out(run)
                 else:

@@ -47,6 +47,7 @@ from remoting.record.properties import encode_properties
 from remoting.settings import Live
 from tests.bench.harness import Row
 from tests.support.alone import AloneReplica, Nobody
+from tests.support.kernels import take_one
 from tests.support.turns import Turn
 
 MESSAGES: Final = 200_000
@@ -160,7 +161,7 @@ class _Broker:
             store, position = self.core.store, 0
             while position < len(piece):
                 run = store.begin_run()
-                position = self._kernel.take(run, piece, position, _HOST, _IN_A_TURN).position
+                position = take_one(self._kernel, run, piece, position, _HOST, _IN_A_TURN).position
                 if run.records:
                     store.append_laid_out(run)
                     self.core.appends.appended(run.end_offset)

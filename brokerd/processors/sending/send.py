@@ -7,14 +7,15 @@ rest. Requests that were decoded (because somebody checks them first, or the fra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Final
 
 from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.general import GeneralSends
 from brokerd.sending.acknowledging import Acknowledger
-from brokerd.sending.boundary import ANSWER_OK, SendKernel, Stop, Taken
+from brokerd.sending.boundary import ANSWER_OK, SendKernel, Source, Stop, Taken
 from brokerd.sending.counters import Counters
 from brokerd.sending.outcomes import ROLE_CHANGED
 from brokerd.sending.reading import short_names
@@ -88,32 +89,46 @@ class SendProcessor:
     def _process(self) -> None:
         waiting, self._waiting = self._waiting, []
         turn = _Turn(self._store, self._acknowledger, self._counters)
-        went_on: list[tuple[RemotingConnection, int, int, bool]] = []
+        offers: list[_Offer] = []
+        taken = 0  # of the offers
         for connection, requests in waiting:
             if requests is not None:
+                self._take(turn, offers[taken:])  # what somebody offered before he sent this comes before it
+                taken = len(offers)
                 self._take_decoded(turn, connection, requests)
             elif buffer := connection.offered:
-                went_on.append((connection, *self._take(turn, connection, buffer)))
+                offers.append(self._let_in(_Offer(connection, buffer)))
+        self._take(turn, offers[taken:])
         turn.append()
-        for connection, position, count, decoding in went_on:  # not earlier: who handles what is decoded may append too
-            connection.go_on(position, count, decoding=decoding)
+        for offer in offers:  # not earlier: who handles what is decoded may append too
+            offer.connection.go_on(offer.position, offer.answered, decoding=offer.is_other_next)
 
-    def _take(self, turn: _Turn, connection: RemotingConnection, buffer: bytes) -> tuple[int, int, bool]:
-        """Take of the buffer what is for the kernel: up to where, with how many two-way requests, and whether others follow."""
-        position = count = 0
-        most, is_refused_next = MOST_TAKEN, False
+    def _let_in(self, offer: _Offer) -> _Offer:
+        """The same, with as much to take of it as may be."""
         if self._admission is not None:
-            most, is_refused_next = self._admission.let_in(connection, buffer, most)
-        while most and (run := turn.run or turn.begin()) is not None:
-            taken = self._kernel.take(run, buffer, position, connection.packed_peer, most)
-            count += taken.answered
-            turn.add(connection, taken)
-            if taken.stop is not Stop.FULL:
-                return taken.position, count, taken.stop is Stop.OTHER or is_refused_next
-            most -= frame.count_frames(buffer, position, taken.position)
-            position = taken.position
-            turn.append(run.room + 1)
-        return position, count, True  # decoded, the others are refused
+            offer.most, offer.is_other_next = self._admission.let_in(offer.connection, offer.buffer, offer.most)
+        return offer
+
+    def _take(self, turn: _Turn, offers: Sequence[_Offer]) -> None:
+        """Take of the offers what is for the kernel."""
+        rest = deque(offer for offer in offers if offer.most)
+        while rest:
+            run = turn.run or turn.begin()
+            if run is None:
+                for offer in rest:
+                    offer.is_other_next = True  # decoded, they are refused
+                return
+            sources = _sources_of(rest)
+            parts = []
+            for taken in self._kernel.take(run, sources):
+                offer = rest.popleft()
+                offer.note(taken)
+                parts.append((offer.connection, taken))
+            turn.add(parts)
+            if taken.stop is Stop.FULL:
+                if offer.most:
+                    rest.appendleft(offer)
+                turn.append(run.room + 1)
 
     def _take_decoded(self, turn: _Turn, connection: RemotingConnection, requests: Sequence[Command]) -> None:
         """Lay out the requests; append first what is laid out where something else must come next."""
@@ -124,7 +139,7 @@ class SendProcessor:
                 turn.refuse(connection, requests[index:])
                 return
             taken = self._kernel.take_decoded(run, requests, index, peer)
-            turn.add(connection, taken)
+            turn.add([(connection, taken)])
             index = taken.position
             if taken.stop is Stop.FULL:
                 turn.append(run.room + 1)
@@ -146,13 +161,50 @@ class SendProcessor:
                 return
             laid_out = self._general.lay_out(run, request, prepared)
             if not isinstance(laid_out, int):
-                turn.add(connection, laid_out)
+                turn.add([(connection, laid_out)])
                 return
             if laid_out > run.most_bytes:
                 turn.append()
                 self._general.append(connection, request, prepared)
                 return
             turn.append(laid_out)
+
+
+class _Offer:
+    """What a connection offered: what of it may be taken, and what was. `is_other_next`: what follows is not for the kernel."""
+
+    __slots__ = ("answered", "buffer", "connection", "is_other_next", "most", "position")
+
+    def __init__(self, connection: RemotingConnection, buffer: bytes) -> None:
+        self.connection = connection
+        self.buffer = buffer
+        self.position = 0
+        self.most = MOST_TAKEN
+        self.answered = 0
+        self.is_other_next = False
+
+    def note(self, taken: Taken) -> None:
+        """So much of it was taken."""
+        self.answered += taken.answered
+        if taken.stop is Stop.FULL:
+            self.most -= frame.count_frames(self.buffer, self.position, taken.position)
+            if not self.most:
+                self.is_other_next = True
+        elif taken.stop is Stop.OTHER:
+            self.is_other_next = True
+        self.position = taken.position
+
+
+def _sources_of(offers: Iterable[_Offer]) -> list[Source]:
+    """For one call of the kernel: no more than a run should have, and one at least."""
+    sources: list[Source] = []
+    size = 0
+    for offer in offers:
+        size += len(offer.buffer) - offer.position
+        if sources and size > _MAX_RUN_BYTES:
+            break
+        sources.append(Source(offer.buffer, offer.position, offer.connection.packed_peer, offer.most))
+    return sources
 
 
 class _Turn:
@@ -184,12 +236,13 @@ class _Turn:
         for request in requests:
             connection.respond_error(request, self._error)
 
-    def add(self, connection: RemotingConnection, taken: Taken) -> None:
-        """Requests of a connection are laid out in the present run."""
-        if taken.opaques:
-            self._parts.append((connection, taken))
-        if taken.early is not None:
-            self._early.append((connection, taken.early))
+    def add(self, parts: Iterable[Part]) -> None:
+        """Requests of connections are laid out in the present run."""
+        for connection, taken in parts:
+            if taken.opaques:
+                self._parts.append((connection, taken))
+            if taken.early is not None:
+                self._early.append((connection, taken.early))
         run = self.run
         assert run is not None
         if run.end_offset - run.start >= _MAX_RUN_BYTES:

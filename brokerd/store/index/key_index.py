@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import Final, NamedTuple
 
+from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.index.index_file import FileWrite, IndexFile
 from brokerd.store.index.layout import (
@@ -103,11 +104,11 @@ class IndexWrite:
 class KeyIndex:
     """All files of the index, and the part of it that is not in files yet. `files` are the open files, oldest first."""
 
-    def __init__(self, disk: Disk, commitlog: CommitLog, shape: IndexShape) -> None:
+    def __init__(self, disk: Disk, commitlog: CommitLog, shape: IndexShape, library: Library | None = None) -> None:
         self._disk = disk
         self._commitlog = commitlog
         self._shape = shape
-        self._memory = WalkMemory()
+        self._memory = WalkMemory(library)
         self._wanted_bytes = 0
         self._lock = threading.Lock()  # files and page change on disk under it
         self._generation = 0

@@ -3,14 +3,18 @@
 A message is found by its unique key (UNIQ_KEY) and by each word of its KEYS, under its topic. Rolled-back transaction records
 are not found. Messages of one producer mostly differ in their unique key alone, and their records in their checksums, so what the
 last message's properties looked like is tried first, and for many messages at once where records of its size follow (`runs.py`).
+Where the broker has its library, most are taken in C (`native_postings.py`).
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from brokerd.native.library import Library
 from brokerd.store.index.hashing import KeyHasher
+from brokerd.store.index.native_postings import NativePostings
 from brokerd.store.index.runs import NOT_PLAIN, Likeness, length_of_run, likeness_of, take_run
+from remoting.record.codec import encode_record
 from remoting.record.fields import measure
 from remoting.record.layout import (
     HEAD_BYTES,
@@ -30,6 +34,7 @@ _HEAD_V4: Final = heads(
 )[0].unpack_from
 _STORE_TIMESTAMP: Final = heads(Field.STORE_TIMESTAMP)
 _SEPARATOR: Final = 2
+_ROLLED_BACK: Final = 3  # of the examples
 _APART: Final = 16  # records that are looked at one by one when they are not alike: more each time, up to the most
 _MOST_APART: Final = 256
 
@@ -50,12 +55,40 @@ class WalkMemory:
     """What one walk leaves for the next one: hashes, what the last message with one key looked like, whether the keys of
     neighbours begin alike, and for how many records no run is looked for after one that was none; within a walk, up to where."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: Library | None = None) -> None:
+        self.in_c = None if library is None else NativePostings(library)
         self.hasher = KeyHasher()
         self.like: Likeness | None = None
         self.share = True
         self.apart = _APART
         self.try_at = 0
+
+
+def postings_agree(library: Library) -> bool:
+    """Whether the library finds the postings that Python finds, and leaves the same records."""
+    log = b""
+    for n, properties in enumerate(
+        (b"UNIQ_KEY\1K%d\2KEYS\1a  b\2" % 7, b"KEYS\1\xc3\xa9\2", b"UNIQ_KEY\1x", b"KEYS\1ab\2" * 2, b"")
+    ):
+        for hosts in (bytes(8), bytes(20)):
+            log += encode_record(
+                topic=b"Topic" * (n + 1),
+                queue_id=0,
+                queue_offset=0,
+                physical_offset=len(log),
+                body=bytes(n),
+                properties=properties,
+                born_timestamp_ms=0,
+                born_host=hosts,
+                store_timestamp_ms=1000 + n,
+                store_host=bytes(8),
+                sys_flag=SYS_TRANSACTION_ROLLBACK if n == _ROLLED_BACK else 0,
+            )
+    return all(
+        derive_postings(log[:end], 0, size, WalkMemory(library)) == derive_postings(log[:end], 0, size, WalkMemory())
+        for end in (len(log), len(log) - 1)
+        for size in (1 << 20, len(log) + 8, len(log) + 7)
+    )
 
 
 def keys_of(properties: bytes) -> list[bytes]:
@@ -96,7 +129,11 @@ def derive_postings(data: bytes, physical_offset: int, file_size: int, memory: W
     found = Postings(hashes, offsets, timestamps, physical_offset, Stop.END, 0)
     position = memory.try_at = 0
     while True:
-        position = _take_alike(data, position, physical_offset, found, memory)
+        if memory.in_c is not None:
+            columns = hashes, offsets, timestamps
+            position = memory.in_c.take(data, position, physical_offset, file_size, columns)
+        else:
+            position = _take_alike(data, position, physical_offset, found, memory)
         offset = physical_offset + position
         # How large a record might be when it was written is not asked: it was dispatched.
         stop, size, is_record = look(data, position, offset, file_size, file_size)

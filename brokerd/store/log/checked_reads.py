@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, groupby
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from brokerd.native.library import Library
 from brokerd.store.log.file_turns import Looks
@@ -22,8 +22,10 @@ from brokerd.store.log.run_copies import copied, copied_in_c
 from brokerd.store.log.segment import Segment
 from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
 from remoting.checksum import crc32
+from remoting.disk import Bytes
 from remoting.errors import CorruptedFile, DamagedRange
 
+_T = TypeVar("_T")
 _KNOWN_READS: Final = 1 << 16  # of 4 bytes
 _LEAST_KNOWN: Final = 4  # records of a read: fewer are checked as fast as they are known again
 # Records of one file that lie so close together that reading what is between them costs less than a call for each.
@@ -106,6 +108,22 @@ class RecordReads:
         if not 0 < span <= max(len(into), _CLOSE_BYTES):
             return b""
         return self._copied(self._read(offset, span), offset, encoded, into, place)
+
+    def look_at(self, encoded: bytes, look: Callable[[Bytes, int], _T]) -> _T:
+        """Have somebody look at records that the units name, as they are in the log: he gets the bytes that the first of them are
+        in, and where these begin; none when nothing is there. He asks again for those that are not in them."""
+        offset, size, _ = UNIT.unpack_from(encoded)
+        start = offset - offset % self._segment_bytes
+        segment = self._segments.get(start)
+        if segment is not None and segment.view is not None:
+            with segment.view.memory() as source:
+                return look(source, start)
+        last, last_size, _ = UNIT.unpack_from(encoded, len(encoded) - UNIT_BYTES)
+        span = last + last_size - offset
+        span = span if size <= span <= _CLOSE_BYTES else size
+        if segment is None or not 0 < span <= max(_CLOSE_BYTES, segment.end - offset):
+            return look(b"", 0)
+        return look(self._read(offset, span), offset)
 
     def copied_aside(self, encoded: bytes) -> Callable[[memoryview, int], bytes] | None:
         """What makes the same copy in a helper thread, once; None for a file that is not mapped."""

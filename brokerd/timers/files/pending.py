@@ -7,6 +7,7 @@ are dead: nothing reads them, and later rounds of the wheel take their place. `m
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
 
 from brokerd.timers.codes import RECALL, SLOT_MS, START, Key
@@ -24,10 +25,12 @@ from brokerd.timers.files.layout import (
     encode_record,
     slot_for,
 )
+from brokerd.timers.files.native_link import NativeLink, Place
 from brokerd.timers.files.page import MOST_FILES, Page
-from brokerd.timers.files.source import Delivered, Origin
+from brokerd.timers.files.source import Delivered, Origin, hash_of
 from brokerd.timers.files.timer_log import TimerLog
 from brokerd.timers.files.wheel import TimerWheel, write_slots
+from brokerd.timers.said import ROW, STORED_MS, Said
 from remoting.disk import Disk
 
 _LONGEST_LEG_MS: Final = 7 * 86_400_000  # half a round of the wheel
@@ -65,6 +68,25 @@ class PendingTimers:
         self._link(slot_ms, TimerRecord(NO_POSITION, magic, key.due_ms, physical_offset, size, key.offset), origin)
         self.stored_ms = origin.stored_ms
         return True
+
+    def put_all(self, link: NativeLink, said: Said, queue_offset: int) -> int:
+        """Add the timers of the next entries, all of them messages, as far as `put` would, and a file goes; returns how many."""
+        if not said.timers or not self._has_room():
+            return 0
+        file, inside = divmod(self.log.end - self.log.first, self.shape.file_records)
+        count = min(said.timers, self.shape.file_records - inside)
+        place = Place(queue_offset, self.log.end_position, slot_for(self.passed.due_ms))
+        hashes = array("q", map(hash_of, said.topics))
+        linked = link(self.wheel.image, self.shape.slots, said, hashes, place, count)
+        if linked is None:
+            return 0
+        records, places, first_ms, last_ms = linked
+        self.log.append(records)
+        self.wheel.touched(places, first_ms, last_ms)
+        self.messages += len(places)
+        self._latest_ms[file] = max(self._latest_ms[file], last_ms)
+        self.stored_ms = said.rows[(len(places) - 1) * ROW + STORED_MS]
+        return len(places)
 
     def put_elsewhere(self, key: Key, physical_offset: int, size: int, origin: Origin, *, is_ahead: bool) -> None:
         """Add a delete marker once more, for the original: with us it has its effect at once, there in the slot of what it takes

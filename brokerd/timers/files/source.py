@@ -7,11 +7,14 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from brokerd.delay.rules import REAL_TOPIC
+from brokerd.native.library import Library
 from brokerd.store.queues.consume_queue import DamagedUnits
 from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import OUT_MS, added_of, leg_of, number_of
 from brokerd.timers.done import Done
+from brokerd.timers.native_said import NativeSaying
+from brokerd.timers.said import Said
 from remoting.errors import ProtocolError
 from remoting.java_hash import java_hash
 from remoting.names import TIMER_TOPIC
@@ -32,7 +35,7 @@ UNKNOWN = Origin(0, 0, False)
 
 
 @lru_cache(maxsize=1024)
-def _hash_of(topic: bytes) -> int:
+def hash_of(topic: bytes) -> int:
     """Of an encoded topic."""
     return java_hash(str(topic, "utf-8", "replace"))
 
@@ -66,6 +69,9 @@ class TimerSource(Protocol):
     def origin(self, physical_offset: int, size: int) -> Origin:
         """Of the record there; UNKNOWN when there is none."""
 
+    def said(self, first: int, count: int, least_ms: int) -> Said | None:
+        """What the records of entries say, as `Saying`; None where nobody looks at many at once."""
+
 
 class Confirmed:
     """How far timers are delivered by what is confirmed of the log."""
@@ -96,9 +102,12 @@ class Confirmed:
 class StoreSource:
     """`TimerSource` of a store."""
 
-    def __init__(self, store: StoreReads, present: Callable[[], Delivered | None]) -> None:
+    def __init__(
+        self, store: StoreReads, present: Callable[[], Delivered | None], library: Library | None = None
+    ) -> None:
         """`present` as for `Confirmed`."""
         self._store = store
+        self._saying = None if library is None else NativeSaying(library, self._checked, store.commitlog.reads.look_at)
         self.delivered = Confirmed(lambda: store.dispatch_offset, present)
 
     def log_range(self) -> tuple[int, int]:
@@ -131,7 +140,19 @@ class StoreSource:
         except ProtocolError:
             return UNKNOWN
         if (added := added_of(encoded)) is not None:
-            return Origin(_hash_of(added.topic), store_timestamp_of(record), added.has_leg, added.slot_ms)
+            return Origin(hash_of(added.topic), store_timestamp_of(record), added.has_leg, added.slot_ms)
         properties = decode_properties(encoded)
         topic_hash, is_leg = java_hash(properties.get(REAL_TOPIC, "")), leg_of(properties) is not None
         return Origin(topic_hash, store_timestamp_of(record), is_leg, number_of(properties, OUT_MS))
+
+    def said(self, first: int, count: int, least_ms: int) -> Said | None:
+        return None if self._saying is None else self._saying(first, count, least_ms)
+
+    def _checked(self, first: int, count: int) -> bytes:
+        """Encoded units; none where they begin with damage, of which `units` tells."""
+        queue = self._store.queues.table.get((TIMER_TOPIC, 0))
+        count = 0 if queue is None else min(count, queue.max_offset - first)
+        try:
+            return b"" if queue is None or count <= 0 else queue.read_checked(first, count)
+        except DamagedUnits:
+            return b""

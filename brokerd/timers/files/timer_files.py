@@ -22,22 +22,25 @@ from typing import Final
 from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
 from brokerd.store.unit import BLANK_SIZE
-from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, kind_of
+from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, key_of, kind_of
 from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
 from brokerd.timers.files.native_chain import walk_for
+from brokerd.timers.files.native_link import NativeLink
 from brokerd.timers.files.page import PATH, Page, read_page, write_page
 from brokerd.timers.files.pending import PendingTimers
 from brokerd.timers.files.source import TimerSource
 from brokerd.timers.files.timer_log import LogWrite
 from brokerd.timers.files.timer_reads import MOST_RECORDS, Question, TimerReads
 from brokerd.timers.files.wheel import write_slots
+from brokerd.timers.said import CODE, ROW, SIZE, latest_ms
 from remoting.disk import Disk
 from remoting.errors import StorageError
 
 log = logging.getLogger(__name__)
 
 _BYTES_OF_ENTRY: Final = 1 << 9  # of what a slice may read, for each entry that it takes
+_APART: Final = 16  # entries that are looked at one by one, before many are tried again
 # Records in memory from which on a checkpoint writes them, and from which on no more are taken until it has: 14 MB.
 _WORTH_WRITING_RECORDS: Final = 1 << 14
 _MOST_UNSAVED_RECORDS: Final = 1 << 18
@@ -85,6 +88,7 @@ class TimerFiles:
         self._source = source
         self._pending = PendingTimers(disk, shape if shape is not None else Shape())
         self._walk = walk_for(library)
+        self._link = None if library is None else NativeLink(library)
         self._reads = TimerReads(self._pending.wheel, self._pending.log, self._walk, most_records)
         self._lock = threading.Lock()  # files and page change on disk under it
         self._generation = 0
@@ -144,13 +148,30 @@ class TimerFiles:
         self._applied = max(self._applied, low)
         room = _MOST_UNSAVED_RECORDS - self._pending.log.unsaved_records
         wanted = max(0, min(room, max(1, most_bytes // _BYTES_OF_ENTRY), high - self._applied))
-        if wanted:
-            for unit in self._source.units(self._applied, wanted):
+        if wanted and not self._apply_together(wanted):
+            for unit in self._source.units(self._applied, wanted if self._link is None else min(wanted, _APART)):
                 if not self._apply(*unit):
                     break
         elif self._applied == high:
             self.offset = limit_offset
         return self.offset - before
+
+    def _apply_together(self, wanted: int) -> bool:
+        """Take the next entries, up to one that `_apply` has to look at; False for none."""
+        if self._link is None or self._applied < self._done.moved:
+            return False
+        first = self._applied
+        said = self._source.said(first, wanted, latest_ms(self._done))
+        count = 0 if said is None else self._pending.put_all(self._link, said, first)
+        if said is None or not count:
+            return False
+        if self._reads.is_asked:
+            for offset, code in enumerate(said.column(CODE)[:count], first):
+                self._reads.added(key_of(code, offset))
+        *_, offset, size = said.rows[(count - 1) * ROW : (count - 1) * ROW + SIZE + 1]
+        self.offset = max(self.offset, offset + size)
+        self._applied += count
+        return True
 
     def _apply(self, physical_offset: int, size: int, code: int) -> bool:
         """Take the next entry; False when there is no room for it yet."""

@@ -78,7 +78,7 @@ class TimerLog:
     # -- records -----------------------------------------------------------------------------------------------------------
 
     def append(self, record: bytes) -> int:
-        """Returns its position."""
+        """Append it, or several that one file has room for. Returns its position."""
         position = self.end_position
         self._tail += record
         return position

@@ -53,6 +53,11 @@ class TimerReads:
         """What was found so far for the question that was asked last."""
         return self._found
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether a question is being answered, which has to know what is added."""
+        return self._question is not None
+
     def reset(self) -> None:
         """Records were cut, or are other ones."""
         self._question, self._keys = None, None

@@ -72,6 +72,19 @@ class TimerWheel:
             self._span(time, time)
         self._dirty.add(at // _PAGE_BYTES)
 
+    @property
+    def image(self) -> memoryview:
+        """All of it as its file has it, for who puts many records at once and tells `touched` of them."""
+        return self._image
+
+    def touched(self, places: array[int], first_ms: int, last_ms: int) -> None:
+        """The slots at these indexes were written, of these times at the earliest and the latest."""
+        for place in set(places):
+            at = place * SLOT_BYTES
+            self._runs.add(at // _RUN_BYTES)
+            self._dirty.add(at // _PAGE_BYTES)
+        self._span(first_ms // SLOT_MS, last_ms // SLOT_MS)
+
     def slots_between(self, first_ms: int, last_ms: int) -> Iterator[int]:
         """The slots (ms) of these times, both included, that have records, in order of time."""
         slots = self._shape.slots

@@ -18,7 +18,7 @@ from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.transport.connection import MOST_TAKEN, ConnectionLimits, RemotingConnection
 from tests.support.client_bytes import encode_batch_body, encode_compact
-from tests.support.kernels import make_kernel
+from tests.support.kernels import make_kernel, take_one
 from tests.unit.brokerd.sending.test_send import TOPICS, Broker, batch_items, request
 
 pytestmark = pytest.mark.usefixtures("both_kernels")
@@ -216,11 +216,11 @@ def test_the_kernel_tells_where_it_stopped_and_why() -> None:
         (b"\0\0\0\x08\x07\0\0\x04" + bytes(4), Stop.OTHER),
     ):
         run = broker.store.begin_run()
-        taken = kernel.take(run, plain * 2 + behind, len(plain), PEER, MOST_TAKEN)
+        taken = take_one(kernel, run, plain * 2 + behind, len(plain), PEER, MOST_TAKEN)
         assert (taken.position, taken.stop, taken.opaques) == (2 * len(plain), stop, [1]), behind[:40]
         assert run.message_count == 1
     run = broker.store.begin_run()
-    taken = kernel.take(run, plain * 5, 0, PEER, 3)
+    taken = take_one(kernel, run, plain * 5, 0, PEER, 3)
     assert (taken.position, taken.stop, run.message_count) == (3 * len(plain), Stop.END, 3)
     assert kernel.may_take(plain, PEER)
     assert not kernel.may_take(plain[:-1], PEER), "an unfinished frame is not worth a turn"
@@ -240,7 +240,7 @@ def test_numbers_of_a_run_that_was_dropped_are_taken_by_the_next() -> None:
     data = encoded(request(1)) * 3
     first, second = broker.store.begin_run(), broker.store.begin_run()
     for run in (first, second):
-        broker.kernel.take(run, data, 0, PEER, MOST_TAKEN)
+        take_one(broker.kernel, run, data, 0, PEER, MOST_TAKEN)
     assert first.records == second.records
     assert first.entries == second.entries
     broker.store.append_laid_out(second)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from brokerd.delay.levels import DEFAULT_DELAYS
@@ -17,11 +18,12 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.native.building import FLAGS, compile_to, find_compiler, source_dir
 from brokerd.native.library import Library
 from brokerd.sending import native_kernel
-from brokerd.sending.boundary import Stop, Taken
+from brokerd.sending.boundary import SendKernel, Source, Stop, Taken
 from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_check import send_agrees
 from brokerd.sending.native_kernel import NativeKernel
+from brokerd.sending.progress import Progress
 from brokerd.sending.reading import _LONG_NAMES
 from brokerd.sending.stored_form import KernelRules
 from brokerd.sending.unique_ids import UniqueIds
@@ -36,6 +38,7 @@ from remoting.record.checksum import is_intact
 from remoting.record.hosts import pack_host
 from remoting.record.walk import records_in
 from tests.support.client_bytes import encode_batch_body, encode_compact
+from tests.support.kernels import take_one
 from tests.support.native_library import native_library
 from tests.unit.brokerd.sending.kernel_sends import (
     BATCH,
@@ -137,7 +140,7 @@ def check_same(
     for _ in range(2):
         runs = new_run(**run_of), new_run(**run_of)
         wanted, found = (
-            outcome(run, kernel.take(run, data, at, peer, most)) for kernel, run in zip(pair, runs, strict=True)
+            outcome(run, take_one(kernel, run, data, at, peer, most)) for kernel, run in zip(pair, runs, strict=True)
         )
         assert found == wanted
     records = found["records"]
@@ -151,14 +154,14 @@ def test_the_library_takes_what_is_ordinary_and_leaves_nothing_of_it(kind: str) 
     data = ORDINARY[kind] * 3
     check_same(data)
     _, native = kernels()
-    taken = Taken()
+    progress = Progress([Source(data, 0, PEER, 9)])
     run = new_run()
-    frames, stop = native.lay_out(run, data, PEER, 9, taken)
+    stop = native.lay_out(run, progress)
     if "moment" in kind or "seems special" in kind:  # it has to ask first by what they wait
-        assert (frames, stop) == (0, native_kernel._ROOM)
-        frames, stop = native.lay_out(run, data, PEER, 9, taken)
-    assert (frames, stop) == (3, 0)
-    assert taken.position == len(data)
+        assert (progress.left, stop) == (9, native_kernel._ROOM)
+        stop = native.lay_out(run, progress)
+    assert (progress.left, stop) == (9 - 3, 0)
+    assert progress.found[0].position == len(data)
 
 
 RECORDED = sorted((Path(__file__).parents[3] / "golden" / "sends").iterdir())
@@ -172,8 +175,9 @@ def test_the_library_takes_all_that_the_clients_of_the_original_wrote(path: Path
     topics = {each.ext.get("b") or each.ext["topic"]: 4 for each in commands}
     _, native = kernels()
     native.topics_changed({name: TopicConfig(name, queues, queues, 6) for name, queues in topics.items()})
-    frames, stop = native.lay_out(new_run(), data, PEER, 1000, taken := Taken())
-    assert (frames, stop, taken.position) == (len(commands), 0, len(data))
+    progress = Progress([Source(data, 0, PEER, 1000)])
+    stop = native.lay_out(new_run(), progress)
+    assert (1000 - progress.left, stop, progress.found[0].position) == (len(commands), 0, len(data))
     check_same(data, topics=topics)
 
 
@@ -244,13 +248,70 @@ def test_what_has_no_room_at_once_is_done_in_several_calls_or_in_python(
         check_same(b"".join(ORDINARY[kind] for kind in kinds) * 4)
 
 
+def check_sources(parts: Sequence[tuple[bytes, int]], **run_of: Any) -> None:
+    """Both kernels take the same of what several peers sent, each from its second frame on, in one call as in one for each."""
+    first = ORDINARY["single"]
+    sources = [
+        Source(first + data, len(first), pack_host("fe80::1", n) if n % 3 == 2 else pack_host("10.0.0.1", n), most)
+        for n, (data, most) in enumerate(parts)
+    ]
+    found = []
+    for together in (True, False):
+        for kernel in kernels():
+            take = kernel.take if together else partial(take_each, kernel)
+            for _ in range(2):  # what was learned from the first time changes nothing but the names
+                run = new_run(**run_of)
+                found.append([outcome(run, each) for each in take(run, sources)])
+    assert found[0::2] == [found[0]] * 4
+    assert found[1::2] == [found[1]] * 4
+
+
+def take_each(kernel: SendKernel, run: Run, sources: Sequence[Source]) -> list[Taken]:
+    found: list[Taken] = []
+    for source in sources:
+        found += kernel.take(run, [source])
+        if found[-1].stop is not Stop.END:
+            break
+    return found
+
+
+parts_of_sources = st.lists(
+    st.tuples(
+        st.lists(st.sampled_from([*ORDINARY.values(), *OTHER.values()] + [ORDINARY["single"]] * 40), max_size=4),
+        st.sampled_from([0, 9]),
+        st.sampled_from([1, 2, 3, 128]),
+    ),
+    min_size=1,
+    max_size=9,
+)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 128])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts_of_sources, st.sampled_from([0, 700, 3000, 1 << 20]))
+def test_what_several_peers_sent(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, parts: list[tuple[list[bytes], int, int]], room: int
+) -> None:
+    """Frames of any kind, the last of them cut off in some, few or many of them to be taken."""
+    monkeypatch.setattr(native_kernel, "_SOURCES", at_once)
+    sent = [(b"".join(frames)[: -cut or None], most) for frames, cut, most in parts]
+    check_sources(sent, room=room)
+
+
+def test_sources_that_have_no_room_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    for area, least in (("_RECORDS_BYTES", 3000), ("_ANSWERS_BYTES", 1500), ("_UNITS", 3), ("_FRAMES", 6)):
+        with monkeypatch.context() as patched:
+            patched.setattr(native_kernel, area, least)
+            check_sources([(ORDINARY[kind] * 2, 128) for kind in ORDINARY])
+
+
 def test_numbers_that_others_took_are_seen() -> None:
     """Guesses of the last call are wrong when somebody else appended, a run was dropped, or a topic was made again."""
     _, native = kernels()
     data = ORDINARY["single"] * 2 + json_send({**SINGLE, "b": "U", "e": "0"})
     for numbers in ({}, {("T", 1): 7}, {("T", 1): 9, ("U", 0): 1}, {}):
         run = Run(0, 1 << 30, 1 << 20, NOW_MS, TakenOffsets(numbers), True)
-        native.take(run, data, 0, PEER, 9)
+        take_one(native, run, data, 0, PEER, 9)
         first, second = numbers.get(("T", 1), 0), numbers.get(("U", 0), 0)
         assert [(entry[0], entry[2], entry[7]) for entry in run.entries] == [
             ("T", first, 1),
@@ -275,7 +336,7 @@ def test_topics_come_change_and_go() -> None:
         for kernel in pair:
             kernel.topics_changed(changes)
         wanted, found = (
-            outcome(run, kernel.take(run, data, 0, PEER, 9)) for kernel, run in zip(pair, runs, strict=True)
+            outcome(run, take_one(kernel, run, data, 0, PEER, 9)) for kernel, run in zip(pair, runs, strict=True)
         )
         assert found == wanted
         assert pair[0].topics == pair[1].topics
@@ -290,14 +351,14 @@ def test_peers_and_hosts_with_ipv6(kind: str) -> None:
 
 def test_the_check_at_load_sees_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     assert send_agrees(native_library())
-    take: Callable[..., Taken] = Kernel.take
+    take: Callable[..., Taken] = Kernel.take_one
 
     def other(self: Kernel, run: Run, *rest: Any) -> Taken:
         taken = take(self, run, *rest)
         run.records.append(b"?")
         return taken
 
-    monkeypatch.setattr(Kernel, "take", other)
+    monkeypatch.setattr(Kernel, "take_one", other)
     assert not send_agrees(native_library())
 
 
@@ -392,8 +453,8 @@ def test_transactions_begin_while_there_is_room(kind: str, room: tuple[int, int]
     ):
         kernel.topics_changed(TOPICS)
         run = new_run()
-        first = kernel.take(run, data, 0, PEER, 1)
-        taken.append(outcome(run, kernel.take(run, data, first.position, PEER, 9)))
+        first = take_one(kernel, run, data, 0, PEER, 1)
+        taken.append(outcome(run, take_one(kernel, run, data, first.position, PEER, 9)))
     assert taken[0] == taken[1]
     assert len(taken[0]["halves"]) <= max(room[0], 0)
 
@@ -421,7 +482,7 @@ def test_queues_that_the_broker_chooses_follow_one_another_whoever_lays_out() ->
 
     def take(*frames: bytes) -> list[int]:
         before = len(run.entries)
-        assert native.take(run, b"".join(frames), 0, PEER, 1000).stop is Stop.END
+        assert take_one(native, run, b"".join(frames), 0, PEER, 1000).stop is Stop.END
         return [queue_id for _, queue_id, *_ in run.entries[before:]]
 
     assert take(json_send(free), ordinary, json_send(free)) == [1, 1, 2]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from brokerd.sending.boundary import Taken
+from brokerd.sending.boundary import Source, Taken
 from brokerd.sending.counters import TOO_MANY_DUE, TOO_MANY_WAITING
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
@@ -412,16 +412,16 @@ def test_with_a_limit_the_same_is_stored_and_refused_on_either_path(choices: lis
 def test_a_limit_leaves_nothing_to_the_twin_but_what_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sends for later cost the same with it, also those for a second that is almost full."""
     first_left: list[int] = []
-    take = Kernel.take
+    take = Kernel.take_one
 
-    def noting(kernel: Kernel, run: Run, buffer: bytes, position: int, peer: bytes, most: int) -> Taken:
+    def noting(kernel: Kernel, run: Run, source: Source) -> Taken:
         first_left.append(run.message_count)
-        return take(kernel, run, buffer, position, peer, most)
+        return take(kernel, run, source)
 
     broker = Limited(30)
     if not isinstance(broker.kernel, NativeKernel):
         return
-    monkeypatch.setattr(Kernel, "take", noting)
+    monkeypatch.setattr(Kernel, "take_one", noting)
     texts = [timed(f"TIMER_DELAY_SEC\x01{seconds}\x02") for seconds in (30, 31, 400_000, 400_001)]
     body = encode_batch_body([(n, b"b", texts[n].encode()) for n in range(4)])
     sends = [send(n, texts[n % 4]) for n in range(104)] + [send(200 + n, timed(""), body, m="true") for n in range(4)]

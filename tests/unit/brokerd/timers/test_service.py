@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -445,3 +446,13 @@ def test_what_is_unusual_in_a_batch_keeps_its_place_and_the_rest_is_stored_as_it
     ]
     counters = broker.service.counters
     assert (counters.delivered, counters.recalled, counters.lost) == (21, 2, 1)
+
+
+def test_a_millisecond_that_passes_while_clocks_are_read_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is sent in that moment is decoded, a hundred of them for a few milliseconds."""
+    broker = Alone()
+    began_ms, reads = broker.turns.wall_ms(), itertools.count()
+    surroundings = broker.service._around._replace(wall_ms=lambda: began_ms + next(reads))
+    monkeypatch.setattr(broker.service, "_around", surroundings)
+    assert broker.service.is_settled
+    assert broker.service.is_settled

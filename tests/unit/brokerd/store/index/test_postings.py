@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from array import array
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.store.index.hashing import KeyHasher, hash_alike, key_hash
-from brokerd.store.index.postings import WalkMemory, derive_postings, has_key, keys_of
+from brokerd.store.index.native_postings import NativePostings
+from brokerd.store.index.postings import WalkMemory, derive_postings, has_key, keys_of, postings_agree
 from brokerd.store.index.runs import length_of_run, take_run
 from remoting.java_hash import java_hash, java_hash_bits
 from remoting.record import checksum
@@ -17,6 +21,8 @@ from remoting.record.codec import decode_record, encode_filler, encode_record
 from remoting.record.layout import SYS_TRANSACTION_ROLLBACK
 from remoting.record.properties import decode_properties
 from remoting.record.walk import Stop
+from tests.support.native_library import native_library
+from tests.support.page_end import PageEnd
 
 V4, V6 = bytes(8), bytes(20)
 FILE_BYTES = 1 << 16
@@ -110,8 +116,15 @@ def test_keys_are_what_the_decoded_properties_say(properties: str) -> None:
     assert all(has_key(properties.encode(), key) for key in found)
 
 
+def memory_of(in_c: bool) -> WalkMemory:
+    return WalkMemory(native_library() if in_c else None)
+
+
+@pytest.mark.parametrize("in_c", [False, True])
 @given(records, st.integers(1, 400))
-def test_walking_in_pieces_finds_every_key_of_every_record(fields: list[dict[str, object]], piece: int) -> None:
+def test_walking_in_pieces_finds_every_key_of_every_record(
+    in_c: bool, fields: list[dict[str, object]], piece: int
+) -> None:
     log = b""
     expected: list[tuple[int, int, int]] = []
     for number, each in enumerate(fields):
@@ -126,7 +139,7 @@ def test_walking_in_pieces_finds_every_key_of_every_record(fields: list[dict[str
             ]
         log += record
     log += encode_filler(FILE_BYTES - len(log)) + bytes(FILE_BYTES - len(log) - 8)
-    memory, found, offset, wanted = WalkMemory(), [], 0, piece
+    memory, found, offset, wanted = memory_of(in_c), [], 0, piece
     while offset < FILE_BYTES:
         part = derive_postings(log[offset : offset + wanted], offset, FILE_BYTES, memory)
         assert part.stop is not Stop.DAMAGED
@@ -191,6 +204,7 @@ odd = st.sampled_from(
 )
 
 
+@pytest.mark.parametrize("in_c", [False, True])
 @given(
     st.lists(st.tuples(st.integers(1, 60), odd), min_size=1, max_size=6),
     st.sampled_from([1, 1 << 10, 1 << 17]),
@@ -198,7 +212,7 @@ odd = st.sampled_from(
     st.booleans(),
 )
 def test_records_that_look_alike_give_what_each_gives_alone(
-    parts: list[tuple[int, dict[str, object]]], step: int, number: int, sealed: bool
+    in_c: bool, parts: list[tuple[int, dict[str, object]]], step: int, number: int, sealed: bool
 ) -> None:
     fields = []
     for count, changes in parts:
@@ -211,7 +225,7 @@ def test_records_that_look_alike_give_what_each_gives_alone(
         assert each.end_offset == offset + len(record)
         expected += zip(each.hashes, each.offsets, each.timestamps, strict=True)
         offset += len(record)
-    log, memory, offset = b"".join(encode_all(fields)), WalkMemory(), 0
+    log, memory, offset = b"".join(encode_all(fields)), memory_of(in_c), 0
     found: list[tuple[int, int, int]] = []
     while offset < len(log):
         part = derive_postings(log[offset : offset + 8000], offset, FILE_BYTES * 16, memory)
@@ -242,18 +256,61 @@ def test_alike_records_are_taken_together_and_one_other_among_them_is_noticed(se
             assert take_run(bytes(damaged), 0, 0, size, 64, memory.like, share=False) is None, (number, at)
 
 
+@pytest.mark.parametrize("in_c", [False, True])
 @given(st.binary(max_size=400), st.integers(0, 1 << 20))
-def test_no_bytes_make_it_raise(data: bytes, offset: int) -> None:
-    derive_postings(data, offset, FILE_BYTES, WalkMemory())
+def test_no_bytes_make_it_raise(in_c: bool, data: bytes, offset: int) -> None:
+    derive_postings(data, offset, FILE_BYTES, memory_of(in_c))
 
 
+def test_in_c_as_many_keys_are_found_as_there_are() -> None:
+    """Also those of a record that has more than one call has room for."""
+    words = [" ".join(f"{each:x}" for each in range(count)) for count in (1500, 900, 6000, 2)]
+    log = b"".join(encode_all([alike(1, properties=f"KEYS\x01{each}\x02".encode()) for each in words]))
+    found, wanted = (derive_postings(log, 0, 1 << 20, memory_of(in_c)) for in_c in (True, False))
+    assert found == wanted
+    assert len(found.hashes) == 8402
+
+
+def test_in_c_nothing_behind_the_records_is_looked_at() -> None:
+    """They end where a page ends behind which nothing may be read: who does ends the process."""
+    log, page, rng = b"".join(encode_all([alike(n, sealed=n % 2 > 0) for n in range(9)])), PageEnd(), Random(3)
+    columns = [array("q", bytes(8 * 64)) for _ in range(3)]
+    number, pointer = ctypes.c_int64, ctypes.c_void_p
+    call = native_library().function("native_postings", number, pointer, *[number] * 3, *[pointer] * 3, number, pointer)
+    for _ in range(2000):
+        changed = bytearray(log)
+        for _ in range(rng.choice((0, 1, 4))):
+            changed[rng.randrange(len(log))] = rng.randrange(256)
+        data = bytes(changed[: rng.randrange(1, len(log))])
+        end = ctypes.c_int64(0)
+        places = [each.buffer_info()[0] for each in columns]
+        call(page.put(data), len(data), 0, 1 << 16, *places, 64, ctypes.addressof(end))
+        assert 0 <= end.value <= len(data)
+
+
+def test_the_check_at_load_finds_a_library_that_finds_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = native_library()
+    assert postings_agree(library)
+    take = NativePostings.take
+
+    def other(self: NativePostings, *given: Any) -> int:
+        end = take(self, *given)
+        given[-1][0][:] = [each + 1 for each in given[-1][0]]
+        return end
+
+    monkeypatch.setattr(NativePostings, "take", other)
+    assert not postings_agree(library)
+
+
+@pytest.mark.parametrize("in_c", [False, True])
 @given(records.filter(bool), st.data())
 def test_damaged_records_end_the_walk_or_change_what_is_found_and_no_more(
-    fields: list[dict[str, object]], data: st.DataObject
+    in_c: bool, fields: list[dict[str, object]], data: st.DataObject
 ) -> None:
     record = bytearray(
         encode_record(queue_id=0, queue_offset=0, physical_offset=0, born_timestamp_ms=0, **fields[0])  # type: ignore[arg-type]
     )
     record[data.draw(st.integers(0, len(record) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    derived = derive_postings(bytes(record), 0, FILE_BYTES, WalkMemory())
+    derived = derive_postings(bytes(record), 0, FILE_BYTES, memory_of(in_c))
+    assert derived == derive_postings(bytes(record), 0, FILE_BYTES, WalkMemory())
     assert 0 <= derived.end_offset <= len(record)

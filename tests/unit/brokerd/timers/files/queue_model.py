@@ -13,6 +13,7 @@ from brokerd.timers.far import Far
 from brokerd.timers.files.layout import Shape, slot_for
 from brokerd.timers.files.source import Delivered, Origin
 from brokerd.timers.files.timer_files import TimerFiles
+from brokerd.timers.said import Said
 from remoting.disk import Disk
 
 RECORD_SIZE = 100
@@ -82,6 +83,10 @@ class ListedQueue:
         """A delete marker takes back what is in the slot `marked_ms` behind its own."""
         code = self.codes[bisect_left(self.places, physical_offset)]
         return ORIGIN._replace(slot_ms=slot_for(due_of(code)) + self.marked_ms) if kind_of(code) == RECALL else ORIGIN
+
+    def said(self, first: int, count: int, least_ms: int) -> Said | None:
+        """It has no records."""
+        return None
 
     def expected(self, after: Key, until_ms: int, limit: int, end: int) -> list[tuple[int, int]]:
         """What `between` has to find of the entries before `end`."""
