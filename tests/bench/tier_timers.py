@@ -53,8 +53,8 @@ def timers(program: Path, messages: int, tier: tuple[str, ...]) -> list[Row]:
         for _ in range(_FILLED):
             send_filler(cluster)
         wait_at_rest(pid)
-        _still("the timers were to go to the tier", counted(address, _STOWED) == 0)
         idle = _share_at_rest(pid, address)
+        _still("the timers were to go to the tier", counted(address, _STOWED) == 0)
         out_us = _used_us(pid, idle, messages, partial(counted, address, _STOWED))
         _still("the timers were to come back", counted(address, _RETURNED) == 0)
         wait_until(due_ms - 1000 * (_BACK_S + 1))
