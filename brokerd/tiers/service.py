@@ -35,7 +35,7 @@ from brokerd.tiers.stowage import Stowage
 from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
 from brokerd.tiers.upload.batches import QueueReads, Source
-from brokerd.tiers.upload.pending import Pending, Waiting
+from brokerd.tiers.upload.pending import Pending, Waiting, many_of
 from brokerd.tiers.upload.uploader import Loop, Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
@@ -46,7 +46,6 @@ from remoting.tier.states import Row
 
 log = logging.getLogger(__name__)
 
-_MANY_MESSAGES: Final = 4096  # do not wait for their time (storage.md 4.3)
 _SLICE: Final = 200  # queues looked at in one turn of the loop
 _ID_BITS: Final = 128
 _LONGEST_PAUSE_S: Final = 60.0
@@ -107,7 +106,7 @@ class TierService:
     ) -> None:
         self.in_log = reads.in_log
         self.table = reads.in_log.table
-        self.pending = Pending(_MANY_MESSAGES)
+        self.pending = Pending()
         self.trouble, self.trouble_since_ms = "", -1
         self.condition = TierCondition.FOLLOWING
         self.uploaded_segments = self.uploaded_messages = 0
@@ -210,7 +209,7 @@ class TierService:
             return
         if waiting.first < queue_offset < waiting.end:
             position = self._around.local.position_of(*queue, queue_offset)
-            self.pending.put(queue, waiting._replace(first=queue_offset, position=position))
+            self._wait(queue, waiting._replace(first=queue_offset, position=position))
         else:  # its files went before they were uploaded, or all of it is blank
             self._look_at(queue)
 
@@ -482,7 +481,10 @@ class TierService:
             self.pending.remove(queue)
         else:
             position = self._around.local.position_of(*queue, first)
-            self.pending.put(queue, Waiting(first, high, position, self._loop.wall_ms()))
+            self._wait(queue, Waiting(first, high, position, self._loop.wall_ms()))
+
+    def _wait(self, queue: Queue, waiting: Waiting) -> None:
+        self.pending.put(queue, waiting, many_of(self.segments_of(queue), self._settings.value.commit_bytes))
 
     def _look_at_all(self) -> None:
         """The same for all queues, some in each turn of the loop."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Final
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _MIB: Final = 1024 * 1024
+_REST_S: Final = 0.5
+_REST_SHARE: Final = 0.06  # of a processor, of which a process that nobody asks for anything takes some
 _ROLLUP_LINE: Final = re.compile(r"^(Rss|Pss|Anonymous):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -23,6 +26,18 @@ def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     user, system = int(fields[11]), int(fields[12])
     return (user + system) / _TICKS_PER_SECOND
+
+
+def wait_at_rest(pid: int, timeout_s: float = 120) -> None:
+    """Until the process does next to nothing: what it had put off is done. Raises RuntimeError when it never is."""
+    deadline, used_s = time.monotonic() + timeout_s, cpu_seconds(pid)
+    while True:
+        time.sleep(_REST_S)
+        before_s, used_s = used_s, cpu_seconds(pid)
+        if used_s - before_s <= _REST_SHARE * _REST_S:
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"process {pid} is still busy after {timeout_s} s")
 
 
 def family_cpu_seconds(pid: int) -> float:

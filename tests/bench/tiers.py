@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import shutil
 import statistics
 import subprocess
@@ -19,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -42,8 +44,10 @@ from tasks.spark.cluster import find_ranges
 from tasks.spark.options import Options
 from tests.bench import bulk_reads
 from tests.bench.harness import ROOT, Pairs, Row, Sample, in_pairs, load_program, run_load
-from tests.bench.processes import cpu_seconds
-from tests.bench.sends import BACKGROUND, NO_INDEX, TOPIC, broker, check_stored, measured
+from tests.bench.idle_clients import counted
+from tests.bench.processes import cpu_seconds, wait_at_rest
+from tests.bench.sends import BACKGROUND, NO_INDEX, TOPIC, broker, check_stored
+from tests.bench.tier_timers import timers
 from tests.support.cold_reading import FILLER, make_cold, make_topic
 from tests.support.pulling import pull_fields
 
@@ -55,6 +59,11 @@ _BODY_BYTES: Final = 1024
 HOT_RATIO: Final = 1.2
 _HOT: Final = "Hot"
 _SMALL_CACHE: Final = "tiers.cache_bytes=16777216"  # what is read is not there the next time
+_UPLOADED_S: Final = 120
+_LOOK_S: Final = 0.5
+_UPLOADED: Final = re.compile(r"^logboom_tier_uploaded_messages_total(?:\{[^}]*\})? (\d+)", re.MULTILINE)
+_MISSES: Final = re.compile(r"^logboom_tier_cache_misses_total(?:\{[^}]*\})? (\d+)", re.MULTILINE)
+_WAITING: Final = re.compile(r"^logboom_tier_waiting_messages(?:\{[^}]*\})? (\d+)", re.MULTILINE)
 _SEGMENT_MESSAGES: Final = 4096
 _READ_MESSAGES: Final = 1024
 _READ_BYTES: Final = 4 << 20
@@ -74,18 +83,41 @@ def tier() -> Iterator[tuple[str, ...]]:
 # ---- sends
 
 
-def sends(program: Path, pairs: int, seconds: float, batch: int) -> Pairs:
-    """Sends while everything is uploaded, against no tier."""
+def sends(program: Path, pairs: int, seconds: float, batch: int) -> Row:
+    """Sends while everything is uploaded, against no tier. CPU time is that of all the work, also of what is done later: until
+    all is in the tier, and the index of keys has all."""
+    in_tier: list[float] = []
 
-    def load(address: str) -> tuple[Sample, int]:
-        return run_load(program, address, TOPIC, seconds=seconds, batch=batch)
+    def measure(settings: tuple[str, ...], *, is_tiered: bool) -> Sample:
+        with broker(1, (*BACKGROUND, *settings)) as (cluster, address):
+            pid = cluster.brokers[0].pid
+            before_s, began_s = cpu_seconds(pid), time.monotonic()
+            sample, acknowledged = run_load(program, address, TOPIC, seconds=seconds, batch=batch)
+            if is_tiered:
+                _wait_uploaded(address, acknowledged)
+                in_tier.append(acknowledged / (time.monotonic() - began_s))
+            wait_at_rest(pid)
+            used_s = cpu_seconds(pid) - before_s
+            check_stored(acknowledged, lambda: sum(each.max_offset for each in cluster.admin.queue_offsets(TOPIC)))
+            return replace(sample, cpu_us=used_s * 1e6 / acknowledged)
 
     def with_tier() -> Sample:
         with tier() as settings:
-            return measured(1, (*BACKGROUND, *settings), load)()
+            return measure(settings, is_tiered=True)
 
     name = f"sends of 1 KiB{f', batches of {batch}' if batch else ''}: with a tier / without"
-    return in_pairs(name, pairs, with_tier, measured(1, BACKGROUND, load), 0.85)
+    row = in_pairs(name, pairs, with_tier, lambda: measure((), is_tiered=False), 0.85).row
+    rate = statistics.median(in_tier[1:])
+    return replace(row, figure=f"{row.figure}; in the tier {rate:.0f}/s, the wait for a batch's time included")
+
+
+def _wait_uploaded(address: str, messages: int) -> None:
+    """Not looked at often: that takes the broker's time, too."""
+    deadline = time.monotonic() + _UPLOADED_S
+    while counted(address, _UPLOADED) < messages or counted(address, _WAITING):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{messages} messages are not in the tier after {_UPLOADED_S} s")
+        time.sleep(_LOOK_S)
 
 
 # ---- a broker's cold messages
@@ -138,10 +170,14 @@ def hot(program: Path, pairs: int, seconds: float, messages: int) -> Row:
         for _ in range(pairs + 1):  # the first one is not counted
             alone_us = _hot_p99_us(address, seconds)
             command = [sys.executable, "-m", "tests.bench.cold_readers", address, TOPIC, str(len(read)), str(READERS)]
+            misses = counted(address, _MISSES)
             with subprocess.Popen(command, cwd=ROOT) as readers:
                 try:
-                    time.sleep(1)  # until they read
+                    _wait_misses(address, misses + READERS)
+                    misses = counted(address, _MISSES)
                     beside_us = _hot_p99_us(address, seconds)
+                    if counted(address, _MISSES) == misses:
+                        raise RuntimeError("nobody read what is in the tier only")
                 finally:
                     readers.kill()
             ratios.append(beside_us / alone_us)
@@ -151,6 +187,15 @@ def hot(program: Path, pairs: int, seconds: float, messages: int) -> Row:
     return Row(
         f"p99 of hot reads: beside {READERS} cold readers / alone", spread, f"<= {HOT_RATIO}", ratio <= HOT_RATIO
     )
+
+
+def _wait_misses(address: str, misses: int) -> None:
+    """Until they read."""
+    deadline = time.monotonic() + _UPLOADED_S
+    while counted(address, _MISSES) < misses:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the cold readers do not read")
+        time.sleep(_LOOK_S)
 
 
 def _hot_p99_us(address: str, seconds: float) -> float:
@@ -296,15 +341,22 @@ def late(megabytes: int, times: int) -> list[Row]:
     ]
 
 
+def in_tier(program: Path, messages: int) -> list[Row]:
+    """The rows of `tier_timers.py`."""
+    with tier() as settings:
+        return timers(program, messages, settings)
+
+
 def run(pairs: int, seconds: float, megabytes: int, only: str = "") -> list[Row]:
     """All rows whose name contains `only`."""
     with load_program() as program:
         choices: dict[str, Callable[[], list[Row]]] = {
-            "sends": lambda: [sends(program, pairs, seconds, 0).row],
-            "batches": lambda: [sends(program, pairs, seconds, 32).row],
+            "sends": lambda: [sends(program, pairs, seconds, 0)],
+            "batches": lambda: [sends(program, pairs, seconds, 32)],
             "hot": lambda: [hot(program, pairs, seconds, 1000 * megabytes)],
             "reads": lambda: [reads(program, pairs, 1000 * megabytes).row],
             "late": lambda: late(megabytes, pairs),
+            "timers": lambda: in_tier(program, 150 * megabytes),
         }
         return [row for name, rows in choices.items() if only in name for row in rows()]
 
@@ -313,8 +365,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--megabytes", type=int, default=200, help="of messages that are read")
-    parser.add_argument("--only", default="", help="sends, batches, hot, reads or late")
+    parser.add_argument(
+        "--megabytes", type=int, default=200, help="of messages that are read; a fifth of it are timers"
+    )
+    parser.add_argument("--only", default="", help="sends, batches, hot, reads, late or timers")
     options = parser.parse_args()
     for row in run(options.pairs, options.seconds, options.megabytes, options.only):
         print(row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from remoting.tier.index import ITEM, IndexObject, decode_index, describe, encod
 log = logging.getLogger(__name__)
 
 _MANY: Final = 16
-_PORTION_ITEMS: Final = 1 << 15  # what a turn of the loop may encode
+_PORTION_ITEMS: Final = 1 << 15  # of an object
 
 
 class Portion(NamedTuple):
@@ -107,9 +108,15 @@ class IndexWriter:
         entries: list[IndexObject] = []
         step = _PORTION_ITEMS * ITEM.size
         for start in range(0, len(portion.items), step):
-            content = encode_index(*self._keys.sorted(portion.items[start : start + step]))
-            entry = describe(content, self._epoch, self._next_number(), portion.reserved_ms, portion.topics)
+            part = portion._replace(items=portion.items[start : start + step])
+            encoded = partial(_encoded, self._keys, part, (self._epoch, self._next_number()))
+            entry, content = await self._loop.aside(encoded)
             await self._objects.put(entry.name, content)
             entries.append(entry)
-            await self._loop.pause(0)
         return entries
+
+
+def _encoded(keys: Keys, portion: Portion, name: tuple[int, int]) -> tuple[IndexObject, bytes]:
+    """The object with these, and what the contents say of it."""
+    content = encode_index(*keys.sorted(portion.items))
+    return describe(content, *name, portion.reserved_ms, portion.topics), content

@@ -20,7 +20,7 @@ from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreEr
 from brokerd.tiers.reading.cache import Cache, Piece
 from brokerd.tiers.reading.message_bytes import MessageBytes
 from brokerd.tiers.reading.places import Places
-from brokerd.tiers.reading.windows import Windows
+from brokerd.tiers.reading.windows import LEAST, Windows
 from brokerd.tiers.upload.uploader import Loop
 from remoting import codes
 from remoting.errors import RequestError
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _MAX_FETCH_BYTES: Final = 16 << 20
 _ERROR_S: Final = 1.0
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
+_PIECES_AHEAD: Final = 2  # of who reads on and on: each takes as long as two requests, whatever its size
 
 Segments = Callable[[Queue], QueueSegments]
 
@@ -69,7 +70,7 @@ class ColdReads:
         self.cache = Cache(cache_bytes, self._dropped)
         self.hits = self.misses = self.messages_out = 0
         self._in_flight = in_flight
-        self._fetching: set[Wanted] = set()
+        self._fetching: dict[Wanted, int] = {}  # up to which offset
         self._line: OrderedDict[Wanted, tuple[int, Segment]] = OrderedDict()  # up to which offset, and of what
         self._errors: dict[Wanted, ObjectStoreError] = {}
         self._callbacks: dict[Wanted, list[Callable[[], None]]] = {}
@@ -188,25 +189,28 @@ class ColdReads:
 
     # ---- fetching
 
-    def _want(self, queue: Queue, first: int, end: int, segment: Segment, asked: int) -> None:
-        """Have it fetched, as soon as no more than so many others are; who listens is told."""
+    def _want(self, queue: Queue, first: int, end: int, segment: Segment, asked: int) -> int:
+        """Have it fetched, as soon as no more than so many others are; who listens is told. Up to which offset it is."""
         wanted = Wanted(queue, first)
         error = self._errors.get(wanted)
         if error is not None:
             raise RequestError(
                 codes.SYSTEM_ERROR, f"message {first} of {queue.topic} cannot be read from the tier: {error}"
             )
-        if wanted in self._fetching or wanted in self._line:
-            return
+        if wanted in self._fetching:
+            return self._fetching[wanted]
+        if wanted in self._line:
+            return self._line[wanted][0]
         count = max(asked, self._windows.at(queue, first))
         end = self.cache.room_behind(queue, first, min(end, first + count))
         self._line[wanted] = end, segment
         self._go_on()
+        return end
 
     def _go_on(self) -> None:
         while self._line and len(self._fetching) < self._in_flight:
             wanted, (end, segment) = self._line.popitem(last=False)
-            self._fetching.add(wanted)
+            self._fetching[wanted] = end
             what = f"fetch {wanted.queue.topic}/{wanted.queue.queue_id} from the tier"
             self._loop.spawn(self._fetch(wanted, end, segment), what)
 
@@ -215,11 +219,20 @@ class ColdReads:
         window = self._windows.at(queue, next_offset)
         if piece.end - next_offset > window // _AHEAD or piece.end >= end:
             return
-        if len(self._fetching) * 2 >= self._in_flight or self.cache.find(queue, piece.end) is not None:
-            return
-        segment = self._segments(queue).at(piece.end)
-        if segment is not None and segment.first <= piece.end and Wanted(queue, piece.end) not in self._errors:
-            self._want(queue, piece.end, min(end, segment.end), segment, window)
+        first, pieces = piece.end, _PIECES_AHEAD if window > LEAST else 1
+        while pieces and first < end and len(self._fetching) * 2 < self._in_flight:
+            first, pieces = self._have(queue, first, end, window), pieces - 1
+
+    def _have(self, queue: Queue, first: int, end: int, window: int) -> int:
+        """Have a piece from there on fetched, unless it is there or on its way: where the next one begins, the end when it is not
+        known."""
+        piece = self.cache.find(queue, first)
+        if piece is not None:
+            return piece.end
+        segment = self._segments(queue).at(first)
+        if segment is None or segment.first > first or Wanted(queue, first) in self._errors:
+            return end
+        return self._want(queue, first, min(end, segment.end), segment, window)
 
     async def _fetch(self, wanted: Wanted, end: int, segment: Segment) -> None:
         queue, first = wanted
@@ -232,7 +245,7 @@ class ColdReads:
             self._errors[wanted] = error
             self._loop.scheduler.call_later(_ERROR_S, self._errors.pop, wanted, None)
         finally:
-            self._fetching.discard(wanted)
+            self._fetching.pop(wanted, None)
             self._go_on()
             for listener in self.listeners:
                 listener(*queue)

@@ -1,14 +1,17 @@
 """Memory that uploads use again and again: the system takes longer to find new memory than the bytes take to be copied there.
 
 A buffer begins at a page, so that a file can be written from it without another copy. What of it was never used takes no memory.
+Large ones are made of large pages where the system has such: it finds and looks up hundreds of small ones in the time of one.
 """
 
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 from typing import Final
 
 KEPT_BYTES: Final = 64 << 20  # between uploads
+_LARGE_PAGE: Final = 2 << 20
 
 Buffer = mmap.mmap
 
@@ -21,12 +24,20 @@ class Buffers:
 
     def take(self, size: int) -> Buffer:
         """One of at least so many bytes that is the caller's; its content is whatever it was."""
-        for number, each in enumerate(self._free):
-            if len(each) >= size:
+        for number in reversed(range(len(self._free))):  # the last one may still be in the processor's cache
+            if len(self._free[number]) >= size:
                 return self._free.pop(number)
-        return mmap.mmap(-1, size)
+        return _new(size)
 
     def give_back(self, buffer: Buffer) -> None:
         """Nobody looks at it any more. What are too many are left to the system."""
         if len(buffer) + sum(map(len, self._free)) <= KEPT_BYTES:
             self._free.append(buffer)
+
+
+def _new(size: int) -> Buffer:
+    buffer = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared is a file to the system
+    if size >= _LARGE_PAGE:
+        with suppress(OSError):  # a system that was built without them
+            buffer.madvise(mmap.MADV_HUGEPAGE)
+    return buffer

@@ -1,15 +1,20 @@
 """Which queues have messages that are not in the tier yet, since when, and which are due (pure).
 
-A queue is due when its oldest such message has waited for `commit_interval_ms`, or when there are many (storage.md 4.3). Queues
-that are due are taken in the order in which they began to wait, so that none is passed over for ever.
+A queue is due when its oldest such message has waited for `commit_interval_ms`, or when there are many (storage.md 4.3). Many are
+as many as fill a batch, by the size of those that the queue uploaded last. Queues that are due are taken in the order in which
+they began to wait, so that none is passed over for ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from remoting.tier.contents import Queue
+from remoting.tier.segments import QueueSegments
+
+_UNKNOWN_MANY: Final = 4096  # of a queue that uploaded nothing yet
+_MOST_MANY: Final = 16_384  # however small they are: they are looked at one by one
 
 
 class Waiting(NamedTuple):
@@ -25,9 +30,7 @@ class Waiting(NamedTuple):
 class Pending:
     """All that wait, in the order in which they began to."""
 
-    def __init__(self, many: int) -> None:
-        """`many` messages of a queue do not wait for their time."""
-        self._many = many
+    def __init__(self) -> None:
         self._waiting: dict[Queue, Waiting] = {}
         self._ends: dict[tuple[str, int], int] = {}  # of those: how far they have grown since
         self._full_from: dict[tuple[str, int], int] = {}  # the end with which they have many
@@ -56,12 +59,12 @@ class Pending:
         waiting = self._waiting.get(queue)
         return None if waiting is None else waiting._replace(end=self._ends[queue])
 
-    def put(self, queue: Queue, waiting: Waiting) -> None:
-        """The queue has this to upload; at the end of the line."""
+    def put(self, queue: Queue, waiting: Waiting, many: int) -> None:
+        """The queue has this to upload; at the end of the line. `many` of its messages do not wait for their time."""
         self.remove(queue)
         self._waiting[queue] = waiting
         self._ends[queue] = waiting.end
-        self._full_from[queue] = waiting.first + self._many
+        self._full_from[queue] = waiting.first + many
         self.grown(queue, waiting.end)
 
     def grown(self, queue: tuple[str, int], end: int) -> bool:
@@ -110,3 +113,11 @@ class Pending:
     def held_offset(self) -> int | None:
         """The first byte of the log that is still to be uploaded."""
         return min((each.position for each in self._waiting.values()), default=None)
+
+
+def many_of(segments: QueueSegments, batch_bytes: int) -> int:
+    """How many messages of a queue, which has this in the tier, fill a batch of so many bytes."""
+    if not len(segments):
+        return _UNKNOWN_MANY
+    last = segments.last
+    return min(_MOST_MANY, max(1, batch_bytes * last.messages // max(1, last.message_bytes)))

@@ -24,6 +24,7 @@ from tests.unit.tasks.tier.messages import untidy
 QUEUE = Queue("Orders", 0)
 MESSAGES = 1300
 ENTRY_BYTES = UNIT.size
+IN_FLIGHT = 4
 
 
 class Reader:
@@ -34,6 +35,8 @@ class Reader:
         self.records = [untidy(*QUEUE, number, 1000 + number) for number in range(MESSAGES)]
         self.segment = self.files.commit(QUEUE, 0, self.records)
         self.checked_by: list[str] = []
+        self.asked: list[tuple[int, int]] = []  # of messages whose entries were asked for: the first one, and how many
+        self.tasks: list[asyncio.Task[None]] = []
 
     def change(self, name: str, at: int, content: bytes) -> None:
         whole = bytearray(self.files.read(name))
@@ -41,28 +44,37 @@ class Reader:
         self.files.put(name, bytes(whole))
 
     async def get(self, name: str, start: int, length: int) -> bytes:
+        if name == self.segment.entries_name(*QUEUE):
+            self.asked.append((start // ENTRY_BYTES, length // ENTRY_BYTES))
         return self.files.read(name)[start : start + length]
 
     def first_astray(self, content: Bytes, begin: int, entries: Bytes) -> int | None:
         self.checked_by.append(threading.current_thread().name)
         return first_astray(content, begin, entries)
 
-    async def read(self) -> list[bytes]:
-        """All of the first piece."""
-        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+    def cold(self, cache_bytes: int = 1 << 20) -> ColdReads:
+        loop = asyncio.get_running_loop()
 
         def spawn(work: Coroutine[Any, Any, None], _what: str) -> None:
-            tasks.append(loop.create_task(work))
+            self.tasks.append(loop.create_task(work))
 
         aside = HelperThreads(1, "helper").run
         around: Any = Loop(loop, spawn, asyncio.sleep, lambda: time.time_ns() // 1_000_000, aside)  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
-        cold = ColdReads(objects, contents.__getitem__, around, 1 << 20, 4, self.first_astray)
+        return ColdReads(objects, contents.__getitem__, around, cache_bytes, IN_FLIGHT, self.first_astray)
+
+    async def fetched(self) -> None:
+        """All that is on its way."""
+        while self.tasks:
+            await self.tasks.pop()
+
+    async def read(self) -> list[bytes]:
+        """All of the first piece."""
+        cold = self.cold()
         for _ in range(2):
             found = cold.read(*QUEUE, 0, MESSAGES, MESSAGES, 1 << 30, None)
-            await asyncio.gather(*tasks)
-            tasks.clear()
+            await self.fetched()
         return list(found.records)
 
 
@@ -89,3 +101,38 @@ async def test_an_entry_that_points_elsewhere_gives_nothing(number: int) -> None
     reader.change(reader.segment.entries_name(*QUEUE), number * ENTRY_BYTES, entry)
     with pytest.raises(RequestError, match="not what was stored"):
         await reader.read()
+
+
+async def test_who_reads_on_has_two_pieces_on_their_way() -> None:
+    reader = Reader()
+    cold = reader.cold()
+    assert cold.read(*QUEUE, 0, MESSAGES, 32, 1 << 30, None).is_coming
+    await reader.fetched()
+    assert reader.asked == [(0, 32)]
+    assert len(cold.read(*QUEUE, 0, MESSAGES, 32, 1 << 30, None).records) == 32
+    assert len(reader.tasks) == 2, "nothing of them is there yet"
+    await reader.fetched()
+    assert reader.asked[1:] == [(32, 64), (96, 64)]
+
+
+async def test_who_only_began_has_one_piece_on_its_way() -> None:
+    reader = Reader()
+    cold = reader.cold()
+    cold.read(*QUEUE, 0, MESSAGES, 32, 1 << 30, None)
+    await reader.fetched()
+    assert len(cold.read(*QUEUE, 0, MESSAGES, 20, 1 << 30, None).records) == 20
+    await reader.fetched()
+    assert reader.asked == [(0, 32), (32, 32)]
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 20, 100_000, 1])
+async def test_what_is_read_ahead_is_neither_missed_nor_repeated(cache_bytes: int) -> None:
+    reader = Reader()
+    cold, found = reader.cold(cache_bytes), list[bytes]()
+    while len(found) < MESSAGES:
+        found += cold.read(*QUEUE, len(found), MESSAGES, 50, 1 << 30, None).records
+        assert len(reader.tasks) <= IN_FLIGHT
+        await reader.fetched()
+    assert found == reader.records
+    if cache_bytes == 1 << 20:
+        assert sum(count for _, count in reader.asked) == MESSAGES, "each was fetched once"

@@ -69,18 +69,18 @@ class Master:
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_an_earlier_life_began_lets_nobody_upload_twice(fails: bool) -> None:
     turns = Turns()
-    steps, pending, source = Steps(turns), Pending(10), Source(Reads(), PlainKeys())
+    steps, pending, source = Steps(turns), Pending(), Source(Reads(), PlainKeys())
     slow = FaultyObjects(Stored(), steps, turns, random.Random(1))
     slow.slow_s, slow.fails_before = 60.0, 1.0 if fails else 0.0
     earlier = Uploader(pending, source, slow, Master(1), steps.loop(), Live(SETTINGS))
-    pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()))
+    pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()), 10)
     turns.run(100)
     earlier.wake()
     turns.run(100)
     earlier.stop()
     pending.clear()
 
-    pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()))
+    pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()), 10)
     slower = FaultyObjects(Stored(), steps, turns, random.Random(1))
     slower.slow_s = 10_000.0
     master = Master(2)
