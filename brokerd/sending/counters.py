@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from brokerd.statistics.figures import Durations, Statistics
+from brokerd.store.run import Run
 from remoting import codes
 from remoting.errors import FlowControl, LogboomError, NotMaster, StorageError
 
@@ -60,6 +61,13 @@ class Counters:
         self.out_bytes += size_bytes
         self.reads.add(read_ms)
         self.statistics.pulled(reader, messages, size_bytes, int(read_ms))
+
+    def stored(self, run: Run) -> None:
+        """The messages of a run are in the log."""
+        count, size = run.message_count, run.size
+        self.in_messages += count
+        self.in_bytes += size
+        self.statistics.stored(run.entries, count, size)
 
     def refuse(self, error: LogboomError, count: int = 1) -> None:
         """Sends were refused as a whole, before anything was stored."""

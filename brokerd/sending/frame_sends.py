@@ -141,10 +141,8 @@ class _Sending:
             log.error("cannot append: %s", error)
             self._done(stored, PutStatus.SERVICE_NOT_AVAILABLE, as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
             return
-        counters, count, size, done = self._counters, run.message_count, run.size, self._done
-        counters.in_messages += count
-        counters.in_bytes += size
-        counters.statistics.stored(run.entries, count, size)
+        counters, count, done = self._counters, run.message_count, self._done
+        counters.stored(run)
         self._acknowledger.appended(run.end_offset)
         appended_ns = perf_counter_ns()
 

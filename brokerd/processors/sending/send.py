@@ -259,10 +259,8 @@ class _Turn:
         except LogboomError as error:
             _refuse((*parts, *early), as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
             return
-        counters, count, size = self._counters, run.message_count, run.size
-        counters.in_messages += count
-        counters.in_bytes += size
-        counters.statistics.stored(run.entries, count, size)
+        counters = self._counters
+        counters.stored(run)
         self._acknowledger.appended(run.end_offset)
         for connection, taken in early:
             connection.respond_encoded(b"".join(taken.answers), len(taken.opaques))

@@ -64,7 +64,10 @@ def a_timer(rng: Random, now_ms: int = NOW_MS) -> Draft:
 def test_the_check_at_load_finds_a_library_that_says_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
     library = native_library()
     assert said_agrees(library)
-    other: Callable[..., int] = lambda *_: 0  # noqa: E731
+
+    def other(*_: object) -> int:
+        return 0
+
     monkeypatch.setattr(Library, "function", lambda *_: other)
     assert not said_agrees(library)
 
@@ -163,14 +166,16 @@ def content_of(disk: MemoryDisk) -> dict[str, bytes]:
 def test_what_is_counted_is_the_same(seed: int) -> None:
     rng, log = Random(seed), MemoryRecordLog(lambda: NOW_MS)
     done, places = Done(Key(NOW_MS - 1, -1)), set[int]()
-    log_bytes: Callable[[], bytes] = lambda: b"".join(log._records.values())  # noqa: E731
     read_units = partial(log.read_units, TIMER_TOPIC, 0)
     saying = NativeSaying(
         native_library(),
         lambda first, count: b"".join(UNIT.pack(*each) for each in read_units(first, count)),
-        lambda _units, look: look(log_bytes(), 0),
+        lambda _units, look: look(b"".join(log._records.values()), 0),
     )
-    known: Callable[[], Known] = lambda: Known(done, places, {})  # noqa: E731
+
+    def known() -> Known:
+        return Known(done, places, {})
+
     alone, together = TimerCounting(log, known), TimerCounting(log, known, saying)
     for _ in range(80):
         log.append_messages([a_timer(rng)._replace(born_host=HOST) for _ in range(rng.choice((1, 9)))])
