@@ -121,10 +121,10 @@ class Manifests:
 
 
 class ManifestWriter:
-    """What the master of one epoch writes. The first object has to be a checkpoint."""
+    """What the master of one epoch writes. The first object has to be a checkpoint. `begun` numbers were begun before."""
 
-    def __init__(self, objects: ObjectStore, epoch: int) -> None:
-        self.position = Position(epoch, -1)  # of the last object that is there
+    def __init__(self, objects: ObjectStore, epoch: int, begun: int = 0) -> None:
+        self.position = Position(epoch, begun - 1)  # of the last object that is there
         self._objects = objects
         self._checkpoint = self._checkpoint_end = -1  # the first and the last object of the last whole one
         self._pending: tuple[ManifestPart, bytes] | None = None  # was put, and the outcome is not known
@@ -144,6 +144,11 @@ class ManifestWriter:
     ) -> None:
         """The same of a checkpoint; its other pieces follow, and nothing between them."""
         self._begin(ManifestPart(self._next, True, list(epochs), list(rows), piece, is_last))
+
+    @property
+    def begun(self) -> int:
+        """How many numbers of the epoch were begun; the last one may be put yet."""
+        return self.position.number + (2 if self._pending is not None else 1)
 
     @property
     def _next(self) -> Position:

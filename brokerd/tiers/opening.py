@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.tiers.manifests import Fenced
-from brokerd.tiers.reconcile import adopt, difference, in_slices
+from brokerd.tiers.reconcile import NOTHING_MISSING, LocalFrom, Missing, adopt, difference, in_slices, without
 from remoting.tier.contents import Change, Queue, TierContents, begun, cut
 from remoting.tier.manifest import ManifestPart
 from remoting.tier.segments import QueueSegments
@@ -35,15 +35,20 @@ def opening_of(
     new_id: Callable[[], str],
     *,
     may_claim: bool = False,
+    missing: Missing = NOTHING_MISSING,
+    local_from: LocalFrom = lambda _: None,
 ) -> Generator[None, None, Opening]:
     """`parts` are what the manifest has beyond the own contents, `lineage` the own log's epochs and its end. What `is_stale`
-    belongs to no topic that there is. A log that is empty may claim what another one uploaded with `may_claim`: a mount.
+    belongs to no topic that there is. A log that is empty may claim what another one uploaded with `may_claim`: a mount. What is
+    `missing` there leaves the contents.
 
     Raises Fenced when the tier is another log's, ValueError when the manifest contradicts itself.
     """
     wanted = yield from adopt(own, parts, *lineage)
     if parts and own.log_id != wanted.log_id and (own.log_id or (wanted.queues and not may_claim)):
         raise Fenced(_OTHER_LOG)
+    if missing.is_any:
+        wanted = yield from without(wanted, missing, local_from)
     changes = yield from difference(own, wanted)
     if not own.log_id:
         changes.append(begun(wanted.log_id or new_id()))

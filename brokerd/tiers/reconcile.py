@@ -10,8 +10,8 @@ All of a tier is looked at, so it is done in steps, of which each takes some mil
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
 from remoting.tier.contents import (
@@ -25,11 +25,35 @@ from remoting.tier.contents import (
     indexed,
     unindexed,
 )
+from remoting.tier.index import IndexObject
 from remoting.tier.manifest import Followed, ManifestPart
 from remoting.tier.segments import QueueSegments, Segment
 
 _NO_END: Final = 2**63 - 1
 _SLICE: Final = 200  # queues looked at in one step
+
+
+LocalFrom = Callable[[Queue], int | None]
+"""From which queue offset on what a queue has could be uploaded: files have it, and its topic is kept; None: there is nothing."""
+
+
+class Missing(NamedTuple):
+    """What the contents name and the object store has not."""
+
+    segments: dict[Queue, set[Segment]]
+    of_index: list[IndexObject]
+
+    @property
+    def is_any(self) -> bool:
+        return bool(self.segments or self.of_index)
+
+    @property
+    def messages(self) -> int:
+        """How many there are in the segments."""
+        return sum(segment.messages for segments in self.segments.values() for segment in segments)
+
+
+NOTHING_MISSING: Final = Missing({}, [])
 
 
 def common_end(own: Sequence[EpochEntry], own_end: int, theirs: Sequence[tuple[int, int]]) -> int:
@@ -66,6 +90,31 @@ def difference(own: TierContents, wanted: TierContents) -> Generator[None, None,
     changes += [indexed(entry) for key, entry in wanted.index.items() if own.index.get(key) != entry]
     going = [entry for key, entry in own.index.items() if key not in wanted.index]
     return changes + ([unindexed(going)] if going else [])
+
+
+def without(contents: TierContents, missing: Missing, local_from: LocalFrom) -> Generator[None, None, TierContents]:
+    """The contents without what is missing, in steps, so that uploads go on with what is in files."""
+    left = contents.copy()
+    for queues in in_slices(missing.segments):
+        for queue in queues:
+            segments = contents.queues.get(queue)
+            if segments is not None:
+                left.queues[queue] = _left(segments, missing.segments[queue], local_from(queue))
+        yield
+    for entry in missing.of_index:
+        left.index.pop(entry.key, None)
+    return left
+
+
+def _left(segments: QueueSegments, gone: set[Segment], local: int | None) -> QueueSegments:
+    """Segments follow each other, so those behind the first one that can be uploaded again go up again, too: all of them are in
+    files. Those before it stay, if they are there."""
+    again = next((each.first for each in segments if each in gone and local is not None and each.end > local), None)
+    left = [each for each in segments if each not in gone and (again is None or each.first < again)]
+    passed = segments.passed
+    if not left:
+        passed = max(passed, segments.end if local is None else min(local, segments.end))
+    return QueueSegments(left, passed)
 
 
 def in_slices(queues: Iterable[Queue]) -> Iterator[Sequence[Queue]]:

@@ -26,6 +26,7 @@ from brokerd.tiers.in_log import TierReads
 from brokerd.tiers.index.keys import Keys, PlainKeys
 from brokerd.tiers.index.searching import ColdIndex
 from brokerd.tiers.index.writing import IndexWriter
+from brokerd.tiers.losses import Losses, LossWatch
 from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse_mounted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
@@ -133,6 +134,9 @@ class TierService:
         self._deleted_meanwhile: dict[str, None] = {}  # since the opening began
         self.upkeep: Upkeep | None = None  # from when the tier is being opened on
         self.states: StateKeeper | None = None  # from when it is open on
+        self._writer: ManifestWriter | None = None  # of this epoch
+        self._losses = Losses(around.loop, settings)
+        self._watch: LossWatch | None = None
 
     # ---- what is in the tier
 
@@ -233,10 +237,10 @@ class TierService:
 
     def waiting_offset(self) -> int | None:
         """The first byte of the log that is to be uploaded; files are kept from there on while the disk has room. All are while
-        there are queues of which it is not known."""
+        there are queues of which it is not known, and while what is in the tier only may be lost."""
         if self.objects is None:
             return None
-        return 0 if self._to_look_at else self.pending.held_offset()
+        return 0 if self._to_look_at or self._losses.is_any else self.pending.held_offset()
 
     def dispatched(self, arrivals: Sequence[Arrival]) -> None:
         self._journal.follow()
@@ -280,9 +284,14 @@ class TierService:
             )
 
     def step_down(self) -> None:
-        self._life += 1
+        self._end_life()
         self.condition = TierCondition.FOLLOWING
         self.trouble = ""
+        self._writer = None
+        self._losses.forget()
+
+    def _end_life(self) -> None:
+        self._life += 1
         if self._uploader is not None:
             self._uploader.stop()
         if self._commits is not None:
@@ -292,7 +301,9 @@ class TierService:
             self.upkeep.stop()
         if self.states is not None:
             self.states.stop()
-        self.upkeep = self.states = None
+        if self._watch is not None:
+            self._watch.stop()
+        self.upkeep = self.states = self._watch = None
         self._around.stowage.close()
 
     def close(self) -> None:
@@ -356,13 +367,15 @@ class TierService:
         """Raises ObjectStoreError, Fenced among them."""
         if not self._is_mount:
             await refuse_mounted(objects, self._around.broker_name)
-        manifests, position = Manifests(objects), self.table.position
-        if await manifests.highest_epoch(self._epoch - 1) is not None:
+        manifests, position, before = Manifests(objects), self.table.position, self._writer
+        if await manifests.highest_epoch(self._epoch - (before is None)) is not None:
             raise Fenced(
                 f"the tier has a manifest of epoch {self._epoch} or a later one: another log is, or was, kept under the name "
                 "of this broker group. Give tiers.url another prefix, or remove what is there"
             )
-        parts = await manifests.beyond(position)
+        parts = await manifests.beyond(position) if before is None else []
+        if not parts and not self._is_mount:
+            await self._losses.look(objects, manifests, self.table, lambda: life == self._life)
         if life != self._life:
             return
         try:
@@ -372,7 +385,9 @@ class TierService:
         if opening is None:
             return
         log_of = self._record_log, self._journal, self.table
-        writer = ManifestWriter(objects, self._epoch)
+        self._writer = writer = ManifestWriter(objects, self._epoch, before.begun if before is not None else 0)
+        if before is None:
+            self._numbers = itertools.count(1)
         keys, loop, reserved_ms = self._around.keys, self._loop, self.reserved_ms
         index = IndexWriter(objects, keys, self._epoch, self.next_number, loop, reserved_ms)
         told = Told(self.troubled, self.fenced, self.retired)
@@ -387,7 +402,14 @@ class TierService:
         fit the own contents."""
         self._deleted_meanwhile = {}
         rules = self._around.lineage(), self._is_stale, self._new_id
-        steps = opening_of(self.table.contents.copy(), parts, *rules, may_claim=self._is_mount)
+        steps = opening_of(
+            self.table.contents.copy(),
+            parts,
+            *rules,
+            may_claim=self._is_mount,
+            missing=self._losses.given_up,
+            local_from=self._local_from,
+        )
         try:
             while life == self._life:
                 next(steps)
@@ -416,13 +438,26 @@ class TierService:
             if self.upkeep is not None:
                 self.upkeep.begin(expires_only=True)
             return
-        self._numbers = itertools.count(1)
         source = Source(self._around.local, self._around.keys)
         self._uploader = Uploader(self.pending, source, objects, self, self._loop, self._settings)
         self._look_at_all()
+        self._losses.forget()
         self._around.stowage.open(self)
         if self.upkeep is not None:
             self.upkeep.begin()
+        if self._writer is not None:
+            lost = partial(self._lost, objects)
+            self._watch = LossWatch(objects, self._writer, lambda: self.table.contents, self._loop, lost)
+            self._watch.begin()
+
+    def _lost(self, objects: ObjectStore) -> None:
+        """Something that was put there is missing: end what goes on, and open the tier once more, in the same epoch."""
+        self._end_life()
+        self.condition = TierCondition.OPENING
+        self._losses.suspect()
+        self.pending.clear()
+        self._look_at_all()
+        self._loop.spawn(self._open(objects, self._life), "open the tier again")
 
     def fenced(self, reason: str) -> None:
         """Somebody else owns the tier: touch nothing there as long as this broker leads in this epoch. A mount has nothing
@@ -456,6 +491,12 @@ class TierService:
         return f"{self._around.random_bits(_ID_BITS):032x}"
 
     # ---- what waits
+
+    def _local_from(self, queue: Queue) -> int | None:
+        """See `reconcile.LocalFrom`."""
+        attributes = self._around.attributes(queue.topic)
+        low, high = self._around.local.local_range(*queue)
+        return low if attributes is not None and low < high and policy.is_kept(queue.topic, attributes) else None
 
     def _go_on_behind(self, queues: Iterable[Queue]) -> None:
         """A queue goes on behind what of it is in the tier. A log that begins later may know of none of its messages: they went

@@ -37,6 +37,13 @@ class TierSettings:
         maximum=86_400_000,
         live=True,
     )
+    lost_after_ms: int = setting(
+        600_000,
+        "objects that are missing in the tier, though its store answers, are given up after this time, and what files have of "
+        "them is uploaded again",
+        maximum=876_000 * 3_600_000,
+        live=True,
+    )
     commit_bytes: int = setting(
         16 << 20, "message bytes of a queue that are uploaded without waiting longer", minimum=1024, maximum=1 << 30
     )
