@@ -35,12 +35,13 @@ from zope.interface import implementer
 from remoting.errors import InvalidParameter, SettingsError
 from remoting.transport.client import split_address
 from remoting.transport.unfinished import Piece, peer_of
+from remoting.transport.waiting import Waiting
 from remoting.transport.watch import UnfinishedSettings, Watch
 from webapp.appliance.reach import join_address
 from webapp.first_byte import Certificate, FirstByteFactory, in_tls
 from webapp.framing import StrictChannel
 from webapp.intake import BODY_S, HEAD_S, MAX_BODY_BYTES, TOO_LARGE, TOO_LATE
-from webapp.waiting import Waiting, most_waiting
+from webapp.waiting import most_waiting
 
 log = logging.getLogger(__name__)
 
