@@ -72,10 +72,6 @@ class SigningKey:
         outer.update(inner.digest())
         return outer.digest()
 
-    def gives(self, signature: Bytes, *parts: Bytes) -> bool:
-        """Whether this is the signature over the parts; takes the same time whatever it is."""
-        return hmac.compare_digest(b2a_base64(self.digest(*parts), newline=False), signature)
-
 
 class Sign(Protocol):
     """Signs what goes out on one connection."""
