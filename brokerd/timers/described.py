@@ -35,17 +35,19 @@ def describe(record: Record, table: TimerTable) -> TimerItem:
     due_ms = due_by(properties)
     slot_ms = number_of(properties, OUT_MS)
     place = place_of(kind_of(code), properties, offset)
-    if place in table.places or table.names.get(name_of(properties)) == (
-        slot_of(due_of(code)) if slot_ms is None else slot_ms
+    if place in table.places or table.is_named(
+        name_of(properties), slot_of(due_of(code)) if slot_ms is None else slot_ms
     ):
         standing = TimerStanding.RECALLED
     else:
         standing = TimerStanding.OVER if table.done.has(Key(due_of(code), offset)) else TimerStanding.WAITING
     if offset in table.aside:
         standing = TimerStanding.ASIDE
+    target = None
     if kind_of(code) == RECALL:
         standing = TimerStanding.MARKER
-        place = offset if (target := number_of(properties, PLACE)) is None else target
+        target = number_of(properties, PLACE)
+        place = offset if target is None else target
     return TimerItem(
         offset=offset,
         place=place,
@@ -61,5 +63,5 @@ def describe(record: Record, table: TimerTable) -> TimerItem:
         tag=properties.get("TAGS", "")[:_MOST_TEXT],
         leg_ms=number_of(properties, LEG_MS),
         rolls=number_of(properties, ROLL_TIMES) or 0,
-        recalled_by=properties.get(RECALLED_BY),
+        recalled_by=None if target is None else properties.get(RECALLED_BY),  # a client's marker names no place
     )
