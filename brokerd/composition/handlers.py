@@ -41,6 +41,7 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.cold_line import ColdLine
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.sending.general import GeneralSends
@@ -208,6 +209,7 @@ def build_processors(parts: Parts) -> Processors:
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
         fetch_waits=waits,
         slices=Slices(scheduler.call_soon, waits),
+        cold_line=ColdLine(store.is_cold if core.tiers.cold is not None else None, scheduler),
     )
 
 

@@ -377,6 +377,16 @@ class RemotingConnection(asyncio.Protocol):
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
             self._write(body)
 
+    def take_back(self, request: Command) -> None:
+        """Of a request that was put off, when this connection `is_slow`: its handler has it again when that is over."""
+        if self._transport is None:
+            return
+        if not request.flag & codes.FLAG_ONEWAY:
+            self._in_flight -= 1
+        self._backlog.append(request)
+        self._note_backlog()
+        self._regulate_reading()
+
     def respond_error(self, request: Command, error: LogboomError) -> None:
         """Answer with the error's code and its sentence as the remark."""
         self.respond(request, error.code, remark=str(error))
