@@ -59,7 +59,7 @@ from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.stored_form import KernelRules
-from brokerd.timers.finder import TimerFinder
+from brokerd.timers.finder import LookedIn, TimerFinder
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
 from remoting.guarding.guard import Guard
 from remoting.names import TIMER_TOPIC
@@ -110,7 +110,7 @@ def build_processors(parts: Parts) -> Processors:
     queries = KeyQueries(store, core.background, scheduler, core.tiers.index)
     finder = TimerFinder(
         core.record_log,
-        next(iter(core.timer_files), None),
+        LookedIn(next(iter(core.timer_files), None), core.timers.stowed),
         core.timers.table,
         lambda: core.timers.least_window_ms,
         core.timers.now_ms,

@@ -39,6 +39,7 @@ from brokerd.timers.said import Saying
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
+from brokerd.timers.stowed_search import StowedSearch
 from brokerd.timers.takeover import TimerTakeover
 from brokerd.timers.tier import NoTier, TimerTier, ToTier
 from brokerd.timers.tier_slots import TierSlots
@@ -136,6 +137,7 @@ class TimerService:
         ahead_ms, back_ms = settings.tier_ahead_s * 1000, settings.tier_back_s * 1000
         to_tier = ToTier(self._tier, ahead_ms, min(back_ms, ahead_ms // 2))
         appending = Appending(self._batches, self._delivery, Times(scheduler, self.now_ms))
+        self.stowed = StowedSearch(self.table, self._tier, scheduler)
         self._tier_slots = TierSlots(self.table, self._tier, self._journal, scheduler)
         self._mover = Mover(record_log, far, appending, surroundings.going, to_tier, self._tier_slots)
         self._returning = Returning(appending, self._journal, to_tier, self._tier_slots)
