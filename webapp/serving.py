@@ -261,6 +261,7 @@ class BoundedSocket(WebSocketProtocol):
     """
 
     _is_refused = False
+    _linger: Any = None
 
     def connectionMade(self) -> None:
         """It takes the connection over from a channel, which was asked to pause until now."""
@@ -292,6 +293,20 @@ class BoundedSocket(WebSocketProtocol):
     def _closeConnection(self, abort: bool = False) -> None:
         self.transport.unregisterProducer()  # TLS is not ended before somebody who might still write
         super()._closeConnection(abort)
+        if self._linger is None and not abort:  # nor before the client says so, which a stranger need not do
+            self._linger = self.factory.reactor.callLater(_LINGER_S, self.transport.abortConnection)
+            self.server.waiting.begin(self)
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`: it is closing."""
+        self.transport.abortConnection()
+
+    def connectionLost(self, reason: Any) -> None:
+        """The connection is gone."""
+        self.server.waiting.end(self)
+        if self._linger is not None and self._linger.active():
+            self._linger.cancel()
+        super().connectionLost(reason)
 
     def sendMessage(self, *arguments: Any, **more: Any) -> None:
         """To the page, however long."""
@@ -345,6 +360,7 @@ class BoundedServer(Server):
     @http_factory.setter
     def http_factory(self, _made: HTTPFactory) -> None:
         channels = BoundedFactory(self)
+        self.waiting = channels.waiting
         if self._https is not None:
             self._https.listen(channels)
         self._http_factory = (
