@@ -7,18 +7,20 @@ these: so of the messages of message groups in a batch, all are left from the fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.metadata.configs import Metadata, TopicConfig
 from brokerd.metadata.names import check_topic_name
 from brokerd.proxy.calls import Call
+from brokerd.proxy.frame_offers import FrameAnswers, FrameOffer, FramePart, Left, StoredFrame
 from brokerd.proxy.mapping import MIXED_TYPES, TYPE_NAMES
 from brokerd.proxy.methods.base import CLIENT_ID
 from brokerd.proxy.methods.placing import Placing
 from brokerd.proxy.native_sends import GROUPED, QUEUE_DIGITS, TYPES, SendReader
 from brokerd.proxy.status import OK, encode_length
-from brokerd.sending.frame_sends import FramePart, FrameSends, StoredFrame
 from brokerd.sending.outcomes import SendOutcome
+from brokerd.sending.turns import SendTurns
 from brokerd.store.put_status import PutStatus
 from remoting.errors import InvalidParameter, RequestError
 from remoting.facts.placements import MESSAGE_TYPES
@@ -38,14 +40,14 @@ class Quick(NamedTuple):
     """What ordinary sends are carried out with."""
 
     reader: SendReader
-    frames: FrameSends
+    turns: SendTurns
 
 
 class QuickSends:
     """Those of one broker group; `answer` answers what was not stored as it should be."""
 
     def __init__(self, quick: Quick, metadata: Metadata, broker_name: str, placing: Placing, answer: Answer) -> None:
-        self._reader, self._frames = quick
+        self._reader, self._turns = quick
         self._metadata = metadata
         self._broker_name = broker_name
         self._placing = placing
@@ -67,12 +69,13 @@ class QuickSends:
             begin = end or begin
         if not sorting.taken:
             return calls
-        left = self._frames.send(
-            sorting.parts(frames), lambda stored, status, error: self._done(calls, found, stored, status, error)
-        )
-        if not left and len(sorting.taken) == len(calls):
+        left = Left()
+        turn = self._turns.begin(partial(FrameAnswers, partial(self._done, calls, found)))
+        turn.take([FrameOffer(part, left) for part in sorting.parts(frames)])
+        turn.append()
+        if not left.keys and len(sorting.taken) == len(calls):
             return ()
-        taken = sorting.taken - set(left)
+        taken = sorting.taken.difference(left.keys)
         return [call for number, call in enumerate(calls) if number not in taken]
 
     def _done(
@@ -83,7 +86,7 @@ class QuickSends:
         status: PutStatus,
         error: RequestError | None,
     ) -> None:
-        for number, queue_offset, handle in stored:
+        for number, _, queue_offset, handle in stored:
             call = calls[number]
             _, _, _, _, id_at, id_length, _, _, _ = found[number]
             message_id = call.message[id_at : id_at + id_length]

@@ -17,7 +17,6 @@ from brokerd.proxy.methods.send_message import send_message
 from brokerd.proxy.native_sends import SendReader
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import Code
-from brokerd.sending.frame_sends import FrameSends
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import NotMaster, RequestError
@@ -56,7 +55,6 @@ class Bench:
         self.broker = broker = Broker(segment_size_bytes, topics=TOPICS)
         self.general = 0
         self.placing = Elsewhere()
-        self.frames = FrameSends(broker.store, broker.acknowledger, broker.kernel, broker.counters)
         self.handler = send_message(
             self,
             self,  # type: ignore[arg-type]
@@ -64,7 +62,7 @@ class Bench:
             lambda: broker.timed.max_ahead_ms,
             lambda: broker.now,
             lambda: "secret",
-            Quick(SendReader(native_library()), self.frames) if quick else None,
+            Quick(SendReader(native_library()), broker.turns) if quick else None,
             self.placing,
         )
 
