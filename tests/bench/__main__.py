@@ -4,11 +4,11 @@
 
 Names are those of the modules: sends, send_variants, access, grpc_sends, grpc_send_variants, receive_ack, pop_ack, bulk_reads,
 replication, catch_up, failover, memory, in_flight, idle, idle_clients, revival, revival_turns, ledger_turns, held_turns,
-placement_turns, state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, groups, startup, viewers,
-spark_start, tiers, exported_reads. Three take long and run only when they are named: `replication`, which measures Apache
-RocketMQ as well, `timers_due` with its million and `timers_pending` with its ten million timers. When the time is up, the
-benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a
-shared machine is read, not obeyed.
+placement_turns, state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, groups,
+startup, viewers, spark_start, tiers, exported_reads. Three take long and run only when they are named: `replication`, which
+measures Apache RocketMQ as well, `timers_due` with its million and `timers_pending` with its ten million timers. When the time is
+up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a
+run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
