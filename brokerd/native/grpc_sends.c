@@ -210,7 +210,7 @@ static int take_system_properties(struct text text, struct message *message) {
     while (r.at < r.end) {
         if (!take_field(&r, &field, &number, &text)) return 0;
         if (field > PRIORITY || (field != KEYS && !is_first(&seen, field))) return 0;
-        if (is_number(text) != (numbers >> field & 1)) return 0;
+        if (is_number(text) != (int)(numbers >> field & 1)) return 0;
         switch (field) {
         case TAG:
             if (!is_visible(text) || memchr(text.at, '|', text.length) != NULL) return 0;
