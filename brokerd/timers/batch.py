@@ -354,7 +354,9 @@ class Batches:
         return self.table.done.has(Key(due_ms, ALL - 1))
 
     def _add_name(self, batch: Batch, name: str, slot_ms: int) -> None:
-        if len(self.table.names) + len(batch.names) < MAX_RECALLED:
+        if self.table.is_named(name, slot_ms):
+            return
+        if self.table.named + len(batch.names) < MAX_RECALLED:
             batch.names.append((name, slot_ms))
         else:
             log.error("a delete marker for %s has no effect: %d timers are recalled already", name, MAX_RECALLED)
@@ -366,7 +368,7 @@ class Batches:
         if not batch.names and not self.table.names:
             return False
         name, slot_ms = name_of(properties), _slot(properties, code)
-        return self.table.names.get(name) == slot_ms or (name, slot_ms) in batch.names
+        return self.table.is_named(name, slot_ms) or (name, slot_ms) in batch.names
 
 
 def _slot(properties: dict[str, str], code: int) -> int:

@@ -180,7 +180,8 @@ class TimerTable:
         self.last: Begin | None = None
         self.last_end = 0  # where its record ends in the log
         self.places: dict[int, int] = {}  # of timers that are taken back: when they would be due
-        self.names: dict[str, int] = {}  # likewise by clients' markers: the slot
+        self.names: dict[str, tuple[int, ...]] = {}  # likewise by clients' markers: in which slots
+        self.named = 0  # markers that say so
         self.aside: dict[int, int] = {}  # by queue offset: when what the cursor was at then was due
         self.key: bytes | None = None
         self.objects: dict[tuple[int, int], StowedObject] = {}  # of the tier, that have timers which are nowhere else
@@ -244,8 +245,8 @@ class TimerTable:
             yield ["b", self.last.body(), self.last_end]
         for place, due_ms in self.places.items():
             yield ["r", place, due_ms]
-        for name, slot_ms in self.names.items():
-            yield ["n", name, slot_ms]
+        for name, slots_ms in self.names.items():
+            yield from (["n", name, slot_ms] for slot_ms in slots_ms)
         for offset in sorted(self.aside):
             yield ["a", offset, self.aside[offset]]
         if self.key is not None:
@@ -275,7 +276,7 @@ class TimerTable:
         elif kind == "r":
             self.places[values[0]] = values[1]
         elif kind == "n":
-            self.names[values[0]] = values[1]
+            self._add_name(values[0], values[1])
         elif kind == "a":
             self.aside[values[0]] = values[1] if len(values) > 1 else 0  # an earlier version did not say
         elif kind == "k":
@@ -311,7 +312,8 @@ class TimerTable:
         if begin.stowed is not None:
             self._note(begin.stowed, begin.days, -1 if begin.is_return else 1)
         self.taken += begin.taken
-        self.names.update(begin.names)
+        for name, slot_ms in begin.names:
+            self._add_name(name, slot_ms)
         for offset in begin.aside:
             self.aside.setdefault(offset, before_ms)
         for offset in begin.back:
@@ -321,6 +323,15 @@ class TimerTable:
         if self.cursor.due_ms // _FORGET_EVERY_MS > before_ms // _FORGET_EVERY_MS:
             late_ms = [entry.due_ms for entry in self.objects.values()] + ([] if self.late is None else [self.late[0]])
             self._forget(min((self.cursor.due_ms, *self.aside.values(), *late_ms)))
+
+    def is_named(self, name: str, slot_ms: int) -> bool:
+        """Whether a client's marker takes back what has that name and is in that slot."""
+        return slot_ms in self.names.get(name, ())
+
+    def _add_name(self, name: str, slot_ms: int) -> None:
+        if not self.is_named(name, slot_ms):
+            self.names[name] = (*self.names.get(name, ()), slot_ms)
+            self.named += 1
 
     def _note_late(self, from_ms: int) -> None:
         """What is appended now was due from that time on, or will be."""
@@ -345,4 +356,6 @@ class TimerTable:
     def _forget(self, now_ms: int) -> None:
         """What was due by then was delivered or passed over."""
         self.places = {place: due_ms for place, due_ms in self.places.items() if due_ms >= now_ms}
-        self.names = {name: slot_ms for name, slot_ms in self.names.items() if slot_ms + SLOT_MS >= now_ms}
+        ahead = {name: tuple(each for each in of if each + SLOT_MS >= now_ms) for name, of in self.names.items()}
+        self.names = {name: slots_ms for name, slots_ms in ahead.items() if slots_ms}
+        self.named = sum(map(len, self.names.values()))
