@@ -128,7 +128,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         },
         ["appliance"],
         ["settings", "sockets", "urls"],
-        ["asgi", "first_byte"],
+        ["asgi", "first_byte", "framing"],
         ["serving"],
     ],
     "tasks": [

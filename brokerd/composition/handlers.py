@@ -41,6 +41,7 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.cold_line import ColdLine
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors
 from brokerd.processors.sending.general import GeneralSends
@@ -58,7 +59,7 @@ from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.stored_form import KernelRules
-from brokerd.timers.finder import TimerFinder
+from brokerd.timers.finder import LookedIn, TimerFinder
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
 from remoting.guarding.guard import Guard
 from remoting.names import TIMER_TOPIC
@@ -109,7 +110,7 @@ def build_processors(parts: Parts) -> Processors:
     queries = KeyQueries(store, core.background, scheduler, core.tiers.index)
     finder = TimerFinder(
         core.record_log,
-        next(iter(core.timer_files), None),
+        LookedIn(next(iter(core.timer_files), None), core.timers.stowed),
         core.timers.table,
         lambda: core.timers.least_window_ms,
         core.timers.now_ms,
@@ -208,6 +209,7 @@ def build_processors(parts: Parts) -> Processors:
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
         fetch_waits=waits,
         slices=Slices(scheduler.call_soon, waits),
+        cold_line=ColdLine(store.is_cold if core.tiers.cold is not None else None, scheduler),
     )
 
 

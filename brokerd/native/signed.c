@@ -104,23 +104,22 @@ static int put_signed(const struct header *header, const struct fields *fields, 
     return 1;
 }
 
-/* Take at most `most` sends from the beginning of the buffer; how many there were room for, and were like most. Each of the scratch
- * and the texts has `room`, and there is room for `most` sends and senders. */
-EXPORT int64_t native_signed(const uint8_t *buffer, int64_t length, int64_t most, int64_t max_frame_bytes, uint8_t *scratch, uint8_t *texts,
-                             int64_t room, struct signed_send *sends, struct sender *senders, int64_t *sender_count) {
+/* Take at most `most` sends from the beginning of the buffer; how many there were room for, and were like most. There is room for `most`
+ * sends and senders. */
+EXPORT int64_t native_signed(struct signed_areas *areas, const uint8_t *buffer, int64_t length, int64_t most) {
     struct header header;
     struct fields fields;
     struct frame frame;
-    struct told told = {texts, texts, texts + room, sends, senders, 0, 0};
+    struct told told = {areas->texts, areas->texts, areas->texts + areas->room, areas->sends, areas->senders, 0, 0};
     int64_t position = 0;
-    while (told.count < most && find_frame(buffer + position, length - position, max_frame_bytes, &frame) > 0) {
-        struct signed_send *send = &sends[told.count];
-        if (!read_header(frame.header, frame.encoding, scratch, room, &header, &fields)) break;
+    while (told.count < most && find_frame(buffer + position, length - position, areas->max_frame_bytes, &frame) > 0) {
+        struct signed_send *send = &told.sends[told.count];
+        if (!read_header(frame.header, frame.encoding, areas->scratch, areas->room, &header, &fields)) break;
         if (!put_signed(&header, &fields, &told)) break;
         send->body_at = frame.body.at - buffer;
         send->end = position = send->body_at + (int64_t)frame.body.length;
         told.count++;
     }
-    *sender_count = told.sender_count;
+    areas->sender_count = told.sender_count;
     return told.count;
 }

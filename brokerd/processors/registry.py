@@ -29,6 +29,7 @@ from brokerd.processors.offsets.resets import ResetProcessor
 from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
+from brokerd.processors.pulling.cold_line import ColdLine
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.sending.recalls import RecallProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
@@ -45,7 +46,7 @@ from remoting.transport.server import each
 @dataclass(frozen=True, slots=True)
 class Processors:
     """Everything that answers requests beside the senders. `fetch_waits` has those that wait for the tier, `slices` those that
-    look at many queues."""
+    look at many queues, `cold_line` those that read old messages."""
 
     pull: PullProcessor
     bulk: BulkProcessor
@@ -70,6 +71,7 @@ class Processors:
     timers: TimerProcessor
     fetch_waits: FetchWaits
     slices: Slices
+    cold_line: ColdLine
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -87,10 +89,11 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
     connections, consumption = processors.connections, processors.consumption
     assignments = processors.assignments
     cold, sliced = partial(each_cold, processors.fetch_waits), processors.slices.handler
+    in_line = processors.cold_line.in_line
     return {
-        codes.PULL_MESSAGE: each(pull.handle),
-        codes.LITE_PULL_MESSAGE: each(pull.handle),
-        codes.BULK_READ: each(processors.bulk.handle),
+        codes.PULL_MESSAGE: in_line(each(pull.handle)),
+        codes.LITE_PULL_MESSAGE: in_line(each(pull.handle)),
+        codes.BULK_READ: in_line(each(processors.bulk.handle)),
         codes.QUERY_CONSUMER_OFFSET: each(offsets.query),
         codes.UPDATE_CONSUMER_OFFSET: each(offsets.update),
         codes.SEARCH_OFFSET_BY_TIMESTAMP: cold(offsets.search),

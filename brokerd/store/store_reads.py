@@ -404,6 +404,12 @@ class StoreReads:
         queue = self.queues.table.get((topic, queue_id))
         return 0 if queue is None else queue.min_offset(self.commitlog.min_offset)
 
+    def is_cold(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether a read from there on does not begin in this broker's files, which have none before theirs; False without the
+        queue."""
+        queue = self.queues.table.get((topic, queue_id))
+        return queue is not None and queue_offset < queue.min_offset(self.commitlog.min_offset)
+
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last readable one; 0 for a queue that does not exist."""
         queue = self.queues.table.get((topic, queue_id))

@@ -101,6 +101,8 @@ class TimedMessages:
         if slots.is_behind:
             raise RequestError(codes.SYSTEM_BUSY, _STILL_COUNTED)
         if not slots.take(self.next_place() + laid_out, Wait(due_ms, number_of(properties, LEG_MS))):
+            if slots.is_unsure:
+                raise RequestError(codes.SYSTEM_BUSY, _STILL_COUNTED)
             raise FlowControl(rules.too_many_due(due_ms, slots.most()))
 
     def handle_of(self, draft: Draft, place: AppendResult) -> str:

@@ -21,7 +21,7 @@ from brokerd.journal.slices import InSlices
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.timers.batch import Batches
+from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
@@ -39,9 +39,11 @@ from brokerd.timers.said import Saying
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
+from brokerd.timers.stowed_search import StowedSearch
 from brokerd.timers.taken_back import MAX_RECALLED
 from brokerd.timers.takeover import TimerTakeover
 from brokerd.timers.tier import NoTier, TimerTier, ToTier
+from brokerd.timers.tier_slots import TierSlots
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
@@ -141,20 +143,23 @@ class TimerService:
         ahead_ms, back_ms = settings.tier_ahead_s * 1000, settings.tier_back_s * 1000
         to_tier = ToTier(self._tier, ahead_ms, min(back_ms, ahead_ms // 2))
         appending = Appending(self._batches, self._delivery, Times(scheduler, self.now_ms))
-        self._mover = Mover(record_log, far, appending, surroundings.going, to_tier)
-        self._returning = Returning(appending, self._journal, to_tier)
+        self.stowed = StowedSearch(self.table, self._tier, scheduler)
+        self._tier_slots = TierSlots(self.table, self._tier, self._journal, scheduler)
+        self._mover = Mover(record_log, far, appending, surroundings.going, to_tier, self._tier_slots)
+        self._returning = Returning(appending, self._journal, to_tier, self._tier_slots)
         self._slots = SlotLimit(
             surroundings.max_per_slot,
             partial(record_log.queue_range, TIMER_TOPIC, 0),
             partial(record_log.read_units, TIMER_TOPIC, 0),
             lambda: self.table.done,
             lambda: [code for _, _, code in record_log.undispatched_units(TIMER_TOPIC)],
+            self._tier_slots,
         )
         self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
         self.counting = TimerCounting(record_log, self._known, surroundings.saying)
-        self._delivery.listeners += [self.counting.delivered, lambda _batch: self._returning.look_later()]
+        self._delivery.listeners += [self.counting.delivered, self._appended]
 
     # ---- interface.Timers
 
@@ -212,7 +217,9 @@ class TimerService:
         return self.table.key
 
     def slot_limit(self) -> SlotLimit | None:
-        if not self._slots.is_set:
+        is_set = self._slots.is_set
+        self._tier_slots.follow(is_wanted=is_set and self._is_leading)
+        if not is_set:
             return None
         if self._slots.is_behind:
             self._scan()
@@ -288,6 +295,7 @@ class TimerService:
         witnesses, wall_ms = self._around.witnesses, self._around.wall_ms()
         self._clock.begin(wall_ms, self._steady_ms(), witnesses.others_ms(), witnesses.stored_ms())
         self._slots.lead()
+        self.slot_limit()  # what is in the tier is counted before somebody asks
         self._journal.maintain_when_settled()
         self._mover.start()
         self._returning.start()
@@ -299,6 +307,7 @@ class TimerService:
     def step_down(self) -> None:
         self._is_leading = False
         self.clock_doubt = ""
+        self._tier_slots.stop()
         self._mover.stop()
         self._returning.stop()
         if self._takeover is not None:
@@ -332,7 +341,7 @@ class TimerService:
             stowed=counters.stowed,
             returned=counters.returned,
             tier_failures=self._tier.failures,
-            tier_trouble=self._tier.trouble[:MAX_REASON],
+            tier_trouble=(self._tier.trouble or self._tier_slots.trouble)[:MAX_REASON],
             recalled=counters.recalled,
             failures=counters.failures,
             lost=counters.lost,
@@ -368,6 +377,11 @@ class TimerService:
         if not self._is_leading or not self.table.objects:
             return 0
         return max(0, self.now_ms() - min(each.due_ms for each in self.table.objects.values()))
+
+    def _appended(self, batch: Batch) -> None:
+        self._returning.look_later()
+        if batch.is_return and not batch.offsets and not batch.lost:
+            self._tier_slots.begin_again()  # an object has what the log had lost
 
     def _known(self) -> Known | None:
         return None if self._journal.is_being_read else Known(self.table.done, self.table.places, self.table.days)

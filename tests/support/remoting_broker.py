@@ -35,6 +35,7 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.cold_line import ColdLine
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
@@ -47,7 +48,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.retry.service import RetryCounters, RetryRules, RetryService
 from brokerd.sending.counters import Counters
 from brokerd.store.index.search import Question
-from brokerd.timers.finder import TimerFinder
+from brokerd.timers.finder import LookedIn, TimerFinder
 from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings, TimerService
@@ -287,13 +288,21 @@ class RemotingBroker(PopBroker):
             ),
             TimerProcessor(
                 self.timer_service,
-                TimerFinder(self.log, None, self.timer_service.table, lambda: DAY_MS, self.turns.wall_ms, self.turns),
+                TimerFinder(
+                    self.log,
+                    LookedIn(None, self.timer_service.stowed),
+                    self.timer_service.table,
+                    lambda: DAY_MS,
+                    self.turns.wall_ms,
+                    self.turns,
+                ),
                 NoIndex(),
                 self.log,
                 self.turns,
             ),
             waits,
             Slices(self.turns.call_soon, waits),
+            ColdLine(None, self.turns),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

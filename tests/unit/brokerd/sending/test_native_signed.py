@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brokerd.sending import native_signed
-from brokerd.sending.native_signed import SignedSends, read_sender, signed_agrees, tells
+from brokerd.sending.native_signed import ALONE, IN_CROWDS, PLAINLY, SignedSends, read_sender, signed_agrees, tells
 from remoting import codes
 from remoting.access.signature import Credentials, SigningKey, is_signed_by
 from remoting.errors import ProtocolError
@@ -44,12 +44,12 @@ def told(buffer: bytes, most: int = 64) -> int:
 
 
 def assert_proven_alike(sends: SignedSends, buffer: bytes, count: int, requests: list[Command]) -> None:
-    """As many at once as one by one in Python, whoever signed them."""
-    if sends.least_at_once > 256:
-        return  # this processor is not fast at it, and never asked
+    """As many as in Python one by one, whoever signed them, in every way to check them that this processor has."""
     key = SigningKey(CREDENTIALS.secret)
     expected = next((at for at in range(count) if not is_signed_by(requests[at], key)), count)
-    assert sends.proven(buffer, count, [sends.keyed(key) for _ in sends.senders()]) == expected
+    keys = [sends.keyed(key) for _ in sends.senders()]
+    for as_of in (None, PLAINLY, ALONE, IN_CROWDS):
+        assert sends.proven(buffer, count, keys, as_of) == expected, as_of
 
 
 def framed(header: bytes, body: bytes = b"body") -> bytes:
@@ -162,7 +162,7 @@ def test_a_sender_says_who_sends_what_where() -> None:
     data = encoded(send(codes.SEND_MESSAGE))
     sends = SignedSends(native_library())
     assert sends.read(data, 1) == 1
-    [sender] = sends.senders()
-    name, about = read_sender(sender.text)
-    assert sender.first == 0
+    [(sender, first)] = sends.senders()
+    name, about = read_sender(sender)
+    assert first == 0
     assert (name, about.code, about.ext) == ("a user", 10, {"AccessKey": "a user", "topic": "T"})
