@@ -287,7 +287,7 @@ class Broker:
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
-        self._sends, frame_sends = build_sends(
+        self._sends, send_turns = build_sends(
             core,
             self._retry,
             pack_host(*store_host),
@@ -332,7 +332,7 @@ class Broker:
                 native.library,
                 Placed(core.placements, self._directory),
                 self._watch,
-                frame_sends,
+                send_turns,
             ),
         )
         core.metadata.listeners.append(self._proxy.metadata_changed)

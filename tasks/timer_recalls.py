@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -41,6 +41,8 @@ class _Place:
     groups: list[str]
     after: str = ""
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    unread: int = 0  # that may be in the tier, and could not be looked at
+    problem: str = ""  # why
 
     @classmethod
     def of(cls, change: Change) -> _Place:
@@ -50,7 +52,11 @@ class _Place:
         return cls([group] if group else sorted(change.client.masters()))
 
     def stored(self) -> dict[str, Any]:
-        return {"groups": self.groups, "after": self.after, "counts": self.counts}
+        return asdict(self)
+
+    def miss(self, page: TimerPage) -> None:
+        self.unread += page.unread_in_tier
+        self.problem = self.problem or page.problem
 
     def count(self, outcomes: Counter[RecallOutcome]) -> None:
         of_group = self.counts.setdefault(self.groups[0], {})
@@ -77,6 +83,7 @@ def recall(change: Change) -> dict[str, Any]:
     while place.groups:
         group = place.groups[0]
         page = _patiently(change, place, partial(_find, change, group, place.after))
+        place.miss(page)
         chosen = _chosen(page, change.parameters)
         outcomes = _patiently(change, place, partial(_take_back, change, group, chosen))
         place.count(outcomes)
@@ -198,6 +205,12 @@ def _ended(change: Change, place: _Place) -> dict[str, Any]:
         raise ChangeFailed(
             "recall-incomplete",
             f"{_told(totals)}. Of {open_ones} it is not known that they are recalled; asking again is safe.",
+        )
+    if place.unread:
+        raise ChangeFailed(
+            "recall-incomplete",
+            f"{_told(totals).capitalize()}. Up to {place.unread} more may wait in the object store, and could not be looked at: "
+            f"{place.problem}. Recall them again when it answers; asking again is safe.",
         )
     return {"outcomes": totals, "sentence": f"{_told(totals).capitalize()}."}
 

@@ -118,7 +118,18 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["__main__"],
     ],
     "webapp": [
-        ["announce", "converters", "display", "errors", "intake", "paging", "redis_urls", "waiting", "wishes"],
+        [
+            "announce",
+            "converters",
+            "display",
+            "errors",
+            "intake",
+            "paging",
+            "places",
+            "redis_urls",
+            "waiting",
+            "wishes",
+        ],
         ["channel_layer", "feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
         ["snapshot"],
         {
@@ -128,7 +139,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         },
         ["appliance"],
         ["settings", "sockets", "urls"],
-        ["asgi", "first_byte"],
+        ["asgi", "first_byte", "framing"],
         ["serving"],
     ],
     "tasks": [

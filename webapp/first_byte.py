@@ -19,8 +19,8 @@ from zope.interface import implementer
 
 from remoting.errors import SettingsError
 from remoting.transport.tls import FIRST_BYTE, file_stamps
+from remoting.transport.waiting import Waiting
 from webapp.intake import HEAD_S
-from webapp.waiting import Waiting
 
 log = logging.getLogger(__name__)
 

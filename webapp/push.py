@@ -8,6 +8,7 @@ Who hears nothing for `BEAT_S` is sent `{"type": "beat"}`, which is not acknowle
 that its connection is gone, though nobody closed it.
 
 Access is checked at the start, every `RECHECK_S`, and at once when somebody logs out or loses rights (event `access.revoked`).
+How many one person may have open is in `webapp.places`.
 Close codes: 4401 access ended (log in again), 4404 there is no such thing, 4408 the client stopped acknowledging.
 """
 
@@ -31,6 +32,7 @@ from webapp.accounts.services import session_group, user_group
 from webapp.accounts.sessions import is_idle
 from webapp.feeds import Moment, following
 from webapp.lifecycle import Work
+from webapp.places import places
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +83,14 @@ class PushConsumer(AsyncWebsocketConsumer):
 
     # ---- life
 
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self._place: int | None = None  # whose it is
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            if self._place is not None:
+                places().leave(self._place)
+
     async def dispatch(self, message: dict[str, Any]) -> None:
         """As channels does it, but without a visit to the database's thread for every acknowledgement.
 
@@ -99,6 +109,11 @@ class PushConsumer(AsyncWebsocketConsumer):
         if actor is None or not actor.may(self.permission):
             await self.close()  # before accepting: the handshake is answered with 403
             return
+        if not places().take(actor.user.pk):
+            log.info("refusing %s a websocket: too many are open", actor.name)
+            await self.close()
+            return
+        self._place = actor.user.pk
         self.actor = actor
         await self.accept()
         if not await self.open():

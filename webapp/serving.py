@@ -10,8 +10,8 @@ Daphne hands a request on when its body is there, and its framework writes each 
 temporary file. Here bodies stay in memory and count in one budget of all requests, with a share for each address
 (`remoting/transport/unfinished.py`). What is too long is refused when that is known. The head of a request has `HEAD_S` to come
 and the body `BODY_S`, however often something of them comes. Of connections that nothing is done for there are not many
-(`webapp/waiting.py`). A message of a websocket has at most `MAX_SOCKET_BYTES`, and `MAX_SOCKET_MESSAGES` of them wait: pages
-send a few words.
+(`webapp/waiting.py`). A request that others could read as ending somewhere else is refused (`webapp/framing.py`). A message of a
+websocket has at most `MAX_SOCKET_BYTES`, and `MAX_SOCKET_MESSAGES` of them wait: pages send a few words.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from daphne.server import Server
 from daphne.ws_protocol import WebSocketFactory, WebSocketProtocol
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
-from twisted.web.http import HTTPChannel
 from zope.interface import implementer
 
 from remoting.errors import InvalidParameter, SettingsError
 from remoting.transport.client import split_address
 from remoting.transport.unfinished import Piece, peer_of
+from remoting.transport.waiting import Waiting
 from remoting.transport.watch import UnfinishedSettings, Watch
 from webapp.appliance.reach import join_address
 from webapp.first_byte import Certificate, FirstByteFactory, in_tls
+from webapp.framing import StrictChannel
 from webapp.intake import BODY_S, HEAD_S, MAX_BODY_BYTES, TOO_LARGE, TOO_LATE
-from webapp.waiting import Waiting, most_waiting
+from webapp.waiting import most_waiting
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ MAX_SOCKET_MESSAGES: Final = 64  # of one websocket that wait to be heard
 _POLICY_VIOLATION: Final = 1008  # a websocket's close code
 _BUDGET_BYTES: Final = 64 * 1024 * 1024
 _LINGER_S: Final = 2.0  # how long what still comes of a refused request is dropped, so that its client reads why
-_REASONS: Final = {408: "Request Timeout", 413: "Content Too Large"}
+_REASONS: Final = {400: "Bad Request", 408: "Request Timeout", 413: "Content Too Large"}
 
 
 class BoundedRequest(WebRequest):
@@ -124,7 +125,7 @@ class BoundedRequest(WebRequest):
 
 
 @implementer(IHandshakeListener)
-class BoundedChannel(HTTPChannel):
+class BoundedChannel(StrictChannel):
     """One connection of HTTP/1.1, in TLS or not."""
 
     watch: Watch
@@ -260,6 +261,7 @@ class BoundedSocket(WebSocketProtocol):
     """
 
     _is_refused = False
+    _linger: Any = None
 
     def connectionMade(self) -> None:
         """It takes the connection over from a channel, which was asked to pause until now."""
@@ -291,6 +293,20 @@ class BoundedSocket(WebSocketProtocol):
     def _closeConnection(self, abort: bool = False) -> None:
         self.transport.unregisterProducer()  # TLS is not ended before somebody who might still write
         super()._closeConnection(abort)
+        if self._linger is None and not abort:  # nor before the client says so, which a stranger need not do
+            self._linger = self.factory.reactor.callLater(_LINGER_S, self.transport.abortConnection)
+            self.server.waiting.begin(self)
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`: it is closing."""
+        self.transport.abortConnection()
+
+    def connectionLost(self, reason: Any) -> None:
+        """The connection is gone."""
+        self.server.waiting.end(self)
+        if self._linger is not None and self._linger.active():
+            self._linger.cancel()
+        super().connectionLost(reason)
 
     def sendMessage(self, *arguments: Any, **more: Any) -> None:
         """To the page, however long."""
@@ -344,6 +360,7 @@ class BoundedServer(Server):
     @http_factory.setter
     def http_factory(self, _made: HTTPFactory) -> None:
         channels = BoundedFactory(self)
+        self.waiting = channels.waiting
         if self._https is not None:
             self._https.listen(channels)
         self._http_factory = (

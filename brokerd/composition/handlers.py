@@ -54,12 +54,12 @@ from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.replica import Replica
 from brokerd.retry.service import RetryRules, RetryService
 from brokerd.sending.boundary import SendKernel
-from brokerd.sending.frame_sends import FrameSends
 from brokerd.sending.halves import LaidOutHalves
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.stored_form import KernelRules
-from brokerd.timers.finder import TimerFinder
+from brokerd.sending.turns import SendTurns
+from brokerd.timers.finder import LookedIn, TimerFinder
 from remoting.facts.broker_state import ClientTimesState, ScheduleState, ScrubState
 from remoting.guarding.guard import Guard
 from remoting.names import TIMER_TOPIC
@@ -110,7 +110,7 @@ def build_processors(parts: Parts) -> Processors:
     queries = KeyQueries(store, core.background, scheduler, core.tiers.index)
     finder = TimerFinder(
         core.record_log,
-        next(iter(core.timer_files), None),
+        LookedIn(next(iter(core.timer_files), None), core.timers.stowed),
         core.timers.table,
         lambda: core.timers.least_window_ms,
         core.timers.now_ms,
@@ -240,8 +240,8 @@ def build_sends(
     *,
     make_topics: bool,
     library: Library | None = None,
-) -> tuple[SendProcessor, FrameSends]:
-    """The processor of sends, and what ordinary sends over gRPC are appended by: with one kernel, which is in C where there is a
+) -> tuple[SendProcessor, SendTurns]:
+    """The processor of sends, and what sends over gRPC share with it: one kernel, which is in C where there is a
     library. `when_known` calls back when name servers know the topics; with `make_topics` a topic is made when somebody sends to
     it."""
     rules = KernelRules(
@@ -251,8 +251,8 @@ def build_sends(
     _tell_topics(kernel, core.metadata)
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
-    frame_sends = FrameSends(core.store, core.appends, kernel, core.counters)
-    return SendProcessor(core.store, core.appends, kernel, general, core.counters, call_soon), frame_sends
+    turns = SendTurns(core.store, core.appends, kernel, core.counters)
+    return SendProcessor(turns, general, call_soon), turns
 
 
 def _tell_topics(kernel: SendKernel, metadata: MetadataService) -> None:

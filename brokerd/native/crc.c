@@ -164,6 +164,7 @@ EXPORT int32_t native_begin(void) {
     make_tables();
     make_powers();
     make_hpack_tables();
+    look_for_sha1();
 #ifdef CLMUL
     __builtin_cpu_init();
     has_clmul = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");

@@ -4,8 +4,8 @@
  *   native_grpc_sends    for each request: read its one message, check what a client may say, write the frame
  *
  * A frame's properties are those that the twin would store, in its order; what else there is to know of a message is in the frame's
- * header, as remoting clients write it in the compact encoding. The queue of a message of a group is a number of QUEUE_DIGITS, which
- * the caller writes over.
+ * header, as remoting clients write it in the compact encoding. The caller writes over the queue of a message of a group or with a
+ * priority, a number of QUEUE_DIGITS, and over the secret of a half message.
  *
  * Bounds. Everything read of a request lies in it: a reader never reaches behind its end, and a text comes with its length. A frame
  * takes less than its request and MORE_BYTES: each property of the client's has more bytes in the request than between its
@@ -15,13 +15,17 @@
 
 enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024,
-    MAX_KEYS = 32,
-    MAX_USER_PROPERTIES = 64, /* what has more of them or of keys is the twin's */
+    MAX_KEYS = 128, /* what has more of them is the twin's */
+    MAX_USER_PROPERTIES = 128,
     MAX_USER_PROPERTIES_BYTES = 16 * 1024,
     MAX_ID_BYTES = 255,
     MAX_GROUP_BYTES = 63,
-    MORE_BYTES = 512,
+    MAX_TOPIC_BYTES = 255, /* with its namespace; half messages name it twice */
+    MAX_ATTEMPT = 0x7FFF,
+    MAX_RECOVERY_S = 3600,
+    MORE_BYTES = 1024,
     QUEUE_DIGITS = 10,
+    SECRET_DIGITS = 32,
     PREFIX_BYTES = 8,
     FIXED_HEADER_BYTES = 21, /* code, language, version, opaque, flag, no remark, and the length of the fields */
     FLAG_ONEWAY = 2,
@@ -29,7 +33,8 @@ enum {
 };
 #define MAX_TIMESTAMP_S 253402300799 /* the end of year 9999, where protobuf's timestamps end */
 
-enum kind { NORMAL, DELAY, GROUPED }; /* of a message, as its properties say */
+enum kind { NORMAL, DELAY, GROUPED, PRIORITIZED, HALF }; /* of a message, as its properties say */
+enum type { TYPE_TRANSACTION = 4, TYPE_LITE, TYPE_PRIORITY };
 
 /* Shared with native_sends.py, whose ctypes and struct formats say the same. */
 
@@ -40,12 +45,12 @@ struct sends { /* what a call is about; forbidden: names of properties, each beh
     const uint8_t *forbidden;
     int64_t forbidden_length;
     uint8_t *out;
-    int64_t room;
+    int64_t room, now_ms;
     struct found *found; /* of each request */
 };
 
-struct found { /* end: of its frame in `out`, 0 for what is left; the places of texts are in the request, that of the queue in `out` */
-    int64_t end, kind, topic_at, topic_length, id_at, id_length, group_at, group_length, queue_at;
+struct found { /* end: of its frame in `out`, 0 for what is left; id and group are in the request, topic, queue and secret in `out` */
+    int64_t end, kind, topic_at, topic_length, id_at, id_length, group_at, group_length, queue_at, priority, secret_at;
 };
 
 /* Private */
@@ -55,9 +60,9 @@ struct reader {
 };
 
 struct message {
-    struct text topic, body, tag, id, group, trace, born_host, keys[MAX_KEYS];
+    struct text space, topic, body, tag, id, group, trace, born_host, keys[MAX_KEYS];
     struct text names[MAX_USER_PROPERTIES], values[MAX_USER_PROPERTIES];
-    int64_t key_count, property_count, born_ms, deliver_ms, type, encoding;
+    int64_t key_count, property_count, born_ms, deliver_ms, type, encoding, attempt, priority, recovery_s;
 };
 
 enum wire { VARINT, EIGHT_BYTES, LENGTH };
@@ -123,17 +128,24 @@ static int is_visible(struct text text) {
     return 0;
 }
 
-static int take_timestamp(struct text text, int64_t *time_ms) {
+/* Take a timestamp or a duration, of a second at least. */
+static int take_time(struct text text, int64_t *seconds, int64_t *nanos) {
     struct reader r = {text.at, text.at + text.length};
-    int64_t field, number, seconds = 0, nanos = 0;
+    int64_t field, number;
     uint32_t seen = 0;
+    *seconds = *nanos = 0;
     while (r.at < r.end) {
         if (!take_field(&r, &field, &number, &text) || !is_number(text) || !is_first(&seen, field)) return 0;
-        if (field == 1) seconds = number;
-        else if (field == 2) nanos = number;
+        if (field == 1) *seconds = number;
+        else if (field == 2) *nanos = number;
         else return 0;
     }
-    if (seconds < 1 || seconds > MAX_TIMESTAMP_S || nanos > 999 * MILLION + 999999) return 0;
+    return *seconds >= 1 && *seconds <= MAX_TIMESTAMP_S && *nanos <= 999 * MILLION + 999999;
+}
+
+static int take_timestamp(struct text text, int64_t *time_ms) {
+    int64_t seconds, nanos;
+    if (!take_time(text, &seconds, &nanos)) return 0;
     *time_ms = seconds * 1000 + nanos / MILLION;
     return 1;
 }
@@ -150,7 +162,7 @@ static int is_digest(struct text text) {
     return 1;
 }
 
-/* A topic without a namespace. */
+/* A topic, with its namespace if it has one. */
 static int take_topic(struct text text, struct message *message) {
     struct reader r = {text.at, text.at + text.length};
     int64_t field, number;
@@ -158,9 +170,11 @@ static int take_topic(struct text text, struct message *message) {
     while (r.at < r.end) {
         if (!take_field(&r, &field, &number, &text) || is_number(text) || !is_first(&seen, field)) return 0;
         if (field == 2) message->topic = text;
-        else if (field != 1 || text.length > 0) return 0;
+        else if (field == 1) message->space = text;
+        else return 0;
     }
-    return is_clean(message->topic);
+    if (message->space.length > 0 && (!is_clean(message->space) || memchr(message->space.at, '%', message->space.length))) return 0;
+    return is_clean(message->topic) && message->space.length + 1 + message->topic.length <= MAX_TOPIC_BYTES;
 }
 
 static int take_user_property(const struct sends *sends, struct text text, struct message *message) {
@@ -187,14 +201,16 @@ static int take_user_property(const struct sends *sends, struct text text, struc
 }
 
 static int take_system_properties(struct text text, struct message *message) {
-    enum { TAG = 1, KEYS, ID, DIGEST, ENCODING, TYPE, BORN, BORN_HOST, DELIVER = 11, QUEUE = 13, GROUP = 17, TRACE };
+    enum { TAG = 1, KEYS, ID, DIGEST, ENCODING, TYPE, BORN, BORN_HOST, STORED, STORE_HOST, DELIVER, HANDLE, QUEUE, OFFSET, HIDDEN,
+           ATTEMPT, GROUP, TRACE, RECOVERY, PRIORITY = 22 };
+    static const uint32_t numbers = 1u << ENCODING | 1u << TYPE | 1u << QUEUE | 1u << OFFSET | 1u << ATTEMPT | 1u << PRIORITY;
     struct reader r = {text.at, text.at + text.length};
-    int64_t field, number;
+    int64_t field, number, seconds, nanos;
     uint32_t seen = 0;
     while (r.at < r.end) {
         if (!take_field(&r, &field, &number, &text)) return 0;
-        if (field != KEYS && !is_first(&seen, field)) return 0;
-        if (is_number(text) != (field == ENCODING || field == TYPE || field == QUEUE)) return 0;
+        if (field > PRIORITY || (field != KEYS && !is_first(&seen, field))) return 0;
+        if (is_number(text) != (int)(numbers >> field & 1)) return 0;
         switch (field) {
         case TAG:
             if (!is_visible(text) || memchr(text.at, '|', text.length) != NULL) return 0;
@@ -227,8 +243,29 @@ static int take_system_properties(struct text text, struct message *message) {
         case DELIVER:
             if (!take_timestamp(text, &message->deliver_ms)) return 0;
             break;
+        case STORED:
+        case HIDDEN:
+            if (!take_time(text, &seconds, &nanos)) return 0;
+            break; /* what was received says so, and nothing of it is kept */
+        case STORE_HOST:
+        case HANDLE:
+            if (!is_utf8(text)) return 0;
+            break;
         case QUEUE:
-            break; /* the broker chooses it */
+        case OFFSET:
+            break; /* the broker chooses them */
+        case ATTEMPT:
+            if (number > MAX_ATTEMPT) return 0;
+            message->attempt = number;
+            break;
+        case RECOVERY:
+            if (!take_time(text, &seconds, &nanos) || seconds > MAX_RECOVERY_S) return 0;
+            message->recovery_s = seconds + (nanos > 0);
+            break;
+        case PRIORITY:
+            if (number > INT32_MAX) return 0;
+            message->priority = number;
+            break;
         case GROUP:
             if (!is_visible(text) || text.length > MAX_GROUP_BYTES) return 0;
             message->group = text;
@@ -258,13 +295,14 @@ static int take_message(const struct sends *sends, struct text text, struct mess
             return 0;
         if (field == BODY) message->body = text;
     }
+    int kinds = (message->group.length > 0) + (message->deliver_ms > 0) + (message->priority >= 0) + (message->type == TYPE_TRANSACTION);
     for (int64_t n = 0; n < message->property_count; n++)
         size += (int64_t)(message->names[n].length + message->values[n].length);
     for (int64_t n = 0; n < message->key_count; n++) size += (int64_t)message->keys[n].length;
     size += (int64_t)message->tag.length;
     return message->topic.length > 0 && message->id.length > 0 && message->body.length > 0 &&
-           message->body.length <= MAX_BODY_BYTES && size <= MAX_USER_PROPERTIES_BYTES && message->born_ms > 0 &&
-           message->type <= 3 && message->encoding <= 2 && (message->group.length == 0 || message->deliver_ms == 0);
+           message->body.length <= MAX_BODY_BYTES && size <= MAX_USER_PROPERTIES_BYTES && message->type <= TYPE_PRIORITY &&
+           message->type != TYPE_LITE && message->encoding <= 2 && kinds <= 1;
 }
 
 /* The one message of a request; 0 for what is left. */
@@ -273,7 +311,8 @@ static int take_request(const struct sends *sends, struct text text, struct mess
     int64_t field, number;
     memset(message, 0, offsetof(struct message, keys));
     message->key_count = message->property_count = message->born_ms = message->deliver_ms = 0;
-    message->type = message->encoding = 0;
+    message->type = message->encoding = message->attempt = message->recovery_s = 0;
+    message->priority = -1;
     if (!take_field(&r, &field, &number, &text) || is_number(text) || field != 1 || r.at < r.end) return 0;
     return take_message(sends, text, message);
 }
@@ -289,13 +328,24 @@ static uint8_t *put_property(uint8_t *at, const char *name, struct text value) {
     return at;
 }
 
-static uint8_t *put_time(uint8_t *at, const char *name, int64_t time_ms) {
+static uint8_t *put_number(uint8_t *at, const char *name, int64_t number) {
     uint8_t digits[20];
-    if (time_ms == 0) return at;
-    return put_property(at, name, (struct text){digits, (size_t)(put_decimal(digits, time_ms) - digits)});
+    return put_property(at, name, (struct text){digits, (size_t)(put_decimal(digits, number) - digits)});
 }
 
-static uint8_t *put_properties(uint8_t *at, const struct message *message) {
+static uint8_t *put_topic(uint8_t *at, const struct message *message) {
+    if (message->space.length > 0) at = PUT(put_text(at, message->space.at, message->space.length), "%");
+    return put_text(at, message->topic.at, message->topic.length);
+}
+
+static uint8_t *put_half(uint8_t *at, const struct message *message, uint8_t **secret) {
+    at = PUT(put_topic(PUT(at, "TRAN_MSG\1true\2PGROUP\1"), message), "\2TRAN_SECRET\1");
+    memset(*secret = at, '0', SECRET_DIGITS);
+    at = PUT(at + SECRET_DIGITS, "\2");
+    return message->recovery_s > 0 ? put_number(at, "CHECK_IMMUNITY_TIME_IN_SECONDS", message->recovery_s) : at;
+}
+
+static uint8_t *put_properties(uint8_t *at, const struct message *message, uint8_t **secret) {
     at = put_property(at, "UNIQ_KEY", message->id);
     for (int64_t n = 0; n < message->property_count; n++) {
         at = PUT(put_text(at, message->names[n].at, message->names[n].length), "\1");
@@ -308,10 +358,19 @@ static uint8_t *put_properties(uint8_t *at, const struct message *message) {
     }
     if (message->key_count > 0) *at++ = 2;
     at = put_property(at, "__SHARDINGKEY", message->group);
-    at = put_time(at, "TIMER_DELIVER_MS", message->deliver_ms);
+    if (message->deliver_ms > 0) at = put_number(at, "TIMER_DELIVER_MS", message->deliver_ms);
+    if (message->priority >= 0) at = put_number(at, "_SYS_MSG_PRIORITY_", message->priority);
     at = put_property(at, "TRACE_CONTEXT", message->trace);
     at = put_property(at, "__BORNHOST", message->born_host);
-    return put_time(at, "BORN_TIMESTAMP", message->born_ms);
+    if (message->born_ms > 0) at = put_number(at, "BORN_TIMESTAMP", message->born_ms);
+    if (message->attempt > 0) at = put_number(at, "RECONSUME_TIME", message->attempt);
+    return message->type == TYPE_TRANSACTION ? put_half(at, message, secret) : at;
+}
+
+static enum kind kind_of(const struct message *message) {
+    if (message->type == TYPE_TRANSACTION) return HALF;
+    if (message->deliver_ms > 0) return DELAY;
+    return message->group.length > 0 ? GROUPED : message->priority >= 0 ? PRIORITIZED : NORMAL;
 }
 
 /* Begin a field of the header: its name, and room for the length of its value, which `end_field` writes. */
@@ -323,24 +382,32 @@ static uint8_t *begin_field(uint8_t *at, char name) {
 
 static void end_field(uint8_t *begin, const uint8_t *end) { put32(begin - 4, (uint32_t)(end - begin)); }
 
-static uint8_t *put_frame(uint8_t *begin, const struct message *message, int64_t number, enum kind kind, uint8_t **queue) {
-    uint8_t *header = begin + PREFIX_BYTES, *fields = header + FIXED_HEADER_BYTES, *at = fields, *value;
+/* Write the frame of a message; `found` gets where things are in it, as seen from `begin`. */
+static uint8_t *put_frame(uint8_t *begin, const struct message *message, int64_t number, int64_t now_ms, struct found *found) {
+    uint8_t *header = begin + PREFIX_BYTES, *fields = header + FIXED_HEADER_BYTES, *at = fields, *value, *secret = begin;
+    enum kind kind = kind_of(message);
     put16(header, SEND_MESSAGE_V2);
     memset(header + 2, 0, FIXED_HEADER_BYTES - 2);
     put32(header + 5, (uint32_t)number);
     put32(header + 9, kind == DELAY ? 0 : FLAG_ONEWAY);
     value = begin_field(at, 'b');
-    end_field(value, at = put_text(value, message->topic.at, message->topic.length));
-    *queue = value = begin_field(at, 'e');
-    end_field(value, at = kind == GROUPED ? put_text(value, "0000000000", QUEUE_DIGITS) : PUT(value, "-1"));
+    end_field(value, at = put_topic(value, message));
+    found->topic_at = value - begin;
+    found->topic_length = at - value;
+    value = begin_field(at, 'e');
+    found->queue_at = value - begin;
+    end_field(value, at = kind == GROUPED || kind == PRIORITIZED ? put_text(value, "0000000000", QUEUE_DIGITS) : PUT(value, "-1"));
     value = begin_field(at, 'f');
     end_field(value, at = message->encoding == 2 ? PUT(value, "1") : PUT(value, "0"));
     value = begin_field(at, 'g');
-    end_field(value, at = put_decimal(value, message->born_ms));
+    end_field(value, at = put_decimal(value, message->born_ms > 0 ? message->born_ms : now_ms));
     value = begin_field(at, 'h');
     end_field(value, at = PUT(value, "0"));
     value = begin_field(at, 'i');
-    end_field(value, at = put_properties(value, message));
+    end_field(value, at = put_properties(value, message, &secret));
+    found->secret_at = secret - begin;
+    found->kind = kind;
+    found->priority = message->priority;
     put32(fields - 4, (uint32_t)(at - fields));
     put32(begin + 4, 1u << 24 | (uint32_t)(at - header));
     at = put_text(at, message->body.at, message->body.length);
@@ -350,18 +417,22 @@ static uint8_t *put_frame(uint8_t *begin, const struct message *message, int64_t
 
 EXPORT void native_grpc_sends(const struct sends *sends) {
     struct message message;
-    uint8_t *at = sends->out, *end = at + sends->room, *queue;
+    uint8_t *at = sends->out, *end = at + sends->room;
     for (int64_t n = 0; n < sends->count; n++) {
         const uint8_t *request = sends->requests[n];
         struct found *found = &sends->found[n];
+        int64_t begin = at - sends->out;
         found->end = 0;
         if (end - at < sends->lengths[n] + MORE_BYTES) continue;
         if (!take_request(sends, (struct text){request, (size_t)sends->lengths[n]}, &message)) continue;
-        enum kind kind = message.deliver_ms > 0 ? DELAY : message.group.length > 0 ? GROUPED : NORMAL;
-        at = put_frame(at, &message, n, kind, &queue);
-        *found = (struct found){at - sends->out, kind, message.topic.at - request, (int64_t)message.topic.length,
-                                message.id.at - request, (int64_t)message.id.length, 0, (int64_t)message.group.length,
-                                queue - sends->out};
-        if (message.group.length > 0) found->group_at = message.group.at - request;
+        at = put_frame(at, &message, n, sends->now_ms, found);
+        found->end = at - sends->out;
+        found->topic_at += begin;
+        found->queue_at += begin;
+        found->secret_at += begin;
+        found->id_at = message.id.at - request;
+        found->id_length = (int64_t)message.id.length;
+        found->group_at = message.group.length > 0 ? message.group.at - request : 0;
+        found->group_length = (int64_t)message.group.length;
     }
 }

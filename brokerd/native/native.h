@@ -17,7 +17,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define NATIVE_ABI 13 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
+#define NATIVE_ABI 14 /* brokerd/native/library.py has the same number: raised when a call or a struct changes */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -31,6 +31,9 @@ uint32_t crc32_moved(uint32_t crc, size_t length);
 
 /* What hpack.c looks up; native_begin has it made. (hpack.c) */
 void make_hpack_tables(void);
+
+/* Look what of SHA-1 the processor can do; native_begin has it done. (sha1.c) */
+void look_for_sha1(void);
 
 /* Numbers as the protocol and the log write them: big-endian, at any address. The caller has checked that they are there. */
 

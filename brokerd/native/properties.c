@@ -79,7 +79,7 @@ static int is_reserved(struct text name, struct text value) {
     static const char *const begins[] = {"POP_CK",   "TRAN",       "TIMER_",   "__CRC32#",        "__transactionId__",
                                          "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_", "CHECK_IMMUNITY", "WAIT"};
     if (memchr("PT_MCRW", name.at[0], 7) == NULL) return 0;
-    if (is_common(name, value) || ask_of(name) < ASKS || IS(name, "TRAN_MSG")) return 0;
+    if (is_common(name, value) || ask_of(name) < ASKS || IS(name, "TRAN_MSG") || IS(name, "TRAN_SECRET")) return 0;
     if (IS(name, "WAIT") && IS(value, "false")) return 0;
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
         size_t length = strlen(begins[i]);

@@ -1,4 +1,4 @@
-/* Records of one queue, copied out of a file of the log, where others lie between them. The twin is `copied` in
+/* Records of one queue, copied out of a file of the log, where others lie between them. The twins are in
  * brokerd/store/log/run_copies.py, which says what is right.
  *
  * Bounds: a record is looked at when it lies in the file's bytes and there is room for it; it is checked where it was copied to.
@@ -8,23 +8,40 @@
 #define UNIT_BYTES 20 /* physical offset, size, and a code that goes on as it is */
 #define LEAST_RECORD_BYTES (RECORD_HEAD_BYTES + 3)
 
-/* Copy the records that the units name, one behind the other, into `room` bytes: how many. It ends before the first one that has no
- * room, is not in the file, whose `length` bytes begin at `begin` of the log, or is not what was stored there. `entries` has UNIT_BYTES
- * for each unit, and gets what they are when the first record begins at `place`. */
+/* Copy the record that a unit names to `into`, which has so much room: its size, or 0 when it has no room, is not in the file, whose
+ * `length` bytes begin at `begin` of the log, or is not what was stored there. */
+static int64_t copy_record(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *unit, uint8_t *into, int64_t room) {
+    int64_t offset = (int64_t)get64(unit), size = (int32_t)get32(unit + 8);
+    if (size < LEAST_RECORD_BYTES || size > room) return 0;
+    if (offset < begin || offset - begin > length - size) return 0;
+    memcpy(into, file + (offset - begin), (size_t)size);
+    if (get32(into) != (uint32_t)size || get64(into + 28) != (uint64_t)offset || !record_is_intact(into, size)) return 0;
+    return size;
+}
+
+/* Copy the records that the units name, one behind the other, into `room` bytes: how many. It ends before the first one that
+ * `copy_record` does not copy. `entries` has UNIT_BYTES for each unit, and gets what they are when the first record begins at `place`. */
 EXPORT int64_t native_copied(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *units, int64_t count, uint8_t *into,
                              int64_t room, int64_t place, uint8_t *entries) {
     int64_t used = 0;
     for (int64_t n = 0; n < count; n++, units += UNIT_BYTES, entries += UNIT_BYTES) {
-        int64_t offset = (int64_t)get64(units), size = (int32_t)get32(units + 8);
-        if (size < LEAST_RECORD_BYTES || size > room - used) return n;
-        if (offset < begin || offset - begin > length - size) return n;
-        const uint8_t *record = file + (offset - begin);
-        uint8_t *copy = into + used;
-        memcpy(copy, record, (size_t)size);
-        if (get32(copy) != (uint32_t)size || get64(copy + 28) != (uint64_t)offset || !record_is_intact(copy, size)) return n;
+        int64_t size = copy_record(file, length, begin, units, into + used, room - used);
+        if (!size) return n;
         put64(entries, (uint64_t)(place + used));
         memcpy(entries + 8, units + 8, UNIT_BYTES - 8);
         used += size;
     }
     return count;
+}
+
+/* Fill exactly `total` bytes with the records that the units name, one behind the other; 0 unless all of them are copied. */
+EXPORT int64_t native_joined(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *units, int64_t count, uint8_t *into,
+                             int64_t total) {
+    int64_t used = 0;
+    for (int64_t n = 0; n < count; n++, units += UNIT_BYTES) {
+        int64_t size = copy_record(file, length, begin, units, into + used, total - used);
+        if (!size) return 0;
+        used += size;
+    }
+    return used == total;
 }

@@ -1,4 +1,4 @@
-/* SHA-1 of many messages at once, a block of each in one step. (sha1.c) */
+/* SHA-1 of several messages side by side. (sha1.c) */
 #ifndef LOGBOOM_SHA1_H
 #define LOGBOOM_SHA1_H
 
@@ -10,10 +10,11 @@ struct sha1_lanes { /* word by word, of each lane one */
     uint32_t words[SHA1_WORDS][SHA1_LANES];
 };
 
-/* Whether this processor is fast at it; where it is not, sha1_step must not be called. */
-int sha1_is_fast(void);
+/* How many lanes are best on this processor when so many messages are there; of none, what works on any. */
+int sha1_lanes_for(int64_t messages);
 
-/* Take a block of SHA1_BLOCK_BYTES in each lane. */
-void sha1_step(struct sha1_lanes *lanes, const uint8_t *const blocks[SHA1_LANES]);
+/* Take, in each of the first `lanes` lanes, that many blocks of SHA1_BLOCK_BYTES one behind the other. sha1_lanes_for said how many
+ * lanes. */
+void sha1_step(struct sha1_lanes *of, const uint8_t *const *blocks, int64_t count, int lanes);
 
 #endif

@@ -6,8 +6,9 @@
 
 enum { SIGNATURE_BYTES = 28 /* 20 bytes in Base64 */ };
 
-/* Both shared with native_signed.py: places in the buffer, then in the texts. */
-struct signed_send {
+/* All shared with native_signed.py. */
+
+struct signed_send { /* places in the buffer, then in the texts */
     int64_t body_at, end;
     int64_t signature_at, covered_at, covered_end; /* each goes as far as the next begins */
     int64_t sender;                                /* which of the senders */
@@ -15,6 +16,14 @@ struct signed_send {
 
 struct sender { /* somebody who sends to a topic, and which send of the call is his first */
     int64_t at, end, first;
+};
+
+struct signed_areas { /* what stays where it is from call to call */
+    uint8_t *scratch, *texts; /* with `room` each */
+    struct signed_send *sends;
+    struct sender *senders;
+    int64_t room, max_frame_bytes;
+    int64_t sender_count; /* what native_signed found */
 };
 
 #endif

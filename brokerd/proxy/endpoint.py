@@ -25,6 +25,7 @@ from remoting.record.hosts import pack_host
 from remoting.settings import setting
 from remoting.transport import tls
 from remoting.transport.tls import DISABLED, PERMISSIVE, TlsSettings, tls_server
+from remoting.transport.waiting import MOST_STRANGERS, Waiting
 from remoting.transport.watch import UnfinishedSettings, Watch
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class GrpcEndpoint:
         self.intake = Intake(self.watch, protection.user_of)
         self.tls = tls_server(_of_this_port(protection.tls or TlsSettings(), settings), PROTOCOLS)
         self.connections: set[GrpcProtocol] = set()
+        self._strangers = Waiting(MOST_STRANGERS)
 
     @property
     def port(self) -> int:
@@ -189,14 +191,21 @@ class GrpcEndpoint:
 
     def opened(self, connection: GrpcProtocol) -> bool:
         """Count a connection in; False when there are too many."""
-        if len(self.connections) >= self.settings.max_connections:
+        if len(self.connections) >= self.settings.max_connections and not self._strangers.make_room():
             log.warning("refusing %s: %d gRPC connections are open already", connection.address, len(self.connections))
             return False
         self.connections.add(connection)
+        if self.intake.user_of is not None:
+            self._strangers.begin(connection)
         return True
+
+    def proved(self, connection: GrpcProtocol) -> None:
+        """Somebody who is known asked something there."""
+        self._strangers.end(connection)
 
     def lost(self, connection: GrpcProtocol) -> None:
         self.connections.discard(connection)
+        self._strangers.end(connection)
         if self._closed is not None:
             self._closed(connection)
         if self._drained is not None and not self.connections:
@@ -283,7 +292,10 @@ class GrpcProtocol(asyncio.Protocol):
                 self._close()
                 return
         assert self._grpc is not None
+        was_stranger = self._grpc.is_stranger
         self._grpc.receive(data, now_ms, _execute)
+        if was_stranger and not self._grpc.is_stranger:
+            self._endpoint.proved(self)
         if self._grpc.http2.outgoing or self._grpc.http2.fault is not None:
             self._grpc.want_flush()
 
@@ -356,6 +368,10 @@ class GrpcProtocol(asyncio.Protocol):
             http2.go_away("idle")
             self._going_away = True
             self._grpc.want_flush()
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`."""
+        self.abort("it has not shown who it is, and too many others come")
 
     def abort(self, reason: str) -> None:
         """Close at once and drop what was not written."""

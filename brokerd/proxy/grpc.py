@@ -289,12 +289,14 @@ class GrpcConnection:
 
     __slots__ = (
         "_inflatable_bytes",
+        "_intake",
         "_max_streamed_message_bytes",
         "_unfinished",
         "_wants_flush",
         "deferred",
         "flush_wanted",
         "http2",
+        "is_stranger",
         "peer",
         "unflushed_bytes",
         "write_paused",
@@ -310,6 +312,8 @@ class GrpcConnection:
         wants_flush: Callable[[GrpcConnection], None],
         now_ms: int,
     ) -> None:
+        self._intake = intake
+        self.is_stranger = intake.user_of is not None  # until a call comes that somebody signed who is known
         self._max_streamed_message_bytes = limits.max_streamed_message_bytes
         self.peer = peer
         self._wants_flush = wants_flush
@@ -339,6 +343,8 @@ class GrpcConnection:
         self._inflatable_bytes = _MAX_INFLATED_BYTES
         for event, stream, chunk in self.http2.receive(data, now_ms):
             head = stream.head
+            if self.is_stranger and event in (http2.REQUEST, http2.OPENED):
+                self._look_who_asks(head)
             if event == http2.REQUEST:
                 method = head.method
                 if method is None or head.refusal is not None:
@@ -376,6 +382,14 @@ class GrpcConnection:
             else:
                 _cancel(stream)
         return groups.values()
+
+    def _look_who_asks(self, head: GrpcHead) -> None:
+        assert self._intake.user_of is not None
+        try:
+            self._intake.user_of(head.metadata)
+        except RequestError:
+            return  # the method says so
+        self.is_stranger = False
 
     @property
     def congested(self) -> bool:

@@ -14,24 +14,27 @@ from typing import Any, Final, NamedTuple
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
-from brokerd.proxy.mapping import DELAY, FIFO, NORMAL, to_draft
+from brokerd.proxy.mapping import DELAY, FIFO, NORMAL, PRIORITY, TRANSACTION, to_draft
+from brokerd.proxy.names import full_name
 from brokerd.proxy.properties import FORBIDDEN
 from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.status import Refusal
 from brokerd.store.draft import Draft
+from brokerd.transactions.ids import SECRET_LENGTH
 from remoting import frame
 
-TYPES: Final = (NORMAL, DELAY, FIFO)  # by the kind that the C gives a message
-PLAIN, TIMED, GROUPED = range(len(TYPES))
+TYPES: Final = (NORMAL, DELAY, FIFO, PRIORITY, TRANSACTION)  # by the kind that the C gives a message
+PLAIN, TIMED, GROUPED, PRIORITIZED, HALF = range(len(TYPES))
 QUEUE_DIGITS: Final = 10
 
-_MORE_BYTES: Final = 512  # that a frame may take beside its request
+_MORE_BYTES: Final = 1024  # that a frame may take beside its request
 _KEPT_BYTES: Final = 256 * 1024
 
 
 class Found(NamedTuple):
-    """Of a request: where its frame ends (0: it is left), its kind, where in it are its topic, its message's id and message
-    group, and where in the frames is the number of its queue. The struct `found` of the C."""
+    """Of a request: where its frame ends (0: it is left), its kind and priority (-1: none), where in it are its message's id and
+    message group, and where in the frames are its topic, the number of its queue and, of a half message, its secret. The struct
+    `found` of the C."""
 
     end: int
     kind: int
@@ -42,6 +45,8 @@ class Found(NamedTuple):
     group_at: int
     group_length: int
     queue_at: int
+    priority: int
+    secret_at: int
 
 
 _FOUND: Final = struct.Struct(f"={len(Found._fields)}q")
@@ -58,6 +63,7 @@ class _Sends(ctypes.Structure):
         ("forbidden_length", ctypes.c_int64),
         ("out", ctypes.c_void_p),
         ("room", ctypes.c_int64),
+        ("now_ms", ctypes.c_int64),
         ("found", ctypes.c_void_p),
     )
 
@@ -73,9 +79,9 @@ class SendReader:
         self._sends = _Sends(forbidden=ctypes.addressof(self._forbidden), forbidden_length=len(forbidden))
         self._sends_at = ctypes.addressof(self._sends)
 
-    def read(self, requests: Sequence[bytes]) -> tuple[bytearray, list[tuple[int, ...]]]:
+    def read(self, requests: Sequence[bytes], now_ms: int) -> tuple[bytearray, list[tuple[int, ...]]]:
         """The frames of those that are ordinary, until the next call of this, with their opaques the numbers of their requests;
-        and a `Found` of each request, as a plain tuple."""
+        and a `Found` of each request, as a plain tuple. Who does not say when a message was born, has it born at `now_ms`."""
         count = len(requests)
         lengths = list(map(len, requests))
         room = sum(lengths) + _MORE_BYTES * count
@@ -85,7 +91,7 @@ class SendReader:
         requests_in_c, lengths_in_c = pointers(*requests), numbers(*lengths)
         sends = self._sends
         sends.requests, sends.lengths = ctypes.addressof(requests_in_c), ctypes.addressof(lengths_in_c)
-        sends.count, sends.room = count, room
+        sends.count, sends.room, sends.now_ms = count, room, now_ms
         sends.out = ctypes.addressof(ctypes.c_char.from_buffer(out))
         sends.found = ctypes.addressof(ctypes.c_char.from_buffer(found))
         self._call(self._sends_at)
@@ -104,7 +110,7 @@ def _arrays(count: int) -> tuple[Any, Any]:
 def sends_agree(library: Library) -> bool:
     """Whether the library takes ordinary requests, and makes of them what is sent of their drafts."""
     requests = list(_examples())
-    frames, found = SendReader(library).read(requests)
+    frames, found = SendReader(library).read(requests, 0)
     begins = (0, *(each[0] for each in found[:-1]))
     return all(
         frame_agrees(request, bytes(frames[begin : each[0]]), Found(*each))
@@ -116,10 +122,11 @@ def frame_agrees(request: bytes, encoded: bytes, found: Found) -> bool:
     """Whether the frame sends what the draft of the request's one message would, into a queue that is chosen later."""
     (message,) = service.SendMessageRequest.FromString(request).messages
     kind = definition.MessageType.Name(TYPES[found.kind]) if found.end else ""
-    topic = message.topic.name
-    config = TopicConfig(topic, 4, 4, attributes={"message.type": kind})
+    begin = found.end - len(encoded)
     try:
-        draft = to_draft(message, topic, config, b"", 0, 1 << 60)
+        topic = full_name(message.topic)
+        config = TopicConfig(topic, 4, 4, attributes={"message.type": kind})
+        draft = to_draft(message, topic, config, b"", 0, 1 << 60, "0" * SECRET_LENGTH)
         commands: list[frame.Command] = []
         frame.decode_frames(encoded, commands)
         (command,) = commands
@@ -131,7 +138,7 @@ def frame_agrees(request: bytes, encoded: bytes, found: Found) -> bool:
     except (LookupError, ValueError, Refusal):
         return False
     texts = (
-        request[found.topic_at :][: found.topic_length],
+        encoded[found.topic_at - begin :][: found.topic_length],
         request[found.id_at :][: found.id_length],
         request[found.group_at :][: found.group_length],
     )
@@ -139,7 +146,9 @@ def frame_agrees(request: bytes, encoded: bytes, found: Found) -> bool:
     return (
         _unordered(sent) == _unordered(draft)
         and texts == tuple(each.encode() for each in (topic, system.message_id, system.message_group))
-        and int(ext["e"]) == (0 if found.kind == GROUPED else -1)
+        and int(ext["e"]) == (0 if found.kind in (GROUPED, PRIORITIZED) else -1)
+        and (found.kind != PRIORITIZED or found.priority == system.priority)
+        and (found.kind != HALF or encoded[found.secret_at - begin :].startswith(b"0" * SECRET_LENGTH + b"\x02"))
     )
 
 
@@ -166,9 +175,14 @@ def _examples() -> list[bytes]:
                 system.keys.extend(["one", "two"])
                 message.user_properties["color"] = "blue"
                 message.user_properties["größe"] = "9" * size
-                system.body_digest.checksum = "00"
+                system.body_digest.checksum, system.delivery_attempt = "00", 2
+                message.topic.resource_namespace = "ns"
             if kind == FIFO:
                 system.message_group = "group"
+            if kind == PRIORITY:
+                system.priority = size
+            if kind == TRANSACTION and size > 1:
+                system.orphaned_transaction_recovery_duration.seconds = 30
             if kind == DELAY:
                 system.delivery_timestamp.FromMilliseconds(1_700_000_060_000)
             requests.append(request.SerializeToString())

@@ -17,7 +17,7 @@ from brokerd.metadata.tables import Change
 from brokerd.native.library import Library
 from brokerd.proxy.access import protect
 from brokerd.proxy.answers import answers_in_c
-from brokerd.proxy.calls import Call, Kind, Method, StatuslessFigures
+from brokerd.proxy.calls import Call, Kind, Method, StatuslessFigures, run
 from brokerd.proxy.calls import Handler as GrpcHandler
 from brokerd.proxy.client_figures import ClientFigures
 from brokerd.proxy.endpoint import EndpointSettings, GrpcEndpoint, Protection, monotonic_ms
@@ -40,7 +40,7 @@ from brokerd.proxy.received import answers_of
 from brokerd.proxy.status import code_name
 from brokerd.replication.replica import Replica
 from brokerd.replication.roles.effects import Role
-from brokerd.sending.frame_sends import FrameSends
+from brokerd.sending.turns import SendTurns
 from brokerd.store.derived.dispatcher import Arrival
 from remoting.guarding.guard import Guard
 from remoting.transport.client import RemotingClient
@@ -59,7 +59,7 @@ def wall_ms() -> int:
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
     """What the port may be like; without `placed` it takes every send. `tls` is the daemon's, but for the
-    certificate where the endpoint has one of its own; `library` lays out answers, reads header blocks, and with `frame_sends`
+    certificate where the endpoint has one of its own; `library` lays out answers, reads header blocks, and with `turns`
     makes ordinary sends cheap."""
 
     endpoint: EndpointSettings = field(default_factory=EndpointSettings)
@@ -70,13 +70,13 @@ class ProxyOptions:
     library: Library | None = None
     placed: Placed | None = None
     watch: Watch | None = None
-    frame_sends: FrameSends | None = None
+    turns: SendTurns | None = None
 
 
 def _quick(options: ProxyOptions) -> Quick | None:
-    if options.library is None or options.frame_sends is None:
+    if options.library is None or options.turns is None:
         return None
-    return Quick(SendReader(options.library), options.frame_sends)
+    return Quick(SendReader(options.library), options.turns)
 
 
 def _protection(options: ProxyOptions) -> Protection:
@@ -98,6 +98,7 @@ class GrpcProxy:
     ) -> None:
         self._services = services
         self._tasks = TaskOwner("grpc proxy")
+        self._sends: list[Call] = []  # of this turn of the loop
         self._loop = loop = asyncio.get_running_loop()
         self._placed_sends = self._make_placed_sends(options, dialler, mastership)
         self._methods = build_methods(
@@ -159,7 +160,17 @@ class GrpcProxy:
         return PlacedSends(options.placed, mastership, dialler, self._loop, self._tasks, options.forward)
 
     def _send(self, calls: Sequence[Call]) -> None:
-        """Clients' sends, behind those that came before them and wait, whoever the master is now."""
+        """Clients' sends: those of all connections that came in a turn of the loop are carried out together in the next."""
+        if not self._sends:
+            self._loop.call_soon(self._send_together)
+        self._sends += calls
+
+    def _send_together(self) -> None:
+        calls, self._sends = self._sends, []
+        run(self._carry_out_sends, calls)
+
+    def _carry_out_sends(self, calls: Sequence[Call]) -> None:
+        """Behind those that came before them and wait, whoever the master is now."""
         if self._placed_sends is not None:
             self._placed_sends.give_to_next_master()
         self._forwarder.execute(_SEND_MESSAGE, calls)

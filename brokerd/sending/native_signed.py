@@ -1,15 +1,14 @@
 """Signed sends in the library in C. `brokerd/native/signed.c` tells what is signed, as `frame.decode_frames` and
-`access.signature.covered` do; `brokerd/native/proven.c` checks signatures as `SigningKey` does, many at once where the processor
-is fast at that.
+`access.signature.covered` do; `brokerd/native/proven.c` checks signatures as `SigningKey` does, as many at once as the
+processor is fast at.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from brokerd.native.library import Library
 from remoting import codes, frame
@@ -20,95 +19,70 @@ _TEXTS_BYTES: Final = 1 << 18
 _SENDS: Final = 256
 _SEND: Final = struct.Struct("=6q")
 _SENDER: Final = struct.Struct("=3q")
+_AREAS: Final = struct.Struct("=7q")
+_SENDER_COUNT_BYTES: Final = 8
 _SENDER_HEAD: Final = struct.Struct(">HB")
 _KEY_BYTES: Final = 40
-_LEAST_AT_ONCE: Final = 3
 
-
-class Keys(NamedTuple):
-    """A sender's key, and what the library made of it (`SignedSends.keyed`)."""
-
-    key: SigningKey
-    made: bytes
-
-
-class Sender(NamedTuple):
-    """Somebody who sends to a topic with a code: see `read_sender`; and which send is his first."""
-
-    text: bytes
-    first: int
+# How signatures are checked: as is best for so many, whatever the processor has for that
+PLAINLY: Final = 0
+ALONE: Final = 1
+IN_CROWDS: Final = 1 << 20
 
 
 class SignedSends:
-    """Reads buffers. What is told of the last one is here until the next, `texts` with it. Signatures of `least_at_once` sends
-    and more are checked together: of fewer, or where the processor is not fast at that, they take less one by one."""
+    """Reads buffers. What is told of the last one is here until the next, `texts` with it."""
 
     def __init__(self, library: Library) -> None:
-        number, place, texts = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
-        self._read = library.function(
-            "native_signed", number, texts, number, number, number, place, place, number, place, place, place
-        )
-        self._proven = library.function("native_proven", number, texts, place, place, number, texts)
-        self._keyed = library.function("native_keyed", None, texts, place)
-        self.least_at_once = _LEAST_AT_ONCE if library.function("native_proves", ctypes.c_int32)() else _SENDS + 1
-        self._areas = [
-            bytearray(size) for size in (_TEXTS_BYTES, _TEXTS_BYTES, _SENDS * _SEND.size, _SENDS * _SENDER.size, 8)
-        ]
-        self._scratch_at, self._texts_at, self._sends_at, self._senders_at, self._sender_count_at = (
-            ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in self._areas
-        )
-        self.texts, self._sends, self._senders, self._sender_count = [memoryview(each) for each in self._areas[1:]]
+        number, place, data = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
+        self._read = library.function("native_signed", number, place, data, number, number)
+        self._proven = library.function("native_proven", number, place, data, number, data, number)
+        self._keyed = library.function("native_keyed", None, data, place)
+        sizes = _TEXTS_BYTES, _TEXTS_BYTES, _SENDS * _SEND.size, _SENDS * _SENDER.size
+        areas = [bytearray(size) for size in sizes]
+        self.texts, self._sends, self._senders = [memoryview(each) for each in areas[1:]]
+        told = bytearray(_AREAS.size)
+        _AREAS.pack_into(told, 0, *map(_address_of, areas), _TEXTS_BYTES, frame.MAX_FRAME_BYTES, 0)
+        self._areas = *areas, told  # to keep them where they are
+        self._areas_at = _address_of(told)
+        self._sender_count = memoryview(told)[-_SENDER_COUNT_BYTES:].cast("q")
 
     def read(self, buffer: bytes, most: int) -> int:
         """How many sends at the beginning of the buffer, at most so many, are ordinary and signed."""
-        count: int = self._read(
-            buffer,
-            len(buffer),
-            min(most, _SENDS),
-            frame.MAX_FRAME_BYTES,
-            self._scratch_at,
-            self._texts_at,
-            _TEXTS_BYTES,
-            self._sends_at,
-            self._senders_at,
-            self._sender_count_at,
-        )
+        count: int = self._read(self._areas_at, buffer, len(buffer), most if most < _SENDS else _SENDS)
         return count
 
-    def senders(self) -> list[Sender]:
-        """Who sent them, in the order of their first sends. Who is there twice had many others between."""
-        end = int.from_bytes(self._sender_count, sys.byteorder) * _SENDER.size
-        return [Sender(bytes(self.texts[at:end]), first) for at, end, first in _SENDER.iter_unpack(self._senders[:end])]
+    def senders(self) -> list[tuple[bytes, int]]:
+        """Who sent them, in the order of their first sends: a text (see `read_sender`), and which send is his first. Who is there
+        twice had many others between."""
+        places = self._senders[: self._sender_count[0] * _SENDER.size]
+        return [(bytes(self.texts[at:end]), first) for at, end, first in _SENDER.iter_unpack(places)]
 
     def places(self, count: int) -> Iterator[tuple[int, int, int, int, int, int]]:
         """Of so many sends: where the body begins and ends in the buffer; where in the texts signature and covered values begin,
         and the latter end; and which of the senders it is."""
         return _SEND.iter_unpack(self._sends[: count * _SEND.size])
 
-    def sender(self, number: int) -> bytes:
-        """The text of one of the senders."""
-        at, end, _ = _SENDER.unpack_from(self._senders, number * _SENDER.size)
-        return bytes(self.texts[at:end])
-
     def last(self, count: int) -> tuple[int, int]:
         """Where the last of so many ends, and which of the senders it is."""
         _, end, _, _, _, sender = _SEND.unpack_from(self._sends, (count - 1) * _SEND.size)
         return end, sender
 
-    def keyed(self, key: SigningKey) -> Keys:
-        """The key, and what depends on it alone."""
+    def keyed(self, key: SigningKey) -> bytes:
+        """What depends on a key alone, for `proven`."""
         made = bytearray(_KEY_BYTES)
-        if self.least_at_once <= _SENDS:
-            self._keyed(key.first_blocks, ctypes.addressof(ctypes.c_char.from_buffer(made)))
-        return Keys(key, bytes(made))
+        self._keyed(key.first_blocks, _address_of(made))
+        return bytes(made)
 
-    def proven(self, buffer: bytes, count: int, keys: Sequence[Keys]) -> int:
-        """How many of so many sends, from the first on, are signed. Their senders have a key each, in the same order. Not to be
-        asked of fewer than `least_at_once`."""
-        proven: int = self._proven(
-            buffer, self._texts_at, self._sends_at, count, b"".join([each.made for each in keys])
-        )
+    def proven(self, buffer: bytes, count: int, keys: Sequence[bytes], as_of: int | None = None) -> int:
+        """How many of so many sends, from the first on, are signed. Their senders have a key each, in the same order. `as_of`:
+        check them as if there were so many, for tests."""
+        proven: int = self._proven(self._areas_at, buffer, count, b"".join(keys), count if as_of is None else as_of)
         return proven
+
+
+def _address_of(area: bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(area))
 
 
 def name_of(sender: bytes) -> str:
@@ -160,19 +134,17 @@ def _proves(sends: SignedSends) -> bool:
     ]
     buffer = b"".join((*data, data[-1][:-1] + b"\xff"))
     count = sends.read(buffer, _SENDS)
-    if count < sends.least_at_once:
-        return count == len(data) + 1
-    return (
-        count == len(data) + 1
-        and sends.proven(buffer, count, [sends.keyed(key)]) == len(data)
-        and sends.proven(buffer, count, [sends.keyed(others)]) == 0
+    return count == len(data) + 1 and all(
+        sends.proven(buffer, count, [sends.keyed(key)], as_of) == len(data)
+        and sends.proven(buffer, count, [sends.keyed(others)], as_of) == 0
+        for as_of in (PLAINLY, ALONE, IN_CROWDS)
     )
 
 
 def tells(sends: SignedSends, buffer: bytes, number: int, request: Command) -> bool:
     """Whether the library told of a send what Python finds in it."""
     body_at, end, signature_at, covered_at, covered_end, sender = list(sends.places(number + 1))[-1]
-    name, about = read_sender(sends.sender(sender))
+    name, about = read_sender(sends.senders()[sender][0])
     field = "topic" if request.code == codes.SEND_MESSAGE else "b"
     return (
         (name, about.code, about.ext[field]) == (access_key(request), request.code, request.ext[field])

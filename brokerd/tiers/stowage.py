@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final, Protocol
 
-from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
+from brokerd.tiers import stowed_reads
+from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.upload.uploader import Loop
-from brokerd.timers.tier import Done, Fetched, Stored
+from brokerd.timers.tier import NO_STORE, Done, Fetched, Seen, Stored, Summarized, Unseen, Wanted
 from remoting.tier.stowed import (
     Encoded,
     StowedObject,
@@ -24,6 +26,7 @@ from remoting.tier.stowed import (
     in_blocks,
     timers_of,
 )
+from remoting.tier.stowed_summary import encode_summary
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +108,18 @@ class Stowage:
         else:
             self._loop.spawn(self._fetch(self._objects, entry, done), "have timers come back from the tier")
 
+    def summarize(self, entry: StowedObject, done: Summarized) -> None:
+        if self._objects is None or self._loop is None:
+            done(NO_STORE)
+        else:
+            self._loop.spawn(_summarize(self._objects, entry, done), "count the timers of the tier")
+
+    def look(self, entry: StowedObject, wanted: Wanted, done: Seen) -> None:
+        if self._objects is None or self._loop is None:
+            done(Unseen(NO_STORE, of_store=True))
+        else:
+            self._loop.spawn(_look(self._objects, entry, wanted, done), "look for timers of the tier")
+
     def hold(self, entry: StowedObject) -> None:
         self._unsettled.add(entry.key)
 
@@ -130,6 +145,7 @@ class Stowage:
             blocks.append(encode_block(part))
             if len(blocks) % _BLOCKS_AT_ONCE == 0:
                 await loop.pause(0)
+        blocks.append(await loop.aside(partial(encode_summary, timers)))
         head = encode_head(blocks)
         content = [head, *(each.content for each in blocks)]
         for tries in range(_TRIES):
@@ -156,7 +172,7 @@ class Stowage:
 
     async def _fetch(self, objects: ObjectStore, entry: StowedObject, done: Done) -> None:
         try:
-            blocks = blocks_of(entry, bytes(await objects.get(entry.name, 0, entry.head_bytes)))
+            blocks, _ = blocks_of(entry, bytes(await objects.get(entry.name, 0, entry.head_bytes)))
             number = next(
                 at for at, each in enumerate(blocks) if each.first <= entry.returned < each.first + each.timers
             )
@@ -180,3 +196,22 @@ class Stowage:
         if self.trouble:
             log.info("timers go to the tier and come back again")
         self.trouble = ""
+
+
+async def _summarize(objects: ObjectStore, entry: StowedObject, done: Summarized) -> None:
+    try:
+        summary = await stowed_reads.read_summary(objects, entry)
+    except (ObjectStoreError, ValueError) as error:
+        done(str(error))
+    else:
+        done(summary)
+
+
+async def _look(objects: ObjectStore, entry: StowedObject, wanted: Wanted, done: Seen) -> None:
+    try:
+        looked = await stowed_reads.look(objects, entry, wanted)
+    except (ObjectStoreError, ValueError) as error:
+        of_store = isinstance(error, ObjectStoreError) and not isinstance(error, NotThere)
+        done(Unseen(str(error), of_store))
+    else:
+        done(looked)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from brokerd.delay.rules import REAL_TOPIC
 from brokerd.journal.record_log import RecordLog
+from brokerd.store.index.postings import keys_of
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.codes import (
     DELETE_KEY,
@@ -31,6 +32,7 @@ from remoting.names import TIMER_TOPIC
 from remoting.record.fields import properties_of
 from remoting.record.layout import MAX_PROPERTIES_BYTES
 from remoting.tier.stowed import MOST_BYTES, MOST_TIMERS, StowedObject, Waiting
+from remoting.tier.stowed_summary import MOST_KEYS, key_hash
 
 MOST_OTHERS: Final = 256
 MOST_OTHER_BYTES: Final = 1 << 20
@@ -146,7 +148,8 @@ class Collecting:
         is_taken_back = (key.offset if place is None else place) in self._batches.table.places
         if is_taken_back or len(properties) > MAX_PROPERTIES_BYTES - _ROOM_BYTES:
             return None
-        return _Far(key, said[REAL_TOPIC], Waiting(due_ms, record))
+        hashes = tuple(key_hash(each) for each in keys_of(bytes(properties))[:MOST_KEYS])
+        return _Far(key, said[REAL_TOPIC], Waiting(due_ms, record, hashes))
 
 
 def _due(waiting: Waiting) -> int:

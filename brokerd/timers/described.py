@@ -28,24 +28,28 @@ from remoting.record.codec import Record
 _MOST_TEXT: Final = 1024  # of a key or tag that is told
 
 
-def describe(record: Record, table: TimerTable) -> TimerItem:
-    """The record, and what it is now by what the table says."""
+def describe(record: Record, table: TimerTable, *, is_in_tier: bool = False) -> TimerItem:
+    """The record, and what it is now by what the table says; with `is_in_tier` it is one that its message waits by there."""
     properties, offset = record.property_map(), record.queue_offset
     code = timer_code(record.properties, record.store_timestamp_ms)
     due_ms = due_by(properties)
     slot_ms = number_of(properties, OUT_MS)
     place = place_of(kind_of(code), properties, offset)
-    if place in table.places or table.names.get(name_of(properties)) == (
-        slot_of(due_of(code)) if slot_ms is None else slot_ms
+    if place in table.places or table.taken_back.is_named(
+        name_of(properties), slot_of(due_of(code)) if slot_ms is None else slot_ms
     ):
         standing = TimerStanding.RECALLED
+    elif is_in_tier:
+        standing = TimerStanding.WAITING
     else:
         standing = TimerStanding.OVER if table.done.has(Key(due_of(code), offset)) else TimerStanding.WAITING
-    if offset in table.aside:
+    if offset in table.aside and not is_in_tier:
         standing = TimerStanding.ASIDE
+    target = None
     if kind_of(code) == RECALL:
         standing = TimerStanding.MARKER
-        place = offset if (target := number_of(properties, PLACE)) is None else target
+        target = number_of(properties, PLACE)
+        place = offset if target is None else target
     return TimerItem(
         offset=offset,
         place=place,
@@ -61,5 +65,6 @@ def describe(record: Record, table: TimerTable) -> TimerItem:
         tag=properties.get("TAGS", "")[:_MOST_TEXT],
         leg_ms=number_of(properties, LEG_MS),
         rolls=number_of(properties, ROLL_TIMES) or 0,
-        recalled_by=properties.get(RECALLED_BY),
+        recalled_by=None if target is None else properties.get(RECALLED_BY),  # a client's marker names no place
+        is_in_tier=is_in_tier,
     )

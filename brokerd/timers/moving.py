@@ -27,6 +27,7 @@ from brokerd.timers.delivery import Appending
 from brokerd.timers.far import Far
 from brokerd.timers.stowing import Stowing
 from brokerd.timers.tier import ToTier
+from brokerd.timers.tier_slots import TierSlots
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.names import TIMER_TOPIC
@@ -49,12 +50,13 @@ class Mover:
         appending: Appending,
         going: Callable[[], int],
         to_tier: ToTier,
+        slots: TierSlots,
     ) -> None:
         self._log = record_log
         self._far = far
         self._batches, self._delivery, self._times = appending
         self._going = going
-        self._stowing = Stowing(record_log, appending, to_tier, self._stowed)
+        self._stowing = Stowing(record_log, appending, to_tier, slots, self._stowed)
         self._timer: Timer | None = None
         self._is_running = False
         self._begin_again()

@@ -24,6 +24,7 @@ from brokerd.timers.codes import PLACE, day_of, number_of
 from brokerd.timers.copies import rolled
 from brokerd.timers.delivery import Appending
 from brokerd.timers.tier import Fetched, ToTier
+from brokerd.timers.tier_slots import TierSlots
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.record.codec import Record, decode_record
@@ -42,10 +43,11 @@ _LONGEST_PAUSE_S: Final = 60.0
 class Returning:
     """From `start` to `stop`."""
 
-    def __init__(self, appending: Appending, journal: Journal, to_tier: ToTier) -> None:
+    def __init__(self, appending: Appending, journal: Journal, to_tier: ToTier, slots: TierSlots) -> None:
         self._batches, self._delivery, self._times = appending
         self._table = self._batches.table
         self._journal = journal
+        self._slots = slots
         self._tier, _, self._back_ms = to_tier
         self._life = 0
         self._is_running = False
@@ -130,9 +132,9 @@ class Returning:
         self._is_told = False
         after = batch.stowed
         assert after is not None
-        self._appended(
-            life, after, fetched._replace(timers=fetched.timers[after.returned - entry.returned :]), end_offset
-        )
+        count = after.returned - entry.returned
+        self._slots.returned(after, fetched.timers[:count], end_offset)
+        self._appended(life, after, fetched._replace(timers=fetched.timers[count:]), end_offset)
 
     def _appended(self, life: int, entry: StowedObject, rest: Fetched, end_offset: int) -> None:
         if rest.timers:

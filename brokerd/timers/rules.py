@@ -23,8 +23,10 @@ from brokerd.timers.codes import (
     ENQUEUE_MS,
     LEG_MS,
     MAX_DUE_MS,
+    MOVED,
     OUT_MS,
     PLACE,
+    RECALLED_BY,
     ROLL_TIMES,
     slot_of,
 )
@@ -46,7 +48,7 @@ _TIMER: Final = b"TIMER_D"  # which all three begin with
 _MAX_DIGITS: Final = 19
 _TRANSACTION: Final = "TRAN_MSG"
 # What only brokers write. OUT_MS stays with a message that was delivered, and so may come back from a consumer
-_OWN: Final = (DUE_MS, LEG_MS, PLACE, ROLL_TIMES, ENQUEUE_MS, DEQUEUE_MS)
+_OWN: Final = (DUE_MS, LEG_MS, PLACE, ROLL_TIMES, ENQUEUE_MS, DEQUEUE_MS, MOVED, RECALLED_BY)
 
 
 class Clock(NamedTuple):

@@ -21,7 +21,7 @@ from brokerd.journal.slices import InSlices
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.timers.batch import MAX_RECALLED, Batches
+from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import Key
 from brokerd.timers.copies import UNIQUE_KEY, marker
@@ -39,8 +39,11 @@ from brokerd.timers.said import Saying
 from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
+from brokerd.timers.stowed_search import StowedSearch
+from brokerd.timers.taken_back import MAX_RECALLED
 from brokerd.timers.takeover import TimerTakeover
 from brokerd.timers.tier import NoTier, TimerTier, ToTier
+from brokerd.timers.tier_slots import TierSlots
 from remoting import codes
 from remoting.errors import LogboomError, RequestError, as_request_error
 from remoting.facts.broker_state import TimerState
@@ -54,6 +57,7 @@ KEY_BITS: Final = 256
 MAX_ASIDE_TOLD: Final = 50
 MAX_REASON: Final = 300
 _LATE_MS: Final = 50
+_MARKERS_ON_THEIR_WAY: Final = MAX_RECALLED // 16  # which were taken, and did not have their effect yet
 LATE_BOUNDS_MS: Final = tuple(round(bound_s * 1000) for bound_s in LATE_BOUNDS_S)
 _DOUBTED: Final = (
     "timers do not believe this machine's clock, which says %d ms since 1970: by what it said before, the log's last message and "
@@ -62,6 +66,10 @@ _DOUBTED: Final = (
 )
 
 
+_TOO_MANY_RECALLED: Final = (
+    "too many messages are recalled that are not due yet, of this topic or of others; recall more when these are due (a broker "
+    f"group remembers {MAX_RECALLED}, and of a topic no more than that leaves for all others)"
+)
 _MAYBE_IN_TIER: Final = (
     "this message was to be delivered by now; it was, or waits in the tier, from where timers come late at the moment: ask again "
     "when the object store gives them"
@@ -135,20 +143,23 @@ class TimerService:
         ahead_ms, back_ms = settings.tier_ahead_s * 1000, settings.tier_back_s * 1000
         to_tier = ToTier(self._tier, ahead_ms, min(back_ms, ahead_ms // 2))
         appending = Appending(self._batches, self._delivery, Times(scheduler, self.now_ms))
-        self._mover = Mover(record_log, far, appending, surroundings.going, to_tier)
-        self._returning = Returning(appending, self._journal, to_tier)
+        self.stowed = StowedSearch(self.table, self._tier, scheduler)
+        self._tier_slots = TierSlots(self.table, self._tier, self._journal, scheduler)
+        self._mover = Mover(record_log, far, appending, surroundings.going, to_tier, self._tier_slots)
+        self._returning = Returning(appending, self._journal, to_tier, self._tier_slots)
         self._slots = SlotLimit(
             surroundings.max_per_slot,
             partial(record_log.queue_range, TIMER_TOPIC, 0),
             partial(record_log.read_units, TIMER_TOPIC, 0),
             lambda: self.table.done,
             lambda: [code for _, _, code in record_log.undispatched_units(TIMER_TOPIC)],
+            self._tier_slots,
         )
         self._takeover = None if left is None else TimerTakeover(left, record_log, self._journal, self.table, scheduler)
         self._is_scanning = False
         self._is_leading = False
         self.counting = TimerCounting(record_log, self._known, surroundings.saying)
-        self._delivery.listeners += [self.counting.delivered, lambda _batch: self._returning.look_later()]
+        self._delivery.listeners += [self.counting.delivered, self._appended]
 
     # ---- interface.Timers
 
@@ -206,11 +217,16 @@ class TimerService:
         return self.table.key
 
     def slot_limit(self) -> SlotLimit | None:
-        if not self._slots.is_set:
+        is_set = self._slots.is_set
+        self._tier_slots.follow(is_wanted=is_set and self._is_leading)
+        if not is_set:
             return None
         if self._slots.is_behind:
             self._scan()
         return self._slots
+
+    def has_room_for_marker(self, topic: str) -> bool:
+        return self.table.taken_back.room_for_names(topic) > _MARKERS_ON_THEIR_WAY
 
     def is_pending(self, place: int, due_ms: int) -> bool:
         is_done = self.table.done.is_over(Key(due_ms, place)) and place not in self.table.aside
@@ -223,7 +239,7 @@ class TimerService:
         try:
             self._check_pending(timer)
             draft = marker(timer, due_ms, now_ms, self._around.host)
-            end_offset = self._journal.append_leading(*recalled(timer.place, timer.due_ms), [draft])
+            end_offset = self._journal.append_leading(*recalled(timer.place, timer.due_ms, timer.topic), [draft])
         except LogboomError as error:
             done(as_request_error(error))
             return
@@ -279,6 +295,7 @@ class TimerService:
         witnesses, wall_ms = self._around.witnesses, self._around.wall_ms()
         self._clock.begin(wall_ms, self._steady_ms(), witnesses.others_ms(), witnesses.stored_ms())
         self._slots.lead()
+        self.slot_limit()  # what is in the tier is counted before somebody asks
         self._journal.maintain_when_settled()
         self._mover.start()
         self._returning.start()
@@ -290,6 +307,7 @@ class TimerService:
     def step_down(self) -> None:
         self._is_leading = False
         self.clock_doubt = ""
+        self._tier_slots.stop()
         self._mover.stop()
         self._returning.stop()
         if self._takeover is not None:
@@ -323,7 +341,7 @@ class TimerService:
             stowed=counters.stowed,
             returned=counters.returned,
             tier_failures=self._tier.failures,
-            tier_trouble=self._tier.trouble[:MAX_REASON],
+            tier_trouble=(self._tier.trouble or self._tier_slots.trouble)[:MAX_REASON],
             recalled=counters.recalled,
             failures=counters.failures,
             lost=counters.lost,
@@ -360,6 +378,11 @@ class TimerService:
             return 0
         return max(0, self.now_ms() - min(each.due_ms for each in self.table.objects.values()))
 
+    def _appended(self, batch: Batch) -> None:
+        self._returning.look_later()
+        if batch.is_return and not batch.offsets and not batch.lost:
+            self._tier_slots.begin_again()  # an object has what the log had lost
+
     def _known(self) -> Known | None:
         return None if self._journal.is_being_read else Known(self.table.done, self.table.places, self.table.days)
 
@@ -390,11 +413,8 @@ class TimerService:
         """Raises RequestError for a timer that cannot be taken back."""
         if timer.place in self.table.places:
             raise RequestError(codes.ILLEGAL_OPERATION, "this message was recalled before")
-        if len(self.table.places) >= MAX_RECALLED:
-            raise RequestError(
-                codes.SYSTEM_BUSY,
-                f"{MAX_RECALLED} messages that are not due yet are recalled already; recall more when these are due",
-            )
+        if self.table.taken_back.room_for_places(timer.topic) <= 0:
+            raise RequestError(codes.SYSTEM_BUSY, _TOO_MANY_RECALLED)
         if not self.is_pending(timer.place, timer.due_ms):
             if any(each.due_ms <= timer.due_ms for each in self.table.objects.values()):
                 raise RequestError(codes.SYSTEM_BUSY, _MAYBE_IN_TIER)

@@ -10,6 +10,8 @@ A timer that is farther ahead than the window says in its entry when its first l
 counted by whoever takes it, and kept until that second. It is known of such seconds what this broker took since it became the
 master, or since the cursor went back: then all is counted again.
 
+What is in the tier counts as well (`tier_slots.py`).
+
 A second takes 4 bytes where others of its quarter of an hour have timers, too.
 """
 
@@ -20,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress
 from operator import not_
-from typing import Final
+from typing import Final, Protocol
 
 from brokerd.store.unit import Unit
 from brokerd.timers.codes import RECALL, SLOT_MS, due_of, encode_code, key_of, kind_of, slot_of
@@ -66,6 +68,31 @@ class SlotCounts:
             self._pages = {number: page for number, page in self._pages.items() if number >= first}
 
 
+class TierCounts(Protocol):
+    """What waits in the tier, by slot."""
+
+    def most_of(self, slot_ms: int) -> int:
+        """How many timers of that slot are there; as long as it `is_unsure`, how many may be."""
+
+    @property
+    def is_unsure(self) -> bool: ...
+
+    def forget_before(self, slot_ms: int) -> None:
+        """Those slots are over."""
+
+
+class NoTierCounts:
+    """Nothing is in the tier."""
+
+    is_unsure = False
+
+    def most_of(self, slot_ms: int) -> int:
+        return 0
+
+    def forget_before(self, slot_ms: int) -> None:
+        """There is none."""
+
+
 # What was laid out, and is not dispatched yet: its queue offset, its slot, whether it has a leg, and the code of its entry
 _Taken = tuple[int, int, bool, int]
 _OFFSET: Final = 0
@@ -83,6 +110,7 @@ class SlotLimit:
         read_units: Callable[[int, int], Sequence[Unit]],
         done: Callable[[], Done],
         undispatched: Callable[[], Sequence[int]],
+        tier: TierCounts | None = None,
     ) -> None:
         """`most()` is how many timers may be due in a slot, as it is now; 0: any number."""
         self._most = most
@@ -90,6 +118,7 @@ class SlotLimit:
         self._read_units = read_units
         self._done = done
         self._undispatched = undispatched
+        self._tier: TierCounts = NoTierCounts() if tier is None else tier
         self.begin()
 
     def begin(self) -> None:
@@ -152,7 +181,12 @@ class SlotLimit:
     def count(self, slot_ms: int) -> int:
         """How many timers are known to be due then. It is more than there are by those that were recalled, and by what was laid
         out and never appended, until what has its offset is laid out or dispatched."""
-        return max(self._waiting.of(slot_ms) + self._ahead.get(slot_ms, 0), self._legs.of(slot_ms))
+        return max(self._without_leg(slot_ms), self._legs.of(slot_ms))
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether what has no room may have some once the tier is counted."""
+        return self._tier.is_unsure
 
     def arrived(self, end: int, codes: Sequence[int]) -> None:
         """Entries with these codes were dispatched; the last of them has the queue offset `end - 1`."""
@@ -222,11 +256,16 @@ class SlotLimit:
             return len(slots_ms)
         before: Counter[tuple[int, bool]] = Counter()
         for room, (slot_ms, leg) in enumerate(zip(slots_ms, has_leg, strict=True)):
-            ahead = self._waiting.of(slot_ms) + self._ahead.get(slot_ms, 0) + before[slot_ms, False]
-            if max(ahead, self._legs.of(slot_ms) + before[slot_ms, True]) >= most:
+            if (
+                max(self._without_leg(slot_ms) + before[slot_ms, False], self._legs.of(slot_ms) + before[slot_ms, True])
+                >= most
+            ):
                 return room
             before[slot_ms, leg] += 1
         return len(slots_ms)
+
+    def _without_leg(self, slot_ms: int) -> int:
+        return self._waiting.of(slot_ms) + self._ahead.get(slot_ms, 0) + self._tier.most_of(slot_ms)
 
     def _let_go(self, taken: Collection[_Taken]) -> None:
         """They were never appended, or are counted by their entries from now on."""
@@ -246,3 +285,4 @@ class SlotLimit:
         slot_ms = slot_of(max(1, self._done().cursor.due_ms))
         self._waiting.forget_before(slot_ms)
         self._legs.forget_before(slot_ms)
+        self._tier.forget_before(slot_ms)

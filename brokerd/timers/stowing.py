@@ -15,6 +15,7 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.timers.collecting import Collecting
 from brokerd.timers.delivery import Appending
 from brokerd.timers.tier import ToTier
+from brokerd.timers.tier_slots import TierSlots
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.tier.stowed import StowedObject
@@ -30,12 +31,15 @@ Ended = Callable[[int], None]
 class Stowing:
     """From `start` to `stop`."""
 
-    def __init__(self, record_log: RecordLog, appending: Appending, to_tier: ToTier, ended: Ended) -> None:
-        """`ended` is told when what was begun is done, or comes to nothing: then up to which queue offset timers should go to the
-        log's end."""
+    def __init__(
+        self, record_log: RecordLog, appending: Appending, to_tier: ToTier, slots: TierSlots, ended: Ended
+    ) -> None:
+        """`slots` counts what goes there. `ended` is told when what was begun is done, or comes to nothing: then up to which
+        queue offset timers should go to the log's end."""
         self._log = record_log
         self._batches, self._delivery, self._times = appending
         self._tier, self._ahead_ms, _ = to_tier
+        self._slots = slots
         self._ended = ended
         self._life = 0
         self._rests_until_s = 0.0
@@ -110,6 +114,7 @@ class Stowing:
         self._tier.settle(entry)
         if is_recorded:
             self._is_told = False
+            self._slots.stowed(entry, collecting.timers())
             log.info("%d timers went to the tier, in %s", entry.timers, entry.name)
         self._end(0 if is_recorded else collecting.at)
 

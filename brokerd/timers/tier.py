@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from remoting.tier.stowed import StowedObject, Waiting
+from remoting.tier.stowed_summary import Summary
 
 
 class Fetched(NamedTuple):
@@ -15,8 +16,35 @@ class Fetched(NamedTuple):
     next_ms: int | None
 
 
+class Wanted(NamedTuple):
+    """Timers of an object that somebody looks for: from the number `first` on, those that may be due in `[from_ms, to_ms)`, and
+    may have a key of that hash, where there is one."""
+
+    first: int
+    from_ms: int
+    to_ms: int
+    hashed: int | None = None
+
+
+class Looked(NamedTuple):
+    """Some of these with their numbers, in order; `next` is where to go on, None: there are no more."""
+
+    timers: Sequence[tuple[int, Waiting]]
+    next: int | None
+
+
+class Unseen(NamedTuple):
+    """They cannot be had, and why. Where it is `of_store`, no other object can be had now, either."""
+
+    reason: str
+    of_store: bool = False
+
+
 Stored = Callable[[StowedObject | None], None]
 Done = Callable[[Fetched | None], None]
+Summarized = Callable[[Summary | str], None]
+Seen = Callable[[Looked | Unseen], None]
+NO_STORE: Final = "this broker has no object store: start its group with the same tiers.url as before"
 
 
 class TimerTier(Protocol):
@@ -48,6 +76,12 @@ class TimerTier(Protocol):
     def fetch(self, entry: StowedObject, done: Done) -> None:
         """Some timers of the object, from the first on that did not return; None: they cannot be had now."""
 
+    def summarize(self, entry: StowedObject, done: Summarized) -> None:
+        """What the object says of all its timers, or why that cannot be had now."""
+
+    def look(self, entry: StowedObject, wanted: Wanted, done: Seen) -> None:
+        """Some timers of the object for people: two or three requests, and about a megabyte."""
+
     def hold(self, entry: StowedObject) -> None:
         """All of it is in the log, which names it no more: that may still be lost."""
 
@@ -78,6 +112,12 @@ class NoTier:
 
     def fetch(self, entry: StowedObject, done: Done) -> None:
         done(None)
+
+    def summarize(self, entry: StowedObject, done: Summarized) -> None:
+        done(NO_STORE)
+
+    def look(self, entry: StowedObject, wanted: Wanted, done: Seen) -> None:
+        done(Unseen(NO_STORE, of_store=True))
 
     def hold(self, entry: StowedObject) -> None:
         """There is none."""

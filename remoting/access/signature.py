@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import hmac
+import re
 from binascii import b2a_base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,10 @@ _MAX_PICKS: Final = 1024
 _MAX_PICKED: Final = 64
 _MAX_PICKED_LENGTH: Final = 1024
 _DATE_FORMATS: Final = ("%Y%m%dT%H%M%SZ", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z")
+# What such a date looks like. Some clients' are in another calendar or zone, so that is all that can be asked of each.
+_DATE_FORM: Final = re.compile(
+    r"[0-9]{8}T[0-9]{6}Z|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:?[0-9]{2})"
+)
 
 
 # By the names of a request's ext entries as they came, and the one that is left out: what takes the signed ones in their order
@@ -66,10 +71,6 @@ class SigningKey:
             inner.update(part)
         outer.update(inner.digest())
         return outer.digest()
-
-    def gives(self, signature: Bytes, *parts: Bytes) -> bool:
-        """Whether this is the signature over the parts; takes the same time whatever it is."""
-        return hmac.compare_digest(b2a_base64(self.digest(*parts), newline=False), signature)
 
 
 class Sign(Protocol):
@@ -191,6 +192,11 @@ def is_date_signed_by(date_time: str, signature: GrpcSignature, key: SigningKey)
     """Whether a gRPC call carries the signature that the key gives over its date header."""
     expected = key.digest(date_time.encode("utf-8", "surrogatepass"))
     return hmac.compare_digest(expected, signature.digest)
+
+
+def is_date(date_time: str) -> bool:
+    """Whether a date header has the form of a date: anything else could be the text of somebody's signed request of remoting."""
+    return _DATE_FORM.fullmatch(date_time) is not None
 
 
 def date_age_ms(date_time: str, now_ms: int) -> int | None:

@@ -52,7 +52,8 @@ class TimerStanding(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerItem:
     """A record of the timer topic. `place` is the queue offset of its message's first record, `offset` its own. `leg_ms`: when it
-    is appended again, which is before `due_ms`; `rolls`: how often it was. `recalled_by` is what a marker says."""
+    is appended again, which is before `due_ms`; `rolls`: how often it was. `recalled_by` is what a marker says. `is_in_tier`: the
+    record is in the object store, and no longer in the log."""
 
     offset: int
     place: int
@@ -69,17 +70,21 @@ class TimerItem:
     leg_ms: int | None = None
     rolls: int = 0
     recalled_by: str | None = None
+    is_in_tier: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimerPage:
     """Timers that were asked for, in the order in which the broker comes to them. `next` goes on behind them, None when that was
-    all; `looked` entries were looked at, and `unread` of the newest were not, as they are still being filed."""
+    all; `looked` entries were looked at, and `unread` of the newest were not, as they are still being filed. Of those in the tier
+    `unread_in_tier`, or fewer, may be among them, and could not be looked at: `problem` says why."""
 
     items: tuple[TimerItem, ...]
     next: str | None = None
     looked: int = 0
     unread: int = 0
+    unread_in_tier: int = 0
+    problem: str = ""
 
 
 class RecallOutcome(StrEnum):

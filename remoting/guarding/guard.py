@@ -26,6 +26,7 @@ from remoting.access.signature import (
     SigningKey,
     access_key,
     date_age_ms,
+    is_date,
     is_date_signed_by,
     is_signed_by,
     read_authorization,
@@ -230,6 +231,8 @@ class Guard:
         date_time = metadata.get(DATE_TIME, "")
         if not date_time:
             raise _refusal(f"the header {DATE_TIME} is missing, which the signature covers")
+        if not is_date(date_time):
+            raise _refusal(f"the header {DATE_TIME} holds no date, but {date_time[:40]!r}: write 20260102T030405Z")
         self._check_age(date_time)
         return self._authenticate_call(signature, date_time)
 

@@ -7,6 +7,8 @@
 A block ends where an hour does, once it has 16 KiB, and with 256 KiB: so who wants the timers of an hour reads the head and a
 range, and an object of timers that are due in a year has no block for each of its hours. The log names an object with the length
 and the checksum of its head, which has those of all else.
+
+The last row of the table has no timers: it is for the summary, which stands behind the blocks (`summary.py`).
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ _MOST_NUMBER: Final = 1 << 62
 
 
 class Waiting(NamedTuple):
-    """A timer: when it is due, and its record as the log had it."""
+    """A timer: when it is due, its record as the log had it, and the hashes of keys by which it is found (`summary.key_hash`)."""
 
     due_ms: int
     record: bytes
+    hashes: tuple[int, ...] = ()
 
 
 class StowedObject(NamedTuple):
@@ -110,7 +113,7 @@ def encode_block(timers: Sequence[Waiting]) -> Encoded:
 
 
 def encode_head(blocks: Sequence[Encoded]) -> bytes:
-    """What stands in front of these blocks."""
+    """What stands in front of these blocks, of which the last may be the summary."""
     table = b"".join([_BLOCK.pack(each.due_ms, each.timers, len(each.content), each.crc) for each in blocks])
     head = _HEAD.pack(_MAGIC, sum(each.timers for each in blocks), len(blocks))
     return head + _CRC.pack(crc32(table, crc32(head))) + table
@@ -123,8 +126,9 @@ def describe(head: bytes, epoch: int, number: int, before: int) -> StowedObject:
     return StowedObject(epoch, number, due_ms // HOUR_MS, timers, len(head), crc32(head), due_ms, before)
 
 
-def blocks_of(entry: StowedObject, head: bytes) -> list[Block]:
-    """Raises ValueError when that is not the head that was stored."""
+def blocks_of(entry: StowedObject, head: bytes) -> tuple[list[Block], Block | None]:
+    """The blocks of timers, and that of the summary, which an earlier version did not make. Raises ValueError when that is not
+    the head that was stored."""
     if len(head) != entry.head_bytes or crc32(head) != entry.head_crc or head[: len(_MAGIC)] != _MAGIC:
         raise ValueError(f"{entry.name} is not what was stored")
     blocks: list[Block] = []
@@ -133,13 +137,19 @@ def blocks_of(entry: StowedObject, head: bytes) -> list[Block]:
         blocks.append(Block(position, first, due_ms, timers, size, crc))
         position += size
         first += timers
-    return blocks
+    summary = blocks.pop() if blocks and not blocks[-1].timers else None
+    return blocks, summary
+
+
+def check_block(entry: StowedObject, block: Block, content: bytes) -> None:
+    """Raises ValueError when that is not the block that was stored."""
+    if len(content) != block.size or crc32(content) != block.crc:
+        raise ValueError(f"{entry.name} is damaged from {block.position} on")
 
 
 def timers_of(entry: StowedObject, block: Block, content: bytes) -> list[Waiting]:
     """Raises ValueError when that is not the block that was stored."""
-    if len(content) != block.size or crc32(content) != block.crc:
-        raise ValueError(f"{entry.name} is damaged from {block.position} on")
+    check_block(entry, block, content)
     found: list[Waiting] = []
     at = 0
     while at < len(content):
@@ -161,7 +171,7 @@ def decode_entry(values: Any) -> StowedObject:
     if not all(type(value) is int and 0 <= value < _MOST_NUMBER for value in values):
         raise ValueError("the numbers of an object of timers are whole, and none is negative")
     entry = StowedObject._make(values)
-    longest = _HEAD.size + _CRC.size + entry.timers * _BLOCK.size
+    longest = _HEAD.size + _CRC.size + (entry.timers + 1) * _BLOCK.size
     if not 0 < entry.timers <= MOST_TIMERS or not 0 < entry.head_bytes <= longest or entry.returned > entry.timers:
         raise ValueError(f"an object of timers has 1 to {MOST_TIMERS}, and a head of theirs")
     return entry

@@ -132,6 +132,7 @@ class RemotingConnection(asyncio.Protocol):
         self._in_flight = 0
         self._work_scheduled = False
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
+        self._on_proven: Callable[[RemotingConnection], None] | None = None
         self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
         self._write_paused = False
         self._reading_paused = False
@@ -160,11 +161,27 @@ class RemotingConnection(asyncio.Protocol):
         """`listener` is told when the peer leaves too many answers unread (True), and when it has read again."""
         self._on_slow = listener
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether requests are signed here, and none of this connection's was let in yet."""
+        return not self._is_proven
+
+    def watch_proof(self, listener: Callable[[RemotingConnection], None]) -> None:
+        """`listener` is told when a stranger's first signed request was let in."""
+        self._on_proven = listener
+
+    def give_way(self) -> None:
+        """See `waiting.Waiter`."""
+        log.info("dropping the connection of %s: it has not shown who it is, and too many others come", self.peer)
+        self.abort()
+
     def prove(self, user: str) -> None:
         """A signed request of this user was let in."""
         self.user = user
         if not self._is_proven:
             self._is_proven = True
+            if self._on_proven is not None:
+                self._on_proven(self)
             if self._transport is not None:
                 self._transport.set_write_buffer_limits(_HIGH_WATER_BYTES, _LOW_WATER_BYTES)
 

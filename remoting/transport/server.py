@@ -16,6 +16,7 @@ from remoting.frame import Command
 from remoting.transport.connection import BufferTaker, ConnectionLimits, Handler, Intake, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
+from remoting.transport.waiting import MOST_STRANGERS, Waiting
 from remoting.transport.watch import UnfinishedSettings, Watch
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class RemotingServer:
         self._intake = self._limits.intake or Intake(Watch(UnfinishedSettings()))
         self._taker = taker
         self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
+        self._strangers = Waiting(MOST_STRANGERS)
         self._on_closed = closed
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.TimerHandle | None = None
@@ -132,10 +134,13 @@ class RemotingServer:
         )
 
     def _connection_opened(self, connection: RemotingConnection) -> None:
-        if len(self.connections) >= _MAX_CONNECTIONS:
+        if len(self.connections) >= _MAX_CONNECTIONS and not self._strangers.make_room():
             log.warning("refusing %s: %d connections are open already", connection.peer, len(self.connections))
             connection.abort()
         self.connections.add(connection)
+        if connection.is_stranger:
+            connection.watch_proof(self._strangers.end)
+            self._strangers.begin(connection)
         connection.watch_slowness(self._slowness_changed)
 
     def _slowness_changed(self, connection: RemotingConnection, is_slow: bool) -> None:
@@ -151,6 +156,7 @@ class RemotingServer:
 
     def _connection_closed(self, connection: RemotingConnection) -> None:
         self.connections.discard(connection)
+        self._strangers.end(connection)
         self._slow.pop(connection, None)
         if self._drained is not None and not self.connections:
             self._drained.set()

@@ -2,13 +2,13 @@
 
     python -m tests.bench [NAME ...] [--pairs N] [--seconds S] [--kills N] [--freezes N] [--minutes M] [--json FILE]
 
-Names are those of the modules: sends, send_variants, access, grpc_sends, receive_ack, pop_ack, bulk_reads, replication,
-catch_up, failover, memory, in_flight, idle, idle_clients, revival, revival_turns, ledger_turns, held_turns, placement_turns,
-state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, groups, startup, viewers,
-spark_start, tiers, exported_reads. Three take long and run only when they are named: `replication`, which measures Apache
-RocketMQ as well, `timers_due` with its million and `timers_pending` with its ten million timers. When the time is up, the
-benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a run on a
-shared machine is read, not obeyed.
+Names are those of the modules: sends, send_variants, access, grpc_sends, grpc_send_variants, receive_ack, pop_ack, bulk_reads,
+replication, catch_up, failover, memory, in_flight, idle, idle_clients, revival, revival_turns, ledger_turns, held_turns,
+placement_turns, state_turns, timers, copies, timers_lateness, timers_enqueue, timers_due, timers_pending, many_queues, groups,
+startup, viewers, spark_start, tiers, exported_reads. Three take long and run only when they are named: `replication`, which
+measures Apache RocketMQ as well, `timers_due` with its million and `timers_pending` with its ten million timers. When the time is
+up, the benchmarks that were not begun are left out, and the table says so. The exit code is 0 whether goals are met or not: a
+run on a shared machine is read, not obeyed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.bench import (
     exported_reads,
     failover,
     groups,
+    grpc_send_variants,
     grpc_sends,
     held_turns,
     idle,
@@ -69,6 +70,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "send_variants": lambda: send_variants.run(options.pairs, options.seconds / 4),
         "access": lambda: access.run(options.pairs, options.seconds),
         "grpc_sends": lambda: [pairs.row for pairs in grpc_sends.run(options.pairs, options.seconds)],
+        "grpc_send_variants": lambda: grpc_send_variants.run(options.pairs, options.seconds / 4),
         "receive_ack": lambda: [pairs.row for pairs in receive_ack.run(options.pairs, messages)],
         "pop_ack": lambda: pop_ack.run(messages),
         "bulk_reads": lambda: bulk_reads.run(options.pairs, 10 * messages),

@@ -5,6 +5,7 @@ It counts HTTP answers and does not read gRPC statuses, so who uses it counts wh
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 import struct
@@ -48,13 +49,17 @@ class Run:
 
 @dataclass(frozen=True)
 class GrpcLoad:
-    """Calls of one method with one request message, `connections` x `streams` at a time, for about `seconds`."""
+    """Calls of one method with one request message, `connections` x `streams` at a time, for about `seconds`; with more headers,
+    compressed as gRPC does it, or over TLS."""
 
     method: str
     message: bytes
     connections: int
     streams: int
     seconds: float
+    headers: tuple[str, ...] = ()
+    is_compressed: bool = False
+    is_secure: bool = False
 
     def __call__(self, address: str, pid: int) -> tuple[Sample, int]:
         """Warm up, then measure; returns the sample and the calls of both together. `pid` is the server's."""
@@ -79,11 +84,14 @@ class GrpcLoad:
             raise RuntimeError("h2load is missing; install Debian's nghttp2-client")
         with tempfile.TemporaryDirectory() as directory:
             body, latencies = Path(directory) / "body", Path(directory) / "latencies"
-            body.write_bytes(struct.pack(">BI", 0, len(self.message)) + self.message)
+            message = gzip.compress(self.message) if self.is_compressed else self.message
+            body.write_bytes(struct.pack(">BI", self.is_compressed, len(message)) + message)
+            headers = (*_HEADERS, *self.headers, *(("grpc-encoding: gzip",) if self.is_compressed else ()))
+            scheme = "https" if self.is_secure else "http"
             arguments = [
                 *(program, "-n", str(requests), "-c", str(self.connections), "-m", str(self.streams)),
-                *(word for header in _HEADERS for word in ("-H", header)),
-                *("-d", str(body), "--log-file", str(latencies), f"http://{address}/{_SERVICE}/{self.method}"),
+                *(word for header in headers for word in ("-H", header)),
+                *("-d", str(body), "--log-file", str(latencies), f"{scheme}://{address}/{_SERVICE}/{self.method}"),
             ]
             output = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=120).stdout
             finished, counted = _FINISHED.search(output), _REQUESTS.search(output)

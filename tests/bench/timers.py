@@ -34,10 +34,10 @@ from brokerd.proxy.methods.send_message import send_message
 from brokerd.proxy.native_sends import SendReader
 from brokerd.sending.acknowledging import Appends
 from brokerd.sending.counters import Counters
-from brokerd.sending.frame_sends import FrameSends
 from brokerd.sending.native_kernel import NativeKernel
 from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.sending.stored_form import KernelRules
+from brokerd.sending.turns import SendTurns
 from brokerd.sending.unique_ids import UniqueIds
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
@@ -259,7 +259,7 @@ def _sent_grpc_us(messages: int, *, is_timed: bool, is_general: bool = False) ->
         metadata = cast(Any, _Metadata(config))
         kernel = NativeKernel(load(), _HOST, KernelRules(UniqueIds(0), timed.terms))
         kernel.topics_changed({_TOPIC: config})
-        quick = Quick(SendReader(load()), FrameSends(store, cast(Any, _AtOnce()), kernel, Counters()))
+        quick = Quick(SendReader(load()), SendTurns(store, cast(Any, _AtOnce()), kernel, Counters()))
         handler = send_message(
             sender,
             metadata,

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,8 +14,9 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.facts.broker_state import BrokerState, TimerState
 from remoting.facts.codec import decode
+from remoting.facts.timers import RecallOutcome, RecallRequest, TimerPage, TimerStanding
 from remoting.record.codec import Record
-from tests.integration.test_timers import ahead_ms, delivered, make_topic, never_early, recall, send
+from tests.integration.test_timers import ahead_ms, configure, delivered, make_topic, never_early, recall, send
 from tests.support.cluster import Cluster, eventually
 from tests.support.cold_reading import FILLER, SHORT_LIVES, make_cold
 from tests.support.cold_reading import make_topic as make_plain_topic
@@ -109,3 +111,71 @@ def test_a_store_that_is_away_makes_them_late_and_loses_none(cluster: Cluster, t
     assert keys_of(records) == dict.fromkeys(wanted, 1)
     assert never_early(records)
     eventually("all is well again", lambda: timers_of(cluster).tier_trouble == "")
+
+
+def test_what_waits_there_is_found_counted_and_recalled(cluster: Cluster, tier: Path) -> None:
+    topic = make_topic(cluster, "Sought")
+    make_cold(cluster)
+    moment_ms = (ahead_ms(100_000) // 1000 + 1) * 1000 + 500
+    for number in range(TIMERS):
+        send(cluster, topic, f"K{number:03d}", KEYS=f"order-{number}", TIMER_DELIVER_MS=moment_ms + number % 3 * 1000)
+    make_cold(cluster)
+    eventually("they are in the tier", lambda: timers_of(cluster).in_tier == TIMERS)
+    send(cluster, topic, "near", TIMER_DELIVER_MS=moment_ms - 10_000)
+    assert found(cluster, topic=topic) == {f"K{number:03d}": True for number in range(TIMERS)} | {"near": False}
+    second = {"from_ms": moment_ms, "to_ms": moment_ms + 1}
+    assert found(cluster, topic=topic, **second) == {f"K{number:03d}": True for number in range(0, TIMERS, 3)}
+    assert found(cluster, key="K007") == found(cluster, key="order-7") == {"K007": True}
+    # the limit of each second counts them, also after a change of master
+    configure(cluster, f"timers.max_per_slot={TIMERS // 3 + 1}".encode())
+    old = cluster.master()
+    cluster.brokers[old].kill()
+    eventually("another master", lambda: cluster.master() != old)
+    cluster.make_whole()
+
+    def has_room() -> bool:
+        answer = send(cluster, topic, "more", (codes.FLOW_CONTROL, codes.SYSTEM_BUSY), TIMER_DELIVER_MS=moment_ms)
+        return answer.code not in (codes.FLOW_CONTROL, codes.SYSTEM_BUSY)
+
+    eventually("one more has room", has_room)
+    assert not has_room()
+    configure(cluster, b"timers.max_per_slot=0")
+    # a dead store takes nothing of the rest away, and is told of
+    away = tier.with_name("away")
+    tier.rename(away)
+    tier.touch()
+    try:
+        page = cluster.admin.find_timers("broker-a", topic=topic)
+        assert (page.unread_in_tier, page.next) == (TIMERS, None)
+        assert page.problem
+        assert {each.unique_key for each in page.items} == {"near", "more"}
+    finally:
+        tier.unlink()
+        away.rename(tier)
+    items = [each for page in pages(cluster, topic=topic, **second) for each in page.items]
+    wanted = [
+        RecallRequest(topic=topic, unique_key=each.unique_key, place=each.place, due_ms=each.due_ms) for each in items
+    ]
+    assert len(wanted) == TIMERS // 3 + 1
+    recalls = cluster.admin.recall_timers("broker-a", wanted, "ann")
+    assert {each.outcome for each in recalls} == {RecallOutcome.RECALLED}
+    assert found(cluster, topic=topic, **second) == {}
+    left = {f"K{number:03d}" for number in range(TIMERS) if number % 3} | {"near"}
+    eventually("they come back", lambda: not timers_of(cluster).in_tier, 120)
+    records = delivered(cluster, topic, len(left))
+    assert keys_of(records) == dict.fromkeys(left, 1)
+
+
+def pages(cluster: Cluster, **wanted: Any) -> list[TimerPage]:
+    """All of a search, of which nothing is missing."""
+    found = [cluster.admin.find_timers("broker-a", **wanted)]
+    while found[-1].next is not None:
+        found.append(cluster.admin.find_timers("broker-a", after=found[-1].next, **wanted))
+    assert not any(page.unread_in_tier for page in found), found
+    return found
+
+
+def found(cluster: Cluster, **wanted: Any) -> dict[str, bool]:
+    """By its id, whether a timer that waits is in the tier."""
+    items = [each for page in pages(cluster, **wanted) for each in page.items]
+    return {each.unique_key: each.is_in_tier for each in items if each.standing is TimerStanding.WAITING}

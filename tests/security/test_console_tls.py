@@ -28,6 +28,7 @@ from remoting.transport.tls import client_context
 from tests.bench.harness import ROOT
 from tests.bench.processes import memory_of
 from tests.bench.viewers import Console, console
+from tests.support.cluster import eventually
 from tests.support.ports import free_ports
 from webapp.appliance import certificates
 from webapp.appliance.layout import DataLayout
@@ -79,11 +80,11 @@ class Browser:
             text: str = answer.read().decode()
             return text
 
-    def log_in(self, origin: str = "") -> int:
+    def log_in(self, origin: str = "", name: str = "admin") -> int:
         """The status, and where it went."""
         found = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', self.get("/login"))
         assert found is not None
-        form = urllib.parse.urlencode({"csrfmiddlewaretoken": found[1], "username": "admin", "password": PASSWORD})
+        form = urllib.parse.urlencode({"csrfmiddlewaretoken": found[1], "username": name, "password": PASSWORD})
         headers = {"Origin": origin or self.origin, "Referer": f"{self.origin}/login"}
         request = urllib.request.Request(f"{self.origin}/login", form.encode(), headers)
         try:
@@ -224,6 +225,45 @@ def test_a_crowd_that_does_not_come_to_the_point_keeps_nobody_out(
         for scheme in SCHEMES:
             assert json.loads(Browser(narrow, layout, scheme).get("/api/v1/health"))["status"]
         assert len(os.listdir(f"/proc/{narrow.pid}/fd")) < FILES // 2 + 60
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_websocket_that_is_refused_ends_also_when_its_client_does_not(
+    narrow: Console, layout: DataLayout, scheme: str
+) -> None:
+    """TLS ends when both ends say so, which a stranger need not."""
+    stranger = Browser(narrow, layout, scheme)
+    before = len(os.listdir(f"/proc/{narrow.pid}/fd"))
+    with contextlib.ExitStack() as stack:
+        for _ in range(40):
+            connection = stack.enter_context(stranger.connected())
+            connection.sendall(stranger.handshake())
+            assert b" 403 " in connection.recv(20)
+        eventually("they are gone", lambda: len(os.listdir(f"/proc/{narrow.pid}/fd")) < before + 20)
+
+
+def test_who_opens_many_websockets_keeps_nobody_out(narrow: Console, layout: DataLayout) -> None:
+    """One person has a share of those that the server bears."""
+    make = (
+        "import django; django.setup()\n"
+        "from webapp.accounts.models import User\n"
+        "from webapp.accounts.permissions import set_role\n"
+        f"set_role(User.objects.create_user('mia', password='{PASSWORD}'), 'viewer')"
+    )
+    subprocess.run([sys.executable, "-c", make], cwd=ROOT, env=narrow.environment, check=True)
+    many, other = Browser(narrow, layout, "https"), Browser(narrow, layout, "https")
+    assert (many.log_in(), other.log_in("", "mia")) == (200, 200)
+    with contextlib.ExitStack() as stack:
+        opened = 0
+        for _ in range(FILES):
+            connection = stack.enter_context(many.connected())
+            connection.sendall(many.handshake())
+            opened += b" 101 " in connection.recv(20)
+        assert 10 <= opened < FILES // 4
+        assert json.loads(other.get("/api/v1/health"))["status"]
+        assert b" 101 " in other.open_socket()
+    for _ in range(FILES // 4):
+        eventually("places come free again", lambda: b" 101 " in many.open_socket())
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

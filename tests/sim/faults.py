@@ -125,6 +125,7 @@ class Injector:
         self._world = cluster.world
         self._network = cluster.network
         self._is_healed = False
+        self._clock_errors_ms: dict[SimBroker | SimController, int] = {}  # by which clocks jumped
         self._aimed: list[Fault] = []  # that wait for what they are aimed at
         self._target: SimBroker | SimController | None = None  # of the aimed fault that is being carried out
         self._kinds: dict[str, Callable[[Random], str | None]] = {
@@ -177,6 +178,12 @@ class Injector:
     def clocks_were_set(self) -> bool:
         """Whether anybody did something to the clock of a machine."""
         return bool(self.counters["clock jump"] or self.counters["clock at a start"])
+
+    def set_clocks_right(self) -> None:
+        """Clocks that jumped show the time again."""
+        for node, by_ms in self._clock_errors_ms.items():
+            node.wall_offset_ms -= by_ms
+        self._clock_errors_ms.clear()
 
     def heal(self) -> None:
         """No fault comes any more, and everything that was broken works again."""
@@ -423,6 +430,7 @@ class Injector:
         node = rng.choice(self._cluster.nodes)
         by_ms = rng.choice((-_HOUR_MS, _HOUR_MS))
         node.wall_offset_ms += by_ms
+        self._clock_errors_ms[node] = self._clock_errors_ms.get(node, 0) + by_ms
         return f"{node.name} by {by_ms // _HOUR_MS} h"
 
     def _clock_at_a_start(self, rng: Random) -> str | None:

@@ -54,8 +54,10 @@ moment, the batch has none. GET_TIMER_METRICS (61) counts what waits for each to
 after a start, the remark says how many. FIND_TIMERS (12040) lists what waits for `topic` (any without) and is due in
 [`fromMs`, `toMs`), `count` in an answer, in the order in which the broker comes to them; it looks at a bounded number of
 timers, and `next` of its answer is the `after` of the request that goes on, also when nothing was found so far. With `key` it
-lists all records of messages with that key or id instead. RECALL_TIMERS (12041) takes back what its body names (`timers`:
-topic, unique_key, place, due_ms, as they were listed), for whom `by` names, and says of each what became of it.
+lists all records of messages with that key or id instead. What waits in the tier is among it (`is_in_tier`); of what the object
+store does not give `unread_in_tier` says how many timers that may be, and `problem` why. RECALL_TIMERS (12041) takes back what
+its body names (`timers`: topic, unique_key, place, due_ms, as they were listed), for whom `by` names, and says of each what
+became of it.
 
 **The state of a broker with many topics.** An answer to BROKER_STATE (12002) names the topics that it tells of in its header,
 `topics`. Who repeats that as `knownTopics` gets a document without topics, and `sameTopics`, while they and their queues are the

@@ -48,7 +48,7 @@ from brokerd.replication.roles.effects import Role
 from brokerd.retry.service import RetryCounters, RetryRules, RetryService
 from brokerd.sending.counters import Counters
 from brokerd.store.index.search import Question
-from brokerd.timers.finder import TimerFinder
+from brokerd.timers.finder import LookedIn, TimerFinder
 from brokerd.timers.in_log import TimersInLog
 from brokerd.timers.queue_far import QueueFar
 from brokerd.timers.service import Surroundings, TimerService
@@ -288,7 +288,14 @@ class RemotingBroker(PopBroker):
             ),
             TimerProcessor(
                 self.timer_service,
-                TimerFinder(self.log, None, self.timer_service.table, lambda: DAY_MS, self.turns.wall_ms, self.turns),
+                TimerFinder(
+                    self.log,
+                    LookedIn(None, self.timer_service.stowed),
+                    self.timer_service.table,
+                    lambda: DAY_MS,
+                    self.turns.wall_ms,
+                    self.turns,
+                ),
                 NoIndex(),
                 self.log,
                 self.turns,

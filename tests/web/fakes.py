@@ -136,6 +136,7 @@ class FakeCluster:
     error: ClassVar[Exception | None] = None
     timers: ClassVar[list[TimerItem]] = []
     timer_page: ClassVar[int] = 100  # so many are looked at for one request
+    timers_missed: ClassVar[int] = 0  # of the tier, which the last page tells
     machine: ClassVar[ControllerMachine] = _agreed_machine()
 
     @classmethod
@@ -143,6 +144,7 @@ class FakeCluster:
         cls.timers.clear()
         cls.machine = _agreed_machine()
         cls.timer_page = 100
+        cls.timers_missed = 0
         cls.topics.clear()
         cls.types.clear()
         cls.settings.clear()
@@ -283,9 +285,10 @@ class FakeCluster:
         """Those that wait, by their offsets; with a key, of every standing."""
         if self.error is not None:
             raise self.error
+        missed = {"unread_in_tier": self.timers_missed, "problem": "no answer" if self.timers_missed else ""}
         if key:
             items = [each for each in self.timers if key in (each.unique_key, each.keys)]
-            return TimerPage(items=tuple(items), looked=len(items))
+            return TimerPage(items=tuple(items), looked=len(items), **missed)  # type: ignore[arg-type]
         begin = int(after or 0)
         looked = self.timers[begin : begin + self.timer_page]
         end = begin + len(looked)
@@ -296,7 +299,9 @@ class FakeCluster:
             and topic in ("", each.topic)
             and (from_ms or 0) <= each.due_ms < (to_ms or 1 << 60)
         ]
-        return TimerPage(items=tuple(items), next=str(end) if end < len(self.timers) else None, looked=len(looked))
+        following = str(end) if end < len(self.timers) else None
+        missed = {} if following else missed
+        return TimerPage(items=tuple(items), next=following, looked=len(looked), **missed)  # type: ignore[arg-type]
 
     def controller_members(self) -> dict[str, Any]:
         if self.error is not None:

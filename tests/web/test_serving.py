@@ -324,6 +324,33 @@ async def test_tls_within_tls_is_a_bad_request(port: Port) -> None:
     assert port.world.server.asked == []
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        "GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n",
+        f"GET / HTTP/1.1\r\nHost: x\r\nX: {'x' * 17_000}",
+        "GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n",
+        f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n",
+    ],
+    ids=["no colon", "a line without an end", "two hosts", "a long body"],
+)
+async def test_a_refused_request_goes_no_further_when_the_rest_of_it_comes(port: Port, begin: str, scheme: str) -> None:
+    """TLS ends when both ends say so, and until then what comes is read."""
+    transport = port.connect()
+    tls, _, outgoing = port.client()
+    if scheme == "https":
+        tls, _, outgoing = port.shake_hands(transport)
+    for part in (begin.encode(), b"\r\n", b"\r\n", b"\r\n", asked(b"behind it")):
+        if scheme == "https":
+            tls.write(part)
+        say(transport, outgoing.read() if scheme == "https" else part)
+    assert port.world.server.asked == []
+    assert not transport.disconnecting
+    port.world.clock.advance(HEAD_S)
+    assert transport.disconnecting
+
+
 class Few:
     """A port at which two connections may wait."""
 

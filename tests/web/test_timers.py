@@ -155,6 +155,29 @@ def test_a_key_finds_every_record_of_its_message(viewer: Client) -> None:
     assert "a recall" in viewer.get("/timers/find?key=K3").content.decode()
 
 
+def test_what_waits_in_the_tier_is_found_and_has_no_message_to_look_at(viewer: Client) -> None:
+    FakeCluster.timers.append(timer(0, is_in_tier=True))
+    (found,) = viewer.get(f"{FOUND}?topic=orders").json()["items"]
+    assert found["is_in_tier"]
+    page = viewer.get("/timers/find?topic=orders").content.decode()
+    assert "in the tier" in page
+    assert f"/topics/{TIMER_TOPIC}/messages/" not in page
+
+
+def test_what_the_tier_does_not_give_is_told(viewer: Client, operator: Client, waiting: list[TimerItem]) -> None:
+    FakeCluster.timers_missed = 1234
+    document = viewer.get(f"{FOUND}?topic=orders").json()
+    assert (document["unread_in_tier"], document["problem"], document["complete"]) == ("1234", "no answer", False)
+    assert (
+        "Up to 1\u202f234 more may be in the object store" in viewer.get("/timers/find?topic=orders").content.decode()
+    )
+    assert viewer.get(f"{FOUND}?topic=bills").json()["unread_in_tier"] == "1234", "though nothing is found"
+    plan = post(operator, f"{RECALL}?dry_run=true", topic="orders", due_from=str(DUE_MS)).json()["plan"]
+    changes = [each["change"] for each in plan]
+    assert changes[0] == "recalls at least 5 messages"
+    assert changes[-1] == "cannot look at up to 1234 in the object store: no answer"
+
+
 @pytest.mark.parametrize(
     "query", ["due_from=x", f"due_from={DUE_MS}&due_before={DUE_MS}", "count=101", "topic=a+b", "place=-1"]
 )
@@ -275,6 +298,9 @@ def test_a_message_that_waits_and_one_that_was_recalled_say_so(viewer: Client) -
     FakeCluster.store(TIMER_TOPIC, 0, b"x", waits)
     FakeCluster.timers.append(timer(0))
     assert "<strong>waiting</strong>" in life(viewer, TIMER_TOPIC, 0, 0)
+    FakeCluster.timers[:] = [timer(0, standing=TimerStanding.OVER), timer(0, is_in_tier=True)]
+    text = life(viewer, TIMER_TOPIC, 0, 0)
+    assert (text.count("received"), "in the tier" in text) == (1, True)
     FakeCluster.timers[:] = [
         timer(0, standing=TimerStanding.RECALLED),
         timer(2, place=0, unique_key="K0", standing=TimerStanding.MARKER, recalled_by="ann"),

@@ -64,6 +64,7 @@ class TimerSerializer(FactSerializer):
         leg_ms="When it is appended again on its way; null when it waits there until it is due.",
         rolls="How often it was appended again.",
         recalled_by="Of a marker: who recalled at the console.",
+        is_in_tier="It waits in the object store, and its record is in the log no more.",
     )
 
 
@@ -74,6 +75,8 @@ class FoundTimersSerializer(serializers.Serializer):
     complete = serializers.BooleanField(help_text="That was all. An empty list that is not complete has more behind.")
     scanned = Int64Field(help_text="Timers that were looked at.")
     unread = Int64Field(help_text="Of the newest, those that are still being filed and were not looked at.")
+    unread_in_tier = Int64Field(help_text="How many more may be in the object store, and could not be looked at.")
+    problem = serializers.CharField(allow_blank=True, help_text="Why these could not.")
 
 
 class RecallSerializer(serializers.Serializer):

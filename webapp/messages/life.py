@@ -80,8 +80,13 @@ def _place(message: Message, topic: str) -> int | None:
 
 
 def _waited(items: Sequence[TimerItem], group: str) -> Iterator[Step]:
+    in_log = {each.offset for each in items if not each.is_in_tier}
     for each in items:
         place = {"topic": TIMER_TOPIC, "group": group, "queue_id": 0, "offset": each.offset}
+        if each.is_in_tier:
+            if each.offset in in_log:  # for a while it is in both
+                continue
+            place = {}
         if each.standing is TimerStanding.MARKER:
             by = f"by {each.recalled_by}" if each.recalled_by else "by a client"
             yield Step(each.stored_ms, "recalled", by, **place)  # type: ignore[arg-type]
@@ -122,7 +127,8 @@ def _now(items: Sequence[TimerItem]) -> Step:
     if TimerStanding.ASIDE in standings:
         return Step(None, "set aside", "it cannot be read or stored now; the page of timers says why")
     if TimerStanding.WAITING in standings:
-        return Step(None, "waiting")
+        in_tier = any(each.is_in_tier and each.standing is TimerStanding.WAITING for each in items)
+        return Step(None, "waiting", "in the tier" if in_tier else "")
     if TimerStanding.RECALLED in standings or TimerStanding.MARKER in standings:
         return Step(None, "never delivered", "it was recalled")
     return Step(None, "over", "its topic has no such message any more, or it was dropped")

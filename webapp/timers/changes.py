@@ -61,18 +61,22 @@ def _plan(parameters: Parameters) -> list[dict[str, str]]:
     chosen = Chosen(**{name: parameters[name] for name in names if name in parameters})
     steps = []
     for group in find.groups(chosen):
-        number, sample, is_all = count(group, chosen)
+        number, sample, is_all, missed = count(group, chosen)
         about = None if is_all else _expected(chosen, group)
         at_least = "" if is_all else "at least " if about is None else "about "
         number = number if about is None else max(about, number)
         steps.append({"node": group, "change": f"recalls {at_least}{number} message{'' if number == 1 else 's'}"})
         steps += [{"node": group, "change": f"such as {each}"} for each in sample]
+        if missed:
+            steps.append({"node": group, "change": missed})
     return steps
 
 
-def count(group: str, chosen: Chosen) -> tuple[int, list[str], bool]:
-    """How many of a broker group are chosen, the first ones in words, and whether that was all."""
+def count(group: str, chosen: Chosen) -> tuple[int, list[str], bool, str]:
+    """How many of a broker group are chosen, the first ones in words, whether that was all, and what of the tier could not be
+    looked at."""
     number, sample, after, now_ms = 0, list[str](), "", int(timezone.now().timestamp() * 1000)
+    unread, missed = 0, ""
     for _ in range(_PLAN_PAGES):
         page = gateway.find_timers(group, **chosen.asked(after=after, count=find.MAX_COUNT))
         items = [each for each in page.items if chosen.means(each) and each.standing is TimerStanding.WAITING]
@@ -82,10 +86,13 @@ def count(group: str, chosen: Chosen) -> tuple[int, list[str], bool]:
             + (f"due in {duration_ms(each.due_ms - now_ms)}" if each.due_ms > now_ms else "due already")
             for each in items[: SAMPLE - len(sample)]
         ]
+        if page.unread_in_tier:
+            unread += page.unread_in_tier
+            missed = f"cannot look at up to {unread} in the object store: {page.problem}"
         if page.next is None:
-            return number, sample, not page.unread
+            return number, sample, not page.unread and not unread, missed
         after = page.next
-    return number, sample, False
+    return number, sample, False, missed
 
 
 RECALL = Kind("timer.recall", "Recall messages that wait", "timers.write", _validate, _plan, target=("chosen",))

@@ -17,6 +17,7 @@ from webapp.rules import MAX_INT64, Rules
 DEFAULT_COUNT: Final = 50
 MAX_COUNT: Final = 100
 MAX_KEY: Final = 1000
+MAX_AFTER: Final = 128
 _PAGES: Final = 8  # that are asked for until one has something
 
 
@@ -53,17 +54,20 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class FoundTimers:
-    """Timers of one broker group; `next` finds more, and those before may have been passed over with nothing found."""
+    """Timers of one broker group; `next` finds more, and those before may have been passed over with nothing found.
+    `unread_in_tier` timers of the object store, or fewer, may be among them and could not be looked at; `problem` says why."""
 
     group: str
     items: Sequence[TimerItem] = field(default_factory=tuple)
     next: str | None = None
     scanned: int = 0
     unread: int = 0
+    unread_in_tier: int = 0
+    problem: str = ""
 
     @property
     def complete(self) -> bool:
-        return self.next is None and not self.unread
+        return self.next is None and not self.unread and not self.unread_in_tier
 
 
 def choose(rules: Rules) -> Chosen:
@@ -98,7 +102,7 @@ def find(given: Mapping[str, Any]) -> FoundTimers:
     """
     rules = Rules(given)
     chosen = choose(rules)
-    after, _, at_group = rules.text("after", most=64 + MAX_TOPIC_LENGTH).partition("@")
+    after, _, at_group = rules.text("after", most=MAX_AFTER + MAX_TOPIC_LENGTH).partition("@")
     count = rules.integer("count", least=1, most=MAX_COUNT, default=DEFAULT_COUNT)
     rules.finish()
     names = groups(chosen)
@@ -110,7 +114,7 @@ def find(given: Mapping[str, Any]) -> FoundTimers:
         found = look(group, chosen, after, count)
         scanned += found.scanned
         following = f"{found.next}@{group}" if found.next is not None else f"@{later[0]}" if later else None
-        if found.items or found.next is not None or not later:
+        if found.items or found.next is not None or found.unread_in_tier or not later:
             return replace(found, next=following, scanned=scanned)
         after = ""
     raise AssertionError("the last broker group is answered")
@@ -118,12 +122,15 @@ def find(given: Mapping[str, Any]) -> FoundTimers:
 
 def look(group: str, chosen: Chosen, after: str = "", count: int = DEFAULT_COUNT) -> FoundTimers:
     """The next ones of a broker group: a broker looks at a bounded number for each request, so it is asked a few times."""
-    scanned = 0
+    scanned = unread_in_tier = 0
+    problem = ""
     for _ in range(_PAGES):
         page: TimerPage = gateway.find_timers(group, **chosen.asked(after=after, count=count))
         items = tuple(each for each in page.items if chosen.means(each))
         scanned += page.looked
+        unread_in_tier += page.unread_in_tier
+        problem = problem or page.problem
         if items or page.next is None:
             break
         after = page.next
-    return FoundTimers(group, items, page.next, scanned, page.unread)
+    return FoundTimers(group, items, page.next, scanned, page.unread, unread_in_tier, problem)

@@ -15,7 +15,8 @@ from brokerd.processors import fields
 from brokerd.store.index.search import Question as KeyQuestion
 from brokerd.timers.codes import MAX_DUE_MS
 from brokerd.timers.described import describe
-from brokerd.timers.finder import Question, TimerFinder, read_token
+from brokerd.timers.finder import Question, TimerFinder, both
+from brokerd.timers.finder_places import Part, read_token
 from brokerd.timers.interface import Recalled
 from brokerd.timers.service import TimerService
 from remoting import codes
@@ -60,24 +61,17 @@ class TimerProcessor:
         ext = request.ext
         topic, key = ext.get("topic", ""), ext.get("key", "")
         count = fields.integer(ext, "count", MAX_FOUND, low=1, high=MAX_FOUND)
+        place = read_token(ext.get("after", ""))
         if key:
-            self._find_by_key(connection, request, topic, key, count)
-            return
-        question = Question(
-            topic,
-            fields.integer(ext, "fromMs", 0, low=0, high=_NEVER_MS),
-            fields.integer(ext, "toMs", _NEVER_MS, low=0, high=_NEVER_MS),
-            read_token(ext.get("after", "")),
-            count,
-        )
-
-        def done(found: TimerPage | LogboomError) -> None:
-            if isinstance(found, LogboomError):
-                connection.respond_error(request, found)
+            question = Question(topic, 0, _NEVER_MS, place._replace(part=Part.TIER), count, key)
+            if place.part is Part.TIER:
+                self._find(connection, request, question)
             else:
-                connection.respond(request, body=encode(found))
-
-        self.finder.find(question, done)
+                self._find_by_key(connection, request, question)
+            return
+        from_ms = fields.integer(ext, "fromMs", 0, low=0, high=_NEVER_MS)
+        to_ms = fields.integer(ext, "toMs", _NEVER_MS, low=0, high=_NEVER_MS)
+        self._find(connection, request, Question(topic, from_ms, to_ms, place, count))
 
     def recall(self, connection: RemotingConnection, request: Command) -> None:
         """Take some back; the answer says of each what became of it, when that cannot be lost any more."""
@@ -108,6 +102,19 @@ class TimerProcessor:
 
     # ---- inside
 
+    def _find(
+        self, connection: RemotingConnection, request: Command, question: Question, before: TimerPage | None = None
+    ) -> None:
+        """Answer with what the finder finds, behind a page of the same answer."""
+
+        def done(found: TimerPage | LogboomError) -> None:
+            if isinstance(found, LogboomError):
+                connection.respond_error(request, found)
+            else:
+                connection.respond(request, body=encode(found if before is None else both(before, found)))
+
+        self.finder.find(question, done)
+
     def _recall(self, wanted: RecallRequest, by: str, done: partial[None]) -> None:
         timer = Recalled(wanted.topic, wanted.unique_key, wanted.place, wanted.due_ms, by)
 
@@ -128,10 +135,11 @@ class TimerProcessor:
         else:
             done(Recall(place=timer.place, outcome=standing))
 
-    def _find_by_key(self, connection: RemotingConnection, request: Command, topic: str, key: str, count: int) -> None:
-        record = self._by_id(key)
+    def _find_by_key(self, connection: RemotingConnection, request: Command, question: Question) -> None:
+        """In the log, and if there is room in the tier."""
+        record = self._by_id(question.key)
         if record is not None:
-            self._answer(connection, request, [record], topic)
+            connection.respond(request, body=encode(self._page([record], question.topic)))
             return
         if not self.queries.is_possible:
             raise RequestError(codes.SYSTEM_ERROR, "this broker keeps no index of keys (store.index_enabled is false)")
@@ -139,10 +147,15 @@ class TimerProcessor:
         def done(found: Found | LogboomError) -> None:
             if isinstance(found, LogboomError):
                 connection.respond_error(request, found)
-            else:
-                self._answer(connection, request, found.records, topic, found.unread_bytes)
+                return
+            page = self._page(found.records, question.topic, found.unread_bytes)
+            more = question._replace(most=question.most - len(page.items))
+            try:
+                self._find(connection, request, more, page)
+            except RequestError as error:
+                connection.respond_error(request, error)
 
-        self.queries.find(KeyQuestion(TIMER_TOPIC, key, count, 0, fields.MAX_LONG), done)
+        self.queries.find(KeyQuestion(TIMER_TOPIC, question.key, question.most, 0, fields.MAX_LONG), done)
 
     def _by_id(self, key: str) -> bytes | None:
         """The record that an id of the broker names: what the answer to a send says beside the client's own."""
@@ -153,17 +166,10 @@ class TimerProcessor:
         record = self.log.find_record(physical_offset)
         return record if record is not None and decode_record(record).topic == TIMER_TOPIC else None
 
-    def _answer(
-        self,
-        connection: RemotingConnection,
-        request: Command,
-        records: list[bytes],
-        topic: str,
-        unread: int = 0,
-    ) -> None:
+    def _page(self, records: list[bytes], topic: str, unread: int = 0) -> TimerPage:
         items = [item for each in records if (item := self._describe(each)) is not None and topic in ("", item.topic)]
         items.sort(key=lambda each: (each.standing is not TimerStanding.WAITING, -each.offset))
-        connection.respond(request, body=encode(TimerPage(items=tuple(items), looked=len(records), unread=unread)))
+        return TimerPage(items=tuple(items), looked=len(records), unread=unread)
 
     def _describe(self, record: bytes) -> TimerItem | None:
         try:

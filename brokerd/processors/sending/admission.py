@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final
 
 from brokerd.native.library import Library
-from brokerd.sending.native_signed import Keys, SignedSends, name_of, read_sender
+from brokerd.sending.native_signed import SignedSends, name_of, read_sender
 from remoting import codes, frame
 from remoting.errors import ProtocolError
 from remoting.frame import Command
@@ -33,8 +33,8 @@ class Admission:
         self._guard = guard
         self._sends = SignedSends(library)
         self._revision = guard.revision
-        self._remembered: dict[tuple[str, bytes], Keys] = {}  # by host and sender
-        self._keys: dict[str, Keys] = {}
+        self._remembered: dict[tuple[str, bytes], tuple[str, bytes]] = {}  # name and key, by host and sender
+        self._keys: dict[str, bytes] = {}
 
     def let_in(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, bool]:
         """How many frames at the beginning of the buffer, at most so many, are sends that may be carried out; and whether
@@ -51,70 +51,48 @@ class Admission:
 
     def _let_in_undecoded(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, int]:
         """Of those of which the library tells: how many, and where the last ends."""
-        count = self._sends.read(buffer, most)
-        if count < self._sends.least_at_once:
-            return self._let_in_few(connection, buffer, count)
-        host, senders, keys = connection.peer_host, self._sends.senders(), []
-        for sender in senders:
-            key = self._remembered.get((host, sender.text)) or self._keys_of(sender.text)
-            if key is None:
-                count = sender.first
-                break
-            keys.append(key)
-        count = self._sends.proven(buffer, count, keys)
-        for sender, key in zip(senders, keys, strict=False):
-            if sender.first >= count:
-                break
-            who = host, sender.text
-            if who not in self._remembered and not self._remember(who, key):
-                count = sender.first
-                break
-        if count == 0:
+        sends, host, remembered = self._sends, connection.peer_host, self._remembered
+        count = sends.read(buffer, most)
+        if not count:
             return 0, 0
-        end, number = self._sends.last(count)
-        self._prove(connection, senders[number].text)
+        names, keys, new = [], [], []
+        for sender, first in sends.senders():
+            known = remembered.get((host, sender))
+            if known is None:
+                known = self._named(sender)
+                if known is None:
+                    count = first
+                    break
+                new.append((first, sender, known))
+            names.append(known[0])
+            keys.append(known[1])
+        count = sends.proven(buffer, count, keys)
+        for first, sender, known in new:
+            if first < count and not self._remember(host, sender, known):
+                count = first
+        if not count:
+            return 0, 0
+        end, number = sends.last(count)
+        if names[number] != connection.user:
+            connection.prove(names[number])
         return count, end
 
-    def _let_in_few(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, int]:
-        """The same one by one."""
-        count = end = 0
-        sends = self._sends
-        host, view, texts, remembered = connection.peer_host, memoryview(buffer), sends.texts, self._remembered
-        for body_at, send_end, signature_at, covered_at, covered_end, number in sends.places(most):
-            who = host, sends.sender(number)
-            known = remembered.get(who)
-            keys = known or self._keys_of(who[1])
-            signature, covered = texts[signature_at:covered_at], texts[covered_at:covered_end]
-            if keys is None or not keys.key.gives(signature, covered, view[body_at:send_end]):
-                break
-            if known is None and not self._remember(who, keys):
-                break
-            self._prove(connection, who[1])
-            count += 1
-            end = send_end
-        return count, end
-
-    def _prove(self, connection: RemotingConnection, sender: bytes) -> None:
+    def _named(self, sender: bytes) -> tuple[str, bytes] | None:
+        """Whom a sender's text names, and his key; None when that is nobody."""
         name = name_of(sender)
-        if name != connection.user:
-            connection.prove(name)
+        known = self._keys.get(name)
+        if known is None and (key := self._guard.key_of(name)) is not None:
+            known = self._keys[name] = self._sends.keyed(key)
+        return None if known is None else (name, known)
 
-    def _keys_of(self, sender: bytes) -> Keys | None:
-        name = name_of(sender)
-        keys = self._keys.get(name)
-        if keys is None and (key := self._guard.key_of(name)) is not None:
-            keys = self._keys[name] = self._sends.keyed(key)
-        return keys
-
-    def _remember(self, who: tuple[str, bytes], keys: Keys) -> bool:
+    def _remember(self, host: str, sender: bytes, known: tuple[str, bytes]) -> bool:
         """Whether somebody may send that, who signed it, from that host."""
-        host, sender = who
         name, about = read_sender(sender)
         if not self._guard.may_ask(name, about, host):
             return False
         if len(self._remembered) >= _MAX_REMEMBERED:
             self._remembered.clear()
-        self._remembered[who] = keys
+        self._remembered[host, sender] = known
         return True
 
     def _let_in_decoded(self, connection: RemotingConnection, buffer: memoryview, most: int) -> tuple[int, bool]:

@@ -7,28 +7,22 @@ rest. Requests that were decoded (because somebody checks them first, or the fra
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter_ns
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.general import GeneralSends
-from brokerd.sending.acknowledging import Acknowledger
-from brokerd.sending.boundary import ANSWER_OK, SendKernel, Source, Stop, Taken
-from brokerd.sending.counters import Counters
-from brokerd.sending.outcomes import ROLE_CHANGED
+from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken
 from brokerd.sending.reading import short_names
-from brokerd.statistics.figures import Durations
+from brokerd.sending.turns import SendTurn, SendTurns
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import Run
-from brokerd.store.store import MessageStore
-from remoting import codes, frame
-from remoting.errors import LogboomError, RequestError, as_request_error
+from remoting import frame
+from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import MOST_TAKEN, RemotingConnection
 
-Part = tuple[RemotingConnection, Taken]
+_Part = tuple[RemotingConnection, Taken]
 
 # How answers begin, by what became of what they answer to
 _OPENINGS: Final = {
@@ -36,26 +30,16 @@ _OPENINGS: Final = {
     PutStatus.FLUSH_DISK_TIMEOUT: b'{"code":10,',
     PutStatus.FLUSH_SLAVE_TIMEOUT: b'{"code":12,',
 }
-_MAX_RUN_BYTES: Final = 4 * 1024 * 1024
 
 
 class SendProcessor:
     """The handler of send frames, and what connections offer to."""
 
     def __init__(
-        self,
-        store: MessageStore,
-        acknowledger: Acknowledger,
-        kernel: SendKernel,
-        general: GeneralSends,
-        counters: Counters,
-        call_soon: Callable[[Callable[[], None]], object],
+        self, turns: SendTurns, general: GeneralSends, call_soon: Callable[[Callable[[], None]], object]
     ) -> None:
-        self._store = store
-        self._acknowledger = acknowledger
-        self._kernel = kernel
+        self._turns = turns
         self._general = general
-        self._counters = counters
         self._call_soon = call_soon
         self._admission: Admission | None = None
         self._waiting: list[tuple[RemotingConnection, Sequence[Command] | None]] = []  # None: what it offers
@@ -66,7 +50,7 @@ class SendProcessor:
 
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         """Whether to take of the buffer what is for the kernel, in the next turn; the connection then goes on behind that."""
-        if not self._kernel.may_take(buffer, connection.packed_peer):
+        if not self._turns.kernel.may_take(buffer, connection.packed_peer):
             return False
         self._wait(connection, None)
         return True
@@ -88,17 +72,17 @@ class SendProcessor:
 
     def _process(self) -> None:
         waiting, self._waiting = self._waiting, []
-        turn = _Turn(self._store, self._acknowledger, self._counters)
+        turn = self._turns.begin(_Answers)
         offers: list[_Offer] = []
         taken = 0  # of the offers
         for connection, requests in waiting:
             if requests is not None:
-                self._take(turn, offers[taken:])  # what somebody offered before he sent this comes before it
+                turn.take(offers[taken:])  # what somebody offered before he sent this comes before it
                 taken = len(offers)
                 self._take_decoded(turn, connection, requests)
             elif buffer := connection.offered:
                 offers.append(self._let_in(_Offer(connection, buffer)))
-        self._take(turn, offers[taken:])
+        turn.take(offers[taken:])
         turn.append()
         for offer in offers:  # not earlier: who handles what is decoded may append too
             offer.connection.go_on(offer.position, offer.answered, decoding=offer.is_other_next)
@@ -109,37 +93,19 @@ class SendProcessor:
             offer.most, offer.is_other_next = self._admission.let_in(offer.connection, offer.buffer, offer.most)
         return offer
 
-    def _take(self, turn: _Turn, offers: Sequence[_Offer]) -> None:
-        """Take of the offers what is for the kernel."""
-        rest = deque(offer for offer in offers if offer.most)
-        while rest:
-            run = turn.run or turn.begin()
-            if run is None:
-                for offer in rest:
-                    offer.is_other_next = True  # decoded, they are refused
-                return
-            sources = _sources_of(rest)
-            parts = []
-            for taken in self._kernel.take(run, sources):
-                offer = rest.popleft()
-                offer.note(taken)
-                parts.append((offer.connection, taken))
-            turn.add(parts)
-            if taken.stop is Stop.FULL:
-                if offer.most:
-                    rest.appendleft(offer)
-                turn.append(run.room + 1)
-
-    def _take_decoded(self, turn: _Turn, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+    def _take_decoded(
+        self, turn: SendTurn[_Answers], connection: RemotingConnection, requests: Sequence[Command]
+    ) -> None:
         """Lay out the requests; append first what is laid out where something else must come next."""
         index, peer = 0, connection.packed_peer
         while index < len(requests):
-            run = turn.run or turn.begin()
+            run = turn.run or turn.begin_run()
             if run is None:
-                turn.refuse(connection, requests[index:])
+                self._refuse(turn, connection, requests[index:])
                 return
-            taken = self._kernel.take_decoded(run, requests, index, peer)
-            turn.add([(connection, taken)])
+            taken = self._turns.kernel.take_decoded(run, requests, index, peer)
+            turn.answers.add(connection, taken)
+            turn.laid_out()
             index = taken.position
             if taken.stop is Stop.FULL:
                 turn.append(run.room + 1)
@@ -147,7 +113,7 @@ class SendProcessor:
                 self._take_other(turn, connection, requests[index])
                 index += 1
 
-    def _take_other(self, turn: _Turn, connection: RemotingConnection, request: Command) -> None:
+    def _take_other(self, turn: SendTurn[_Answers], connection: RemotingConnection, request: Command) -> None:
         """What the kernel left: into the same run if that may be."""
         if self._general.is_apart(request):
             turn.append()
@@ -155,13 +121,14 @@ class SendProcessor:
             return
         prepared = self._general.prepare(connection, request)
         while prepared is not None:
-            run = turn.run or turn.begin()
+            run = turn.run or turn.begin_run()
             if run is None:
-                turn.refuse(connection, [request])
+                self._refuse(turn, connection, [request])
                 return
             laid_out = self._general.lay_out(run, request, prepared)
             if not isinstance(laid_out, int):
-                turn.add([(connection, laid_out)])
+                turn.answers.add(connection, laid_out)
+                turn.laid_out()
                 return
             if laid_out > run.most_bytes:
                 turn.append()
@@ -169,9 +136,17 @@ class SendProcessor:
                 return
             turn.append(laid_out)
 
+    def _refuse(self, turn: SendTurn[_Answers], connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        """Tell why nothing is taken."""
+        assert turn.error is not None
+        self._turns.counters.refuse(turn.error, len(requests))
+        for request in requests:
+            connection.respond_error(request, turn.error)
+
 
 class _Offer:
-    """What a connection offered: what of it may be taken, and what was. `is_other_next`: what follows is not for the kernel."""
+    """What a connection offered (`turns.Offer`): what of it may be taken, and what was. `is_other_next`: what follows is not for
+    the kernel."""
 
     __slots__ = ("answered", "buffer", "connection", "is_other_next", "most", "position")
 
@@ -183,8 +158,14 @@ class _Offer:
         self.answered = 0
         self.is_other_next = False
 
-    def note(self, taken: Taken) -> None:
-        """So much of it was taken."""
+    @property
+    def goes_on(self) -> bool:
+        return self.most > 0
+
+    def source(self) -> Source:
+        return Source(self.buffer, self.position, self.connection.packed_peer, self.most)
+
+    def note(self, taken: Taken, answers: _Answers) -> None:
         self.answered += taken.answered
         if taken.stop is Stop.FULL:
             self.most -= frame.count_frames(self.buffer, self.position, taken.position)
@@ -192,110 +173,45 @@ class _Offer:
                 self.is_other_next = True
         elif taken.stop is Stop.OTHER:
             self.is_other_next = True
+            self.most = 0
         self.position = taken.position
+        answers.add(self.connection, taken)
 
-
-def _sources_of(offers: Iterable[_Offer]) -> list[Source]:
-    """For one call of the kernel: no more than a run should have, and one at least."""
-    sources: list[Source] = []
-    size = 0
-    for offer in offers:
-        size += len(offer.buffer) - offer.position
-        if sources and size > _MAX_RUN_BYTES:
-            break
-        sources.append(Source(offer.buffer, offer.position, offer.connection.packed_peer, offer.most))
-    return sources
-
-
-class _Turn:
-    """The runs of one turn of the loop, one after the other, and whose requests they answer."""
-
-    def __init__(self, store: MessageStore, acknowledger: Acknowledger, counters: Counters) -> None:
-        self.run: Run | None = None
-        self._store = store
-        self._acknowledger = acknowledger
-        self._counters = counters
-        self._error = acknowledger.refusal()
-        self._parts: list[Part] = []
-        self._early: list[Part] = []  # those that are answered when they are in the log
-        self._least_bytes = 0
-
-    def begin(self) -> Run | None:
-        """The next run; None when nothing is taken any more in this turn."""
-        if self._error is None:
-            try:
-                self.run = self._store.begin_run(self._least_bytes)
-            except LogboomError as error:
-                self._error = as_request_error(error, codes.SERVICE_NOT_AVAILABLE)
-        return self.run
-
-    def refuse(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
-        """Tell why there is no run."""
-        assert self._error is not None
-        self._counters.refuse(self._error, len(requests))
-        for request in requests:
-            connection.respond_error(request, self._error)
-
-    def add(self, parts: Iterable[Part]) -> None:
-        """Requests of connections are laid out in the present run."""
-        for connection, taken in parts:
-            if taken.opaques:
-                self._parts.append((connection, taken))
-            if taken.early is not None:
-                self._early.append((connection, taken.early))
-        run = self.run
-        assert run is not None
-        if run.end_offset - run.start >= _MAX_RUN_BYTES:
-            self.append()
-
-    def append(self, least_bytes: int = 0) -> None:
-        """Append the present run, and have its answers sent when it is acknowledged. The next has room for so many bytes."""
-        run, parts, early = self.run, self._parts, self._early
-        self.run, self._parts, self._early, self._least_bytes = None, [], [], least_bytes
-        if run is None or not run.records:
-            return
-        try:
-            self._store.append_laid_out(run)
-        except LogboomError as error:
-            _refuse((*parts, *early), as_request_error(error, codes.SERVICE_NOT_AVAILABLE))
-            return
-        counters = self._counters
-        counters.stored(run)
-        self._acknowledger.appended(run.end_offset)
-        for connection, taken in early:
-            connection.respond_encoded(b"".join(taken.answers), len(taken.opaques))
-        if parts:
-            answers = _Answers(parts, counters.puts, len(run.entries))
-            self._acknowledger.wait(run.end_offset, answers.send)
+    def leave(self) -> None:
+        self.is_other_next = True  # decoded, it is refused
 
 
 class _Answers:
-    """What waits for the acknowledgement of a run."""
+    """Those of one run (`turns.Answers`)."""
 
-    __slots__ = ("_appended_ns", "_count", "_durations", "_parts")
+    __slots__ = ("_early", "_parts")
 
-    def __init__(self, parts: Sequence[Part], durations: Durations, count: int) -> None:
-        self._parts = parts
-        self._durations = durations
-        self._count = count
-        self._appended_ns = perf_counter_ns()
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._early: list[_Part] = []  # those that are answered when they are in the log
 
-    def send(self, status: PutStatus) -> None:
-        """The run was acknowledged, or not: tell everybody."""
-        self._durations.add((perf_counter_ns() - self._appended_ns) / 1e6, self._count)
-        opening = _OPENINGS.get(status)
-        if opening is None:
-            _refuse(self._parts, RequestError(codes.SERVICE_NOT_AVAILABLE, ROLE_CHANGED))
-            return
+    def add(self, connection: RemotingConnection, taken: Taken) -> None:
+        """Requests of a connection are laid out."""
+        if taken.opaques:
+            self._parts.append((connection, taken))
+        if taken.early is not None:
+            self._early.append((connection, taken.early))
+
+    def appended(self, _run: Run) -> bool:
+        for connection, taken in self._early:
+            connection.respond_encoded(b"".join(taken.answers), len(taken.opaques))
+        self._early = []
+        return bool(self._parts)
+
+    def acknowledged(self, status: PutStatus) -> None:
+        opening = _OPENINGS[status]
         for connection, taken in self._parts:
             answers = b"".join(taken.answers)
             if opening is not ANSWER_OK:
                 answers = answers.replace(ANSWER_OK, opening)
             connection.respond_encoded(answers, len(taken.opaques))
 
-
-def _refuse(parts: Sequence[Part], error: RequestError) -> None:
-    """Tell everybody that nothing is stored, or that this is unknown."""
-    for connection, taken in parts:
-        answers = [frame.encode_response(error.code, opaque, remark=str(error)) for opaque in taken.opaques]
-        connection.respond_encoded(b"".join(answers), len(answers))
+    def refused(self, error: RequestError) -> None:
+        for connection, taken in (*self._parts, *self._early):
+            answers = [frame.encode_response(error.code, opaque, remark=str(error)) for opaque in taken.opaques]
+            connection.respond_encoded(b"".join(answers), len(answers))

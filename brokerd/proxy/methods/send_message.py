@@ -68,12 +68,12 @@ def send_message(
     placing: Placing = _ANYWHERE,
 ) -> Handler:
     """`max_ahead_ms()` says how far ahead of now a message may be delivered; with `quick` what is ordinary takes its way."""
-    ordinary = QuickSends(quick, metadata, broker_name, placing, _answer_one) if quick is not None else None
+    ordinary = QuickSends(quick, metadata, broker_name, placing, new_secret, _answer_one) if quick is not None else None
 
     def handler(calls: Sequence[Call]) -> None:
-        if ordinary is not None and not (calls := ordinary.send(calls)):
-            return
         now_ms = wall_ms()
+        if ordinary is not None and not (calls := ordinary.send(calls, now_ms)):
+            return
         drafts: list[Draft] = []
         accepted: list[_Accepted] = []
         for call in calls:
@@ -123,8 +123,8 @@ def _answer(accepted: Sequence[_Accepted], outcomes: Sequence[SendOutcome], brok
         start = end
 
 
-def _answer_one(call: Call, message_id: str, outcome: SendOutcome) -> None:
-    call.answer(encode_response([message_id], [outcome]))
+def _answer_one(call: Call, message_id: str, outcome: SendOutcome, transaction_id: str) -> None:
+    call.answer(encode_response([message_id], [outcome], transaction_id))
 
 
 def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome], transaction_id: str = "") -> bytes:

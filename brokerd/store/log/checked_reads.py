@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from brokerd.native.library import Library
 from brokerd.store.log.file_turns import Looks
 from brokerd.store.log.record_checks import first_bad, first_bad_in_c
-from brokerd.store.log.run_copies import copied, copied_in_c
+from brokerd.store.log.run_copies import copied, copied_in_c, joined_in_c
 from brokerd.store.log.segment import Segment
 from brokerd.store.unit import UNIT, UNIT_BYTES, Unit
 from remoting.checksum import crc32
@@ -50,6 +50,7 @@ class RecordReads:
         self._looks = looks
         self._first_bad = first_bad if library is None else first_bad_in_c(library)
         self._copied = copied if library is None else copied_in_c(library)
+        self._joined_at_once = None if library is None else joined_in_c(library)
         self._known = array("I", bytes(4 * _KNOWN_READS)) if library is None else None
 
     def records(self, units: Sequence[Unit], encoded: bytes, total: int) -> list[bytes]:
@@ -170,6 +171,11 @@ class RecordReads:
         segment = self._segments.get(first - first % self._segment_bytes)
         if segment is None or not first <= last or last + last_size > segment.end:
             return None
+        if self._joined_at_once is not None and encoded and segment.view is not None:
+            with segment.view.memory() as source:
+                whole = self._joined_at_once(source, segment.start, encoded, total)
+            if whole is not None:
+                return whole
         content = self._gathered(segment, units, last + last_size - first, total)
         known = self._known
         if known is None or len(units) < _LEAST_KNOWN or not encoded:

@@ -20,6 +20,10 @@ from remoting.disk import Bytes
 # that were copied, one behind the other, from the first on. It ends before one that has no room, is elsewhere, or is damaged.
 Copied = Callable[[Bytes, int, bytes, memoryview, int], bytes]
 
+# Of bytes of the log, where they begin in it, units, and the sum of their sizes: the records, one behind the other; None unless
+# all of them are there and what was stored.
+Joined = Callable[[memoryview, int, bytes, int], bytes | None]
+
 
 def copied(source: Bytes, begin: int, units: bytes, into: memoryview, place: int) -> bytes:
     """In Python."""
@@ -56,10 +60,37 @@ def copied_in_c(library: Library) -> Copied:
     return copy
 
 
+def joined(source: memoryview, begin: int, units: bytes, total: int) -> bytes | None:
+    """In Python."""
+    into = bytearray(total)
+    entries = copied(source, begin, units, memoryview(into), 0)
+    is_all = len(entries) == len(units) and sum(size for _, size, _ in UNIT.iter_unpack(entries)) == total
+    return bytes(into) if is_all else None
+
+
+def joined_in_c(library: Library) -> Joined:
+    """The same by the library."""
+    pointer, number, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
+    call = library.function("native_joined", number, pointer, number, number, text, number, text, number)
+    fresh = ctypes.PYFUNCTYPE(ctypes.py_object, pointer, ctypes.c_ssize_t)(
+        ("PyBytes_FromStringAndSize", ctypes.pythonapi)
+    )
+
+    def join(source: memoryview, begin: int, units: bytes, total: int) -> bytes | None:
+        if not 1 < total <= len(source):  # a single byte is one that Python has once for all
+            return None
+        content: bytes = fresh(None, total)  # nobody else has it yet: it is made to be filled
+        with Pinned(source) as data:
+            is_all: int = call(data, len(source), begin, units, len(units) // UNIT_BYTES, content, total)
+        return content if is_all else None
+
+    return join
+
+
 def copies_agree(library: Library) -> bool:
     """Whether the library copies what Python copies, of records with others between them, as far as there is room and each is
     what was stored."""
-    in_c = copied_in_c(library)
+    in_c, join_in_c = copied_in_c(library), joined_in_c(library)
     for record in examples():
         size = len(record)
         units = UNIT.pack(0, size, _CODE) + UNIT.pack(size, size, 1)
@@ -72,6 +103,12 @@ def copies_agree(library: Library) -> bool:
                         return False
                     if entries and ours[:size] != theirs[:size]:
                         return False
+            for asked in (units, units[:UNIT_BYTES], b""):
+                for total in (size - 1, size, size + 1, 2 * size):
+                    for begin in (0, -9):
+                        wanted = memoryview(source), begin, asked, total
+                        if join_in_c(*wanted) != joined(*wanted):
+                            return False
     return True
 
 

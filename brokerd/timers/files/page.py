@@ -7,6 +7,7 @@ A page of 4096 bytes that begins as the original's does, which reads no more tha
     72 the cursor that was passed: due(8), queue offset(8)  88 offset of the commitlog behind the record that says so (8)
     96 messages in slots from `lastReadTime` on (8)  104 slots of the wheel (4)  108 bytes of a timer-log file (4)
     112 first file (8)  120 number of files (4)  124 for each file the latest slot of its records (8)
+    4072 the last entry of the queue that the files were followed to: offset in the commitlog(8), code(8), size(4); 0: not known
     4092 CRC-32 of the bytes before it
 
 `lastReadTime` is the slot of the passed cursor, or the next one when nothing in that slot is behind the cursor: what the original
@@ -19,6 +20,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+from brokerd.store.unit import Unit
 from brokerd.timers.codes import SLOT_MS, Key, slot_of
 from brokerd.timers.files.layout import Shape
 from remoting.checksum import crc32
@@ -28,13 +30,15 @@ PATH: Final = "config/timercheck"
 PAGE_BYTES: Final = 4096
 _TAG: Final = b"LOGBOOM1"
 _HEAD: Final = struct.Struct(">qqqqqqq8sqqqqqiiqi")
+_LAST: Final = struct.Struct(">qqi")
 _CRC: Final = struct.Struct(">I")
-_ROOM_BYTES: Final = PAGE_BYTES - _HEAD.size - _CRC.size
+_ROOM_BYTES: Final = PAGE_BYTES - _HEAD.size - _LAST.size - _CRC.size
 MOST_FILES: Final = _ROOM_BYTES // 8
 
 
 class Page(NamedTuple):
-    """`end` is the position behind the last durable record; `latest_slots_ms` of the log's files, from `first_file` on."""
+    """`end` is the position behind the last durable record; `latest_slots_ms` of the log's files, from `first_file` on. `last` is
+    the entry before `applied`, by which these files are known for those of another queue; None when nobody noted it."""
 
     offset: int
     applied: int
@@ -48,6 +52,7 @@ class Page(NamedTuple):
     counter: int = 0
     timestamp_ms: int = 0
     is_slot_done: bool = False  # nothing of the cursor's slot is behind it
+    last: Unit | None = None
 
 
 def encode_page(page: Page) -> bytes:
@@ -69,7 +74,9 @@ def encode_page(page: Page) -> bytes:
         page.first_file,
         len(files),
     )
-    content = (head + struct.pack(f">{len(files)}q", *files)).ljust(PAGE_BYTES - _CRC.size, b"\0")
+    content = (head + struct.pack(f">{len(files)}q", *files)).ljust(PAGE_BYTES - _LAST.size - _CRC.size, b"\0")
+    physical_offset, size, code = (0, 0, 0) if page.last is None else page.last
+    content += _LAST.pack(physical_offset, code, size)
     return content + _CRC.pack(crc32(content))
 
 
@@ -85,7 +92,10 @@ def decode_page(content: bytes) -> Page | None:
     latest = struct.unpack_from(f">{count}q", body, _HEAD.size)
     shape = Shape(slots, file_bytes)
     passed = Key(due_ms, at)
-    return Page(offset, applied, end, passed, known_at, messages, shape, first_file, latest, counter, timestamp_ms)
+    physical_offset, code, size = _LAST.unpack_from(body, len(body) - _LAST.size)
+    last = (physical_offset, size, code) if size else None
+    page = Page(offset, applied, end, passed, known_at, messages, shape, first_file, latest, counter, timestamp_ms)
+    return page._replace(last=last)
 
 
 def complete_up_to(content: bytes) -> int:

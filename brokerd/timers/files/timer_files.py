@@ -21,7 +21,7 @@ from typing import Final
 
 from brokerd.native.library import Library
 from brokerd.store.derived.followers import FollowerWrite
-from brokerd.store.unit import BLANK_SIZE
+from brokerd.store.unit import BLANK_SIZE, Unit
 from brokerd.timers.codes import RECALL, SLOT_MS, Key, due_of, key_of, kind_of
 from brokerd.timers.done import Done
 from brokerd.timers.files.layout import LOG_DIRECTORY, WHEEL_PATH, DamagedTimerFiles, Shape
@@ -104,6 +104,7 @@ class TimerFiles:
         self.offset, self._applied = offset, 0
         self._done = Done()  # as far as the cursor is known
         self._is_proven = True  # what a start found fits the log, as far as that was dispatched then
+        self._last: Unit | None = None  # what its page says of the entry before `_applied`, until that is proven
         self._ran: TimerWrite | None = None  # it is on disk, and `finish_write` is still to come
         self._doomed: list[str] = []  # files that the page has to let go first
         self._skipped_writes = 0
@@ -202,11 +203,18 @@ class TimerFiles:
         return True
 
     def _prove(self) -> None:
-        """After a start, once, and when as much of the queue was dispatched as before: hold the last record against it."""
+        """After a start, once, and when as much of the queue was dispatched as before: hold the last entry that was taken and
+        the last record against it."""
         low, high = self._source.queue_range()
         if self._is_proven or self._applied > high:
             return
         self._is_proven = True
+        last, self._last = self._last, None
+        if last is not None and low < self._applied:
+            units = self._source.known_units(self._applied - 1, 1)
+            if [tuple(unit) for unit in units] != [tuple(last)]:
+                self._begin_again("they were followed to another entry than the queue has there")
+                return
         if self._pending.log.first == self._pending.log.end:
             return
         try:
@@ -317,7 +325,7 @@ class TimerFiles:
                 raise DamagedTimerFiles("nothing is known about them")
             self._begin(page.offset)
             self._pending.load(page, clean=clean)
-            self._applied, self._durable, self._is_proven = page.applied, page, False
+            self._applied, self._durable, self._is_proven, self._last = page.applied, page, False, page.last
             self._doomed = self._pending.log.left_behind()
         except StorageError as problem:
             if self._disk.names(LOG_DIRECTORY):
@@ -347,8 +355,17 @@ class TimerFiles:
         is_slot_done = closing and self._leave()
         self._left_at = self.offset if closing else -1
         page = self._pending.page(self.offset, self._applied, self._durable.counter + 1, is_slot_done=is_slot_done)
+        page = page._replace(last=self._last_entry())
         records, slots = self._pending.log.begin_write(), self._pending.wheel.begin_write()
         return TimerWrite(self, records, slots, page, tuple(self._doomed), self._generation)
+
+    def _last_entry(self) -> Unit | None:
+        """The last entry that was taken; None when it is not in the queue any more."""
+        if not self._is_proven:
+            return self._last
+        last, (low, high) = self._applied - 1, self._source.queue_range()
+        units = self._source.known_units(last, 1) if low <= last < high else ()
+        return units[0] if units else None
 
     def _leave(self) -> bool:
         """Have a broker of the original that opens the directory next go on where this one stops: whether nothing is left in the
@@ -415,7 +432,7 @@ class TimerFiles:
                 self._remove_all(self._source.log_range()[0])
                 return
             self._reads.reset()
-            self._question = None
+            self._question = self._last = None
             self.offset = offset
             self._applied = max(last_offset + 1, min(self._applied, self._source.queue_range()[1]))
             if self._durable.offset > offset:

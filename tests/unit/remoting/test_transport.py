@@ -18,10 +18,12 @@ from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, InvalidParameter, RequestError, RequestTimeout, SettingsError
 from remoting.frame import Command
 from remoting.transport import client as transport_client
+from remoting.transport import server as transport_server
 from remoting.transport.client import RemotingClient, split_address
-from remoting.transport.connection import ConnectionLimits, RemotingConnection
+from remoting.transport.connection import ConnectionLimits, Intake, RemotingConnection
 from remoting.transport.server import Place, RemotingServer, ServerLimits, check_loopback, each, spawned
 from remoting.transport.tasks import TaskOwner
+from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.cluster import free_ports
 
 ECHO = 900
@@ -622,3 +624,54 @@ async def test_a_second_port_is_served_and_one_that_is_taken_is_left_out(caplog:
     finally:
         await both.close()
         await other.close()
+
+
+async def test_strangers_keep_nobody_out(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where requests are signed, whoever was let in stays, and whoever comes has a place: the oldest of the others goes."""
+    monkeypatch.setattr(transport_server, "MOST_STRANGERS", 3)
+    monkeypatch.setattr(transport_server, "_MAX_CONNECTIONS", 5)
+
+    def let_in(connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        connection.prove("mia")
+        service.echo(connection, requests)
+
+    intake = Intake(Watch(UnfinishedSettings()), may_send_much=lambda _: False)
+    server = RemotingServer(Place("127.0.0.1", 0), {ECHO: let_in}, limits=ServerLimits(intake=intake))
+    await server.start()
+
+    async def dial() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        before = set(server.connections)
+        opened = await asyncio.open_connection("127.0.0.1", server.port)
+        async with asyncio.timeout(60):
+            while not server.connections - before:
+                await asyncio.sleep(0.001)
+        return opened
+
+    async def gone(*strangers: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        async with asyncio.timeout(60):
+            for reader, _ in strangers:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+
+    known = [await dial() for _ in range(2)]
+    for reader, writer in known:
+        await ask(writer, ECHO, 1)
+        await answers(reader, 1)
+    strangers = [await dial() for _ in range(5)]
+    await gone(*strangers[:2])
+    for _ in range(3):
+        late_reader, late = await dial()
+        await ask(late, ECHO, 1)
+        assert len(await answers(late_reader, 1)) == 1, "five are open, and a stranger goes for it"
+        known.append((late_reader, late))
+    await gone(*strangers[2:])
+    refused_reader, refused = await asyncio.open_connection("127.0.0.1", server.port)
+    await gone((refused_reader, refused))
+    for reader, writer in known:
+        await ask(writer, ECHO, 1, first=100)
+        assert len(await answers(reader, 1)) == 1, "who is known is put out for nobody"
+        writer.close()
+    for _, writer in strangers:
+        writer.close()
+    refused.close()
+    await server.close()

@@ -27,6 +27,7 @@ class TimerAdmin:
         self.delivered: set[int] = set()
         self.errors: list[Exception] = []
         self.unknown: set[int] = set()
+        self.missed = 0  # of the tier, at the end
 
     def masters(self) -> dict[str, str]:
         return dict.fromkeys(self.items, "127.0.0.1:1")
@@ -43,6 +44,9 @@ class TimerAdmin:
             items = [each for each in self.items[group] if each.unique_key == key]
         shown = items[: min(3, count)]
         following = str(shown[-1].offset + 1) if len(items) > len(shown) else None
+        if following is None and self.missed:
+            unread = {"unread_in_tier": self.missed, "problem": "no answer"}
+            return TimerPage(items=tuple(shown), looked=len(shown), **unread)  # type: ignore[arg-type]
         return TimerPage(items=tuple(shown), next=following, looked=len(shown))
 
     def recall_timers(self, group: str, timers: Sequence[RecallRequest], by: str) -> Sequence[Recall]:
@@ -187,6 +191,18 @@ def test_a_refusal_ends_it_at_once() -> None:
     admin.errors = [RequestError(codes.INVALID_PARAMETER, "no such field")]
     with pytest.raises(ChangeFailed, match="no such field"):
         recall(Asked(admin).change)
+
+
+def test_what_the_tier_does_not_give_leaves_it_open() -> None:
+    admin = TimerAdmin(a=4)
+    admin.missed = 7
+    asked = Asked(admin)
+    with pytest.raises(
+        ChangeFailed, match=r"4 recalled\. Up to 7 more may wait in the object store.*: no answer"
+    ) as failed:
+        recall(asked.change)
+    assert failed.value.code == "recall-incomplete"
+    assert len(admin.recalled) == 4
 
 
 def test_what_is_not_known_to_hold_fails_it() -> None:

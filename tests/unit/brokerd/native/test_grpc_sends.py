@@ -27,7 +27,7 @@ def text(rng: Random, usual: str) -> str:
 def fill(rng: Random, message: Any) -> None:
     message.topic.name = text(rng, rng.choice(("Orders", "T", "ns%T")))
     if rng.random() < 0.03:
-        message.topic.resource_namespace = rng.choice(TEXTS)
+        message.topic.resource_namespace = rng.choice((*TEXTS, "a%b", "ns"))
     message.body = rng.randbytes(rng.choice((0, 1, 1, 5, 127, 128, 1024, 70_000)))
     for _ in range(rng.choice((0, 0, 0, 1, 3, 12, 70))):
         usual = f"name{rng.randrange(100)}"
@@ -39,7 +39,7 @@ def fill(rng: Random, message: Any) -> None:
             setattr(system, name, value)
     for _ in range(rng.choice((0, 0, 0, 1, 2, 4, 40))):
         system.keys.append(text(rng, "key"))
-    system.message_type = rng.choice(TYPES[:4]) if rng.random() < 0.95 else rng.choice(TYPES)
+    system.message_type = rng.choice((*TYPES[:5], TYPES[6])) if rng.random() < 0.95 else rng.choice(TYPES)
     system.body_encoding = rng.choice((0, 1, 1, 2))
     system.queue_id = rng.choice((0, 0, 3, -1))
     if rng.random() < 0.97:
@@ -55,12 +55,16 @@ def fill(rng: Random, message: Any) -> None:
         system.message_group = text(rng, "group")
     if rng.random() < 0.2:
         system.delivery_timestamp.FromMilliseconds(rng.choice((1_700_000_060_000, 1, 0)))
-    if rng.random() < 0.02:
-        system.priority = rng.choice((0, 5))
-    if rng.random() < 0.02:
-        system.delivery_attempt = 2
-    if rng.random() < 0.02:
-        system.orphaned_transaction_recovery_duration.seconds = 5
+    if rng.random() < 0.1:
+        system.priority = rng.choice((0, 5, -1, (1 << 31) - 1))
+    if rng.random() < 0.2:
+        system.delivery_attempt = rng.choice((0, 2, -1, 0x7FFF, 0x8000))
+    if rng.random() < 0.1:
+        recovery = system.orphaned_transaction_recovery_duration
+        recovery.seconds, recovery.nanos = rng.choice((0, 5, 3600, 3601)), rng.choice((0, 5))
+    if rng.random() < 0.1:
+        system.store_timestamp.seconds, system.queue_offset = 5, rng.choice((0, 5, -1))
+        system.receipt_handle, system.invisible_duration.seconds = text(rng, "handle"), 30
 
 
 def request(rng: Random) -> bytes:
@@ -90,7 +94,7 @@ def damaged(rng: Random, encoded: bytes) -> bytes:
 
 def check(requests: list[bytes]) -> int:
     """How many are taken."""
-    frames, found = SendReader(native_library()).read(requests)
+    frames, found = SendReader(native_library()).read(requests, 0)
     begin = 0
     for encoded, each in zip(requests, found, strict=True):
         if each[0]:
@@ -129,6 +133,7 @@ def test_ordinary_requests_are_not_left_to_python() -> None:
     assert sends_agree(native_library())
     several = ordinary()
     several.messages[0].user_properties.update({f"name{n}": "v" * 200 for n in range(64)})
+    several.messages[0].topic.resource_namespace = "ns"
     several.messages[0].system_properties.keys.extend(f"key{n}" for n in range(32))
     large = ordinary()
     large.messages[0].body = bytes(4 * 1024 * 1024)
@@ -139,8 +144,9 @@ def test_ordinary_requests_are_not_left_to_python() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"tag": ""}, {"tag": "a|b"}, {"message_id": " "}, {"message_group": "x" * 64}, {"message_type": 4}),
-        *({"message_type": 5}, {"priority": 0}, {"delivery_attempt": 1}, {"lite_topic": "l"}, {"message_id": "\x85"}),
+        *({"tag": ""}, {"tag": "a|b"}, {"message_id": " "}, {"message_group": "x" * 64}, {"priority": -1}),
+        *({"message_type": 5}, {"priority": 0, "message_type": 4}, {"priority": 0, "message_group": "g"}),
+        *({"delivery_attempt": 0x8000}, {"lite_topic": "l"}, {"message_id": "\x85"}),
     ],
 )
 def test_what_breaks_a_rule_or_is_unusual_is_left(changes: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ import pytest
 from brokerd.processors.administration.timers import MAX_RECALLED
 from brokerd.store.put_status import PutStatus
 from brokerd.timers import finder
-from brokerd.timers.finder import Question, TimerFinder, read_token
+from brokerd.timers.finder import LookedIn, Question, TimerFinder
+from brokerd.timers.finder_places import Place, read_token
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.facts.codec import decode, encode
@@ -196,7 +197,7 @@ def test_what_is_found_in_files_and_queue_is_what_waits(seed: int) -> None:
     assert node.followed is not None
     looks = TimerFinder(
         node.log,
-        node.followed.files,
+        LookedIn(node.followed.files, node.service.stowed),
         node.service.table,
         lambda: node.service.window_ms,
         node.turns.wall_ms,
@@ -224,7 +225,7 @@ def test_too_many_questions_at_once_are_refused(broker: Broker) -> None:
     looks = broker.remoting.processors.timers.finder
     for number in range(5000):
         broker.put(f"k{number}", 60_000)
-    question = Question("", 0, 1 << 52, None, 10)
+    question = Question("", 0, 1 << 52, Place(), 10)
     answers: list[TimerPage | LogboomError] = []
     for _ in range(finder.MOST_WAITING + 1):
         looks.find(question, answers.append)

@@ -26,12 +26,14 @@ from brokerd.proxy.protobuf import definition, service
 from brokerd.proxy.proxy import GrpcProxy, ProxyOptions
 from brokerd.proxy.status import Code
 from remoting.errors import SettingsError
+from remoting.guarding.guard import Guard
 from remoting.settings import override
 from remoting.transport.client import RemotingClient
 from remoting.transport.tls import DISABLED, ENFORCING, FIRST_BYTE, PERMISSIVE, TlsSettings
 from tests.support.certificates import Authority, Certificate
 from tests.unit.brokerd.proxy.fakes import Alone, FakeBroker
 from tests.unit.brokerd.proxy.rawclient import RawClient
+from tests.unit.brokerd.proxy.test_access import G, make_guard, metadata
 from tests.unit.brokerd.proxy.test_methods import producer, resource, sending, settings_of
 from tests.unit.brokerd.proxy.test_receive_message import receiving
 from tests.unit.brokerd.proxy.waiting import until
@@ -41,7 +43,7 @@ NO_METHODS = CallHeads({}, 1)
 
 @contextlib.asynccontextmanager
 async def serving(
-    broker: FakeBroker | None = None, tls: TlsSettings | None = None, **settings
+    broker: FakeBroker | None = None, tls: TlsSettings | None = None, guard: Guard | None = None, **settings
 ) -> AsyncIterator[GrpcProxy]:
     if broker is None:
         broker = FakeBroker()
@@ -52,7 +54,7 @@ async def serving(
         broker.services(),
         RemotingClient(),
         Alone(),
-        ProxyOptions(EndpointSettings(**settings), tls=tls),
+        ProxyOptions(EndpointSettings(**settings), tls=tls, guard=guard),
     )
     await proxy.start()
     try:
@@ -478,3 +480,45 @@ async def test_groups_are_created_once_for_many_calls() -> None:
             assert response.status.code == Code.OK
         assert created == ["New"]
         await client.close()
+
+
+async def test_strangers_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where calls are signed, whoever made one stays, and whoever comes has a place: the oldest of the others goes. An open
+    stream of somebody who may not is no reason to stay."""
+    monkeypatch.setattr(endpoint, "MOST_STRANGERS", 3)
+    async with serving(guard=make_guard(), max_connections=5) as proxy:
+        connections = proxy.endpoint.connections
+
+        async def dial() -> RawClient:
+            before = set(connections)
+            client = await RawClient.connect(proxy.endpoint.port)
+            await until("it is there", lambda: bool(connections - before))
+            return client
+
+        async def call(client: RawClient, **fields: str) -> int:
+            answer = await client.call(
+                "Heartbeat", service.HeartbeatRequest(group=G), service.HeartbeatResponse, **fields
+            )
+            return answer.status.code
+
+        known = [await dial() for _ in range(2)]
+        for client in known:
+            assert await call(client, **metadata()) == Code.OK
+        strangers = [await dial() for _ in range(5)]
+        for client in strangers[2:]:
+            assert await call(client, **metadata(password="wrong")) == Code.UNAUTHORIZED
+            client.start("Telemetry", None, end=False)
+            await client.writer.drain()
+        for client in strangers[:2]:
+            await client.closed()
+        for _ in range(3):
+            known.append(await dial())
+            assert await call(known[-1], **metadata()) == Code.OK
+        for client in strangers[2:]:
+            await client.closed()
+        refused = await RawClient.connect(proxy.endpoint.port)
+        await refused.closed()
+        for client in known:
+            assert await call(client, **metadata()) == Code.OK
+        for client in (*known, *strangers, refused):
+            await client.close()

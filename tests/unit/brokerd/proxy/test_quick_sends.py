@@ -17,7 +17,6 @@ from brokerd.proxy.methods.send_message import send_message
 from brokerd.proxy.native_sends import SendReader
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import Code
-from brokerd.sending.frame_sends import FrameSends
 from brokerd.store.put_status import PutStatus
 from remoting import codes
 from remoting.errors import NotMaster, RequestError
@@ -32,7 +31,7 @@ from tests.unit.brokerd.sending.test_send import Broker
 
 TOPICS = {
     name: TopicConfig(name, 4, 4, 6, attributes={"message.type": name.upper()})
-    for name in ("Normal", "Fifo", "Delay", "Mixed", "Transaction")
+    for name in ("Normal", "Fifo", "Delay", "Mixed", "Transaction", "Priority")
 } | {"ReadOnly": TopicConfig("ReadOnly", 4, 4, 4)}
 
 
@@ -56,15 +55,14 @@ class Bench:
         self.broker = broker = Broker(segment_size_bytes, topics=TOPICS)
         self.general = 0
         self.placing = Elsewhere()
-        self.frames = FrameSends(broker.store, broker.acknowledger, broker.kernel, broker.counters)
         self.handler = send_message(
             self,
             self,  # type: ignore[arg-type]
             "broker-a",
             lambda: broker.timed.max_ahead_ms,
             lambda: broker.now,
-            lambda: "secret",
-            Quick(SendReader(native_library()), self.frames) if quick else None,
+            lambda: "5ec2e7" * 5 + "00",
+            Quick(SendReader(native_library()), broker.turns) if quick else None,
             self.placing,
         )
 
@@ -120,7 +118,9 @@ def of_peer(call: FakeCall, host: str) -> FakeCall:
 def random_calls(rng: Random) -> list[FakeCall]:
     calls = []
     for number in range(rng.choice((1, 3, 20))):
-        topic = rng.choice(("Normal", "Normal", "Fifo", "Delay", "Mixed", "Transaction", "Missing", "ReadOnly"))
+        topic = rng.choice(
+            ("Normal", "Normal", "Fifo", "Delay", "Mixed", "Transaction", "Priority", "Missing", "ReadOnly")
+        )
         if rng.random() < 0.2:
             calls.append(delayed(rng.choice((-5, 0, 5000, 1 << 40)), number, topic))
             continue
@@ -129,8 +129,12 @@ def random_calls(rng: Random) -> list[FakeCall]:
             system["message_group"] = f"{rng.choice(('', 'other'))}group{rng.randrange(3)}"
         if rng.random() < 0.2:
             system["tag"] = rng.choice(("a", "ä", "|", ""))
-        if rng.random() < 0.1:
+        if rng.random() < (0.8 if topic == "Transaction" else 0.1):
             system["message_type"] = 4
+        if rng.random() < (0.8 if topic == "Priority" else 0.05):
+            system["priority"] = rng.choice((0, 3, 100))
+        if rng.random() < 0.1:
+            system["delivery_attempt"] = 2
         body = rng.choice((b"b", b"b" * 1024, b"", bytes(30_000)))
         call = sending(topic, number, body, **system)
         if rng.random() < 0.1:
@@ -152,7 +156,7 @@ def plainly(answer: Any) -> Any:
 
 
 def message_of(record: Record) -> Any:
-    grouped = "__SHARDINGKEY" in record.property_map()
+    grouped = not {"__SHARDINGKEY", "_SYS_MSG_PRIORITY_"}.isdisjoint(record.property_map())
     properties = decode_properties(record.properties)
     for name in ("__CRC32#", "REAL_QID"):
         properties.pop(name, None)
@@ -240,7 +244,7 @@ def test_what_the_disk_refuses_is_told(bench: Bench, monkeypatch: pytest.MonkeyP
 def test_messages_of_a_group_keep_their_order_when_one_is_not_ordinary(bench: Bench) -> None:
     """One of four is left for its attempt; those of its topic's groups behind it wait for it, and others do not."""
     calls = [
-        *(sending("Fifo", 1, message_group="g"), sending("Fifo", 2, message_group="g", delivery_attempt=1)),
+        *(sending("Fifo", 1, message_group="g"), sending("Fifo", 2, message_group="g", delivery_attempt=0x8000)),
         *(sending("Normal", 9), sending("Fifo", 3, message_group="g"), sending("Fifo", 4, message_group="g")),
     ]
     bench.call(*calls)

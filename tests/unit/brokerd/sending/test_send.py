@@ -20,6 +20,7 @@ from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.rules import STAMP
 from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.sending.stored_form import KernelRules
+from brokerd.sending.turns import SendTurns
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
@@ -152,9 +153,8 @@ class Broker:
         self.kernel = make_kernel(pack_host(*STORE_HOST), kernel_rules)
         self.kernel.topics_changed(topics)
         general = GeneralSends(self.sender, pack_host(*STORE_HOST), self.sent_again, make_topic, when_known)
-        self.processor = SendProcessor(
-            self.store, self.acknowledger, self.kernel, general, self.counters, self.turn.append
-        )
+        self.turns = SendTurns(self.store, self.acknowledger, self.kernel, self.counters)
+        self.processor = SendProcessor(self.turns, general, self.turn.append)
 
     def sent_again(self, draft: Draft, limit: int | None, version: int) -> Draft:
         """The rule of retry topics has its own tests; here it makes dead letters of all."""

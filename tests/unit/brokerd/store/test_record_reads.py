@@ -13,7 +13,8 @@ import pytest
 
 from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.queues.queue_reads import joined
+from brokerd.store.log.run_copies import joined, joined_in_c
+from brokerd.store.queues.queue_reads import joined as joined_result
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Run, Suspicion
 from brokerd.store.unit import UNIT, Unit
@@ -79,6 +80,31 @@ def test_close_records_of_an_older_file_take_one_read(tmp_path: Path, monkeypatc
     assert read(log, [(offset, 200, 0) for offset, _, _ in units[-4:]]) is not None
     assert not reads, "new files are mapped"
     log.close()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_one_call_joins_what_steps_join(seed: int) -> None:
+    """Also of units that name nothing, or what is elsewhere, and of a sum that is wrong."""
+    rng = Random(seed)
+    in_c = joined_in_c(native_library())
+    log = make_log(MemoryDisk())
+    places = [(fill(log, 1, size)[0], size) for size in rng.choices((120, 200, 333), k=10)]
+    content, begin = log.read(0, log.end_offset), rng.choice((0, 0, 40))
+    for _ in range(200):
+        chosen = rng.sample(places, rng.randrange(len(places)))
+        if rng.random() < 0.3:
+            chosen.append(
+                (rng.choice((-1, 0, 5, log.end_offset - 100, 1 << 62)), rng.choice((-1, 0, 90, 200, 1 << 30)))
+            )
+            rng.shuffle(chosen)
+        units = b"".join(UNIT.pack(offset, size, 7) for offset, size in chosen)
+        source = bytearray(content[begin:])
+        if rng.random() < 0.2:
+            source[rng.randrange(len(source))] ^= 1
+        total = max(0, min(sum(size for _, size in chosen) + rng.choice((0, 0, 0, -1, 1)), 1 << 16))
+        assert in_c(memoryview(source), begin, units, total) == (
+            joined(memoryview(source), begin, units, total) if total > 1 else None
+        )
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -177,7 +203,7 @@ def test_in_one_piece_or_one_by_one_it_is_the_same_read(seed: int) -> None:
         tags = rng.choice((None, None, {java_hash("a")}, {java_hash("z")}))
         asked = (rng.choice(("TopicA", "TopicA", "TopicA", "No")), rng.randrange(4), rng.randrange(-1, 60))
         limits = (rng.choice((1, 3, 5, 32)), rng.choice((1, 500, 3000, 1 << 18)))
-        assert store.read_joined(*asked, *limits, tags) == joined(store.read_messages(*asked, *limits, tags))
+        assert store.read_joined(*asked, *limits, tags) == joined_result(store.read_messages(*asked, *limits, tags))
 
 
 def copied_run(store: MessageStore, first: int, into: memoryview) -> tuple[list[Unit], list[Unit], bytes]:

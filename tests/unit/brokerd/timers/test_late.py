@@ -211,3 +211,22 @@ def assert_kept_alike(records: Sequence[Record]) -> None:
                 assert again.last.body() == (table.last or again.last).body()
                 table = again
         assert table.done.fences == ()
+
+
+@pytest.mark.parametrize("wrong_s", [-2, 2, 40])
+def test_a_marker_for_another_second_takes_nothing_from_the_one_that_was_there(wrong_s: int) -> None:
+    """Somebody sent it again, for a time that is not that of the message."""
+    broker = Alone()
+    timer = broker.put_in("a", 5000)
+    broker.put_in("b", 5000)
+    broker.put_marker("a", timer.due_ms)
+    broker.turns.run(100)
+    broker.put_marker("a", timer.due_ms + 1000 * wrong_s)
+    broker.turns.run(100)
+    assert broker.service.table.taken_back.named == 2
+    heir = Alone(broker.log.copy(), broker.turns)
+    heir.turns.run(6000)
+    assert heir.delivered == ["b"]
+    heir.put_in("c", 3 * MINUTE_MS)
+    heir.turns.run(3 * MINUTE_MS + 10)
+    assert (heir.service.table.names, heir.service.table.taken_back.named) == ({}, 0)

@@ -399,7 +399,7 @@ def test_a_table_is_the_same_from_its_rows() -> None:
     ]:
         table.apply(kind, body, 4711)
     assert (table.cursor, table.taken, table.places) == (Key(70_000, 9), 7, {11: 80_000, 12: 60_000})
-    assert (table.names, table.aside, table.key) == ({"t+k": 65_000}, {8: 70_000}, b"\x0a\x0b")
+    assert (table.names, table.aside, table.key) == ({"t+k": (65_000,)}, {8: 70_000}, b"\x0a\x0b")
     table.apply(*set_back(Key(40_000, -1), 10), 4712)
     table.apply(*set_back(Key(20_000, -1), 15), 4713)
     assert table.done == Done(Key(20_000, -1), (Fence(10, Key(70_000, 9)), Fence(15, Key(40_000, -1))))

@@ -161,6 +161,8 @@ def test_what_only_brokers_write_is_taken_out() -> None:
         "TIMER_ROLL_TIMES": "3",
         "TIMER_ENQUEUE_MS": "1",
         "TIMER_DEQUEUE_MS": "1",
+        "TIMER_MOVED": "9",
+        "TIMER_RECALLED_BY": "ann",
     }
     assert checked(**forged, mine="1") == {"mine": "1"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from secrets import token_bytes
 from typing import Any
@@ -15,7 +15,7 @@ from remoting.access.component import INNER_USER, ComponentCredentials, Componen
 from remoting.access.decision import Demand
 from remoting.access.model import ALL, CUSTOM, GROUP, PUB, TOPIC, AccessState, Entry, User, resource
 from remoting.access.sealing import seal
-from remoting.access.signature import Credentials
+from remoting.access.signature import SIGNATURE, Credentials, covered
 from remoting.errors import LogboomError, RequestError, SettingsError
 from remoting.frame import Command
 from remoting.guarding.guard import AccessSettings, Guard
@@ -240,11 +240,47 @@ def test_grpc_calls() -> None:
     )
 
 
+def test_no_request_of_remoting_makes_a_grpc_call() -> None:
+    """Both are signed by the same secret, remoting's over text that its sender chose: who overheard one would have that user's
+    rights over gRPC for good."""
+    guard = make_guard()
+    overheard = request("u")
+    assert guard.check(overheard, HERE, OWN) == "u"
+    text = "".join(covered(overheard.ext, None)) + overheard.body.decode()
+    digest = b64decode(overheard.ext[SIGNATURE]).hex()
+    authorization = f"MQv2-HMAC-SHA1 Credential=u, SignedHeaders=x-mq-date-time, Signature={digest}"
+    assert "no date" in call_refused(guard, {"authorization": authorization, "x-mq-date-time": text})
+
+
+@pytest.mark.parametrize(
+    ("date", "taken"),
+    [
+        ("20260101T120000Z", True),
+        ("25690101T120000Z", True),
+        ("2026-01-01T12:00:00Z", True),
+        ("2026-01-01T12:00:00.123456+08:00", True),
+        ("2026-01-01T12:00:00.1-0800", True),
+        ("u20260101T120000Z", False),
+        ("20260101T120000Z\n", False),
+        ("20260101T120000", False),
+        ("20260101T120000Zu", False),
+        ("٢٠٢٦0101T120000Z", False),
+        ("now", False),
+    ],
+)
+def test_what_a_call_signs_has_the_form_of_a_date(date: str, taken: bool) -> None:
+    fields = metadata("u", "u's password", date)
+    if taken:
+        assert make_guard().check_call(fields) == "u"
+    else:
+        assert "no date" in call_refused(make_guard(), fields)
+
+
 def test_old_calls_are_refused_when_a_limit_is_set() -> None:
     guard = make_guard(max_date_age_s=300)
     assert guard.check_call(metadata("u", "u's password", "20260101T120459Z")) == "u"
     assert "too far off" in call_refused(guard, metadata("u", "u's password", "20260101T115400Z"))
-    assert "too far off" in call_refused(guard, metadata("u", "u's password", "some day"))
+    assert "too far off" in call_refused(guard, metadata("u", "u's password", "20261399T999999Z"))
 
 
 def test_topics_of_types_are_told_apart() -> None:

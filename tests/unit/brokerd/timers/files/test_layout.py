@@ -88,7 +88,9 @@ def test_a_page_byte_by_byte() -> None:
     assert encoded[-4:].hex() == "87497417"
     assert len(encoded) == 4096
     assert decode_page(encoded) == page
-    assert decode_page(encode_page(page._replace(latest_slots_ms=(SLOT_MS,) * MOST_FILES))) is not None
+    whole = page._replace(latest_slots_ms=(SLOT_MS,) * MOST_FILES, last=(900, 100, DUE_MS << 2))
+    assert decode_page(encode_page(whole)) == whole
+    assert encode_page(whole)[4072:4092].hex(" ", 4) == "00000000 00000384 0000062f 3f995cc8 00000064"
 
 
 def test_files_byte_by_byte() -> None:

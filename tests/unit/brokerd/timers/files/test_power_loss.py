@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from random import Random
 
 import pytest
@@ -194,3 +195,36 @@ def test_a_write_that_the_cut_overtook_changes_nothing() -> None:
     assert not disk.exists(PATH)
     write(files)
     assert finds_all(disk, queue).times_begun_again == 0
+
+
+@pytest.mark.parametrize("brought", [(PATH,), (PATH, WHEEL_PATH, LOG_DIRECTORY)])
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_files_of_another_broker_group_are_made_again(brought: tuple[str, ...], waiting: int) -> None:
+    """They say how far a queue was followed, which is another one; of all that was due there little may wait."""
+    other, theirs = FaultyDisk(Random(0)), new_queue()
+    for _ in range(9):
+        theirs.add(theirs.cursor.due_ms + 2_000)
+    theirs.deliver(Key(theirs.cursor.due_ms + 2_500, -1))
+    for _ in range(waiting):
+        theirs.add(theirs.cursor.due_ms + 5_000)
+    files = open_files(other, theirs, clean=True)
+    follow(files, theirs)
+    write(files)
+    disk, queue = FaultyDisk(Random(1)), new_queue()
+    growing(disk, queue)
+    queue.deliver(Key(max(queue.cursor, theirs.cursor).due_ms, 99))
+    some_timers(queue, Random(2), 5)
+    queue.end_offset += 10_000
+    for path in brought:
+        disk.remove(path)
+        for name in other.names(path) if path == LOG_DIRECTORY else [""]:
+            each = f"{path}/{name}" if name else path
+            if other.exists(each):
+                with closing(other.open(each)) as segment:
+                    content = segment.read(0, segment.size_bytes)
+                if each == PATH:
+                    disk.replace_bytes(each, content)
+                else:
+                    with closing(disk.open(each, create=True, size_bytes=len(content))) as copy:
+                        copy.write(0, [content])
+    assert finds_all(disk, queue).times_begun_again == 1
