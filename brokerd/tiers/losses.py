@@ -2,7 +2,9 @@
 
 A master looks for its last object of the manifest and for one segment after the other, every minute, and both before it opens the
 tier. Where one is missing it uploads nothing and keeps all files, for `tiers.lost_after_ms`: the objects may be put back, or
-another url be right. Then what is missing leaves the contents, and what of it is in files still is uploaded again.
+another url be right. Then what is missing leaves the contents, and what of it is in files still is uploaded again. That cannot be
+undone, so the time is long, and counts only while the store answers and the same objects are missing: while some come back, or
+while it is away, somebody is at work.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from brokerd.tiers.manifests import Manifests, ManifestWriter
+from brokerd.tiers.manifests import ManifestWriter
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.reconcile import NOTHING_MISSING, Missing
 from brokerd.tiers.settings import TierSettings
@@ -84,58 +86,57 @@ async def _is_there(objects: ObjectStore, name: str, last: int) -> bool:
 
 
 class Losses:
-    """What is missing, from when that was seen until the tier is open again. `given_up` is what leaves the contents then."""
+    """What is missing, from when that was seen until the tier is open again."""
 
     def __init__(self, loop: Loop, settings: Live[TierSettings]) -> None:
-        self.given_up = NOTHING_MISSING
         self._loop = loop
         self._settings = settings
         self._is_suspected = False
-        self._since_ms: int | None = None
+        self._seen = NOTHING_MISSING
+        self._since_ms = 0  # what was seen has been missing
 
     @property
     def is_any(self) -> bool:
         """Whether all files are kept for that."""
-        return self._is_suspected or self._since_ms is not None
+        return self._is_suspected
 
     def suspect(self) -> None:
-        """Something is missing: look at all of it."""
-        self._is_suspected = True
+        """Something is missing: look at all of it, and count the time from the next look on."""
+        self._is_suspected, self._seen = True, NOTHING_MISSING
+
+    def failed(self, error: ObjectStoreError) -> None:
+        """The tier was not opened for that."""
+        if self._is_suspected and not isinstance(error, Lost):
+            self.suspect()
 
     def forget(self) -> None:
         """It is there again, or was given up, or is another master's to see."""
-        self.given_up, self._is_suspected, self._since_ms = NOTHING_MISSING, False, None
+        self._is_suspected, self._seen = False, NOTHING_MISSING
 
-    async def look(
-        self, objects: ObjectStore, manifests: Manifests, table: TierTable, goes_on: Callable[[], bool]
-    ) -> None:
-        """Before the tier is opened. Raises ObjectStoreError, `Lost` among them as long as what is missing is not given up."""
-        if not self.is_any and not (
-            await is_manifest_missing(objects, table.position) and await manifests.highest_epoch(-1) is None
-        ):
-            return
+    async def given_up(self, objects: ObjectStore, table: TierTable, goes_on: Callable[[], bool]) -> Missing:
+        """What leaves the contents, asked before the tier is opened. Raises ObjectStoreError, `Lost` among them as long as
+        something is missing that is not given up."""
+        # without what it wrote last this is another store, or an older state of it
+        if not self._is_suspected and not await is_manifest_missing(objects, table.position):
+            return NOTHING_MISSING
         missing = await missing_of(objects, table.contents, self._loop.pause, goes_on)
-        if not goes_on():
-            return
-        self.given_up = NOTHING_MISSING
-        if not missing.is_any:
-            self._since_ms = None
-            return
-        now_ms, wait_ms = self._loop.wall_ms(), self._settings.value.lost_after_ms
-        if self._since_ms is None:
-            self._since_ms = now_ms
-        left_ms = self._since_ms + wait_ms - now_ms
+        if not missing.is_any or not goes_on():
+            return NOTHING_MISSING
+        now_ms = self._loop.wall_ms()
+        if missing != self._seen:
+            self._is_suspected, self._seen, self._since_ms = True, missing, now_ms
+        left_ms = self._since_ms + self._settings.value.lost_after_ms - now_ms
         if left_ms > 0:
             raise Lost(
                 f"the object store answers, and does not have what was put there: {missing.messages} messages, and "
                 f"{len(missing.of_index)} objects of the index, are missing at {self._settings.value.url}. Put them back from a "
-                f"copy, or correct tiers.url; they are given up in {left_ms // 60_000 + 1} minutes (tiers.lost_after_ms), and "
-                "what files have of them is uploaded again"
+                f"copy, or correct tiers.url; they are given up in {left_ms // 60_000 + 1} minutes (tiers.lost_after_ms, which "
+                "may be made 0 when there is no copy), and what files have of them is uploaded again"
             )
         log.error(
             "%d messages are missing in the tier and given up; what files have is uploaded again", missing.messages
         )
-        self.given_up = missing
+        return missing
 
 
 class LossWatch:

@@ -31,6 +31,7 @@ from brokerd.tiers.manifests import Fenced, Manifests, ManifestWriter
 from brokerd.tiers.mounting.keeping import MountedElsewhere, StateKeeper, refuse_mounted
 from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import Opening, opening_of
+from brokerd.tiers.reconcile import NOTHING_MISSING, Missing
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.stowage import Stowage
 from brokerd.tiers.table import TIERS_TOPIC
@@ -357,7 +358,9 @@ class TierService:
                 if life == self._life:
                     self.end_for(error)
             except ObjectStoreError as error:
-                self.troubled(error)
+                if life == self._life:
+                    self._losses.failed(error)
+                    self.troubled(error)
                 await self._loop.pause(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
                 continue
@@ -374,12 +377,13 @@ class TierService:
                 "of this broker group. Give tiers.url another prefix, or remove what is there"
             )
         parts = await manifests.beyond(position) if before is None else []
+        missing = NOTHING_MISSING
         if not parts and not self._is_mount:
-            await self._losses.look(objects, manifests, self.table, lambda: life == self._life)
+            missing = await self._losses.given_up(objects, self.table, lambda: life == self._life)
         if life != self._life:
             return
         try:
-            opening = await self._opening_of(parts, life)
+            opening = await self._opening_of(parts, life, missing)
         except ValueError:  # the log has a part of a commit, so the manifest counts from a checkpoint on
             opening = await self._opening_from_checkpoint(manifests, life)
         if opening is None:
@@ -397,7 +401,9 @@ class TierService:
         for topic in self._deleted_meanwhile:
             self.upkeep.drop(topic)
 
-    async def _opening_of(self, parts: Sequence[ManifestPart], life: int) -> Opening | None:
+    async def _opening_of(
+        self, parts: Sequence[ManifestPart], life: int, missing: Missing = NOTHING_MISSING
+    ) -> Opening | None:
         """A step of it in each turn of the loop; None when this life ended. Raises Fenced, and ValueError when the parts do not
         fit the own contents."""
         self._deleted_meanwhile = {}
@@ -407,7 +413,7 @@ class TierService:
             parts,
             *rules,
             may_claim=self._is_mount,
-            missing=self._losses.given_up,
+            missing=missing,
             local_from=self._local_from,
         )
         try:

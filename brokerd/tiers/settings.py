@@ -38,9 +38,9 @@ class TierSettings:
         live=True,
     )
     lost_after_ms: int = setting(
-        600_000,
+        86_400_000,
         "objects that are missing in the tier, though its store answers, are given up after this time, and what files have of "
-        "them is uploaded again",
+        "them is uploaded again; 0 = as soon as it is seen",
         maximum=876_000 * 3_600_000,
         live=True,
     )

@@ -75,7 +75,12 @@ class DirectoryFiles:
                 os.unlink(draft)
 
     def _read(self, name: str, start: int, length: int) -> bytes:
-        descriptor = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            descriptor = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if not self._root.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self._root)) from None
+            raise
         try:
             found = os.pread(descriptor, length, start)
             while len(found) < length and (more := os.pread(descriptor, length - len(found), start + len(found))):

@@ -103,3 +103,10 @@ async def test_a_directory_that_was_taken_away_is_not_made_again(store: Backend,
     with pytest.raises(ObjectStoreError, match="tier"):
         await store.put(NAME, b"abc")
     assert not (tmp_path / "tier").exists()
+
+
+async def test_of_a_directory_that_is_away_nobody_says_that_it_lost_something(store: Backend, tmp_path: Path) -> None:
+    await store.put(NAME, b"content")
+    (tmp_path / "tier").rename(tmp_path / "away")
+    with pytest.raises(Refused, match="something else is in the place of the directory"):
+        await store.get(NAME, 0, 1)

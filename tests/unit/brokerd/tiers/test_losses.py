@@ -18,14 +18,15 @@ from tests.support.tiered_broker import SETTINGS, TieredBroker
 QUEUE = ("T", 0)
 MINUTE_MS = 60_000
 LOOK_MS = int(LOOK_S * 1000) + 2000
-GIVEN_UP_MS = SETTINGS.lost_after_ms + 2 * MINUTE_MS
+LOST_AFTER_MS = 10 * MINUTE_MS
+GIVEN_UP_MS = LOST_AFTER_MS + 2 * MINUTE_MS
 SENT = 200
 
 
 class Story:
     """Of a broker that has old messages in the tier only, and newer ones in both."""
 
-    def __init__(self, lost_after_ms: int = SETTINGS.lost_after_ms) -> None:
+    def __init__(self, lost_after_ms: int = LOST_AFTER_MS) -> None:
         self.broker = TieredBroker(replace(SETTINGS, lost_after_ms=lost_after_ms))
         self.turns = self.broker.turns
         self.objects = self.broker.objects.stored.objects
@@ -164,3 +165,42 @@ def test_a_listing_that_is_late_is_no_loss() -> None:
     story.broker.replica.become(Role.MASTER, 7)
     story.turns.run(GIVEN_UP_MS)
     assert story.in_tier() == set(range(SENT))
+
+
+def test_the_time_begins_anew_while_objects_come_back_or_the_store_is_away() -> None:
+    story = Story()
+    before = dict(story.objects)
+    story.empty()
+    story.turns.run(LOOK_MS)
+    story.turns.run(LOST_AFTER_MS - 3 * MINUTE_MS)
+    some = list(before)[: len(before) // 2]
+    story.objects.update({name: before[name] for name in some})
+    story.turns.run(6 * MINUTE_MS)
+    assert story.tiers.condition is TierCondition.OPENING, "somebody puts them back"
+    story.broker.objects.is_down = True
+    story.turns.run(GIVEN_UP_MS)
+    story.broker.objects.is_down = False
+    story.turns.run(6 * MINUTE_MS)
+    assert "does not have what was put there" in story.tiers.trouble
+    story.objects.update(before)
+    story.turns.run(2 * MINUTE_MS)
+    assert (story.tiers.condition, story.in_tier()) == (TierCondition.OPEN, set(range(SENT)))
+
+
+def test_a_store_that_has_an_earlier_state_is_not_written_over() -> None:
+    story = Story()
+    before = dict(story.objects)
+    story.broker.send(20)
+    story.turns.run(3000)
+    assert story.in_tier() == set(range(SENT + 20))
+    story.objects.clear()
+    story.objects.update(before)
+    story.broker.replica.become(Role.REPLICA)
+    story.turns.run(1000)
+    story.broker.replica.become(Role.MASTER, 7)
+    story.turns.run(LOOK_MS)
+    assert story.tiers.condition is TierCondition.OPENING
+    assert "does not have what was put there" in story.tiers.trouble
+    assert dict(story.objects) == before, "neither the manifest that is there is removed, nor anything written"
+    story.turns.run(GIVEN_UP_MS)
+    assert (story.tiers.condition, story.in_tier()) == (TierCondition.OPEN, set(range(SENT + 20)))
