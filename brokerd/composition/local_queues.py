@@ -1,4 +1,4 @@
-"""This broker's own consume queues and log, as tiers see them: `tiers.service.LocalQueues` over the message store."""
+"""This broker's own consume queues and log, as tiers see them: `tiers.surroundings.LocalQueues` over the message store."""
 
 from __future__ import annotations
 

@@ -25,9 +25,9 @@ from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.draft import Draft
 from brokerd.store.store import MessageStore
 from brokerd.tiers.index.keys import keys_for
-from brokerd.tiers.service import Surroundings as TierSurroundings
 from brokerd.tiers.service import TierService
 from brokerd.tiers.stowage import Stowage
+from brokerd.tiers.surroundings import Surroundings as TierSurroundings
 from brokerd.tiers.upload.uploader import no_loop
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.far_timers import FarTimers

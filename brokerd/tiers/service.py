@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from brokerd.journal.journal import Journal, JournalSettings
 from brokerd.journal.record_log import RecordLog
 from brokerd.journal.slices import InSlices
 from brokerd.metadata import tier_policy as policy
-from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.tiers.commits import Commits, Told
 from brokerd.tiers.in_log import TierReads
-from brokerd.tiers.index.keys import Keys, PlainKeys
 from brokerd.tiers.index.searching import ColdIndex
 from brokerd.tiers.index.writing import IndexWriter
 from brokerd.tiers.losses import Losses, LossWatch
@@ -33,12 +30,12 @@ from brokerd.tiers.objects.interface import ObjectStore, ObjectStoreError
 from brokerd.tiers.opening import Opening, opening_of
 from brokerd.tiers.reconcile import NOTHING_MISSING, Missing
 from brokerd.tiers.settings import TierSettings
-from brokerd.tiers.stowage import Stowage
+from brokerd.tiers.surroundings import Surroundings
 from brokerd.tiers.table import TIERS_TOPIC
 from brokerd.tiers.upkeep import Upkeep
-from brokerd.tiers.upload.batches import QueueReads, Source
+from brokerd.tiers.upload.batches import Source
 from brokerd.tiers.upload.pending import Pending, Waiting, many_of
-from brokerd.tiers.upload.uploader import Loop, Uploader
+from brokerd.tiers.upload.uploader import Uploader
 from remoting.facts.words import TierCondition
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents, committed
@@ -51,46 +48,6 @@ log = logging.getLogger(__name__)
 _SLICE: Final = 200  # queues looked at in one turn of the loop
 _ID_BITS: Final = 128
 _LONGEST_PAUSE_S: Final = 60.0
-
-
-class LocalQueues(QueueReads, Protocol):
-    """This broker's own consume queues and log."""
-
-    def local_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """[min, max) of the queue offsets whose messages its files have."""
-
-    def position_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Where the message begins in the log; the queue offset is in the local range."""
-
-    def next_offset(self, topic: str, queue_id: int) -> int:
-        """The number that the queue's next message gets."""
-
-    def go_on_at(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Let queues whose messages are not in its files any more end there, also those that it knows nothing of."""
-
-    def all_queues(self) -> Sequence[tuple[str, int]]:
-        """Every queue that has messages, or had."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the service works with. `attributes` are a topic's, None without one. `lineage` are the epochs of the log that the
-    tier's messages are of, and its end; `epoch` is the master's. `state_rows` are what a mount needs besides messages. With
-    `is_mount` a group is served from the tier in the place of its own brokers; it expires, and nothing else becomes of it.
-    `usurped` is called when somebody else serves the group; it ends this broker. `stowage` is for timers."""
-
-    local: LocalQueues
-    attributes: Callable[[str], Mapping[str, str] | None]
-    lineage: Callable[[], tuple[Sequence[EpochEntry], int]]
-    random_bits: Callable[[int], int]
-    loop: Loop
-    broker_name: str
-    epoch: Callable[[], int]
-    state_rows: Callable[[], Sequence[Row]]
-    usurped: Callable[[str], None]
-    stowage: Stowage
-    is_mount: bool = False
-    keys: Keys = field(default_factory=PlainKeys)
 
 
 class TierService:

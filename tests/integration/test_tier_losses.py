@@ -40,7 +40,7 @@ class Emptied:
         )
 
     def objects(self) -> list[Path]:
-        return [path for path in self.tier.glob(f"*/broker-a/{TOPIC}/*/m/*") if path.is_file()]
+        return [path for path in self.tier.glob(f"*/broker-a/{TOPIC}/*/*/*") if path.is_file()]
 
     def sent(self, first: int) -> list[Read]:
         """Sent within one file of the log, and in the tier as well; what a reader has to find."""
