@@ -23,12 +23,12 @@ _REGRESSIONS = Path(__file__).with_name("regressions.txt")
 
 
 def regressions() -> list[Story]:
-    """The seeds that ever failed: `seed mood why`, one a line."""
+    """The seeds that ever failed: `seed mood why`, one a line. The mood `drawn` is the seed's own, with its ingredients."""
     stories = []
     for line in _REGRESSIONS.read_text().splitlines():
         if line and not line.startswith("#"):
             seed, mood, _ = line.split(maxsplit=2)
-            stories.append(Story(int(seed), mood))
+            stories.append(Story(int(seed), None if mood == "drawn" else mood))
     return stories
 
 
