@@ -1,0 +1,19 @@
+"""The seeds of stories that once broke a promise, from `regressions.txt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+LIGHT: Final = "light"  # the mood of light stories, which have no other
+_FILE: Final = Path(__file__).with_name("regressions.txt")
+
+
+def regressions() -> list[tuple[int, str]]:
+    """Seeds with their moods: `seed mood why`, one a line."""
+    found = []
+    for line in _FILE.read_text().splitlines():
+        if line and not line.startswith("#"):
+            seed, mood, _ = line.split(maxsplit=2)
+            found.append((int(seed), mood))
+    return found
