@@ -6,6 +6,8 @@ struct reader { /* `scratch` is where strings with escapes go, `fields` where al
     const uint8_t *at, *end;
     uint8_t *scratch, *scratch_end;
     struct fields *fields;
+    const uint8_t *gap; /* where the last part ended */
+    int is_unlike;      /* the next header is to be read for itself */
 };
 
 int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame) {
@@ -57,13 +59,14 @@ static int hex_digit(uint8_t digit) {
 static int take_escape(struct reader *r) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (r->at == r->end) return 0;
-    const char *found = memchr(names, *r->at, sizeof names - 1);
-    if (found != NULL) {
+    if (*r->at != 'u') {
+        const char *found = memchr(names, *r->at, sizeof names - 1);
+        if (found == NULL) return 0;
         *r->scratch++ = (uint8_t)values[found - names];
         r->at++;
         return 1;
     }
-    if (*r->at != 'u' || r->end - r->at < 5) return 0;
+    if (r->end - r->at < 5) return 0;
     uint32_t point = 0;
     for (int i = 1; i <= 4; i++) {
         int digit = hex_digit(r->at[i]);
@@ -118,14 +121,16 @@ static int take_rest(struct reader *r, struct text *text) {
     return 1;
 }
 
-static inline int take_string(struct reader *r, struct text *text) {
-    if (!take(r, '"')) return 0;
+/* Take a string behind its quote. */
+static inline int take_inside(struct reader *r, struct text *text) {
     const uint8_t *end = plain_end(r->at, r->end);
     if (end == r->end || *end != '"') return take_rest(r, text);
     *text = (struct text){r->at, (size_t)(end - r->at)};
     r->at = end + 1;
     return 1;
 }
+
+static inline int take_string(struct reader *r, struct text *text) { return take(r, '"') && take_inside(r, text); }
 
 /* Take an integer as JSON writes it. */
 static int take_int(struct reader *r, int64_t *number) {
@@ -152,32 +157,37 @@ static int take_any(struct reader *r) {
     return 1;
 }
 
-/* Keep a field; 0 when all are wanted, and there are too many. */
-static int set_field(const struct reader *r, struct header *header, struct text name, struct text value) {
-    static const char short_names[FIELDS] = {'b', 'e', 'f', 'g', 'h', 'i', 'j', 'm'};
+/* Which field of a send has the name, and of which kind that is; FIELDS: none. */
+static inline int field_of(struct text name, int *named) {
+    static const uint8_t short_names['z' + 1] = {['b'] = TOPIC + 1, ['e'] = QUEUE_ID + 1,   ['f'] = SYS_FLAG + 1,
+                                                 ['g'] = BORN_TIMESTAMP + 1, ['h'] = FLAG + 1, ['i'] = PROPERTIES + 1,
+                                                 ['j'] = RECONSUME_TIMES + 1, ['m'] = IS_BATCH + 1};
 #define NAMED(literal) {literal, sizeof literal - 1}
     static const struct { const char *at; size_t length; } long_names[FIELDS] = {
         NAMED("topic"), NAMED("queueId"),    NAMED("sysFlag"),        NAMED("bornTimestamp"),
         NAMED("flag"),  NAMED("properties"), NAMED("reconsumeTimes"), NAMED("batch")};
 #undef NAMED
+    *named = name.length == 1 ? SHORT : LONG;
+    if (name.length == 1) return name.at[0] > 'z' || short_names[name.at[0]] == 0 ? FIELDS : short_names[name.at[0]] - 1;
+    for (int i = 0; i < FIELDS; i++)
+        if (equals(name, long_names[i].at, long_names[i].length)) return i;
+    return FIELDS;
+}
+
+/* Keep a field: which one of a send it is, FIELDS for none of them; -1 when all are wanted, and there are too many. */
+static inline int set_field(struct reader *r, struct header *header, struct text name, struct text value) {
+    int named, which = field_of(name, &named);
     if (r->fields != NULL) {
-        if (r->fields->count == MAX_FIELDS) return 0;
+        if (r->fields->count == MAX_FIELDS) return -1;
         r->fields->names[r->fields->count] = name;
         r->fields->values[r->fields->count++] = value;
     }
-    if (name.length == 1) {
-        const char *found = memchr(short_names, name.at[0], FIELDS);
-        if (found == NULL) return 1;
-        header->fields[found - short_names] = value;
-        header->named |= SHORT;
-        return 1;
+    if (which < FIELDS) {
+        if (header->fields[which].at != NULL) r->is_unlike = 1;
+        header->fields[which] = value;
+        header->named |= named;
     }
-    for (int i = 0; i < FIELDS; i++) {
-        if (!equals(name, long_names[i].at, long_names[i].length)) continue;
-        header->fields[i] = value;
-        header->named |= LONG;
-    }
-    return 1;
+    return which;
 }
 
 /* Take the value of a field as the text that it stands for: a string's, the digits of an integer, a word; none of null. */
@@ -190,14 +200,60 @@ static int take_value(struct reader *r, struct text *value) {
     return 1;
 }
 
+/* What was taken from `begin` on is a part. */
+static void note_part(struct reader *r, const uint8_t *begin, size_t field, int named) {
+    struct part *part = &r->fields->parts[r->fields->part_count++];
+    *part = (struct part){{r->gap, (size_t)(begin - r->gap)}, 0, 0, field, named};
+    for (size_t i = 0; i < sizeof part->mask && i < part->gap.length; i++) {
+        part->beginning |= (uint64_t)part->gap.at[i] << 8 * i;
+        part->mask |= (uint64_t)0xFF << 8 * i;
+    }
+    r->gap = r->at;
+}
+
 /* Take extFields: an object, not empty. */
 static int take_fields(struct reader *r, struct header *header) {
     if (!take(r, '{')) return 0;
     do {
         struct text name, value;
-        if (!take_string(r, &name) || !take(r, ':') || !take_value(r, &value) || !set_field(r, header, name, value)) return 0;
+        const uint8_t *scratch = r->scratch;
+        if (!take_string(r, &name) || !take(r, ':')) return 0;
+        if (r->scratch != scratch) r->is_unlike = 1; /* the name is where the next header's texts go */
+        int is_text = peek(r) == '"';
+        const uint8_t *begin = r->at + 1;
+        if (!take_value(r, &value)) return 0;
+        int which = set_field(r, header, name, value);
+        if (which < 0) return 0;
+        if (r->fields != NULL && is_text) note_part(r, begin, r->fields->count - 1, which);
     } while (take(r, ','));
     return take(r, '}');
+}
+
+/* Take what is byte by byte what the gap is. */
+static inline int take_gap(struct reader *r, const struct part *part) {
+    size_t length = part->gap.length;
+    if ((size_t)(r->end - r->at) < (length < 8 ? 8 : length) || (get64_little(r->at) & part->mask) != part->beginning) return 0;
+    if (length > 8 && memcmp(r->at + 8, part->gap.at + 8, length - 8) != 0) return 0;
+    r->at += length;
+    return 1;
+}
+
+/* Take a header that is like the one before it but for its parts. */
+static int take_alike(struct reader *r, struct header *header) {
+    struct fields *fields = r->fields;
+    for (size_t i = 0; i < fields->part_count; i++) {
+        const struct part *part = &fields->parts[i];
+        struct text value;
+        if (!take_gap(r, part)) return 0;
+        if (part->field == MAX_FIELDS) {
+            if (!take_int(r, &header->opaque)) return 0;
+            continue;
+        }
+        if (!take_inside(r, &value)) return 0;
+        fields->values[part->field] = value;
+        if (part->named < FIELDS) header->fields[part->named] = value;
+    }
+    return (size_t)(r->end - r->at) == fields->end.length && memcmp(r->at, fields->end.at, fields->end.length) == 0;
 }
 
 /* Take a number without an exponent. */
@@ -241,13 +297,17 @@ static int take_json(struct reader *r, struct header *header) {
         if (IS(name, "extFields")) which = EXT;
         if (seen & which) return 0; /* which one counts is the twin's business */
         seen |= which;
+        peek(r);
+        const uint8_t *begin = r->at;
         done = which == CODE       ? take_int(r, &header->code)
                : which == OPAQUE   ? take_int(r, &header->opaque)
                : which == HAS_FLAG ? take_int(r, &header->frame_flag)
                : which == EXT      ? take_fields(r, header)
                                    : take_unknown(r, MAX_LEVELS);
         if (!done) return 0;
+        if (r->fields != NULL && which == OPAQUE) note_part(r, begin, MAX_FIELDS, FIELDS);
     } while (take(r, ','));
+    if (r->fields != NULL) r->fields->end = (struct text){r->gap, (size_t)(r->end - r->gap)};
     return take(r, '}') && peek(r) < 0 && seen == (CODE | OPAQUE | HAS_FLAG | EXT);
 }
 
@@ -278,16 +338,25 @@ static int take_compact(struct reader *r, struct header *header) {
     r->end = r->at + length;
     while (r->at < r->end) {
         if (!take_counted(r, 2, &name) || !take_counted(r, 4, &value)) return 0;
-        if (name.length > 0 && value.length > 0 && !set_field(r, header, name, value)) return 0;
+        if (name.length > 0 && value.length > 0 && set_field(r, header, name, value) < 0) return 0;
     }
+    r->is_unlike = 1;
     return 1;
 }
 
 int read_header(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
                 struct fields *fields) {
-    struct reader r = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields};
+    const struct reader begin = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields, text.at, 0};
+    struct reader r = begin;
+    if (fields != NULL) {
+        fields->is_alike = encoding == 0 && fields->part_count > 0 && take_alike(&r, header);
+        if (fields->is_alike) return 1;
+        fields->count = fields->part_count = 0;
+        r = begin;
+    }
     memset(header, 0, sizeof *header);
-    if (fields != NULL) fields->count = 0;
-    if (!(encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header))) return 0;
-    return header->named == (header->code == SEND_MESSAGE ? LONG : SHORT); /* which ones count is the twin's business */
+    int is_read = encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header);
+    is_read = is_read && header->named == (header->code == SEND_MESSAGE ? LONG : SHORT); /* which count is the twin's business */
+    if (fields != NULL && (r.is_unlike || !is_read)) fields->part_count = 0;
+    return is_read;
 }

@@ -17,9 +17,21 @@ struct header {
 
 enum { MAX_FIELDS = 32 };
 
+/* What may differ in a header in JSON that is otherwise like the one before it, byte by byte: the text of a field, or the opaque. */
+struct part {
+    struct text gap;          /* what is before it, behind the last one */
+    uint64_t beginning, mask; /* of the gap, and which of these bytes it has */
+    size_t field;             /* MAX_FIELDS: the opaque */
+    int named;                /* which field of a send it is; FIELDS: none */
+};
+
 struct fields { /* all that a header has, as they came; of null there is no byte */
     struct text names[MAX_FIELDS], values[MAX_FIELDS];
     size_t count;
+    int is_alike; /* the names, and the header but for its parts, are those of the one before it */
+    struct part parts[MAX_FIELDS + 1]; /* for the next header */
+    size_t part_count;                 /* 0: it is read for itself */
+    struct text end;                   /* what is behind the last part */
 };
 
 struct frame {
@@ -32,7 +44,8 @@ struct frame {
 int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame);
 
 /* Read a header; texts with escapes go to the scratch, all its fields to `fields` if somebody wants them. 0 for what is left: of what
- * the twin's parsers take, this takes a part, with the same outcome. */
+ * the twin's parsers take, this takes a part, with the same outcome. Clients write one header like the other: where `header` and
+ * `fields` are those of the header before, which is still where it was, only what differs is read. There was none: no parts. */
 int read_header(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
                 struct fields *fields);
 

@@ -30,6 +30,10 @@ static inline size_t utf8_length(const uint8_t *at, const uint8_t *end) {
 static inline int is_utf8(struct text text) {
     const uint8_t *at = text.at, *end = at + text.length;
     while (at < end) {
+        if (end - at >= 8 && (get64_little(at) & 0x8080808080808080u) == 0) {
+            at += 8;
+            continue;
+        }
         size_t length = utf8_length(at, end);
         if (length == 0) return 0;
         at += length;

@@ -48,7 +48,6 @@ from remoting.tier.stowed import StowedObject
 log = logging.getLogger(__name__)
 
 MAX_ASIDE: Final = 10_000
-MAX_RECALLED: Final = 200_000  # that still wait for their time, of each kind
 
 
 @dataclass(slots=True)
@@ -70,6 +69,7 @@ class Batch:
     rolled: int = 0
     recalled: int = 0
     lost: int = 0
+    without_effect: list[str] = field(default_factory=list)  # names of markers for which there is no room
     gone: list[int] = field(default_factory=list)  # offsets of what is dropped since its topic or group is gone
     least_rolled_ms: int = MAX_DUE_MS  # the cursor stays before what is appended again
     stowed: StowedObject | None = None  # the tier's, which timers go to or come from; with it:
@@ -354,13 +354,13 @@ class Batches:
         return self.table.done.has(Key(due_ms, ALL - 1))
 
     def _add_name(self, batch: Batch, name: str, slot_ms: int) -> None:
-        if self.table.is_named(name, slot_ms):
+        taken_back = self.table.taken_back
+        if taken_back.is_named(name, slot_ms):
             return
-        if self.table.named + len(batch.names) < MAX_RECALLED:
+        if taken_back.room_for_names(name.partition("+")[0]) > len(batch.names):
             batch.names.append((name, slot_ms))
         else:
-            log.error("a delete marker for %s has no effect: %d timers are recalled already", name, MAX_RECALLED)
-            batch.lost += 1
+            batch.without_effect.append(name)
 
     def _is_recalled(self, batch: Batch, properties: dict[str, str], place: int, code: int) -> bool:
         if place in self.table.places:
@@ -368,7 +368,7 @@ class Batches:
         if not batch.names and not self.table.names:
             return False
         name, slot_ms = name_of(properties), _slot(properties, code)
-        return self.table.is_named(name, slot_ms) or (name, slot_ms) in batch.names
+        return self.table.taken_back.is_named(name, slot_ms) or (name, slot_ms) in batch.names
 
 
 def _slot(properties: dict[str, str], code: int) -> int:

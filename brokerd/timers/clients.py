@@ -26,6 +26,10 @@ _NO_HANDLE: Final = (
     "this is no recall handle of this broker group: pass the one that the answer to the send had, as it was"
 )
 
+_NO_ROOM_FOR_MARKER: Final = (
+    f"the property {DELETE_KEY} has no effect now: too many messages are taken back so that are not due yet, of this topic or of "
+    "others; send it again when these are due"
+)
 _STILL_COUNTED: Final = (
     "the timers that wait are still being counted, for the limit of each second (setting timers.max_per_slot of the broker); "
     "send this again in a moment"
@@ -57,8 +61,10 @@ class TimedMessages:
         return self._limits().max_ahead_s * 1000
 
     def check_moment(self, properties: dict[str, str], topic: str) -> None:
-        """See `rules.check_moment`."""
+        """See `rules.check_moment`. Raises RequestError also for a delete marker that would have no effect."""
         rules.check_moment(properties, topic, self._timers.now_ms(), self.max_ahead_ms)
+        if DELETE_KEY in properties and not self._timers.has_room_for_marker(topic):
+            raise RequestError(codes.SYSTEM_BUSY, _NO_ROOM_FOR_MARKER)
 
     def to_waiting_draft(self, draft: Draft) -> Draft:
         """The draft as it waits; see `rules.to_waiting_draft`. It is to be appended in this turn of the loop."""

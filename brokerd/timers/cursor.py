@@ -13,18 +13,20 @@ offsets are those of the timer topic's queue:
               files are to go; all entries below that offset are done with then. The cursor stays where it is
     ahead     the same with `after: key`. Of the others, it is about those with keys behind that and up to `to` alone: the cursor
               is late, and stays where it is
-    recalled  {v, place, due}: the timer whose first record is at that offset is taken back; it would be due then
+    recalled  {v, place, due, topic}: the timer whose first record is at that offset is taken back; it would be due then, in
+              that topic
     key       {v, key}: what makes handles of recall, in hexadecimal digits
     fence     {v, to: key, before: offset}
               The cursor goes back to `to`, since it is that early by the clocks. The timers up to where it was, and what was
               delivered ahead of it, are done with, all the same, if their offsets are below `before`: those are what the log
               has in front of this record
-    snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due], ["n", name, slot],
-                   ["a", offset, due] with the cursor's due time when it was set aside, ["k", key], ["f", before, due, offset] for
-                   each fence, the oldest first, and ["s", before, due, offset, due, offset] for those that do not begin with
-                   the first timer: where it ends, and where it begins; ["m", offset] when entries below it moved; ["o", object]
-                   for each object of the tier that has timers, and ["d", topic, [[day, count], ...]] for what is in them; ["l",
-                   due, until] while some wait that were due from that time on, and were appended when that had passed
+    snapshot rows: ["c", due, offset, taken], ["b", begin's body, where its record ends], ["r", place, due, topic], ["n",
+                   name, slot], ["a", offset, due] with the cursor's due time when it was set aside, ["k", key], ["f", before,
+                   due, offset] for each fence, the oldest first, and ["s", before, due, offset, due, offset] for those that
+                   do not begin with the first timer: where it ends, and where it begins; ["m", offset] when entries below it
+                   moved; ["o", object] for each object of the tier that has timers, and ["d", topic, [[day, count], ...]] for
+                   what is in them; ["l", due, until] while some wait that were due from that time on, and were appended when
+                   that had passed
 
 What is taken back is remembered until it would have been due, and while something is set aside, or in the tier, that may have
 been due since.
@@ -42,8 +44,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
-from brokerd.timers.codes import SLOT_MS, START, Key
+from brokerd.timers.codes import START, Key
 from brokerd.timers.done import Done, Fence
+from brokerd.timers.taken_back import TakenBack
 from remoting.errors import CorruptedFile
 from remoting.tier.stowed import StowedObject, decode_entry, encode_entry
 
@@ -140,9 +143,9 @@ def _decode_days(rows: Any) -> Days:
     return {topic: {day: count for day, count in counts} for topic, counts in rows}
 
 
-def recalled(place: int, due_ms: int) -> tuple[str, Any]:
-    """A record."""
-    return RECALLED, {"v": VERSION, "place": place, "due": due_ms}
+def recalled(place: int, due_ms: int, topic: str = "") -> tuple[str, Any]:
+    """A record; without a topic it is of those that nobody knows."""
+    return RECALLED, {"v": VERSION, "place": place, "due": due_ms, "topic": topic}
 
 
 def drawn(key: bytes) -> tuple[str, Any]:
@@ -179,9 +182,7 @@ class TimerTable:
         self.taken = 0  # entries up to the cursor, of all there ever were
         self.last: Begin | None = None
         self.last_end = 0  # where its record ends in the log
-        self.places: dict[int, int] = {}  # of timers that are taken back: when they would be due
-        self.names: dict[str, tuple[int, ...]] = {}  # likewise by clients' markers: in which slots
-        self.named = 0  # markers that say so
+        self.taken_back = TakenBack()
         self.aside: dict[int, int] = {}  # by queue offset: when what the cursor was at then was due
         self.key: bytes | None = None
         self.objects: dict[tuple[int, int], StowedObject] = {}  # of the tier, that have timers which are nowhere else
@@ -202,6 +203,16 @@ class TimerTable:
         return frozenset(self.objects).union(() if announced is None else (announced.key,))
 
     @property
+    def places(self) -> Mapping[int, int]:
+        """Of timers that are taken back: when they would be due."""
+        return self.taken_back.places
+
+    @property
+    def names(self) -> Mapping[str, tuple[int, ...]]:
+        """Likewise by clients' markers: in which slots."""
+        return self.taken_back.names
+
+    @property
     def cursor(self) -> Key:
         """Up to there all timers are done with."""
         return self.done.cursor
@@ -209,7 +220,7 @@ class TimerTable:
     def freeze(self) -> FrozenTimers:
         """The same rows for who reads them in many turns: as of now, whatever changes."""
         twin = TimerTable()
-        vars(twin).update(vars(self), places=dict(self.places), names=dict(self.names), aside=dict(self.aside))
+        vars(twin).update(vars(self), taken_back=self.taken_back.copy(), aside=dict(self.aside))
         vars(twin).update(objects=dict(self.objects), days={topic: dict(days) for topic, days in self.days.items()})
         return FrozenTimers(twin)
 
@@ -228,7 +239,7 @@ class TimerTable:
                 ) from error
             self._begin(begin, end_offset)
         elif kind == RECALLED:
-            self.places[body["place"]] = body["due"]
+            self.taken_back.add_place(body["place"], body["due"], body.get("topic", ""))
         elif kind == KEY:
             self.key = bytes.fromhex(body["key"])
         elif kind == FENCE:
@@ -243,10 +254,7 @@ class TimerTable:
         yield ["c", *self.cursor, self.taken]
         if self.last is not None:
             yield ["b", self.last.body(), self.last_end]
-        for place, due_ms in self.places.items():
-            yield ["r", place, due_ms]
-        for name, slots_ms in self.names.items():
-            yield from (["n", name, slot_ms] for slot_ms in slots_ms)
+        yield from self.taken_back.rows()
         for offset in sorted(self.aside):
             yield ["a", offset, self.aside[offset]]
         if self.key is not None:
@@ -274,9 +282,9 @@ class TimerTable:
         elif kind == "b":
             self.last, self.last_end = begin_of(values[0]), values[1]
         elif kind == "r":
-            self.places[values[0]] = values[1]
+            self.taken_back.add_place(values[0], values[1], values[2] if len(values) > 2 else "")
         elif kind == "n":
-            self._add_name(values[0], values[1])
+            self.taken_back.add_name(values[0], values[1])
         elif kind == "a":
             self.aside[values[0]] = values[1] if len(values) > 1 else 0  # an earlier version did not say
         elif kind == "k":
@@ -313,7 +321,7 @@ class TimerTable:
             self._note(begin.stowed, begin.days, -1 if begin.is_return else 1)
         self.taken += begin.taken
         for name, slot_ms in begin.names:
-            self._add_name(name, slot_ms)
+            self.taken_back.add_name(name, slot_ms)
         for offset in begin.aside:
             self.aside.setdefault(offset, before_ms)
         for offset in begin.back:
@@ -322,16 +330,7 @@ class TimerTable:
             self.late = None
         if self.cursor.due_ms // _FORGET_EVERY_MS > before_ms // _FORGET_EVERY_MS:
             late_ms = [entry.due_ms for entry in self.objects.values()] + ([] if self.late is None else [self.late[0]])
-            self._forget(min((self.cursor.due_ms, *self.aside.values(), *late_ms)))
-
-    def is_named(self, name: str, slot_ms: int) -> bool:
-        """Whether a client's marker takes back what has that name and is in that slot."""
-        return slot_ms in self.names.get(name, ())
-
-    def _add_name(self, name: str, slot_ms: int) -> None:
-        if not self.is_named(name, slot_ms):
-            self.names[name] = (*self.names.get(name, ()), slot_ms)
-            self.named += 1
+            self.taken_back.forget_before(min((self.cursor.due_ms, *self.aside.values(), *late_ms)))
 
     def _note_late(self, from_ms: int) -> None:
         """What is appended now was due from that time on, or will be."""
@@ -352,10 +351,3 @@ class TimerTable:
                     del of_topic[day]
             if not of_topic:
                 del self.days[topic]
-
-    def _forget(self, now_ms: int) -> None:
-        """What was due by then was delivered or passed over."""
-        self.places = {place: due_ms for place, due_ms in self.places.items() if due_ms >= now_ms}
-        ahead = {name: tuple(each for each in of if each + SLOT_MS >= now_ms) for name, of in self.names.items()}
-        self.names = {name: slots_ms for name, slots_ms in ahead.items() if slots_ms}
-        self.named = sum(map(len, self.names.values()))

@@ -378,7 +378,13 @@ class Delivery:
         counters.returned += len(batch.offsets) if batch.is_return else 0
         counters.stowed += batch.stowed.timers if batch.stowed is not None and batch.before else 0
         counters.recalled += batch.recalled
-        counters.lost += batch.lost + len(batch.gone)
+        counters.lost += batch.lost + len(batch.gone) + len(batch.without_effect)
+        if batch.without_effect:
+            log.error(
+                "%d delete markers have no effect, the first for %s: too many messages are taken back that are not due yet",
+                len(batch.without_effect),
+                batch.without_effect[0],
+            )
         if batch.gone:  # a line for each of a topic's timers would be as many as clients like
             log.warning(
                 "%d timers are dropped, the first at queue offset %d: their topics or groups are gone",

@@ -35,7 +35,7 @@ def describe(record: Record, table: TimerTable, *, is_in_tier: bool = False) -> 
     due_ms = due_by(properties)
     slot_ms = number_of(properties, OUT_MS)
     place = place_of(kind_of(code), properties, offset)
-    if place in table.places or table.is_named(
+    if place in table.places or table.taken_back.is_named(
         name_of(properties), slot_of(due_of(code)) if slot_ms is None else slot_ms
     ):
         standing = TimerStanding.RECALLED

@@ -64,6 +64,9 @@ class Timers(Protocol):
         """What counts the timers of each second and says whether there is room for one more; None without a limit. Nothing is
         taken while it `is_behind`."""
 
+    def has_room_for_marker(self, topic: str) -> bool:
+        """Whether one more delete marker of a client, for a message that was sent to that topic, has its effect."""
+
     def is_pending(self, place: int, due_ms: int) -> bool:
         """Whether the timer that waited first at that queue offset still waits, and was not recalled. On the master."""
 

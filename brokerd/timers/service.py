@@ -21,7 +21,7 @@ from brokerd.journal.slices import InSlices
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
-from brokerd.timers.batch import MAX_RECALLED, Batch, Batches
+from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.clock import TimerClock
 from brokerd.timers.codes import RECALL, Key, kind_of
 from brokerd.timers.copies import UNIQUE_KEY, marker, place_of
@@ -40,6 +40,7 @@ from brokerd.timers.set_back import is_ahead
 from brokerd.timers.settings import TimerSettings
 from brokerd.timers.slots import SlotLimit
 from brokerd.timers.stowed_search import StowedSearch
+from brokerd.timers.taken_back import MAX_RECALLED
 from brokerd.timers.takeover import TimerTakeover
 from brokerd.timers.tier import NoTier, TimerTier, ToTier
 from brokerd.timers.tier_slots import TierSlots
@@ -56,6 +57,7 @@ KEY_BITS: Final = 256
 MAX_ASIDE_TOLD: Final = 50
 MAX_REASON: Final = 300
 _LATE_MS: Final = 50
+_MARKERS_ON_THEIR_WAY: Final = MAX_RECALLED // 16  # which were taken, and did not have their effect yet
 LATE_BOUNDS_MS: Final = tuple(round(bound_s * 1000) for bound_s in LATE_BOUNDS_S)
 _DOUBTED: Final = (
     "timers do not believe this machine's clock, which says %d ms since 1970: by what it said before, the log's last message and "
@@ -64,6 +66,10 @@ _DOUBTED: Final = (
 )
 
 
+_TOO_MANY_RECALLED: Final = (
+    "too many messages are recalled that are not due yet, of this topic or of others; recall more when these are due (a broker "
+    f"group remembers {MAX_RECALLED}, and of a topic no more than that leaves for all others)"
+)
 _MAYBE_IN_TIER: Final = (
     "this message was to be delivered by now; it was, or waits in the tier, from where timers come late at the moment: ask again "
     "when the object store gives them"
@@ -219,6 +225,9 @@ class TimerService:
             self._scan()
         return self._slots
 
+    def has_room_for_marker(self, topic: str) -> bool:
+        return self.table.taken_back.room_for_names(topic) > _MARKERS_ON_THEIR_WAY
+
     def is_pending(self, place: int, due_ms: int) -> bool:
         is_done = self.table.done.is_over(Key(due_ms, place)) and place not in self.table.aside
         return not is_done and place not in self.table.places
@@ -230,7 +239,7 @@ class TimerService:
         try:
             self._check_pending(timer)
             draft = marker(timer, due_ms, now_ms, self._around.host)
-            end_offset = self._journal.append_leading(*recalled(timer.place, timer.due_ms), [draft])
+            end_offset = self._journal.append_leading(*recalled(timer.place, timer.due_ms, timer.topic), [draft])
         except LogboomError as error:
             done(as_request_error(error))
             return
@@ -404,11 +413,8 @@ class TimerService:
         """Raises RequestError for a timer that cannot be taken back."""
         if timer.place in self.table.places:
             raise RequestError(codes.ILLEGAL_OPERATION, "this message was recalled before")
-        if len(self.table.places) >= MAX_RECALLED:
-            raise RequestError(
-                codes.SYSTEM_BUSY,
-                f"{MAX_RECALLED} messages that are not due yet are recalled already; recall more when these are due",
-            )
+        if self.table.taken_back.room_for_places(timer.topic) <= 0:
+            raise RequestError(codes.SYSTEM_BUSY, _TOO_MANY_RECALLED)
         if not self.is_pending(timer.place, timer.due_ms):
             if any(each.due_ms <= timer.due_ms for each in self.table.objects.values()):
                 raise RequestError(codes.SYSTEM_BUSY, _MAYBE_IN_TIER)

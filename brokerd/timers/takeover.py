@@ -19,11 +19,11 @@ from brokerd.journal.record_log import RecordLog
 from brokerd.loop.scheduler import Scheduler
 from brokerd.store.put_status import PutStatus
 from brokerd.store.unit import BLANK_SIZE, Unit
-from brokerd.timers.batch import MAX_RECALLED
 from brokerd.timers.codes import MESSAGE, RECALL, START, Key, due_by, due_of, kind_of
 from brokerd.timers.cursor import BEGIN, Begin, TimerTable, recalled, set_back
 from brokerd.timers.done import MAX_FENCES, Done
 from brokerd.timers.files.original import LeftNote, LeftTimers
+from brokerd.timers.taken_back import MAX_RECALLED
 from remoting.errors import LogboomError
 from remoting.names import TIMER_TOPIC
 from remoting.record.codec import decode_record

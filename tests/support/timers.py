@@ -49,6 +49,9 @@ class StillTimers:
     def slot_limit(self) -> SlotLimit | None:
         return self.slots
 
+    def has_room_for_marker(self, topic: str) -> bool:
+        return True
+
     def is_pending(self, place: int, due_ms: int) -> bool:
         return (place, due_ms) not in {(each.place, each.due_ms) for each in self.recalled}
 

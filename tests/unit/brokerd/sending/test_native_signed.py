@@ -52,6 +52,15 @@ def assert_proven_alike(sends: SignedSends, buffer: bytes, count: int, requests:
         assert sends.proven(buffer, count, keys, as_of) == expected, as_of
 
 
+def told_alone(buffer: bytes) -> int:
+    """How many frames at the beginning the library tells of when each is read for itself."""
+    sends, count = SignedSends(native_library()), 0
+    while len(buffer) >= 4 and sends.read(buffer[: 4 + int.from_bytes(buffer[:4])], 1):
+        buffer = buffer[4 + int.from_bytes(buffer[:4]) :]
+        count += 1
+    return count
+
+
 def framed(header: bytes, body: bytes = b"body") -> bytes:
     return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
 
@@ -97,11 +106,75 @@ def test_whatever_a_frame_is_the_same_is_told_of_it(
     code: int, ext: dict[str, str], is_compact: bool, body: bytes, seed: int, damages: int
 ) -> None:
     command = Command(code, 7, CREDENTIALS.sign(ext, body), body)
-    data = bytearray((encode_compact if is_compact else encoded)(command) * 2)
+    data = bytearray((encode_compact if is_compact else encoded)(command) * 3)
     chance = Random(seed)
     for _ in range(damages):
         data[chance.randrange(len(data))] = chance.choice((0, 34, 44, 58, 92, 255, chance.randrange(256)))
     told(bytes(data))
+
+
+# Texts of a header as they stand between quotes, and what is none or ends it early
+INSIDE = (
+    *("", "a", "T", "plain and long enough for several words", "é", "\\u0001", "a\\u00e9\\n", "\\\\", "12"),
+    *('a","b":"U', '"', "\\", "\\u12", "\\ud800", "\t", "\xff", 'x"},"flag":0,"extFields":{"z":"'),
+)
+SKELETONS = (
+    '{"code":310,"extFields":{"b":"%","i":"%","n":"%","AccessKey":"u","Signature":"%"},"flag":0,"opaque":#,"version":479}',
+    '{"opaque":#,"code":310,"flag":0,"remark":"%","extFields":{"Signature":"%","AccessKey":"%","b":"T","c":5,"d":null,"i":"%"}}',
+    '{"opaque": # , "code" : 310, "flag":0, "extFields" : {"Signature" : "%" , "\\u0041ccessKey" : "u", "b" : "%", "b2":"%"} } ',
+    '{"code":10,"flag":0,"extFields":{"topic":"%","AccessKey":"u","Signature":"%","x":"%","y":true,"y2":"%"},"opaque":#}',
+    '{"code":310,"extFields":{"b":"%","b":5,"AccessKey":"u","Signature":"%","i":"%","q":"%"},"flag":0,"opaque":#}',
+    '{"code":310,"extFields":{"b":"%","topic":"%","AccessKey":"u","Signature":"%","q":"%"},"flag":0,"opaque":#}',
+    '{"code":310,"flag":0,"opaque":#,"extFields":{"b":"%","Signature":"%","z":{"Signature":"%"},"AccessKey":"%"}}',
+)
+OPAQUES = ("0", "7", "-3", " 12", "007", "1.5", "1e3", "", "true", "99999999999", "9" * 30, '"7"', "1,2")
+
+
+@st.composite
+def headers_alike(draw: st.DrawFn) -> list[bytes]:
+    """Headers of one connection: mostly of one skeleton, with a text or a number changed here and there, and some damaged."""
+    skeletons = draw(st.lists(st.sampled_from(SKELETONS), min_size=1, max_size=2))
+    headers = []
+    for _ in range(draw(st.integers(2, 6))):
+        text = draw(st.sampled_from(skeletons))
+        signature = draw(st.sampled_from(("A" * 28, "B" * 28, "é" * 14, "A" * 27, "\\u0041" + "A" * 27)))
+        text = text.replace('"Signature":"%"', f'"Signature":"{signature}"', 1)
+        while "%" in text:
+            inside = draw(
+                st.one_of(
+                    st.sampled_from(INSIDE[:9]), st.sampled_from(INSIDE), texts.map(lambda x: json.dumps(x)[1:-1])
+                )
+            )
+            text = text.replace("%", inside.replace("%", "&"), 1)
+        text = text.replace("#", draw(st.one_of(st.sampled_from(OPAQUES[:4]), st.sampled_from(OPAQUES))))
+        data = bytearray(text.encode("utf-8", "surrogatepass"))
+        for _ in range(draw(st.sampled_from((0, 0, 0, 0, 1, 2)))):
+            at = draw(st.integers(0, len(data) - 1))
+            data[at : at + draw(st.integers(0, 2))] = draw(
+                st.sampled_from((b"", b" ", b'"', b",", b"\\", b"\xff", b"x"))
+            )
+        headers.append(bytes(data))
+    return headers
+
+
+@settings(deadline=None, max_examples=400)
+@given(headers_alike())
+def test_a_header_is_read_as_if_no_other_had_come_before(headers: list[bytes]) -> None:
+    buffer = b"".join(map(framed, headers))
+    assert told(buffer) == told_alone(buffer)
+
+
+@pytest.mark.parametrize("skeleton", SKELETONS[:4])
+def test_only_what_is_a_text_differs_in_headers_that_are_alike(skeleton: str) -> None:
+    """Each byte of the second header changed to each of some others."""
+    first = skeleton.replace("%", "A" * 28, 1).replace("%", "value").replace("#", "12").encode()
+    first = first.replace(b'"Signature":"value"', b'"Signature":"%b"' % (b"A" * 28))
+    assert told(framed(first) * 3) == 3
+    for at in range(len(first)):
+        for other in b'"\\,:{}[] x0-.\x00\x1f\xff':
+            changed = framed(first[:at] + bytes([other]) + first[at + 1 :])
+            buffer = framed(first) + changed + framed(first)
+            assert told(buffer) == told_alone(buffer), changed
 
 
 def pairs(*fields: tuple[str, Any]) -> bytes:

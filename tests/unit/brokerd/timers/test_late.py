@@ -223,10 +223,10 @@ def test_a_marker_for_another_second_takes_nothing_from_the_one_that_was_there(w
     broker.turns.run(100)
     broker.put_marker("a", timer.due_ms + 1000 * wrong_s)
     broker.turns.run(100)
-    assert broker.service.table.named == 2
+    assert broker.service.table.taken_back.named == 2
     heir = Alone(broker.log.copy(), broker.turns)
     heir.turns.run(6000)
     assert heir.delivered == ["b"]
     heir.put_in("c", 3 * MINUTE_MS)
     heir.turns.run(3 * MINUTE_MS + 10)
-    assert (heir.service.table.names, heir.service.table.named) == ({}, 0)
+    assert (heir.service.table.names, heir.service.table.taken_back.named) == ({}, 0)
