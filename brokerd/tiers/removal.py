@@ -89,15 +89,24 @@ class Removal:
     def add(self, names: Sequence[str]) -> None:
         """Nothing of the contents names them any more."""
         self._held.difference_update(names)
-        at_ms = self._loop.wall_ms() + DELAY_MS
-        self._going += [Going(at_ms, name) for name in names]
+        now_ms = self._loop.wall_ms()
+        self._follow_clock(now_ms)
+        self._going += [Going(now_ms + DELAY_MS, name) for name in names]
 
     def tend(self, now_ms: int) -> None:
         """Begin what is due, unless that was begun before and is not done."""
+        self._follow_clock(now_ms)
         is_due = self._is_sweep_due(now_ms) or (bool(self._going) and self._going[0].at_ms <= now_ms)
         if is_due and not self._is_busy:
             self._is_busy = True
             self._loop.spawn(self._run(now_ms), "remove objects of the tier")
+
+    def _follow_clock(self, now_ms: int) -> None:
+        """A clock that was ahead and is set back makes nobody wait until it is there again."""
+        self._next_sweep_ms = min(self._next_sweep_ms, now_ms + SWEEP_MS)
+        at_ms = now_ms + DELAY_MS
+        if self._going and self._going[-1].at_ms > at_ms:  # they are in the order of their times
+            self._going = [Going(min(each.at_ms, at_ms), each.name) for each in self._going]
 
     def stop(self) -> None:
         """Begin nothing more."""

@@ -23,8 +23,8 @@ from brokerd.metadata.service import MetadataService
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.timers.batch import Batch, Batches
 from brokerd.timers.clock import TimerClock
-from brokerd.timers.codes import Key
-from brokerd.timers.copies import UNIQUE_KEY, marker
+from brokerd.timers.codes import RECALL, Key, kind_of
+from brokerd.timers.copies import UNIQUE_KEY, marker, place_of
 from brokerd.timers.counting import Known, TimerCounting
 from brokerd.timers.cursor import TIMERS_TOPIC, drawn, recalled
 from brokerd.timers.delivery import LATE_BOUNDS_S, Appending, Delivery, TimerCounters, Times
@@ -428,7 +428,9 @@ class TimerService:
             )
 
     def _is_there(self, timer: Recalled) -> bool:
-        """Whether the timer's first record is the one that is meant. One whose file is gone was: it was appended again since."""
+        """Whether the timer's first record is the one that is meant. One whose file is gone was: it was appended again since.
+        Where a cut of the log took a timer whose send was not acknowledged, its place may have a delete marker of that message by
+        now, or the message on its way from another place."""
         low, end = self._log.queue_range(TIMER_TOPIC, 0)
         if timer.place < low:
             return True
@@ -438,6 +440,7 @@ class TimerService:
             units = self._log.undispatched_units(TIMER_TOPIC)[timer.place - end :][:1]
         if not units:
             return False
-        physical_offset, size, _ = units[0]
-        properties = decode_record(self._log.record_at(physical_offset, size)).property_map()
-        return properties.get(UNIQUE_KEY) == timer.unique_key
+        physical_offset, size, code = units[0]
+        kind, properties = kind_of(code), decode_record(self._log.record_at(physical_offset, size)).property_map()
+        is_first = kind != RECALL and place_of(kind, properties, timer.place) == timer.place
+        return is_first and properties.get(UNIQUE_KEY) == timer.unique_key

@@ -152,7 +152,7 @@ def _accept_all(self: Followership, header: Any) -> str:
 
 def _everybody_alive(self: Controller) -> list[int]:
     """An unclean election: any live replica."""
-    return sorted(each for each in self.registered if self.group.nodes[each].alive)
+    return sorted(each for each in self.registered if self.group[each].alive)
 
 
 def _elect_anybody(self: Controller, winner: int) -> None:

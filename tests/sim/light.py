@@ -11,12 +11,11 @@ The checks do the same as `check_safety` of the unit tests, but look only at wha
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from random import Random
 
-from brokerd.replication.epochs.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE, EpochFile
-from brokerd.replication.epochs.epoch_list import EpochList
+from brokerd.replication.epochs.epoch_file import EPOCH_FILE, MASTER_EPOCH_FILE
+from brokerd.replication.epochs.epoch_list import EpochList, decode_epochs
 from brokerd.replication.settings import ReplicationSettings
 from remoting.errors import CorruptedFile
 from tests.sim.coverage import Coverage
@@ -37,7 +36,7 @@ _NEAR_EVENTS = 8.0
 
 
 class Watch:
-    """The safety of a group, looked at after every event."""
+    """The safety of a group, looked at after every event, and once before the first."""
 
     def __init__(self, group: Group, *, only_outcomes: bool = False) -> None:
         """`only_outcomes` leaves out the rule that makes losses impossible, so that a broken one is found by its loss."""
@@ -54,6 +53,7 @@ class Watch:
 
     def look(self) -> None:
         """Raises AssertionError."""
+        self._note_new_brokers()
         state = self._state()
         if state == self._last_state:
             return  # nothing that a promise is about has changed
@@ -64,13 +64,21 @@ class Watch:
         self._look_at_shown(again)
         self._look_at_logs()
 
+    def _note_new_brokers(self) -> None:
+        """Nothing is known of one that took another's place."""
+        for index, node in enumerate(self._group.nodes.values()):
+            if node is not self._nodes[index]:
+                self._nodes[index] = node
+                self._last_cut[index] = 0, 0, 0
+                self._lists[index] = None, EpochList(), 0
+
     def _state(self) -> list[object]:
         """All that the checks go by."""
         controller = self._group.controller
         state: list[object] = [controller.members, controller.master_epoch, len(self._group.acknowledged)]
         for node in self._nodes:
             log = node.log
-            state += (node.alive, node.life, log.min_offset, len(log.data), log.flushed_offset)
+            state += (node.broker_id, node.alive, node.life, log.min_offset, len(log.data), log.flushed_offset)
             state.append(node.disk.files.get(EPOCH_FILE))
             if node.alive:
                 machine = node.machine
@@ -173,7 +181,11 @@ class Watch:
                 self._alike[other_index, index] = common
 
     def _epochs(self, index: int) -> tuple[EpochList, int, bool]:
-        """The list on a node's disk, the end of its log, and whether either changed since the last look."""
+        """The list that a node wrote last, the end of its log, and whether either changed since the last look.
+
+        A file is read once, in the look behind the event that wrote it, so before any of its bits flips: which bytes are whose
+        stays what the broker wrote, and has in memory.
+        """
         node = self._nodes[index]
         file = node.disk.files.get(EPOCH_FILE)
         known, entries, end = self._lists[index]
@@ -182,8 +194,8 @@ class Watch:
             if new_end == end:
                 return entries, end, False
         else:
-            with contextlib.suppress(CorruptedFile):  # what the broker has in memory is what it wrote before
-                entries = EpochFile(node.disk).load()[0]
+            content = node.disk.read_bytes(EPOCH_FILE)
+            entries = EpochList(decode_epochs(content, EPOCH_FILE) if content else ())
             for pair in self._alike:
                 if index in pair:
                     self._alike[pair] = 0
@@ -250,6 +262,7 @@ class LightStory(Story):
             if rng.random() < 0.5:  # else the first replicas join among all the other events
                 group.settle(rng.randrange(4))
         watch = Watch(group, only_outcomes=self._only_outcomes)
+        watch.look()
         left = self.steps
         names, shares = list(self._weights), list(self._weights.values())
         while left:
@@ -308,9 +321,7 @@ class LightStory(Story):
         if not files:
             return False
         file = self.rng.choice(files)
-        position, bit = self.rng.randrange(len(file.seen.held)), self.rng.randrange(8)
-        for image in (file.seen, file.platter):
-            image.held[position] ^= 1 << bit
+        rot_bit(file, self.rng.randrange(len(file.seen.held)), self.rng.randrange(8))
         return True
 
     def reconfigure(self) -> bool:
@@ -341,7 +352,12 @@ class LightStory(Story):
             node.driver.reconfigure(settings, self.group.now_ms)
 
     def start(self) -> bool:
-        """A broker starts. One that finds its files damaged refuses; it begins anew when the group does not count on it."""
+        """A broker starts. One that finds its files damaged refuses; it begins anew when the group does not count on it.
+
+        As its refusal says: the directory is moved away, with the broker's id, and what starts is a broker with another one. An
+        empty log under the old id is promised nothing: the master has counted what that id acked, and its request to put it into
+        the set may still be under way.
+        """
         nodes = [node for node in self.group.nodes.values() if not node.alive]
         if not nodes:
             return False
@@ -353,10 +369,8 @@ class LightStory(Story):
             node.alive = False
             self.did["refused"] += 1
             if node.broker_id not in self.group.controller.members:
-                for path in (EPOCH_FILE, MASTER_EPOCH_FILE):
-                    node.disk.remove(path)
-                node.log.reset(0)
-                node.start()
+                self._roles[list(self.group.nodes).index(node.broker_id)] = 0
+                self._victim = self.group.begin_anew(node)
         return True
 
     def _finish_without_one(self) -> None:
@@ -399,6 +413,12 @@ class LightStory(Story):
             role = f"{node.machine.role.value[:4]}/{node.machine.master_epoch}" if node.alive else "down"
             parts.append(f"b{node.broker_id}:{role} {node.log.flushed_offset}/{node.log.end_offset}")
         return " ".join(parts)
+
+
+def rot_bit(file: MemoryFile, position: int, bit: int) -> None:
+    """A disk flips it, in what is read and what a loss of power leaves."""
+    for image in (file.seen, file.platter):
+        image.held[position] ^= 1 << bit
 
 
 def _whole_records(log: MemoryReplicatedLog, offset: int) -> int:

@@ -62,8 +62,8 @@ class StowedTimers(Tiered):
         is_over = self._world.run_until(lambda: not timers.state().waiting, _LONGEST_DOUBT_MS, every=50)
         self._world.require(is_over, f"timers wait for ever: {timers.state()}")
         self._cluster.wait_until_settled("when all timers came")
-        self._check_delivered(master)
         self._check_tables(master)
+        self._check_delivered(master)
         super().check()
 
     def _count(self) -> None:

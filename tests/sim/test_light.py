@@ -6,19 +6,24 @@ from collections import Counter
 
 import pytest
 
+from brokerd.replication.epochs.epoch_file import MASTER_EPOCH_FILE
+from remoting import codes
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import missing
 from tests.sim.faults import Injector
-from tests.sim.light import HEALS, LIGHT_CHANGES, LIGHT_FAULTS, STEPS, LightStory
+from tests.sim.light import HEALS, LIGHT_CHANGES, LIGHT_FAULTS, STEPS, LightStory, Watch, rot_bit
 from tests.sim.mutants import DoesNotFit, Mutant
 from tests.sim.registry import MUTANTS
+from tests.sim.regressions import LIGHT, TIMERS, regressions
 from tests.sim.shrink import shrink
 from tests.sim.soak import LightCounts, tell_short_light
 from tests.sim.timed_light import TimedLightStory
 from tests.sim.world import Violation
+from tests.unit.brokerd.replication.group import Group
 
 _STORIES = 200
 _TIMED_STORIES = 40
+_ROTTEN_PAIR = 15  # a seed of two brokers, the second of which rots
 _TRIED_ELSEWHERE = ("cleaned groups begin anew",)  # at length, by the tests of the controllers' rules
 
 
@@ -37,6 +42,75 @@ def test_every_promise_is_kept_whatever_comes_next() -> None:
     assert counts.steps == STEPS * _STORIES
     # Each kind of fault came close to each change of role.
     assert not missing(counts.pairs, LIGHT_CHANGES, LIGHT_FAULTS, 1)
+
+
+@pytest.mark.parametrize("seed", [seed for seed, mood in regressions() if mood == LIGHT])
+def test_what_once_broke_holds(seed: int) -> None:
+    LightStory(seed).run()
+
+
+@pytest.mark.parametrize("seed", [seed for seed, mood in regressions() if mood == TIMERS])
+def test_what_once_broke_of_timers_holds(seed: int) -> None:
+    TimedLightStory(seed).run()
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_logs_are_compared_by_the_newest_epochs_though_the_highest_one_is_unreadable(differs: bool) -> None:
+    """Neither a damaged `masterEpochSeen` nor what it says is about which epoch wrote what."""
+    group = Group(3)
+    group.elect(2)
+    group.append(group[2])
+    group.settle_now()
+    watch = Watch(group)
+    watch.look()
+    group.controller.elect(3)
+    group.push(group[1])
+    group.push(group[3])
+    group.append(group[2])  # which has not heard of the election
+    group.append(group[3])
+    rot_bit(group[1].disk.files[MASTER_EPOCH_FILE], 0, 6)
+    watch.look()
+    group.settle_without_controllers()
+    assert group[1].log.data == group[3].log.data != group[2].log.data
+    if differs:
+        group[1].log.data[-1] ^= 1
+        with pytest.raises(AssertionError, match="b3 and b1 differ below 12"):
+            watch.look()
+    else:
+        watch.look()
+
+
+def test_a_delayed_request_puts_nobody_into_the_set_who_began_anew() -> None:
+    """Its id is that of the directory that was moved away."""
+    story = LightStory(_ROTTEN_PAIR)
+    group = story.group
+    watch = Watch(group)
+    group.controller.elect(1)
+    group.push_all()
+    group.append(group[1])
+    while not any(each.kind == "alter" for each in group.requests):
+        group.settle_without_controllers()
+        for each in [each for each in group.requests if each.kind != "alter"]:
+            group.process(each)
+        while group.answers:
+            group.deliver(group.answers[0])
+    (request,) = group.requests
+    group.settle_without_controllers()
+    assert len(group.acknowledged) == 1, "whoever is about to join has it, and is waited for"
+    group.crash(group[2])
+    assert story.rot()
+    assert story.start()
+    assert story.did["refused"] == 1
+    watch.look()
+    group.process(request)
+    watch.look()
+    assert group.controller.members == {1}
+    assert group.answers[-1].code == codes.CONTROLLER_BROKER_NOT_ALIVE
+    group.push_all()
+    group.settle(40)
+    watch.look()
+    assert group.controller.members == {1, 3}
+    assert group[3].log.data == group[1].log.data == group[2].log.data
 
 
 def test_whoever_tells_an_older_epoch_is_not_believed() -> None:

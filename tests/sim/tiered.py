@@ -165,6 +165,7 @@ class Tiered:
 
     def check(self) -> None:
         self._count()
+        self._cluster.wait_until_settled("after all was read")
         self._check_all()
         self.node.skip(_DAY_MS)
         self._world.run(_A_DAY_LATER_MS)

@@ -18,6 +18,7 @@ import orjson
 
 from brokerd.journal.replay import decode_log_record
 from brokerd.store.log.derive import derive_range
+from brokerd.store.unit import Unit
 from brokerd.timers.clock import AGREES_MS, PATIENCE_MS, SLACK_MS
 from brokerd.timers.codes import (
     DELETE_KEY,
@@ -231,9 +232,17 @@ class _Watch:
         by_witness_ms = witnessed_ms + AGREES_MS + SLACK_MS + int((now_ms - began_ms) / _CLOCKS_DIFFER)
         return min(wall_ms, max(_believed_ms(self._broker), others_ms), max(by_witness_ms, others_ms))
 
+    def _unit(self, offset: int) -> Unit:
+        """Dispatched or not: a new master delivers what was announced before at once."""
+        record_log = self._broker.core.record_log
+        _, end = record_log.queue_range(TIMER_TOPIC, 0)
+        if offset >= end:
+            return record_log.undispatched_units(TIMER_TOPIC)[offset - end]
+        (unit,) = record_log.read_units(TIMER_TOPIC, 0, offset, 1)
+        return unit
+
     def _code_of(self, offset: int) -> int:
-        ((_, _, code),) = self._broker.core.record_log.read_units(TIMER_TOPIC, 0, offset, 1)
-        return code
+        return self._unit(offset)[2]
 
     def _place_of(self, offset: int) -> int:
         """Where the message of that entry waited first."""
@@ -243,9 +252,8 @@ class _Watch:
         return offset if place is None else place
 
     def _entry(self, offset: int) -> Record:
-        record_log = self._broker.core.record_log
-        ((physical_offset, size, _),) = record_log.read_units(TIMER_TOPIC, 0, offset, 1)
-        return look_at(bytes(record_log.record_at(physical_offset, size))).record
+        physical_offset, size, _ = self._unit(offset)
+        return look_at(bytes(self._broker.core.record_log.record_at(physical_offset, size))).record
 
     def _require(self, is_so: bool, what: str) -> None:
         self._cluster.world.require(is_so, f"{self._broker.name}: {what}")

@@ -257,7 +257,7 @@ class Controller:
 
     def candidates(self) -> list[int]:
         eligible = self.members or self.registered - self.group.learners
-        live = sorted(each for each in eligible if self.group.nodes[each].alive)
+        live = sorted(each for each in eligible if self.group[each].alive)
         trusted = [each for each in live if each not in self.suspects]
         if trusted or not self.members or 2 * len(live) <= len(self.members):
             return trusted
@@ -278,7 +278,7 @@ class Controller:
             return codes.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
         if not proposal.members <= self.registered:
             return codes.CONTROLLER_INVALID_REPLICAS
-        if not all(self.group.nodes[each].alive for each in proposal.members):
+        if not all(self.group[each].alive for each in proposal.members):
             return codes.CONTROLLER_BROKER_NOT_ALIVE
         self.members = proposal.members
         self.set_epoch += 1
@@ -430,6 +430,7 @@ class Group:
     def __post_init__(self) -> None:
         self.now_ms = 1000
         self.nodes: dict[int, Node] = {}
+        self.retired: dict[int, Node] = {}  # whose data directories were moved away: dead for good
         self.wires: dict[int, Wire] = {}
         self.requests: list[Request] = []
         self.answers: list[Answer] = []
@@ -448,13 +449,29 @@ class Group:
             node.start()
 
     def __getitem__(self, broker_id: int) -> Node:
-        return self.nodes[broker_id]
+        return self.nodes.get(broker_id) or self.retired[broker_id]
 
     @property
     def waiting(self) -> int:
         return sum(node.waiting for node in self.nodes.values())
 
     # Single events
+
+    def begin_anew(self, node: Node) -> Node:
+        """Move a dead node's data directory away and start with an empty one: as a broker of another id, in its place."""
+        assert not node.alive
+        broker_id = max([*self.nodes, *self.retired]) + 1
+        fresh = Node(self, broker_id, node.settings)
+        self.nodes = {
+            each.broker_id: each for each in (fresh if each is node else each for each in self.nodes.values())
+        }
+        self.retired[node.broker_id] = node
+        if node.broker_id in self.learners:
+            self.learners |= {broker_id}
+            self.learners -= {node.broker_id}
+        self.controller.registered |= {broker_id}
+        fresh.start()
+        return fresh
 
     def append(self, node: Node, payload: bytes | None = None) -> None:
         """A producer's message on a master, and its wait for the acknowledgement."""
@@ -480,7 +497,7 @@ class Group:
         newest = max(self.acknowledged, key=lambda acked: acked.epoch, default=None)
         if newest is None or newest.epoch <= epoch:
             return
-        entries = self.nodes[newest.broker_id].machine.epochs.entries
+        entries = self[newest.broker_id].machine.epochs.entries
         begin = min(entry.start_offset for entry in entries if entry.epoch > epoch)
         assert end <= begin, f"b{node.broker_id} acknowledges {end} in epoch {epoch}, which ended at {begin}"
 
@@ -491,7 +508,7 @@ class Group:
     def dial(self, node: Node) -> None:
         """Carry out the oldest dial of a node."""
         address, attempt = node.dials.pop(0)
-        master = self.nodes[int(address[1:])]
+        master = self[int(address[1:])]
         if not master.alive:
             node.driver.connect_failed(attempt, "refused", self.now_ms)
             return

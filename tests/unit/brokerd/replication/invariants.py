@@ -74,7 +74,7 @@ def check_prefix(group: Group, node: Node) -> None:
     """A replica that is being sent the log has a prefix of its master's."""
     followership = node.machine.followership
     assert followership is not None
-    master = group.nodes[followership.master_id]
+    master = group[followership.master_id]
     mastership = master.machine.mastership if master.alive else None
     if (
         followership.stage is not CopyStage.TRANSFER

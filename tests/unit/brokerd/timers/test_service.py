@@ -191,6 +191,18 @@ def test_recalls_of_what_is_not_there_or_twice_are_refused() -> None:
     assert broker.service.is_pending(later.place, later.due_ms)
 
 
+def test_no_recall_is_taken_by_a_place_that_another_record_of_the_message_has() -> None:
+    broker = Alone()
+    due_ms = broker.service.now_ms() + 5000
+    broker.put_marker("a", due_ms)
+    broker.put("a", due_ms, **{PLACE: "7"})
+    for place in (0, 1):
+        error = broker.recall(Recalled(TOPIC, "a", place, due_ms))
+        assert error is not None
+        assert (error.code, "no such" in str(error)) == (codes.ILLEGAL_OPERATION, True)
+    assert broker.service.table.places == {}
+
+
 def test_the_key_of_handles_is_drawn_once_and_known_to_every_master() -> None:
     broker = Alone()
     broker.log.refusal = InvalidParameter("the disk is full")
