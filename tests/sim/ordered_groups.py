@@ -11,7 +11,6 @@ without an order, as anybody does who names one that is not there; what is in fl
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +23,7 @@ from brokerd.store.put_status import PutStatus
 from remoting.message_groups import SHARDING_KEY
 from remoting.record.properties import encode_properties
 from tests.sim.administration import Maker
+from tests.sim.asked_acks import AskedAcks
 from tests.sim.broker import SimBroker
 from tests.sim.clients import SURE_TIMEOUT_MS, Client, Reply, make_draft
 from tests.sim.records import look_at
@@ -40,10 +40,10 @@ _IDLE_POPS: Final = 3
 
 
 class Seen:
-    """What both consumers know: `asked` counts the acks of an offset that were not refused, `groups` are those of the offsets."""
+    """What both consumers know: the `acks` of both, and `groups` are those of the offsets."""
 
     def __init__(self) -> None:
-        self.asked: Counter[int] = Counter()
+        self.acks = AskedAcks()
         self.groups: list[str] = []
         self.came: set[bytes] = set()
 
@@ -184,7 +184,10 @@ class GroupPopper(Client):
             waiting = [
                 earlier
                 for earlier in range(offset)
-                if name and seen.groups[earlier] == name and earlier not in together and seen.asked[earlier] <= 0
+                if name
+                and seen.groups[earlier] == name
+                and earlier not in together
+                and not seen.acks.may_be_finished(earlier)
             ]
             self.world.require(
                 not waiting,
@@ -201,13 +204,11 @@ class GroupPopper(Client):
             self.after(self.rng.uniform(0, 150), lambda: self._ack(broker, part))
 
     def _ack(self, broker: SimBroker, messages: Sequence[PoppedMessage]) -> None:
-        # From now on they may be finished, whether the answer comes or not; a refused handle finishes nothing.
-        self._seen.asked.update(message.queue_offset for message in messages)
+        offsets = [message.queue_offset for message in messages]
+        self._seen.acks.ask(offsets)
 
         def answered(statuses: Sequence[AckStatus] | None) -> None:
-            for n, message in enumerate(messages):
-                if statuses is not None and statuses[n] is AckStatus.INVALID_HANDLE:
-                    self._seen.asked[message.queue_offset] -= 1
+            self._seen.acks.answer(offsets, statuses)
 
         handles = [message.receipt_handle for message in messages]
         self.call(broker, lambda reply: broker.core.pop.ack(_GROUP, _TOPIC, handles, reply), answered, SURE_TIMEOUT_MS)

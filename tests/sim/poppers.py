@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from brokerd.metadata.start_offsets import InitMode
 from brokerd.pop.requests import AckStatus, InvisibleTimeOutcome, PopOutcome, PoppedMessage, PopRequest, PopStatus
 from remoting.errors import ProtocolError
+from tests.sim.asked_acks import AskedAcks
 from tests.sim.clients import TOPIC, Client, Reply
 from tests.sim.records import look_at
 from tests.sim.world import World
@@ -195,8 +196,7 @@ class OrderedPopper(Client):
     def __init__(self, world: World, cluster: SimCluster, name: str, queue_id: int) -> None:
         super().__init__(world, cluster, name)
         self._queue_id = queue_id
-        self._finished: set[int] = set()  # by queue offset; also what may be finished
-        self._floor = 0  # everything below is finished
+        self._acks = AskedAcks()
 
     def step(self) -> None:
         broker = self.broker
@@ -232,9 +232,10 @@ class OrderedPopper(Client):
     def _take(self, messages: list[PoppedMessage]) -> None:
         name = self.broker.name
         offsets = [message.queue_offset for message in messages]
-        while self._floor in self._finished:
-            self._floor += 1
-        waiting = [offset for offset in range(self._floor, offsets[-1]) if offset not in {*offsets, *self._finished}]
+        together = set(offsets)
+        waiting = [
+            offset for offset in range(offsets[-1]) if offset not in together and not self._acks.may_be_finished(offset)
+        ]
         self.world.require(offsets == sorted(offsets), f"{name} gave an ordered group the offsets {offsets}")
         self.world.require(
             not waiting,
@@ -246,22 +247,14 @@ class OrderedPopper(Client):
     def _ack(self, messages: list[PoppedMessage]) -> None:
         broker = self.broker
         part = messages[: self.rng.randint(1, len(messages))]
-
-        # From now on they may be finished, whether the answer has come or not; a refused handle finishes nothing.
-        new = {message.queue_offset for message in part} - self._finished
-        self._finished |= new
+        offsets = [message.queue_offset for message in part]
+        self._acks.ask(offsets)
 
         def answered(statuses: Sequence[AckStatus] | None) -> None:
-            for n, message in enumerate(part):
-                status = AckStatus.FAILED if statuses is None else statuses[n]
-                if (
-                    status is AckStatus.INVALID_HANDLE
-                    and message.queue_offset in new
-                    and message.queue_offset >= self._floor
-                ):
-                    self._finished.discard(message.queue_offset)
+            self._acks.answer(offsets, statuses)
+            for status in statuses or [None] * len(part):
                 known = status is AckStatus.OK
-                self.history.count("ordered ack", "ok" if known else "unknown" if statuses is None else "failed")
+                self.history.count("ordered ack", "ok" if known else "unknown" if status is None else "failed")
 
         handles = [message.receipt_handle for message in part]
         self.call(broker, lambda reply: broker.core.pop.ack(ORDERED_GROUP, TOPIC, handles, reply), answered, 1500)
