@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from brokerd.tiers.manifests import ManifestWriter
@@ -59,10 +60,10 @@ async def missing_of(
         for segment in segments:
             if not goes_on():
                 return missing
-            if await _tried(lambda of=queue, each=segment: is_missing(objects, of, each), pause):  # type: ignore[misc]
+            if await _tried(partial(is_missing, objects, queue, segment), pause):
                 missing.segments.setdefault(queue, set()).add(segment)
     for entry in list(contents.index.values()):
-        if not await _tried(lambda each=entry: _is_there(objects, each.name, 0), pause):  # type: ignore[misc]
+        if not await _tried(partial(_is_there, objects, entry.name, 0), pause):
             missing.of_index.append(entry)
     return missing
 
