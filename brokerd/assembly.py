@@ -46,6 +46,8 @@ from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
+from brokerd.processors.pulling.asked import asked_agrees
+from brokerd.processors.pulling.laid_out import layout_agrees
 from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.rights import may_publish
 from brokerd.processors.sending.admission import Admission
@@ -124,6 +126,8 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         block_readers_agree,
         keys_agree,
         postings_agree,
+        asked_agrees,
+        layout_agrees,
     ]
     return library.choose(settings.kernel.mode, checks)
 
@@ -354,6 +358,7 @@ class Broker:
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
                 native.mode,
+                native.library,
                 lambda: client_times(self._proxy.figures().clients, wall_ms()),
                 self._guard,
             )
@@ -397,6 +402,8 @@ class Broker:
             closed=self._connection_closed,
             # Loops in Python decode anyway; there signed sends come to the handlers, decoded once.
             taker=self._sends if mount is None and (native.library is not None or not self._guard.is_on) else None,
+            # What nobody signs is the same again and again.
+            quick=self._processors.quick_pulls if mount is None and not self._guard.is_on else None,
             connections=self._connections,
         )
         self._exporter = self._make_exporter(port, native.mode)

@@ -87,6 +87,14 @@ class BufferTaker(Protocol):
         """
 
 
+class RequestTaker(Protocol):
+    """Takes requests of one kind one by one, as they were received."""
+
+    def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
+        """Answer the request whose frame begins there, or `owe` the connection an answer: where it ends. The same position when
+        it is to be decoded."""
+
+
 class RemotingConnection(asyncio.Protocol):
     """Frames in and out, answers matched by opaque, handlers called by code."""
 
@@ -98,11 +106,13 @@ class RemotingConnection(asyncio.Protocol):
         closed: Callable[[RemotingConnection], None] | None = None,
         *,
         taker: BufferTaker | None = None,
+        quick: RequestTaker | None = None,
         intake: Intake | None = None,
     ) -> None:
-        """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
-        intake, as on dialled connections, unfinished frames are not counted."""
+        """The taker is offered what was read, where requests are signed once one of them has shown who sends them; `quick` is
+        shown what is left of that. Without an intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
+        self._quick = quick
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
         self._piece: Piece | None = None
@@ -239,6 +249,10 @@ class RemotingConnection(asyncio.Protocol):
             self._decode(data)
 
     def _decode(self, data: bytes) -> None:
+        if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):
+            if taken == len(data):
+                return
+            data = data[taken:]
         commands: list[Command] = []
         try:
             consumed = frame.decode_frames(data, commands, self._limits.max_frame_bytes)
@@ -257,6 +271,21 @@ class RemotingConnection(asyncio.Protocol):
             self._part_backlog_from_what_was_read()
         if consumed < len(data) and self._intake is not None and self._transport is not None:
             self._begin_piece(rest, self._intake)
+
+    def _take_quickly(self, quick: RequestTaker, data: bytes) -> int:
+        """Have requests taken from the beginning of what was read: where the last of them ends."""
+        position, end = 0, len(data)
+        for _ in range(_MAX_REQUESTS_OF_TURN):
+            if self._is_congested():
+                self._regulate_reading()
+                break
+            taken = quick.take(self, data, position)
+            if taken == position:
+                break
+            position = taken
+            if position == end:
+                break
+        return position
 
     def _part_backlog_from_what_was_read(self) -> None:
         """The bodies are views of it, and behind a long frame a short one that waits would keep all of that."""
@@ -376,6 +405,10 @@ class RemotingConnection(asyncio.Protocol):
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
             self._write(body)
+
+    def owe(self, requests: int) -> None:
+        """So many two-way requests, which were not decoded here, are to be answered."""
+        self._in_flight += requests
 
     def take_back(self, request: Command) -> None:
         """Of a request that was put off, when this connection `is_slow`: its handler has it again when that is over."""
