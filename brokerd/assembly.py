@@ -394,16 +394,16 @@ class Broker:
         )
         if mount is not None:
             handlers = mount.protect(handlers)
+        # Requests that are signed are another one each time.
+        quick = self._processors.quick_pulls if mount is None and not self._guard.is_on else None
         pass_on = PassOn(self._client, lambda: replica.master_address, self._tasks)
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
-            limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much)),
+            limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much, quick)),
             closed=self._connection_closed,
             # Loops in Python decode anyway; there signed sends come to the handlers, decoded once.
             taker=self._sends if mount is None and (native.library is not None or not self._guard.is_on) else None,
-            # What nobody signs is the same again and again.
-            quick=self._processors.quick_pulls if mount is None and not self._guard.is_on else None,
             connections=self._connections,
         )
         self._exporter = self._make_exporter(port, native.mode)

@@ -158,10 +158,12 @@ def build_processors(parts: Parts) -> Processors:
         counters,
         scheduler,
         place,
-        None if parts.library is None else AnswerLayout(parts.library),
     )
     is_cold = store.is_cold if core.tiers.cold is not None else None
-    quick = None if parts.library is None else QuickPulls(pull, checks, place, is_cold, parts.library)
+    quick = None
+    if parts.library is not None:
+        pull.lay_out_by(AnswerLayout(parts.library))
+        quick = QuickPulls(pull, checks, place, is_cold, parts.library)
     bulk = BulkProcessor(checks, store, counters, place, scheduler)
     consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)

@@ -67,13 +67,23 @@ class ConnectionLimits:
     always_reads: bool = False
 
 
+class RequestTaker(Protocol):
+    """Takes requests of one kind one by one, as they were received."""
+
+    def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
+        """Answer the request whose frame begins there, or `owe` the connection an answer: where it ends. The same position when
+        it is to be decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Intake:
     """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
-    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is."""
+    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is. `quick` is shown
+    what would be decoded otherwise."""
 
     watch: Watch
     may_send_much: Callable[[Command], bool] | None = None
+    quick: RequestTaker | None = None
 
 
 class BufferTaker(Protocol):
@@ -87,14 +97,6 @@ class BufferTaker(Protocol):
         """
 
 
-class RequestTaker(Protocol):
-    """Takes requests of one kind one by one, as they were received."""
-
-    def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
-        """Answer the request whose frame begins there, or `owe` the connection an answer: where it ends. The same position when
-        it is to be decoded."""
-
-
 class RemotingConnection(asyncio.Protocol):
     """Frames in and out, answers matched by opaque, handlers called by code."""
 
@@ -106,13 +108,12 @@ class RemotingConnection(asyncio.Protocol):
         closed: Callable[[RemotingConnection], None] | None = None,
         *,
         taker: BufferTaker | None = None,
-        quick: RequestTaker | None = None,
         intake: Intake | None = None,
     ) -> None:
-        """The taker is offered what was read, where requests are signed once one of them has shown who sends them; `quick` is
-        shown what is left of that. Without an intake, as on dialled connections, unfinished frames are not counted."""
+        """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
+        intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
-        self._quick = quick
+        self._quick = None if intake is None else intake.quick
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
         self._piece: Piece | None = None

@@ -13,14 +13,7 @@ from typing import Any
 from remoting import codes
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.transport.connection import (
-    BufferTaker,
-    ConnectionLimits,
-    Handler,
-    Intake,
-    RemotingConnection,
-    RequestTaker,
-)
+from remoting.transport.connection import BufferTaker, ConnectionLimits, Handler, Intake, RemotingConnection
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
 from remoting.transport.waiting import MOST_STRANGERS, Waiting
@@ -67,16 +60,14 @@ class RemotingServer:
         limits: ServerLimits | None = None,
         closed: Callable[[RemotingConnection], None] | None = None,
         taker: BufferTaker | None = None,
-        quick: RequestTaker | None = None,
         connections: set[RemotingConnection] | None = None,
     ) -> None:
-        """The takers are offered what connections read. The open ones are kept in `connections`."""
+        """The taker is offered what connections read. The open ones are kept in `connections`."""
         self._place = place
         self._handlers = handlers
         self._limits = limits or ServerLimits()
         self._intake = self._limits.intake or Intake(Watch(UnfinishedSettings()))
         self._taker = taker
-        self._quick = quick
         self._slow: dict[RemotingConnection, None] = {}  # in the order in which they became so
         self._strangers = Waiting(MOST_STRANGERS)
         self._on_closed = closed
@@ -139,7 +130,6 @@ class RemotingServer:
             self._connection_opened,
             self._connection_closed,
             taker=self._taker,
-            quick=self._quick,
             intake=self._intake,
         )
 

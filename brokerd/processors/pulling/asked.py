@@ -1,5 +1,5 @@
 """Pulls as they are received, told from one another without being decoded: what of a request is another one each time, and all
-else it says, as a key. Requests with one key are checked with one outcome as long as nothing changes that they are checked against.
+else it says, as a key. Requests with one key are checked with one outcome, while nothing changes that they are checked against.
 
 It runs in C (`native/pulls.c`); Python says what is right.
 """

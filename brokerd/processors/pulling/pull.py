@@ -79,10 +79,8 @@ class PullProcessor:
         counters: Counters,
         scheduler: Scheduler,
         place: ReadPlace,
-        layout: AnswerLayout | None = None,
     ) -> None:
-        """With a layout, answers of the usual form are made in C."""
-        self._layout = layout
+        self._layout: AnswerLayout | None = None
         self._rules = checks.rules
         self._commits = checks.metadata.commits
         self._reads = reads
@@ -97,6 +95,10 @@ class PullProcessor:
         self._polling: LongPolling[_Pull] = LongPolling(
             scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
         )
+
+    def lay_out_by(self, layout: AnswerLayout) -> None:
+        """Answers of the usual form are made in C."""
+        self._layout = layout
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
