@@ -21,20 +21,30 @@ struct asked { /* asked.py has the same; the places are the caller's, of that ro
     int64_t opaque, queue_offset, commit_offset, key_length;
 };
 
+/* Whether a field is there twice: which one counts is the twin's business. Or is null: it counts as not there. */
+static int is_unusual(const struct fields *fields, size_t n, uint32_t encoding) {
+    if (encoding == 0 && fields->values[n].length == 0 && *fields->values[n].at == 'n') return 1; /* where a text's quote would be */
+    for (size_t before = 0; before < n; before++)
+        if (equals(fields->names[before], (const char *)fields->names[n].at, fields->names[n].length)) return 1;
+    return 0;
+}
+
 /* Put all that a pull says to the key, but what is another in each: its opaque and two offsets, of which the first must be there.
  * 0 for what is left to the twin. */
-static int put_key(struct asked *asked, const struct header *header, const struct fields *fields) {
+static int put_key(struct asked *asked, const struct header *header, const struct fields *fields, uint32_t encoding) {
     uint8_t *at = asked->key, *end = at + asked->key_room;
-    int has_offset = 0, has_commit = 0;
+    int has_offset = 0;
     if (end - at < 2) return 0;
     put16(at, (uint16_t)header->code);
     at += 2;
     for (size_t n = 0; n < fields->count; n++) {
         struct text name = fields->names[n], value = fields->values[n];
+        if (is_unusual(fields, n, encoding)) return 0;
         if (IS(name, "queueOffset")) {
-            if (has_offset++ || !integer_of(value, &asked->queue_offset)) return 0;
+            if (!integer_of(value, &asked->queue_offset)) return 0;
+            has_offset = 1;
         } else if (IS(name, "commitOffset")) {
-            if (has_commit++ || !integer_of(value, &asked->commit_offset) || asked->commit_offset < -1) return 0;
+            if (!integer_of(value, &asked->commit_offset) || asked->commit_offset < -1) return 0;
         } else {
             size_t room = (size_t)(end - at);
             if (room < 6 || name.length > UINT16_MAX || name.length > room - 6 || value.length > room - 6 - name.length) return 0;
@@ -59,7 +69,7 @@ EXPORT int64_t native_pull_asked(struct asked *asked, const uint8_t *buffer, int
     if ((header.code != PULL_MESSAGE && header.code != LITE_PULL_MESSAGE) || header.frame_flag != 0) return 0;
     asked->opaque = header.opaque;
     asked->commit_offset = -1;
-    return put_key(asked, &header, &fields) ? taken : 0;
+    return put_key(asked, &header, &fields, frame.encoding) ? taken : 0;
 }
 
 /* ---- Answers */
