@@ -32,6 +32,7 @@ _TESTS = (
     "tests/unit/brokerd/native/test_walk.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",
     "tests/unit/brokerd/sending/test_native_signed.py",
+    "tests/unit/brokerd/sending/test_readings.py",
     "tests/unit/brokerd/sending/test_stored_form.py",
     "tests/unit/brokerd/sending/test_timed_kernel.py",
 )
