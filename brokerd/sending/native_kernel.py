@@ -33,7 +33,7 @@ from brokerd.timers.handles import KEY_BYTES
 from brokerd.timers.slots import SlotLimit
 from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms
 from brokerd.transactions.decide import HalfRoom
-from brokerd.transactions.records import NO_IMMUNITY, Half
+from brokerd.transactions.records import Half
 from remoting import frame
 from remoting.frame import Command
 from remoting.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -63,13 +63,14 @@ _PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques 
 _MOMENT_NUMBERS: Final = (
     3  # when a message is due, the code of its entry, and how many frames the call took before its own
 )
-_HALF: Final = struct.Struct("=6q")
+_HALF: Final = struct.Struct("=7q")
 _NAME_BEGIN_BYTES: Final = 16
 _RESULTS: Final = struct.Struct("=15q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
-_TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQ")
+_TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQQ")
 _STATE: Final = struct.Struct("=q")
+_ARE_NEEDED: Final = struct.Struct(f"={_TERMS_OF.size - 8}xQ")
 _UNASKED, _KNOWN, _NONE = 0, 1, 2
 
 _BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
@@ -148,7 +149,6 @@ class NativeKernel:
         self._cluster = rules.cluster.encode()
         self._terms = bytearray(_TERMS_OF.size)
         self._slots: SlotLimit | None = None  # of these terms
-        self._have_waited = False  # messages for a moment, in this turn
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
         self._sources = bytearray(_SOURCE.size * _SOURCES)
         self._progress = array("q", bytes(8 * _PROGRESS_NUMBERS * _SOURCES))
@@ -274,7 +274,6 @@ class NativeKernel:
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
         self._note_progress(progress, done, count, frozenset(self._early[:early]) if early else _NOBODY)
-        self._have_waited |= moments > 0
         if is_full:
             stop = _LEFT
         elif stop == _TERMS:
@@ -323,16 +322,16 @@ class NativeKernel:
                 progress.go_on()
 
     def _begin_terms(self) -> None:
-        """Forget by what messages wait. Where some came in the turn before, some will: it is asked for before the first of them,
-        which spares a call that ends there."""
-        if self._have_waited:
+        """Forget by what messages wait. Where some asked for a moment in the turn before, some will: it is asked for before the
+        first of them, which spares a call that ends there."""
+        if _ARE_NEEDED.unpack(self._terms)[0]:
             self._set_terms(self._rules.terms())
         else:
             _STATE.pack_into(self._terms, 0, _UNASKED)
-        self._have_waited = False
 
     def _set_terms(self, terms: Terms | None) -> None:
         if terms is None:
+            self._terms[:] = bytes(_TERMS_OF.size)
             _STATE.pack_into(self._terms, 0, _NONE)
         else:
             self._slots = terms.slots
@@ -344,6 +343,7 @@ class NativeKernel:
                 *(_KNOWN, now_ms, least_due_ms, window_ms, terms.max_ahead_ms, len(name)),
                 terms.key,
                 name,
+                0,
                 0,
             )
 
@@ -420,11 +420,11 @@ class NativeKernel:
                 size,
                 since_ms,
                 0,
-                NO_IMMUNITY,
+                immunity_ms,
                 str(records[key_at : key_at + length], "ascii"),
                 False,
             )
-            for queue_offset, position, size, since_ms, key_at, length in _HALF.iter_unpack(
+            for queue_offset, position, size, since_ms, key_at, length, immunity_ms in _HALF.iter_unpack(
                 self._halves_view[: count * _HALF.size]
             )
         ]
