@@ -194,7 +194,12 @@ class Broker:
             tier=Tier(
                 objects,
                 TierLoop(
-                    loop, self._tasks.spawn, asyncio.sleep, wall_ms, HelperThreads(_TIER_THREADS, "tier helper").run
+                    loop,
+                    self._tasks.spawn,
+                    asyncio.sleep,
+                    wall_ms,
+                    HelperThreads(_TIER_THREADS, "tier helper").run,
+                    time.perf_counter,
                 ),
                 mount.group if mount is not None else None,
             )
@@ -320,6 +325,7 @@ class Broker:
                 core.counters,
                 settings.name,
                 may_end(self._guard),
+                core.cold_line,
             ),
             self._client,
             self.replica,
@@ -356,6 +362,7 @@ class Broker:
                 native.mode,
                 lambda: client_times(self._proxy.figures().clients, wall_ms()),
                 self._guard,
+                settings.flow.pull_wait_ms,
             )
         )
         self._cleanup = CleanupProcessor(

@@ -285,7 +285,8 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
 
     late = Late(objects)
     settings = TierSettings()
-    around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000, HelperThreads(2, "helper").run)  # type: ignore[arg-type]
+    aside, wall_ms = HelperThreads(2, "helper").run, lambda: time.time_ns() // 1_000_000
+    around: Any = Loop(loop, spawn, _pause, wall_ms, aside, time.perf_counter)  # type: ignore[arg-type]
     store: Any = late
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(store, queues.__getitem__, around, *limits, first_astray_in_c(load()))

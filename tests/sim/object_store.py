@@ -180,7 +180,8 @@ class SimObjects:
 
     def loop(self) -> Loop:
         """Of the tier of that life."""
-        return Loop(_NoLongPauses(self._broker), self._spawn, self._pause, self._wall_ms, in_turn)
+        scheduler = _NoLongPauses(self._broker)
+        return Loop(scheduler, self._spawn, self._pause, self._wall_ms, in_turn, scheduler.time)
 
     async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
         whole = content if isinstance(content, bytes) else b"".join(content)

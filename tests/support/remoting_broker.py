@@ -35,7 +35,7 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
-from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.processors.pulling.cold_line import ColdRequests
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
@@ -302,7 +302,7 @@ class RemotingBroker(PopBroker):
             ),
             waits,
             Slices(self.turns.call_soon, waits),
-            ColdLine(None, self.turns),
+            ColdRequests(None, lambda *_: False, 5000),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

@@ -47,7 +47,7 @@ class Steps:
         await moment
 
     def loop(self) -> Loop:
-        return Loop(self._turns, self.spawn, self.pause, self._turns.wall_ms, in_turn)
+        return Loop(self._turns, self.spawn, self.pause, self._turns.wall_ms, in_turn, self._turns.time)
 
 
 class Stored:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from brokerd.store.log.record_checks import FirstAstray, first_astray
 from brokerd.store.store_reads import ColdMiss, ColdRead
@@ -36,6 +36,7 @@ _AHEAD: Final = 2  # the next window is fetched when so much of this part of the
 _PIECES_AHEAD: Final = 2  # of who reads on and on: each takes as long as two requests, whatever its size
 
 Segments = Callable[[Queue], QueueSegments]
+Work = Coroutine[Any, Any, None]
 
 
 class Wanted(NamedTuple):
@@ -48,7 +49,8 @@ class Wanted(NamedTuple):
 class ColdReads:
     """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will.
 
-    `first_astray` checks what was fetched, as `record_checks.first_astray` does.
+    `first_astray` checks what was fetched, as `record_checks.first_astray` does; `counted` has the time counted that a fetch
+    takes of the event loop.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class ColdReads:
     ) -> None:
         self.listeners: list[Callable[[str, int], None]] = []
         self._first_astray = first_astray
+        self.counted: Callable[[Callable[[], Work]], Work] = lambda work: work()
         self._objects = objects
         self._messages = MessageBytes(objects, loop.aside)
         self._segments = segments
@@ -212,7 +215,7 @@ class ColdReads:
             wanted, (end, segment) = self._line.popitem(last=False)
             self._fetching[wanted] = end
             what = f"fetch {wanted.queue.topic}/{wanted.queue.queue_id} from the tier"
-            self._loop.spawn(self._fetch(wanted, end, segment), what)
+            self._loop.spawn(self.counted(partial(self._fetch, wanted, end, segment)), what)
 
     def _read_ahead(self, queue: Queue, piece: Piece, next_offset: int, end: int) -> None:
         """Have what follows fetched while the reader is still busy with what he has."""

@@ -31,13 +31,14 @@ _LEAST_PAUSE_S: Final = 0.01
 
 class Loop(NamedTuple):
     """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn. `aside` has a
-    helper thread do work, which touches nothing that anybody else does, and gives its result."""
+    helper thread do work, which touches nothing that anybody else does, and gives its result. `clock_s` goes on within a turn."""
 
     scheduler: Scheduler
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     pause: Callable[[float], Awaitable[None]]
     wall_ms: Callable[[], int]
     aside: Callable[[Callable[[], Any]], Awaitable[Any]]
+    clock_s: Callable[[], float]
 
 
 async def in_turn(work: Callable[[], Any]) -> Any:
@@ -55,7 +56,7 @@ def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
     async def pause(_seconds: float) -> None:
         raise AssertionError("without a tier nobody pauses")
 
-    return Loop(scheduler, spawn, pause, wall_ms, in_turn)
+    return Loop(scheduler, spawn, pause, wall_ms, in_turn, scheduler.time)
 
 
 class Target(Protocol):

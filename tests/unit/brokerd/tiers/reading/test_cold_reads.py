@@ -59,7 +59,8 @@ class Reader:
             self.tasks.append(loop.create_task(work))
 
         aside = HelperThreads(1, "helper").run
-        around: Any = Loop(loop, spawn, asyncio.sleep, lambda: time.time_ns() // 1_000_000, aside)  # type: ignore[arg-type]
+        wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
+        around: Any = Loop(loop, spawn, asyncio.sleep, wall_ms, aside, time.perf_counter)  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
         return ColdReads(objects, contents.__getitem__, around, cache_bytes, IN_FLIGHT, self.first_astray)
