@@ -36,6 +36,7 @@ from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
+from brokerd.loop.cold_line import Clocks
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
@@ -199,7 +200,7 @@ class Broker:
                     asyncio.sleep,
                     wall_ms,
                     HelperThreads(_TIER_THREADS, "tier helper").run,
-                    time.perf_counter,
+                    Clocks(time.perf_counter, time.thread_time),
                 ),
                 mount.group if mount is not None else None,
             )

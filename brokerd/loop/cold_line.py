@@ -1,10 +1,10 @@
 """Reads of old messages, which only the tier has, in a line: one has its turn in a turn of the loop, behind all else.
 
 An event loop serves whoever is ready one after the other, so whoever reads what is new waits for each old read before him. While
-there are such, old reads get a share of the loop's time: after a turn the line rests until the turn was no more of the time than
-that, and then until somebody else was served, for a moment at most: whoever got his answer does not ask again at once. While there
-are no others, nobody rests. What other work does for old reads (fetching them, an answer that is laid out later) is charged to the
-line, too.
+there are such others, old reads get a share of the loop's time: after a turn the line rests until the turn was no more of the
+time than that, and then until one of the others was served, for a moment at most: who got his answer does not ask again at once.
+While there are no others, nobody rests. What else is done for old reads (fetching them, an answer that is laid out later) is
+charged to the line, too.
 
 Turns go round between those who stand there, so who asks for much at once waits for himself. How many stand is bounded.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Generator
-
 from typing import Any, Final, NamedTuple
 
 from brokerd.loop.scheduler import Scheduler, Timer
@@ -37,14 +36,22 @@ FULL: Final = RequestError(
 
 
 class Others(NamedTuple):
-    """Who is served beside the line. `count` is what was done for anybody; what a turn of the line adds to it is the line's own.
+    """Who is served beside the line. `done` counts what was done for anybody; what a turn of the line adds to it is its own.
     `tell` has a call made when something is done the next time, or never again with None."""
 
-    count: Callable[[], int]
+    done: Callable[[], int]
     tell: Callable[[Callable[[], None] | None], None]
 
 
 NOBODY: Final = Others(lambda: 0, lambda _: None)
+
+
+class Clocks(NamedTuple):
+    """Seconds, as fine as they can be had: `clock_s` goes on within a turn of the event loop, where the scheduler's may not;
+    `used_s` is what the loop's thread used of the processor."""
+
+    clock_s: Callable[[], float]
+    used_s: Callable[[], float]
 
 
 class _Standing(NamedTuple):
@@ -58,17 +65,17 @@ def _always() -> bool:
 
 
 class ColdLine:
-    """The line of one broker. `clock_s` are seconds that go on within a turn of the loop, `share` is the part of them that old
-    reads may take beside `others`, who are set by who knows them.
+    """The line of one broker. `clock_s` goes on within a turn of the loop, and `used_s` is what its thread used of the processor:
+    `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them.
 
-    `turns` were had, by those who stood in line `waited_s` all together; `busy_s` is what these turns took, and what was charged.
+    `turns` were had, by those who stood in line `waited_s` all together; `busy_s` is what these turns used, and what was charged.
     """
 
-    def __init__(self, scheduler: Scheduler, clock_s: Callable[[], float], share: Callable[[], float]) -> None:
+    def __init__(self, scheduler: Scheduler, clocks: Clocks, share: Callable[[], float]) -> None:
         self.others = NOBODY
         self.turns = 0
         self.waited_s = self.busy_s = 0.0
-        self.clock_s = clock_s
+        self.clock_s, self.used_s = clocks
         self._scheduler = scheduler
         self._share = share
         self._line: OrderedDict[object, deque[_Standing]] = OrderedDict()
@@ -82,14 +89,15 @@ class ColdLine:
         self._seen = 0
         self._seen_s = -_BESIDE_S
 
-    def __len__(self) -> int:
+    @property
+    def standing(self) -> int:
         """How many stand there."""
         return self._count
 
     @property
     def is_beside_others(self) -> bool:
         """Whether others are served, now or a moment ago."""
-        now_s, others = self.clock_s(), self.others.count() - self._own
+        now_s, others = self.clock_s(), self.others.done() - self._own
         if others != self._seen:
             self._seen, self._seen_s = others, now_s
         return now_s - self._seen_s < _BESIDE_S
@@ -133,11 +141,11 @@ class ColdLine:
     def charge(self, seconds: float) -> None:
         """So much of the loop's time went for old reads. Within a turn, which is measured as a whole, that means nothing."""
         if not self._is_turn:
-            self._spend(self.clock_s() - seconds, seconds)
+            self._spend(seconds)
 
     async def counted(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """The work, each step of which is charged."""
-        await _Steps(work(), self.clock_s, self.charge)
+        await _Steps(work(), self.used_s, self.charge)
 
     # ---- inside
 
@@ -189,61 +197,60 @@ class ColdLine:
 
     def _run(self, turn: Callable[[], None]) -> None:
         self.turns += 1
-        done, began_s = self.others.count(), self.clock_s()
+        before, used_s = self.others.done(), self.used_s()
         self._is_turn = True
         try:
             turn()
         finally:
             self._is_turn = False
-            self._own += self.others.count() - done
-            self._spend(began_s, self.clock_s() - began_s)
+            self._own += self.others.done() - before
+            self._spend(self.used_s() - used_s)
 
     def _after(self) -> None:
         """What runs between this and the next one was asked for by the turn: its answer goes to the socket."""
-        self._after_s = self.clock_s()
+        self._after_s = self.used_s()
 
     def _after_it(self) -> None:
-        self._spend(self._after_s, self.clock_s() - self._after_s)
-        self._is_taken = False
-        if self._rest_s() or not self._line:
-            self._go_on()
-        else:
-            self._is_taken = True
-            self._next()
+        self._spend(self.used_s() - self._after_s)
+        self._ended()
 
     def _ended(self) -> None:
-        self._is_taken = False
-        self._go_on()
+        if self._line and not self._rest_s():
+            self._next()
+        else:
+            self._is_taken = False
+            self._go_on()
 
-    def _spend(self, began_s: float, seconds: float) -> None:
+    def _spend(self, seconds: float) -> None:
+        now_s = self.clock_s()
         self.busy_s += seconds
-        until_s = max(self._rests_until_s, began_s - _PATIENCE_S) + seconds / self._share()
-        self._rests_until_s = min(until_s, began_s + seconds + _LONGEST_REST_S)
+        until_s = max(self._rests_until_s, now_s - seconds - _PATIENCE_S) + seconds / self._share()
+        self._rests_until_s = min(until_s, now_s + _LONGEST_REST_S)
 
 
 class _Steps(Generator[Any, Any, None]):
     """A coroutine, of which it is counted how long its steps take."""
 
     def __init__(
-        self, work: Coroutine[Any, Any, None], clock_s: Callable[[], float], charge: Callable[[float], None]
+        self, work: Coroutine[Any, Any, None], used_s: Callable[[], float], charge: Callable[[float], None]
     ) -> None:
         self._work = work
-        self._clock_s = clock_s
+        self._used_s = used_s
         self._charge = charge
 
     def __await__(self) -> Generator[Any, Any, None]:
         return self
 
     def send(self, value: Any) -> Any:
-        began_s = self._clock_s()
+        began_s = self._used_s()
         try:
             return self._work.send(value)
         finally:
-            self._charge(self._clock_s() - began_s)
+            self._charge(self._used_s() - began_s)
 
     def throw(self, *error: Any) -> Any:
-        began_s = self._clock_s()
+        began_s = self._used_s()
         try:
             return self._work.throw(*error)
         finally:
-            self._charge(self._clock_s() - began_s)
+            self._charge(self._used_s() - began_s)

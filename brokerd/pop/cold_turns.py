@@ -34,7 +34,7 @@ class ColdTurns:
         self._wake = wake
         self._asked: set[Turn] = set()
         self._granted: dict[Turn, float] = {}  # until when
-        self._began_s: float | None = None  # the plan that reads
+        self._used_s: float | None = None  # when the plan that reads began to
 
     def may_read(self, group: str, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether it is the time for that; if not, it will come."""
@@ -49,8 +49,8 @@ class ColdTurns:
                 return False
         elif line.is_beside_others:
             self._ask(line, turn)  # for those who get nothing of this one
-        if self._began_s is None:
-            self._began_s = now_s
+        if self._used_s is None:
+            self._used_s = line.used_s()
         return True
 
     def limits(self, messages: int, size_bytes: int) -> tuple[int, int]:
@@ -62,22 +62,22 @@ class ColdTurns:
     @property
     def is_reading(self) -> bool:
         """Whether it was let, since the last `ended`."""
-        return self._began_s is not None
+        return self._used_s is not None
 
     def ended(self) -> None:
         """A plan is carried out, or looked at: what it read from the tier is charged."""
-        began_s, self._began_s = self._began_s, None
-        if began_s is not None and self._line is not None:
-            self._line.charge(self._line.clock_s() - began_s)
+        used_s, self._used_s = self._used_s, None
+        if used_s is not None and self._line is not None:
+            self._line.charge(self._line.used_s() - used_s)
 
     def charged(self, work: Callable[[], None]) -> None:
         """Do it, as part of such a plan."""
         if self._line is None:
             work()
             return
-        began_s = self._line.clock_s()
+        used_s = self._line.used_s()
         work()
-        self._line.charge(self._line.clock_s() - began_s)
+        self._line.charge(self._line.used_s() - used_s)
 
     # ---- inside
 

@@ -34,8 +34,8 @@ def refusal_reason(error: LogboomError) -> str:
 
 
 class Counters:
-    """Running totals since the start, for rates; and the same by topic and group. `when_served` is called when they grow, if it is
-    set."""
+    """Running totals since the start, for rates; and the same by topic and group. `when_served`, if it is set, is called when
+    they grow."""
 
     __slots__ = (
         "in_bytes",

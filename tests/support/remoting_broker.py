@@ -77,6 +77,7 @@ class Peer:
     def __init__(self, port: int = 5000) -> None:
         self.peer = f"127.0.0.1:{port}"
         self.is_slow = False
+        self.is_open = True
         self.answers: dict[int, Command] = {}
         self.notices: list[tuple[int, Mapping[str, str] | None]] = []
         self.notice_bodies: list[bytes] = []
@@ -188,6 +189,7 @@ class RemotingBroker(PopBroker):
             lambda: self.is_master or self.is_in_sync,
             lambda: self.log_end,
             self.memory_bytes,
+            self.line,
         )
         self.pull = PullProcessor(checks, self.progress.pulled, self.log, self.counters, self.turns, place)
         figures = StateFigures(
@@ -302,7 +304,7 @@ class RemotingBroker(PopBroker):
             ),
             waits,
             Slices(self.turns.call_soon, waits),
-            ColdRequests(None, lambda *_: False, 5000),
+            ColdRequests(self.line, self.log.is_cold, 5000),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

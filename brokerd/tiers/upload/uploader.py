@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
+from brokerd.loop.cold_line import Clocks
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.settings import TierSettings
@@ -31,14 +32,15 @@ _LEAST_PAUSE_S: Final = 0.01
 
 class Loop(NamedTuple):
     """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn. `aside` has a
-    helper thread do work, which touches nothing that anybody else does, and gives its result. `clock_s` goes on within a turn."""
+    helper thread do work, which touches nothing that anybody else does, and gives its result. `clocks` are for the line
+    of cold reads."""
 
     scheduler: Scheduler
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     pause: Callable[[float], Awaitable[None]]
     wall_ms: Callable[[], int]
     aside: Callable[[Callable[[], Any]], Awaitable[Any]]
-    clock_s: Callable[[], float]
+    clocks: Clocks
 
 
 async def in_turn(work: Callable[[], Any]) -> Any:
@@ -56,7 +58,7 @@ def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
     async def pause(_seconds: float) -> None:
         raise AssertionError("without a tier nobody pauses")
 
-    return Loop(scheduler, spawn, pause, wall_ms, in_turn, scheduler.time)
+    return Loop(scheduler, spawn, pause, wall_ms, in_turn, Clocks(scheduler.time, scheduler.time))
 
 
 class Target(Protocol):
