@@ -18,12 +18,14 @@ from typing import Any, Final, NamedTuple
 from brokerd.loop.scheduler import Scheduler, Timer
 from remoting import codes
 from remoting.errors import RequestError
+from remoting.exposition import Histogram
 
 MOST_STANDING: Final = 10_000
 # of a turn beside others: what a pull may ask for at most, and less than a millisecond of small messages
 SHORT_BYTES: Final = 256 * 1024
 SHORT_MESSAGES: Final = 64
 
+_WAITS_S: Final = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _BESIDE_S: Final = 0.1  # who was served so long ago is served, too, in a moment
 _LONGEST_REST_S: Final = 0.25  # one turn that the machine held up is no reason to rest for long
 _PATIENCE_S: Final = 0.01  # for others to be served, and so far a share of the past is made up for
@@ -68,13 +70,13 @@ class ColdLine:
     """The line of one broker. `clock_s` goes on within a turn of the loop, and `used_s` is what its thread used of the processor:
     `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them.
 
-    `turns` were had, by those who stood in line `waited_s` all together; `busy_s` is what these turns used, and what was charged.
+    `waits_s` are how long each waited whose turn came; `busy_s` is what their turns used of the processor, and what was charged.
     """
 
     def __init__(self, scheduler: Scheduler, clocks: Clocks, share: Callable[[], float]) -> None:
         self.others = NOBODY
-        self.turns = 0
-        self.waited_s = self.busy_s = 0.0
+        self.waits_s = Histogram(_WAITS_S)
+        self.busy_s = 0.0
         self.clock_s, self.used_s = clocks
         self._scheduler = scheduler
         self._share = share
@@ -88,6 +90,11 @@ class ColdLine:
         self._own = 0  # of what was served
         self._seen = 0
         self._seen_s = -_BESIDE_S
+
+    @property
+    def turns(self) -> int:
+        """How many had theirs."""
+        return sum(self.waits_s.counts)
 
     @property
     def standing(self) -> int:
@@ -112,6 +119,7 @@ class ColdLine:
 
         `still` is asked when it is his turn: False = he has gone, and it is the next one's. It is asked once."""
         if self.take():
+            self.waits_s.observe(0.0)
             self._run(turn)
             return True
         return self.stand(who, turn, still)
@@ -186,7 +194,7 @@ class ColdLine:
                 self._line[who] = of_one
             self._count -= 1
             if standing.still():
-                self.waited_s += now_s - standing.since_s
+                self.waits_s.observe(now_s - standing.since_s)
                 self._scheduler.call_soon(self._after)
                 try:
                     self._run(standing.turn)
@@ -196,7 +204,6 @@ class ColdLine:
         self._is_taken = False
 
     def _run(self, turn: Callable[[], None]) -> None:
-        self.turns += 1
         before, used_s = self.others.done(), self.used_s()
         self._is_turn = True
         try:

@@ -10,7 +10,7 @@ from brokerd.loop.cold_line import ColdLine
 from brokerd.store.log.record_checks import FirstAstray
 from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore
-from brokerd.tiers.reading.cold_reads import ColdReads
+from brokerd.tiers.reading.cold_reads import MOST_BYTES, ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC, TierTable
 from brokerd.tiers.upload.uploader import Loop
@@ -19,6 +19,7 @@ from remoting.tier.contents import Queue, TierContents
 from remoting.tier.segments import QueueSegments, Segment
 
 _EMPTY: Final = QueueSegments()
+_BYTES_BESIDE_OTHERS: Final = 2 << 20  # memory that the event loop's thread gives back without a pause
 
 
 class TierInLog:
@@ -66,5 +67,6 @@ def tier_reads(
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_astray)
     cold.counted = line.counted
+    cold.most_bytes = lambda: _BYTES_BESIDE_OTHERS if line.is_beside_others else MOST_BYTES
     in_log.table.listeners.append(cold.cache.forget)
     return TierReads(in_log, counted, cold, line)

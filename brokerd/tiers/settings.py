@@ -73,7 +73,7 @@ class TierSettings:
     )
 
     cold_share_percent: int = setting(
-        20,
+        10,
         "while others send or read what is in files, who reads what only the tier has gets so much of the broker's time; all of "
         "it otherwise",
         minimum=1,

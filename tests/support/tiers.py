@@ -54,6 +54,7 @@ class Steps:
             self.pause,
             self._turns.wall_ms,
             in_turn,
+            in_turn,
             Clocks(self._turns.time, self._turns.time),
         )
 

@@ -287,4 +287,4 @@ def test_it_is_counted_how_long_they_wait_and_what_they_take() -> None:
     broker.turns.run(100)
     assert (broker.line.turns, broker.line.standing) == (2, 0)
     assert broker.line.busy_s == pytest.approx(0.02)
-    assert broker.line.waited_s == pytest.approx(0.01)
+    assert broker.line.waits_s.sum == pytest.approx(0.01)
