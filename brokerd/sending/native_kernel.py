@@ -50,6 +50,7 @@ _HALVES: Final = _FRAMES
 _SOURCES: Final = 128
 _ANY_FRAMES: Final = 1 << 40
 _NOBODY: Final = frozenset[int]()
+_UNREAD: Final = (0, 0)
 
 # The structs of send.c
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
@@ -57,7 +58,7 @@ _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
 _UNIT: Final = struct.Struct("=iiqqqqq")
 _REQUEST: Final = struct.Struct("=10q")
-_SOURCE: Final = struct.Struct(f"=4q{HOST_V6_BYTES}s4x")
+_SOURCE: Final = struct.Struct(f"=6q{HOST_V6_BYTES}s4x")
 _PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques of the source end among all
 _MOMENT_NUMBERS: Final = (
     3  # when a message is due, the code of its entry, and how many frames the call took before its own
@@ -294,9 +295,10 @@ class NativeKernel:
     def _put_sources(self, progress: Progress) -> int:
         """Tell the library what is left of the sources, or of the first ones; of how many."""
         sources = progress.rest(_SOURCES)
-        for index, (buffer, position, peer, most) in enumerate(sources):
+        for index, (buffer, position, peer, most, reading) in enumerate(sources):
             self._buffers[index] = buffer
-            _SOURCE.pack_into(self._sources, index * _SOURCE.size, len(buffer), position, most, len(peer), peer)
+            read = _UNREAD if reading is None else reading.of(buffer)
+            _SOURCE.pack_into(self._sources, index * _SOURCE.size, len(buffer), position, most, *read, len(peer), peer)
         return len(sources)
 
     def _note_progress(self, progress: Progress, done: int, count: int, early: Set[int]) -> None:
