@@ -39,9 +39,9 @@ say it is left alone. END_TRANSACTION (37) of a transaction that began over gRPC
 their master by `method`; `$sends` carries several SendMessage calls (`brokerd/proxy/bundles.py`; a master that does not know it
 gets them one by one), and `$more` asks for the rest of an answer; `$push` goes the other way, with what the master says on a
 client's telemetry stream, `$answer` brings what the client answers, and `$stream_closed` that nobody listens there any more.
-HANDOVER_PASSED (12030) asks, with `topic`, `version` and `initMode` (0 or 1, as a pop's), whether `consumerGroup` has `passed` that
-version of the topic's placement
-in the queues here, and whether anything from before it is `left`; without a group only the latter. OPEN_GATE (12031) lets ordered
+HANDOVER_PASSED (12030) asks, with `topic`, `version` and `initMode` (0 or 1, as a pop's), whether `consumerGroup` has `passed`
+that version of the topic's placement in the queues here, and whether anything from before it is `left`; without a group only the
+latter. OPEN_GATE (12031) lets ordered
 groups wait no more for what of `topic` lies in the broker group `brokerName`.
 
 **Messages for a moment.** A send with `TIMER_DELAY_SEC`, `TIMER_DELAY_MS` or `TIMER_DELIVER_MS` (the first that is there
