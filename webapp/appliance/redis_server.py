@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from remoting.errors import SettingsError
 from webapp import redis_urls
 from webapp.appliance import secret_files
@@ -80,6 +78,8 @@ def embedded_url(layout: DataLayout) -> str | None:
 
 def check_external(url: str) -> str:
     """Make sure that the Redis of REDIS_URL answers; what it is, for people. Raises SettingsError with what it said instead."""
+    import redis  # with an embedded one the supervisor has no use for the library, a third of its memory
+
     try:
         client = redis.Redis.from_url(
             url, socket_timeout=_EXTERNAL_DEADLINE_S, socket_connect_timeout=_EXTERNAL_DEADLINE_S
@@ -96,9 +96,11 @@ def check_external(url: str) -> str:
 
 
 def _version(client: Any) -> str:
+    from redis import ResponseError
+
     try:
         told = client.info("server")
-    except redis.ResponseError:  # our user there need not have the right to ask
+    except ResponseError:  # our user there need not have the right to ask
         return "Redis of a version that it does not tell"
     if "valkey_version" in told:
         return f"Valkey {told['valkey_version']}"
