@@ -46,6 +46,8 @@ from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
+from brokerd.processors.pulling.asked import asked_agrees
+from brokerd.processors.pulling.laid_out import layout_agrees
 from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.rights import may_publish
 from brokerd.processors.sending.admission import Admission
@@ -124,6 +126,8 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         block_readers_agree,
         keys_agree,
         postings_agree,
+        asked_agrees,
+        layout_agrees,
     ]
     return library.choose(settings.kernel.mode, checks)
 
@@ -354,6 +358,7 @@ class Broker:
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
                 native.mode,
+                native.library,
                 lambda: client_times(self._proxy.figures().clients, wall_ms()),
                 self._guard,
             )
@@ -389,11 +394,13 @@ class Broker:
         )
         if mount is not None:
             handlers = mount.protect(handlers)
+        # Requests that are signed are another one each time.
+        quick = self._processors.quick_pulls if mount is None and not self._guard.is_on else None
         pass_on = PassOn(self._client, lambda: replica.master_address, self._tasks)
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
-            limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much)),
+            limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much, quick)),
             closed=self._connection_closed,
             # Loops in Python decode anyway; there signed sends come to the handlers, decoded once.
             taker=self._sends if mount is None and (native.library is not None or not self._guard.is_on) else None,

@@ -42,7 +42,9 @@ from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
 from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.processors.pulling.laid_out import AnswerLayout
 from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.pulling.quick import QuickPulls
 from brokerd.processors.registry import Processors
 from brokerd.processors.sending.general import GeneralSends
 from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
@@ -81,6 +83,7 @@ class Parts:
     connections: Callable[[], int]
     scrub: Callable[[], ScrubState]
     kernel: str
+    library: Library | None
     client_times: Callable[[], tuple[ClientTimesState, ...]]
     guard: Guard
 
@@ -156,6 +159,11 @@ def build_processors(parts: Parts) -> Processors:
         scheduler,
         place,
     )
+    is_cold = store.is_cold if core.tiers.cold is not None else None
+    quick = None
+    if parts.library is not None:
+        pull.lay_out_by(AnswerLayout(parts.library))
+        quick = QuickPulls(pull, checks, place, is_cold, parts.library)
     bulk = BulkProcessor(checks, store, counters, place, scheduler)
     consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
@@ -209,7 +217,8 @@ def build_processors(parts: Parts) -> Processors:
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
         fetch_waits=waits,
         slices=Slices(scheduler.call_soon, waits),
-        cold_line=ColdLine(store.is_cold if core.tiers.cold is not None else None, scheduler),
+        cold_line=ColdLine(is_cold, scheduler),
+        quick_pulls=quick,
     )
 
 

@@ -34,6 +34,7 @@ SOURCES: Final = (
     "moments.c",
     "properties.c",
     "proven.c",
+    "pulls.c",
     "reads.c",
     "runs.c",
     "send.c",

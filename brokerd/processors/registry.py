@@ -31,6 +31,7 @@ from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.cold_line import ColdLine
 from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.pulling.quick import QuickPulls
 from brokerd.processors.sending.recalls import RecallProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
@@ -46,7 +47,7 @@ from remoting.transport.server import each
 @dataclass(frozen=True, slots=True)
 class Processors:
     """Everything that answers requests beside the senders. `fetch_waits` has those that wait for the tier, `slices` those that
-    look at many queues, `cold_line` those that read old messages."""
+    look at many queues, `cold_line` those that read old messages; `quick_pulls` takes pulls undecoded, in C."""
 
     pull: PullProcessor
     bulk: BulkProcessor
@@ -72,6 +73,7 @@ class Processors:
     fetch_waits: FetchWaits
     slices: Slices
     cold_line: ColdLine
+    quick_pulls: QuickPulls | None = None
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""

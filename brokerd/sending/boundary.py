@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.sending.readings import Reading
 from brokerd.store.run import Run
 from remoting.frame import Command
 
@@ -24,12 +25,14 @@ class Stop(Enum):
 
 
 class Source(NamedTuple):
-    """What one peer (packed address and port) sent, from a position of a buffer on, and how many frames may be taken of it."""
+    """What one peer (packed address and port) sent, from a position of a buffer on, and how many frames may be taken of it. Of
+    the first frames of the buffer the library may have a reading."""
 
     buffer: bytes
     position: int
     peer: bytes
     most: int
+    reading: Reading | None = None
 
 
 class Taken:

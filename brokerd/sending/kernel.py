@@ -151,7 +151,7 @@ class Kernel:
 
     def take_one(self, run: Run, source: Source) -> Taken:
         """The same of one source."""
-        buffer, position, peer, most = source
+        buffer, position, peer, most, _ = source
         taken = Taken()
         while True:
             ahead = most if most < _READ_AHEAD else _READ_AHEAD

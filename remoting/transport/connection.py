@@ -67,13 +67,23 @@ class ConnectionLimits:
     always_reads: bool = False
 
 
+class RequestTaker(Protocol):
+    """Takes requests of one kind one by one, as they were received."""
+
+    def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
+        """Answer the request whose frame begins there, or `owe` the connection an answer: where it ends. The same position when
+        it is to be decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Intake:
     """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
-    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is."""
+    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is. `quick` is shown
+    what would be decoded otherwise."""
 
     watch: Watch
     may_send_much: Callable[[Command], bool] | None = None
+    quick: RequestTaker | None = None
 
 
 class BufferTaker(Protocol):
@@ -103,6 +113,7 @@ class RemotingConnection(asyncio.Protocol):
         """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
         intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
+        self._quick = None if intake is None else intake.quick
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
         self._piece: Piece | None = None
@@ -239,6 +250,10 @@ class RemotingConnection(asyncio.Protocol):
             self._decode(data)
 
     def _decode(self, data: bytes) -> None:
+        if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):
+            if taken == len(data):
+                return
+            data = data[taken:]
         commands: list[Command] = []
         try:
             consumed = frame.decode_frames(data, commands, self._limits.max_frame_bytes)
@@ -257,6 +272,21 @@ class RemotingConnection(asyncio.Protocol):
             self._part_backlog_from_what_was_read()
         if consumed < len(data) and self._intake is not None and self._transport is not None:
             self._begin_piece(rest, self._intake)
+
+    def _take_quickly(self, quick: RequestTaker, data: bytes) -> int:
+        """Have requests taken from the beginning of what was read: where the last of them ends."""
+        position, end = 0, len(data)
+        for _ in range(_MAX_REQUESTS_OF_TURN):
+            if self._is_congested():
+                self._regulate_reading()
+                break
+            taken = quick.take(self, data, position)
+            if taken == position:
+                break
+            position = taken
+            if position == end:
+                break
+        return position
 
     def _part_backlog_from_what_was_read(self) -> None:
         """The bodies are views of it, and behind a long frame a short one that waits would keep all of that."""
@@ -376,6 +406,10 @@ class RemotingConnection(asyncio.Protocol):
         else:
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
             self._write(body)
+
+    def owe(self, requests: int) -> None:
+        """So many two-way requests, which were not decoded here, are to be answered."""
+        self._in_flight += requests
 
     def take_back(self, request: Command) -> None:
         """Of a request that was put off, when this connection `is_slow`: its handler has it again when that is over."""

@@ -17,7 +17,8 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
-from brokerd.store.unit import Unit
+from brokerd.store.store_reads import Window
+from brokerd.store.unit import UNIT, Unit
 from brokerd.timers.codes import CODE_RULES
 from remoting import codes
 from remoting.errors import InvalidParameter, LogboomError, NotMaster, RequestError, StorageError
@@ -227,6 +228,15 @@ class MemoryRecordLog:
         tags_codes: Collection[int] | None = None,
     ) -> JoinedResult:
         return joined(self.read_messages(topic, queue_id, queue_offset, max_count, max_bytes, tags_codes))
+
+    def window(self, topic: str, queue_id: int, queue_offset: int, count: int) -> Window | None:
+        low, high = self.queue_range(topic, queue_id)
+        if not low <= queue_offset < high:
+            return None
+        units = self._dispatched[topic, queue_id][queue_offset : queue_offset + count]
+        begin = units[0][0]
+        log = b"".join(record for position, record in self._records.items() if position >= begin)
+        return Window(low, high, b"".join(UNIT.pack(*unit) for unit in units), memoryview(log), begin)
 
     # ---- for tests
 

@@ -14,6 +14,7 @@ from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.general import GeneralSends
 from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken
 from brokerd.sending.reading import short_names
+from brokerd.sending.readings import Reading
 from brokerd.sending.turns import SendTurn, SendTurns
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import Run
@@ -73,6 +74,8 @@ class SendProcessor:
     def _process(self) -> None:
         waiting, self._waiting = self._waiting, []
         turn = self._turns.begin(_Answers)
+        if self._admission is not None:
+            self._admission.begin_turn()
         offers: list[_Offer] = []
         taken = 0  # of the offers
         for connection, requests in waiting:
@@ -90,7 +93,9 @@ class SendProcessor:
     def _let_in(self, offer: _Offer) -> _Offer:
         """The same, with as much to take of it as may be."""
         if self._admission is not None:
-            offer.most, offer.is_other_next = self._admission.let_in(offer.connection, offer.buffer, offer.most)
+            offer.most, offer.is_other_next, offer.reading = self._admission.let_in(
+                offer.connection, offer.buffer, offer.most
+            )
         return offer
 
     def _take_decoded(
@@ -146,9 +151,9 @@ class SendProcessor:
 
 class _Offer:
     """What a connection offered (`turns.Offer`): what of it may be taken, and what was. `is_other_next`: what follows is not for
-    the kernel."""
+    the kernel. `reading`: what is known of its first frames."""
 
-    __slots__ = ("answered", "buffer", "connection", "is_other_next", "most", "position")
+    __slots__ = ("answered", "buffer", "connection", "is_other_next", "most", "position", "reading")
 
     def __init__(self, connection: RemotingConnection, buffer: bytes) -> None:
         self.connection = connection
@@ -157,13 +162,14 @@ class _Offer:
         self.most = MOST_TAKEN
         self.answered = 0
         self.is_other_next = False
+        self.reading: Reading | None = None
 
     @property
     def goes_on(self) -> bool:
         return self.most > 0
 
     def source(self) -> Source:
-        return Source(self.buffer, self.position, self.connection.packed_peer, self.most)
+        return Source(self.buffer, self.position, self.connection.packed_peer, self.most, self.reading)
 
     def note(self, taken: Taken, answers: _Answers) -> None:
         self.answered += taken.answered
