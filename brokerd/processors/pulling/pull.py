@@ -128,7 +128,7 @@ class PullProcessor:
         if flags & FLAG_COMMIT and self._is_master():
             commit_offset = fields.integer(ext, "commitOffset", -1, low=-1)
             if commit_offset >= 0 and not is_brokers_group(group):
-                self._commits.commit(group, topic, queue_id, commit_offset, None)
+                self._commits.commit(group, topic, queue_id, commit_offset, None, is_carried=True)
         suspend_ms = fields.integer(ext, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
         if self._answer(pull, hold=suspend_ms > 0):
             return
