@@ -34,8 +34,9 @@ from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.loop.aside import HelperThreads
+from brokerd.loop.aside import NICER, HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
+from brokerd.loop.cold_line import Clocks
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
@@ -199,7 +200,13 @@ class Broker:
             tier=Tier(
                 objects,
                 TierLoop(
-                    loop, self._tasks.spawn, asyncio.sleep, wall_ms, HelperThreads(_TIER_THREADS, "tier helper").run
+                    loop,
+                    self._tasks.spawn,
+                    asyncio.sleep,
+                    wall_ms,
+                    HelperThreads(_TIER_THREADS, "tier helper").run,
+                    HelperThreads(_TIER_THREADS, "tier reading", nicer=NICER).run,
+                    Clocks(time.perf_counter, time.thread_time),
                 ),
                 mount.group if mount is not None else None,
             )
@@ -327,6 +334,7 @@ class Broker:
                 core.counters,
                 settings.name,
                 may_end(self._guard),
+                core.cold_line,
             ),
             self._client,
             self.replica,
@@ -364,6 +372,7 @@ class Broker:
                 native.library,
                 lambda: client_times(self._proxy.figures().clients, wall_ms()),
                 self._guard,
+                settings.flow.pull_wait_ms,
             )
         )
         self._cleanup = CleanupProcessor(

@@ -42,7 +42,7 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
-from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.processors.pulling.cold_line import ColdRequests
 from brokerd.processors.pulling.laid_out import AnswerLayout
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.pulling.quick import QuickPulls
@@ -70,7 +70,7 @@ from remoting.names import TIMER_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What answers are made of. `connections` counts the open remoting connections."""
+    """What answers are made of. `connections` counts the open remoting connections; a pull waits `pull_wait_ms` for its turn."""
 
     names: BrokerNames
     core: BrokerCore
@@ -87,6 +87,7 @@ class Parts:
     library: Library | None
     client_times: Callable[[], tuple[ClientTimesState, ...]]
     guard: Guard
+    pull_wait_ms: int
 
 
 def build_processors(parts: Parts) -> Processors:
@@ -149,6 +150,7 @@ def build_processors(parts: Parts) -> Processors:
         lambda: replica.is_in_sync,
         lambda: store.commitlog.end_offset,
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),  # of this machine
+        core.cold_line,
     )
 
     checks = PullChecks(metadata, clients, lambda: creates_groups and replica.is_master)
@@ -169,7 +171,7 @@ def build_processors(parts: Parts) -> Processors:
     consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
     if core.tiers.cold is not None:
-        core.tiers.cold.listeners += [pull.wake, bulk.wake]
+        core.tiers.cold.listeners += [pull.fetched, bulk.wake]
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
@@ -218,7 +220,7 @@ def build_processors(parts: Parts) -> Processors:
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
         fetch_waits=waits,
         slices=Slices(scheduler.call_soon, waits),
-        cold_line=ColdLine(is_cold, scheduler),
+        cold_requests=ColdRequests(core.cold_line, store.is_cold, parts.pull_wait_ms),
         quick_pulls=quick,
     )
 
