@@ -20,7 +20,7 @@ from brokerd.native.library import Library
 from remoting.transport.carrying import Lender
 from remoting.transport.connection import RemotingConnection
 
-LEAST_PIECES: Final = 4  # for fewer, waking the thread costs more than it spares
+LEAST_PIECES: Final = 8  # for fewer, waking the thread costs as much as it spares
 _PIECES: Final = 4096  # carrier.c has the same number
 _MOST_BYTES: Final = 4 * 1024 * 1024  # that wait for the thread
 _MISSED_NUMBERS: Final = 2

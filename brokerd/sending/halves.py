@@ -31,9 +31,10 @@ class LaidOutHalves:
 
     def room(self, run: Run) -> HalfRoom:
         """What there is for more in the run."""
-        count, size_bytes = self._transactions.room()
+        room = self._transactions.room()
         if self._run is not run:
-            return HalfRoom(count, size_bytes)
+            return room
+        count, size_bytes = room
         return HalfRoom(count - self._count, size_bytes - self._size_bytes)
 
     def add(self, run: Run, halves: Sequence[Half]) -> None:

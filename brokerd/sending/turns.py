@@ -97,7 +97,7 @@ class SendTurn(Generic[OfRun]):
         self._new_answers = new_answers
         self._least_bytes = 0
         self.run: Run | None = None
-        self.answers = new_answers()
+        self.answers: OfRun  # when there is a run
         self.error = self._acknowledger.refusal()
 
     def begin_run(self) -> Run | None:
@@ -105,13 +105,14 @@ class SendTurn(Generic[OfRun]):
         if self.error is None:
             try:
                 self.run = self._store.begin_run(self._least_bytes)
+                self.answers = self._new_answers()
             except LogboomError as error:
                 self.error = as_request_error(error, codes.SERVICE_NOT_AVAILABLE)
         return self.run
 
     def take(self, offers: Iterable[Offer[OfRun]]) -> None:
         """Take of the offers what is for the kernel, of as many as possible at once, in their order."""
-        rest = deque(offer for offer in offers if offer.goes_on)
+        rest = deque([offer for offer in offers if offer.goes_on])
         while rest:
             run = self.run or self.begin_run()
             if run is None:
@@ -137,11 +138,11 @@ class SendTurn(Generic[OfRun]):
 
     def append(self, least_bytes: int = 0) -> None:
         """Append the present run, and have it answered when it is acknowledged. The next has room for so many bytes."""
-        run, answers = self.run, self.answers
+        run = self.run
         self._least_bytes = least_bytes
         if run is None:
             return
-        self.run, self.answers = None, self._new_answers()
+        answers, self.run = self.answers, None
         if not run.records:
             return
         try:

@@ -155,7 +155,7 @@ class SendProcessor:
                 self._take_decoded(turn, connection, requests)
             elif buffer := connection.offered:
                 offers.append(self._let_in(_Offer(connection, buffer)))
-        turn.take(offers[taken:])
+        turn.take(offers[taken:] if taken else offers)
         return offers
 
     def _let_in(self, offer: _Offer) -> _Offer:
