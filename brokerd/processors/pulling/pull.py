@@ -123,6 +123,7 @@ class PullProcessor:
     ) -> None:
         """Answer a request with terms that it has still, or hold it."""
         pull = _Pull(connection, opaque, terms, offset)
+        connection.owe(1)
         try:
             self._begin(pull, commit_offset)
         except LogboomError as error:

@@ -9,6 +9,7 @@ from random import Random
 import orjson
 import pytest
 
+from brokerd.native.memory import Pinned
 from brokerd.processors.pulling.asked import PullReader, asked_agrees, read_asked
 from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted, laid_out, layout_agrees
 from brokerd.processors.pulling.terms import MAX_BYTES
@@ -152,6 +153,8 @@ def both(window: tuple[int, int, bytes, bytes, int], wanted: Wanted, tags: array
     ours = laid_out(Window(low, high, units, memoryview(log), begin), wanted, tags)
     made = _layout().lay_out(Window(low, high, units, memoryview(log), begin), wanted, tags)
     assert made == ours
+    with Pinned(log) as address:
+        assert _layout().lay_out(Window(low, high, units, memoryview(log), begin, address), wanted, tags) == ours
     return made
 
 
