@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from brokerd.loop.cold_line import ColdLine
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.settings import Live, check, setting
@@ -120,7 +121,7 @@ class ReadPlace:
     """The rules at one broker.
 
     `is_master_known`: a replica's master is there, by the replica's own connection to it. `is_in_sync`: this is the master or
-    stands in for it, or copies its log and is in the sync-state set.
+    stands in for it, or copies its log and is in the sync-state set. In `cold_line` stands who reads what only the tier has.
     """
 
     settings: Live[PullSettings]
@@ -129,6 +130,7 @@ class ReadPlace:
     is_in_sync: Callable[[], bool]
     log_end: Callable[[], int]
     memory_bytes: int
+    cold_line: ColdLine | None = None
 
     def check(self, *, lite: bool) -> None:
         """Raise RequestError when pulls are not answered here."""

@@ -174,11 +174,12 @@ static inline int field_of(struct text name, int *named) {
     return FIELDS;
 }
 
-/* Keep a field: which one of a send it is, FIELDS for none of them; -1 when all are wanted, and there are too many. */
+/* Keep a field: which one of a send it is, FIELDS for none of them. */
 static inline int set_field(struct reader *r, struct header *header, struct text name, struct text value) {
     int named, which = field_of(name, &named);
-    if (r->fields != NULL) {
-        if (r->fields->count == MAX_FIELDS) return -1;
+    if (r->fields != NULL && r->fields->count == MAX_FIELDS) {
+        r->is_unlike = r->fields->is_cut = 1;
+    } else if (r->fields != NULL) {
         r->fields->names[r->fields->count] = name;
         r->fields->values[r->fields->count++] = value;
     }
@@ -223,8 +224,7 @@ static int take_fields(struct reader *r, struct header *header) {
         const uint8_t *begin = r->at + 1;
         if (!take_value(r, &value)) return 0;
         int which = set_field(r, header, name, value);
-        if (which < 0) return 0;
-        if (r->fields != NULL && is_text) note_part(r, begin, r->fields->count - 1, which);
+        if (r->fields != NULL && is_text && !r->fields->is_cut) note_part(r, begin, r->fields->count - 1, which);
     } while (take(r, ','));
     return take(r, '}');
 }
@@ -338,7 +338,7 @@ static int take_compact(struct reader *r, struct header *header) {
     r->end = r->at + length;
     while (r->at < r->end) {
         if (!take_counted(r, 2, &name) || !take_counted(r, 4, &value)) return 0;
-        if (name.length > 0 && value.length > 0 && set_field(r, header, name, value) < 0) return 0;
+        if (name.length > 0 && value.length > 0) set_field(r, header, name, value);
     }
     r->is_unlike = 1;
     return 1;
@@ -348,23 +348,30 @@ int read_fields(struct text text, uint32_t encoding, uint8_t *scratch, int64_t s
                 struct fields *fields) {
     struct reader r = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields, text.at, 0};
     fields->count = fields->part_count = 0;
+    fields->is_cut = 0;
     memset(header, 0, sizeof *header);
-    return encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header);
+    int is_read = encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header);
+    return is_read && !fields->is_cut;
 }
 
-int read_header(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+int read_header(struct text text, uint32_t encoding, uint8_t **scratch, uint8_t *scratch_end, struct header *header,
                 struct fields *fields) {
-    const struct reader begin = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields, text.at, 0};
+    const struct reader begin = {text.at, text.at + text.length, *scratch, scratch_end, fields, text.at, 0};
     struct reader r = begin;
     if (fields != NULL) {
         fields->is_alike = encoding == 0 && fields->part_count > 0 && take_alike(&r, header);
-        if (fields->is_alike) return 1;
+        if (fields->is_alike) {
+            *scratch = r.scratch;
+            return 1;
+        }
         fields->count = fields->part_count = 0;
+        fields->is_cut = 0;
         r = begin;
     }
     memset(header, 0, sizeof *header);
     int is_read = encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header);
     is_read = is_read && header->named == (header->code == SEND_MESSAGE ? LONG : SHORT); /* which count is the twin's business */
     if (fields != NULL && (r.is_unlike || !is_read)) fields->part_count = 0;
+    *scratch = r.scratch;
     return is_read;
 }

@@ -28,6 +28,7 @@ struct part {
 struct fields { /* all that a header has, as they came; of null there is no byte */
     struct text names[MAX_FIELDS], values[MAX_FIELDS];
     size_t count;
+    int is_cut;   /* there are others, for which there was no room */
     int is_alike; /* the names, and the header but for its parts, are those of the one before it */
     struct part parts[MAX_FIELDS + 1]; /* for the next header */
     size_t part_count;                 /* 0: it is read for itself */
@@ -39,14 +40,21 @@ struct frame {
     uint32_t encoding;
 };
 
+/* A frame that was read: who has the same bytes at the same place of a buffer need not read them again. (signed.c reads, send.c takes) */
+struct reading {
+    int64_t at, size; /* where it begins in the buffer; with the prefix */
+    struct header header;
+    struct text body;
+};
+
 /* Find the frame at `at`, of which `left` bytes are there: its length with the prefix; 0 when it has not come whole, -1 for none that a
  * correct peer sends. */
 int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame);
 
-/* Read a header; texts with escapes go to the scratch, all its fields to `fields` if somebody wants them. 0 for what is left: of what
- * the twin's parsers take, this takes a part, with the same outcome. Clients write one header like the other: where `header` and
+/* Read a header; texts with escapes go to the scratch, which then begins behind them, all its fields to `fields` if somebody wants them. 0
+ * for what is left: of what the twin's parsers take, this takes a part, with the same outcome. Clients write one header like the other: where `header` and
  * `fields` are those of the header before, which is still where it was, only what differs is read. There was none: no parts. */
-int read_header(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+int read_header(struct text text, uint32_t encoding, uint8_t **scratch, uint8_t *scratch_end, struct header *header,
                 struct fields *fields);
 
 /* The same of a header of any request, for itself: code, opaque, flag, and all its fields. */

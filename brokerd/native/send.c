@@ -1,8 +1,8 @@
 /* Sends: frames as clients wrote them in; records, queue units and answers out. The twin is brokerd/sending/kernel.py, for batches
  * batch_kernel.py and stored_form.py; brokerd/sending/native_kernel.py calls this, and gives to the twin whatever this leaves.
  *
- *   native_send    of what each peer sent, for each frame: read its header, find the queue, look at the properties, write record,
- *                  unit and answer
+ *   native_send    of what each peer sent, for each frame: read its header, or take what native_signed read of it; find the queue, look
+ *                  at the properties, write record, unit and answer
  *
  * Most messages are stored as they came. Others wait for a moment or at a delay level, or begin a transaction: these go to a topic of
  * the broker's, with properties that name their own. Whoever left out the last separator of the properties, or a message's name, gets
@@ -26,6 +26,7 @@ enum {
     MAX_TOPIC_BYTES = 127,
     MAX_BATCH_COUNT = 32767,
     ITEM_HEAD_BYTES = 20,
+    MOST_UNLIKE = 4, /* so many headers more that were not like the one before than were: no other is compared with it */
     HOST_BYTES = 8, /* with an IPv4 address */
     HOST_V6_BYTES = HOST_BYTES + RECORD_LONGER_HOST,
     ANSWER_BYTES = 400, /* more than an answer has beside its message ids and its key */
@@ -39,6 +40,8 @@ enum {
     SYS_COMPRESSED = 1,
     SYS_KNOWN = 0x701, /* compressed, and how */
     SYS_TRANSACTION = 0xC,
+    MAX_IMMUNITY_DIGITS = 9,
+    NO_IMMUNITY = -1,
 };
 #define STAMP "MSG_REGION\1DefaultRegion\2TRACE_ON\1true\2"
 #define STAMP_BYTES (sizeof STAMP - 1)
@@ -78,12 +81,15 @@ struct moment { /* when a message waits, in the order of their queue; the caller
 struct half { /* a message that begins a transaction */
     int64_t queue_offset, position, size, since_ms;
     int64_t key_at, key_length; /* of its name, in the records */
+    int64_t immunity_ms;
 };
 
 enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
 
 struct source { /* what one peer sent, in a buffer of its own */
     int64_t length, position, most; /* of the buffer; where to begin; frames */
+    const struct reading *readings; /* frames of this very buffer that were read, in their order; of others nothing is known */
+    int64_t reading_count;
     int64_t peer_length;
     uint8_t peer[HOST_V6_BYTES];
 };
@@ -158,7 +164,11 @@ struct place { /* a queue, and the number of the next message in it */
 struct call {
     const struct areas *areas;
     const struct request *request;
-    const struct source *source; /* the present one */
+    const struct source *source; /* the present one, */
+    const struct reading *reading; /* and what was read of it, from where the call is on */
+    int64_t readings_left;
+    struct fields fields; /* of the header before */
+    int unlike;           /* how many headers more were not like the one before than were, from none on */
     struct results *results;
     struct results now; /* with what the present frame has written */
     size_t head_bytes;  /* of a record, up to the body */
@@ -211,13 +221,27 @@ static int understand(const struct areas *areas, struct send *send) {
            send->born_timestamp >= 0 && send->born_timestamp < (int64_t)1 << 62;
 }
 
-/* Read the frame at the position: its length with the prefix; 0 when it has not come whole, -1 when it is left. */
-static int64_t read_frame(const struct areas *areas, const uint8_t *at, int64_t left, struct send *send) {
+/* Read the frame at the position, or take what was read of it: its length with the prefix; 0 when it has not come whole, -1 when it is
+ * left. */
+static int64_t read_frame(struct call *call, const uint8_t *buffer, int64_t position, struct send *send) {
+    const struct areas *areas = call->areas;
     struct frame frame;
-    int64_t length = find_frame(at, left, areas->max_frame_bytes, &frame);
+    for (; call->readings_left > 0 && call->reading->at < position; call->reading++) call->readings_left--;
+    if (call->readings_left > 0 && call->reading->at == position && call->reading->size <= areas->max_frame_bytes) {
+        send->header = call->reading->header;
+        send->body = call->reading->body;
+        call->fields.part_count = 0;
+        return understand(areas, send) ? call->reading->size : -1;
+    }
+    int64_t length = find_frame(buffer + position, call->source->length - position, areas->max_frame_bytes, &frame);
+    uint8_t *scratch = areas->scratch;
+    int is_noted = call->unlike < MOST_UNLIKE && position + length < call->source->length; /* what follows may be like it */
     if (length <= 0) return length;
     send->body = frame.body;
-    if (!read_header(frame.header, frame.encoding, areas->scratch, areas->scratch_room, &send->header, NULL)) return -1;
+    if (!read_header(frame.header, frame.encoding, &scratch, scratch + areas->scratch_room, &send->header,
+                     is_noted ? &call->fields : NULL))
+        return -1;
+    if (is_noted) call->unlike += !call->fields.is_alike ? 1 : call->unlike > 0 ? -1 : 0;
     return understand(areas, send) ? length : -1;
 }
 
@@ -233,6 +257,7 @@ struct message { /* of a send, or of a batch */
     int is_early;                      /* is not to be acknowledged before it is answered */
     struct wait wait;
     int64_t level;        /* of one that waits for it */
+    int64_t immunity_ms;  /* of one that begins a transaction: how long its producer is left alone, or NO_IMMUNITY */
     size_t moment_length; /* of what is added to the properties of one that is not for its own topic */
     size_t length;        /* of the properties in the record */
     uint8_t moment[MOMENT_PROPERTIES_BYTES], name[NAME_BYTES];
@@ -268,21 +293,32 @@ static size_t completed_length(const struct call *call, const struct message *me
     return message->own_length + (message->is_named ? NAMED_BYTES : 0) + cluster + STAMP_BYTES;
 }
 
-/* Find out where a message goes that is not for its own topic; what it waits with goes to its area, which has room for the longest. */
+/* How long a producer wants to be left alone that says so in at most MAX_IMMUNITY_DIGITS. */
+static int64_t immunity_of(struct text text) {
+    int64_t seconds;
+    return integer_of(text, &seconds) && text.at[0] != '-' ? seconds * 1000 : NO_IMMUNITY;
+}
+
+/* Find out where a message goes that may not be for its own topic; what it waits with goes to its area, which has room for the
+ * longest. */
 static enum stop find_where(const struct call *call, const struct send *send, const struct look *look, struct message *message) {
-    const struct terms *terms = call->areas->terms;
+    struct terms *terms = call->areas->terms;
     struct text topic = {send->target->name, send->target->name_length};
     uint8_t *at = message->moment;
     if (look->is_timed) {
         if (look->level.length || look->transaction.length || send->sys_flag & SYS_TRANSACTION) return STOP_LEFT;
-        if (terms->state == TERMS_UNASKED) return STOP_TERMS;
-        if (terms->state != TERMS_KNOWN || !wait_for(terms, look->asks, &message->wait)) return STOP_LEFT;
+        terms->are_needed = 1;
+        if (terms->state != TERMS_KNOWN) return terms->state == TERMS_UNASKED ? STOP_TERMS : STOP_LEFT;
+        enum asked asked = wait_for(terms, look->asks, &message->wait);
+        if (asked != IS_AHEAD) return asked == HAS_COME ? STOP_END : STOP_LEFT;
         message->where = TIMER;
         message->code = code_of(&message->wait);
         at = put_moment(at, &message->wait, topic, send->queue_id);
     } else if (look->transaction.length || send->sys_flag & SYS_TRANSACTION) {
         if (look->level.length || !IS(look->transaction, "true") || !look->group.length) return STOP_LEFT;
+        if (look->immunity.length > MAX_IMMUNITY_DIGITS) return STOP_LEFT;
         message->where = HALF;
+        message->immunity_ms = immunity_of(look->immunity);
         at = put_decimal(PUT(put_text(PUT(at, "REAL_TOPIC\1"), topic.at, topic.length), "\2REAL_QID\1"), send->queue_id);
         at = PUT(at, "\2");
     } else {
@@ -409,7 +445,7 @@ static enum stop open_half(struct call *call, const struct send *send, const str
     size_t behind_key = 1 + message->moment_length + (request->seals ? TAIL_BYTES : 0);
     int64_t key_at = call->now.records_size + (int64_t)(size - behind_key - message->key.length);
     call->areas->halves[call->now.halves++] = (struct half){
-        place->next, call->now.end_offset, (int64_t)size, since_ms, key_at, (int64_t)message->key.length};
+        place->next, call->now.end_offset, (int64_t)size, since_ms, key_at, (int64_t)message->key.length, message->immunity_ms};
     call->half_bytes += (int64_t)size;
     return STOP_END;
 }
@@ -607,9 +643,13 @@ static enum stop take_source(struct call *call, const uint8_t *buffer, struct pr
     struct send send;
     enum stop stop = STOP_END;
     *progress = (struct progress){.position = source->position};
+    call->reading = source->readings;
+    call->readings_left = source->reading_count;
+    call->fields.part_count = 0;
+    call->unlike = 0;
     call->head_bytes = (size_t)(RECORD_HEAD_BYTES + source->peer_length + areas->store_host_length - 2 * HOST_BYTES);
     while (progress->frames < source->most && results->frames < call->request->most) {
-        int64_t size = read_frame(areas, buffer + progress->position, source->length - progress->position, &send);
+        int64_t size = read_frame(call, buffer, progress->position, &send);
         if (size <= 0) {
             stop = size == 0 ? STOP_END : STOP_LEFT;
             break;
@@ -635,7 +675,11 @@ static enum stop take_source(struct call *call, const uint8_t *buffer, struct pr
 EXPORT void native_send(const struct areas *areas) {
     const struct request *request = areas->request;
     struct results *results = areas->results;
-    struct call call = {areas, request, areas->sources, results, {0}, 0, 0};
+    struct call call;
+    call.areas = areas;
+    call.request = request;
+    call.results = results;
+    call.half_bytes = 0;
     enum stop stop = STOP_END;
     *results = (struct results){.end_offset = request->end_offset};
     while (results->sources < request->count) {

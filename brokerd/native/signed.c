@@ -3,6 +3,9 @@
  *
  *   native_signed  for each frame: read its header, put its fields in the order of their names, and write out what is asked for
  *
+ * What was read stays, so that send.c need not read it again. It does so until there is no room for another call; then all of it is
+ * gone, which the caller sees by `times_begun`.
+ *
  * Bounds. Input: a header lies within its frame, and that within the buffer (find_frame). Output: what is to be written is measured
  * first, and a frame for whose texts there is no room ends the call.
  */
@@ -111,7 +114,7 @@ static int put_signed(const struct header *header, const struct fields *fields, 
     struct signed_send *send = &told->sends[told->count];
     size_t covered = 0;
     if (header->code != SEND_MESSAGE_V2 && header->code != SEND_BATCH_MESSAGE && header->code != SEND_MESSAGE) return 0;
-    if (!fields->is_alike && !understand_names(fields, told)) return 0;
+    if (!fields->is_alike && (fields->is_cut || !understand_names(fields, told))) return 0;
     for (size_t i = 0; i < told->covered_count; i++) covered += fields->values[told->covered[i]].length;
     struct text user = fields->values[told->user], signature = fields->values[told->signature], topic = header->fields[TOPIC];
     if (user.length == 0 || user.length > MAX_USER_BYTES || signature.length != SIGNATURE_BYTES || topic.length == 0 ||
@@ -130,25 +133,39 @@ static int put_signed(const struct header *header, const struct fields *fields, 
     return 1;
 }
 
+/* See that there is room for what is read of `most` frames: half of the scratch, and as many readings. */
+static void make_room(struct signed_areas *areas, int64_t most) {
+    if (areas->reading_count + most <= areas->readings_room && areas->scratch_used <= areas->scratch_room / 2) return;
+    areas->reading_count = areas->scratch_used = 0;
+    areas->times_begun++;
+}
+
 /* Take at most `most` sends from the beginning of the buffer; how many there were room for, and were like most. There is room for `most`
- * sends and senders. */
+ * sends, senders and readings. */
 EXPORT int64_t native_signed(struct signed_areas *areas, const uint8_t *buffer, int64_t length, int64_t most) {
     struct header header;
     struct fields fields;
     struct frame frame;
-    struct told told = {.texts = areas->texts, .at = areas->texts, .end = areas->texts + areas->room};
-    int64_t position = 0;
+    struct told told = {.texts = areas->texts, .at = areas->texts, .end = areas->texts + areas->texts_room};
+    int64_t position = 0, length_of;
+    make_room(areas, most);
+    struct reading *readings = areas->readings + areas->reading_count;
+    uint8_t *scratch = areas->scratch + areas->scratch_used, *scratch_end = areas->scratch + areas->scratch_room;
     told.sends = areas->sends;
     told.senders = areas->senders;
     fields.part_count = 0;
-    while (told.count < most && find_frame(buffer + position, length - position, areas->max_frame_bytes, &frame) > 0) {
+    while (told.count < most &&
+           (length_of = find_frame(buffer + position, length - position, areas->max_frame_bytes, &frame)) > 0) {
         struct signed_send *send = &told.sends[told.count];
-        if (!read_header(frame.header, frame.encoding, areas->scratch, areas->room, &header, &fields)) break;
+        if (!read_header(frame.header, frame.encoding, &scratch, scratch_end, &header, &fields)) break;
         if (!put_signed(&header, &fields, &told)) break;
+        readings[told.count++] = (struct reading){position, length_of, header, frame.body};
+        position += length_of;
         send->body_at = frame.body.at - buffer;
-        send->end = position = send->body_at + (int64_t)frame.body.length;
-        told.count++;
+        send->end = position;
     }
     areas->sender_count = told.sender_count;
+    areas->reading_count += told.count;
+    areas->scratch_used = scratch - areas->scratch;
     return told.count;
 }

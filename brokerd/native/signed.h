@@ -2,7 +2,7 @@
 #ifndef LOGBOOM_SIGNED_H
 #define LOGBOOM_SIGNED_H
 
-#include "native.h"
+#include "headers.h"
 
 enum { SIGNATURE_BYTES = 28 /* 20 bytes in Base64 */ };
 
@@ -19,11 +19,14 @@ struct sender { /* somebody who sends to a topic, and which send of the call is 
 };
 
 struct signed_areas { /* what stays where it is from call to call */
-    uint8_t *scratch, *texts; /* with `room` each */
+    uint8_t *scratch, *texts;
     struct signed_send *sends;
     struct sender *senders;
-    int64_t room, max_frame_bytes;
-    int64_t sender_count; /* what native_signed found */
+    struct reading *readings; /* of several calls, one behind the other; their texts lie in the buffers and in the scratch */
+    int64_t scratch_room, texts_room, readings_room, max_frame_bytes;
+    int64_t sender_count;                /* what native_signed found */
+    int64_t reading_count, scratch_used; /* whoever sets the first to the room lets all begin anew */
+    int64_t times_begun;                 /* anew: what was read before is gone */
 };
 
 #endif

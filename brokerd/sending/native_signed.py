@@ -11,16 +11,20 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from brokerd.native.library import Library
+from brokerd.sending.readings import Reading
 from remoting import codes, frame
 from remoting.access.signature import ACCESS_KEY, SIGNATURE, Credentials, SigningKey, access_key, covered
 from remoting.frame import Command
 
 _TEXTS_BYTES: Final = 1 << 18
+_SCRATCH_BYTES: Final = 2 * _TEXTS_BYTES
 _SENDS: Final = 256
+_READINGS: Final = 2048
 _SEND: Final = struct.Struct("=6q")
 _SENDER: Final = struct.Struct("=3q")
-_AREAS: Final = struct.Struct("=7q")
-_SENDER_COUNT_BYTES: Final = 8
+_READING_BYTES: Final = 192
+_AREAS: Final = struct.Struct("=13q")
+_SENDER_COUNT, _READING_COUNT, _TIMES_BEGUN = 9, 10, 12  # what the library changes of them
 _SENDER_HEAD: Final = struct.Struct(">HB")
 _KEY_BYTES: Final = 40
 
@@ -31,26 +35,41 @@ IN_CROWDS: Final = 1 << 20
 
 
 class SignedSends:
-    """Reads buffers. What is told of the last one is here until the next, `texts` with it."""
+    """Reads buffers. What is told of the last one is here until the next, `texts` with it. What was read of the headers is here
+    for longer: of some thousand sends, or until `forget`."""
 
     def __init__(self, library: Library) -> None:
         number, place, data = ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p
         self._read = library.function("native_signed", number, place, data, number, number)
         self._proven = library.function("native_proven", number, place, data, number, data, number)
         self._keyed = library.function("native_keyed", None, data, place)
-        sizes = _TEXTS_BYTES, _TEXTS_BYTES, _SENDS * _SEND.size, _SENDS * _SENDER.size
+        sizes = _SCRATCH_BYTES, _TEXTS_BYTES, _SENDS * _SEND.size, _SENDS * _SENDER.size, _READINGS * _READING_BYTES
         areas = [bytearray(size) for size in sizes]
-        self.texts, self._sends, self._senders = [memoryview(each) for each in areas[1:]]
+        self.texts, self._sends, self._senders = [memoryview(each) for each in areas[1:4]]
         told = bytearray(_AREAS.size)
-        _AREAS.pack_into(told, 0, *map(_address_of, areas), _TEXTS_BYTES, frame.MAX_FRAME_BYTES, 0)
+        rooms = _SCRATCH_BYTES, _TEXTS_BYTES, _READINGS, frame.MAX_FRAME_BYTES
+        _AREAS.pack_into(told, 0, *map(_address_of, areas), *rooms, 0, 0, 0, 0)
         self._areas = *areas, told  # to keep them where they are
         self._areas_at = _address_of(told)
-        self._sender_count = memoryview(told)[-_SENDER_COUNT_BYTES:].cast("q")
+        self._readings_at = _address_of(areas[-1])
+        self._readings_room = _READINGS
+        numbers = memoryview(told).cast("q")
+        self._sender_count, self._reading_count = numbers[_SENDER_COUNT:][:1], numbers[_READING_COUNT:][:1]
+        self._times_begun = numbers[_TIMES_BEGUN:]
 
     def read(self, buffer: bytes, most: int) -> int:
         """How many sends at the beginning of the buffer, at most so many, are ordinary and signed."""
         count: int = self._read(self._areas_at, buffer, len(buffer), most if most < _SENDS else _SENDS)
         return count
+
+    def forget(self) -> None:
+        """What was read until now is not needed any more, from the next buffer on."""
+        self._reading_count[0] = self._readings_room
+
+    def reading(self, buffer: bytes, count: int) -> Reading:
+        """What was read of the sends, of which there were so many at the beginning of that buffer, the last one."""
+        at = self._readings_at + (self._reading_count[0] - count) * _READING_BYTES
+        return Reading(buffer, at, count, self._times_begun, self._areas)
 
     def senders(self) -> list[tuple[bytes, int]]:
         """Who sent them, in the order of their first sends: a text (see `read_sender`), and which send is his first. Who is there

@@ -17,18 +17,21 @@ class Progress:
         self._sources = sources
         self.found = [Taken() for _ in sources]
         self.index = 0
-        _, self.found[0].position, _, self.left = sources[0]
+        self._begin(sources[0])
+
+    def _begin(self, source: Source) -> None:
+        self.found[self.index].position, self.left = source.position, source.most
 
     def go_on(self) -> None:
         """The present source is at its end."""
         self.index += 1
         if self.index < len(self._sources):
-            _, self.found[self.index].position, _, self.left = self._sources[self.index]
+            self._begin(self._sources[self.index])
 
     def next_frames(self, most: int) -> Source:
         """At most so many frames of the present source."""
-        buffer, _, peer, _ = self._sources[self.index]
-        return Source(buffer, self.found[self.index].position, peer, min(self.left, most))
+        buffer, _, peer, _, reading = self._sources[self.index]
+        return Source(buffer, self.found[self.index].position, peer, min(self.left, most), reading)
 
     def rest(self, most: int) -> list[Source]:
         """At most so many sources, the present one from where it is on."""

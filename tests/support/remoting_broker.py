@@ -36,7 +36,7 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
-from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.processors.pulling.cold_line import ColdRequests
 from brokerd.processors.pulling.laid_out import AnswerLayout
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.pulling.quick import QuickPulls
@@ -80,6 +80,7 @@ class Peer:
     def __init__(self, port: int = 5000) -> None:
         self.peer = f"127.0.0.1:{port}"
         self.is_slow = False
+        self.is_open = True
         self.answers: dict[int, Command] = {}
         self.notices: list[tuple[int, Mapping[str, str] | None]] = []
         self.notice_bodies: list[bytes] = []
@@ -207,6 +208,7 @@ class RemotingBroker(PopBroker):
             lambda: self.is_master or self.is_in_sync,
             lambda: self.log_end,
             self.memory_bytes,
+            self.line,
         )
         self.pull = PullProcessor(checks, self.progress.pulled, self.log, self.counters, self.turns, place)
         self.quick: QuickPulls | None = None
@@ -326,7 +328,7 @@ class RemotingBroker(PopBroker):
             ),
             waits,
             Slices(self.turns.call_soon, waits),
-            ColdLine(None, self.turns),
+            ColdRequests(self.line, self.log.is_cold, 5000),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

@@ -43,7 +43,17 @@ _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIM
 class _Pull:
     """One request, checked, and which messages it wants."""
 
-    __slots__ = ("connection", "is_cold", "is_oneway", "offset", "opaque", "tags_codes", "terms", "ticket")
+    __slots__ = (
+        "connection",
+        "deadline_ms",
+        "is_cold",
+        "is_oneway",
+        "offset",
+        "opaque",
+        "tags_codes",
+        "terms",
+        "ticket",
+    )
 
     def __init__(
         self, connection: RemotingConnection, opaque: int, terms: PullTerms, offset: int, *, is_oneway: bool = False
@@ -55,6 +65,7 @@ class _Pull:
         self.is_oneway = is_oneway
         self.tags_codes = terms.tags_codes
         self.is_cold = False  # what it asks for is being fetched from the tier
+        self.deadline_ms = 0  # when it is parked
         self.ticket = 0  # among the parked requests, when it is one
 
     @property
@@ -94,6 +105,15 @@ class PullProcessor:
         self._parked = ParkedRequests()
         self._polling: LongPolling[_Pull] = LongPolling(
             scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
+        )
+        line = place.cold_line  # in which those who wait for the tier stand again when something came
+        self._fetching: LongPolling[_Pull] = LongPolling(
+            scheduler,
+            WaitTable(_MAX_HELD, _MAX_HELD),
+            self._try_again,
+            self._timed_out,
+            share=False,
+            stand=None if line is None else lambda pull, turn, still: line.stand(pull.connection, turn, still),
         )
 
     def lay_out_by(self, layout: AnswerLayout) -> None:
@@ -141,12 +161,8 @@ class PullProcessor:
             return
         if pull.is_cold:
             suspend_ms = max(suspend_ms, _FETCH_MS)
-        deadline_ms = int(self._scheduler.time() * 1000) + suspend_ms
-        waiter = self._polling.park(terms.topic, "", terms.queue_id, deadline_ms, pull)
-        if waiter is None:
-            self._give_up(pull)
-        else:
-            pull.ticket = self._parked.add(pull.connection, waiter)
+        pull.deadline_ms = int(self._scheduler.time() * 1000) + suspend_ms
+        self._park(pull)
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
@@ -156,24 +172,29 @@ class PullProcessor:
     def wake(self, topic: str, queue_id: int) -> None:
         """Something changed for those who wait for the queue: let them look again."""
         self._polling.arrived(topic, queue_id)
+        self.fetched(topic, queue_id)
+
+    def fetched(self, topic: str, queue_id: int) -> None:
+        """More of the queue can be read from the tier."""
+        self._fetching.arrived(topic, queue_id)
 
     def connection_closed(self, connection: object) -> None:
         self._parked.cancel_all(connection)
 
     def answer_all(self) -> None:
         """The role changed: let everybody ask again."""
-        for waiter in self._polling.take_all():
+        for waiter in (*self._polling.take_all(), *self._fetching.take_all()):
             self._timed_out(waiter)
 
     @property
     def waiting_count(self) -> int:
-        return self._polling.table.count
+        return self._polling.table.count + self._fetching.table.count
 
     # ---- answering
 
-    def _answer(self, pull: _Pull, *, hold: bool, again: bool = False, is_last: bool = False) -> bool:
+    def _answer(self, pull: _Pull, *, hold: bool, again: bool = False) -> bool:
         """Read and answer; False (and nothing answered) when there is nothing and the request may be held, or what it asks for
-        is on its way and this is not the last look.
+        is on its way.
 
         Held already (`again`), it stays so over messages that its expression does not let through, and goes on behind them.
         """
@@ -195,8 +216,8 @@ class PullProcessor:
             pull.connection.respond_encoded(laid_out.frame, 1)
             return True
         code, next_offset, result = self._read(pull)
-        if result.status is GetStatus.BEING_FETCHED and not is_last:
-            pull.is_cold = True
+        pull.is_cold = result.status is GetStatus.BEING_FETCHED
+        if pull.is_cold:
             return False
         if code == codes.PULL_NOT_FOUND:
             if self._place.sends_back:
@@ -294,9 +315,18 @@ class PullProcessor:
 
     # ---- waiting
 
+    def _park(self, pull: _Pull) -> None:
+        polling = self._fetching if pull.is_cold else self._polling
+        waiter = polling.park(pull.terms.topic, "", pull.terms.queue_id, pull.deadline_ms, pull)
+        if waiter is None:
+            self._give_up(pull)
+        else:
+            pull.ticket = self._parked.add(pull.connection, waiter)
+
     def _try_again(self, waiters: Sequence[Waiter[_Pull]]) -> int:
         (waiter,) = waiters
         pull = waiter.payload
+        was_cold = pull.is_cold
         try:
             self._checks.check_forbidden(pull.terms.group, pull.terms.topic)
             answered = self._answer(pull, hold=True, again=True)
@@ -306,9 +336,12 @@ class PullProcessor:
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
             answered = True
-        if answered:
+        if answered or pull.is_cold is not was_cold:
             self._parked.forget(pull.connection, pull.ticket)
-        return answered
+            if not answered:
+                self._park(pull)  # with those who wait for the other thing
+            return True
+        return False
 
     def _timed_out(self, waiter: Waiter[_Pull]) -> None:
         pull = waiter.payload
@@ -316,9 +349,12 @@ class PullProcessor:
         self._give_up(pull)
 
     def _give_up(self, pull: _Pull) -> None:
-        """Answer with what there is now."""
+        """Answer with what there is now, but for what only the tier has: many may give up at once."""
         try:
-            self._answer(pull, hold=False, is_last=True)
+            if pull.is_cold or not self._answer(pull, hold=False):
+                ext = self._header_of_nothing(pull, pull.offset)
+                remark = GetStatus.BEING_FETCHED.name
+                pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
 

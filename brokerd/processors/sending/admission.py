@@ -16,6 +16,7 @@ from typing import Final
 
 from brokerd.native.library import Library
 from brokerd.sending.native_signed import SignedSends, name_of, read_sender
+from brokerd.sending.readings import Reading
 from remoting import codes, frame
 from remoting.errors import ProtocolError
 from remoting.frame import Command
@@ -36,25 +37,28 @@ class Admission:
         self._remembered: dict[tuple[str, bytes], tuple[str, bytes]] = {}  # name and key, by host and sender
         self._keys: dict[str, bytes] = {}
 
-    def let_in(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, bool]:
-        """How many frames at the beginning of the buffer, at most so many, are sends that may be carried out; and whether
-        something else follows that is there."""
+    def begin_turn(self) -> None:
+        """What was let in before is laid out, or never will be."""
+        self._sends.forget()
+
+    def let_in(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, bool, Reading | None]:
+        """How many frames at the beginning of the buffer, at most so many, are sends that may be carried out in this turn;
+        whether something else follows that is there; and what the library read of the first of them."""
         if self._revision != self._guard.revision:
             self._revision = self._guard.revision
             self._remembered.clear()
             self._keys.clear()
-        count, end = self._let_in_undecoded(connection, buffer, most)
+        read = self._sends.read(buffer, most)
+        count, end = self._let_in_undecoded(connection, buffer, read) if read else (0, 0)
+        reading = self._sends.reading(buffer, read) if count > 1 else None  # of one it would take what it saves
         if count == most or len(buffer) - end < frame.PREFIX_BYTES:
-            return count, False
+            return count, False, reading
         others, is_other_next = self._let_in_decoded(connection, memoryview(buffer)[end:], most - count)
-        return count + others, is_other_next
+        return count + others, is_other_next, reading
 
-    def _let_in_undecoded(self, connection: RemotingConnection, buffer: bytes, most: int) -> tuple[int, int]:
-        """Of those of which the library tells: how many, and where the last ends."""
+    def _let_in_undecoded(self, connection: RemotingConnection, buffer: bytes, count: int) -> tuple[int, int]:
+        """Of the so many of which the library tells: how many, and where the last ends."""
         sends, host, remembered = self._sends, connection.peer_host, self._remembered
-        count = sends.read(buffer, most)
-        if not count:
-            return 0, 0
         names, keys, new = [], [], []
         for sender, first in sends.senders():
             known = remembered.get((host, sender))
