@@ -50,6 +50,8 @@ class LaidOut(NamedTuple):
     messages: int
     body_bytes: int
     next_offset: int
+    min_offset: int
+    max_offset: int
 
 
 class AnswerLayout:
@@ -75,7 +77,9 @@ class AnswerLayout:
         if length == _LEFT:
             return None
         messages, body_bytes, next_offset = self._found
-        return LaidOut(bytes(self._out[:length]), messages, body_bytes, next_offset)
+        return LaidOut(
+            bytes(self._out[:length]), messages, body_bytes, next_offset, window.min_offset, window.max_offset
+        )
 
     def _lay_out_at(self, log_at: int, window: Window, wanted: Wanted, tags: array[int] | None) -> int:
         min_offset, max_offset, units, log, log_begin, _ = window
@@ -113,7 +117,7 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
     if any(size < RECORD_OVERHEAD_BYTES for _, size, _ in chosen):
         return None
     if not chosen:
-        return LaidOut(b"", 0, 0, next_offset)
+        return LaidOut(b"", 0, 0, next_offset, window.min_offset, window.max_offset)
     total = sum(size for _, size, _ in chosen)
     if total > MAX_BYTES:
         return None
@@ -135,7 +139,7 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
         "groupSysFlag": str(wanted.group_sys_flag),
     }
     answer = frame.encode_response(codes.SUCCESS, wanted.opaque, ext, body, "FOUND")
-    return LaidOut(answer, len(chosen), total, next_offset)
+    return LaidOut(answer, len(chosen), total, next_offset, window.min_offset, window.max_offset)
 
 
 def _choose(units: bytes, wanted: Wanted, tags: Sequence[int] | None) -> tuple[list[Unit], int]:

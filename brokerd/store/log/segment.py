@@ -27,7 +27,8 @@ class Segment:
 
     def address(self, memory: memoryview) -> int:
         """Where in memory its mapping is, which `memory` is of; 0 where that may change."""
-        if not self._address and isinstance(self.view, mmap):
+        view: object = self.view
+        if not self._address and isinstance(view, mmap):
             with Pinned(memory) as self._address:
                 pass  # it stays there as long as it is mapped
         return self._address

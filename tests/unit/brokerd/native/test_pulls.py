@@ -208,7 +208,7 @@ def test_hostile_units_are_left() -> None:
         assert both((0, 1, UNIT.pack(*unit), b"", offset), wanted, None) is None
         two = UNIT.pack(offset, size, code) + UNIT.pack(*unit)
         both((0, 2, two, content, offset), wanted, None)
-    assert both((0, 1, b"", content, offset), wanted, None) == LaidOut(b"", 0, 0, 0)
+    assert both((0, 1, b"", content, offset), wanted, None) == LaidOut(b"", 0, 0, 0, 0, 1)
 
 
 def test_more_than_there_is_room_for_is_left() -> None:
