@@ -91,6 +91,10 @@ class Intake:
 class BufferTaker(Protocol):
     """Takes requests of one kind in bulk, as they were received."""
 
+    @property
+    def goes_first(self) -> bool:
+        """Whether it has something to take: what others asked meanwhile is handled behind that."""
+
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         """Whether to take requests from the buffer, `MOST_TAKEN` of them at most.
 
@@ -238,23 +242,40 @@ class RemotingConnection(asyncio.Protocol):
         self._read(data)
 
     def _read(self, data: bytes) -> None:
-        """Have what was read taken, or decode it."""
-        if self._reads_to_decode:
+        """Have what was read taken, or decode it; behind what is to be taken first, if that is for others."""
+        taker = self._taker
+        if taker is None:
+            self._decode(data)
+        elif self._reads_to_decode:
             self._reads_to_decode -= 1
             self._decode(data)
         elif (
-            self._taker is not None
-            and self._is_proven
+            self._is_proven
             and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
             and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
-            and self._taker.offer(self, data)
+            and taker.offer(self, data)
         ):
-            self._is_offered = True
-            self._received.append(data)  # what comes meanwhile waits behind it
-            self._received_bytes = len(data)
-            self._wanted_bytes = self._limits.max_held_bytes
+            self._hold(data)
+        elif taker.goes_first:
+            self._hold(data)
+            self._loop.call_soon(self._decode_held)
         else:
             self._decode(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._is_offered = True
+        self._received.append(data)  # what comes meanwhile waits behind it
+        self._received_bytes = len(data)
+        self._wanted_bytes = self._limits.max_held_bytes
+
+    def _decode_held(self) -> None:
+        data = self.offered
+        if data:
+            self._received.clear()
+            self._is_offered = False
+            self._decode(data)
+            if self._reading_paused:
+                self._regulate_reading()
 
     def _decode(self, data: bytes) -> None:
         if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):

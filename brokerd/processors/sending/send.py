@@ -64,6 +64,12 @@ class SendProcessor:
         """Requests are signed: from now on what connections offer has to pass this. What comes to `handle` has passed as much."""
         self._admission = admission
 
+    @property
+    def goes_first(self) -> bool:
+        """Whether the next turn begins with sends: a client that waits for one batch before it sends the next one should not wait
+        for others' pulls as well."""
+        return bool(self._waiting)
+
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         """Whether to take of the buffer what is for the kernel, in the next turn; the connection then goes on behind that."""
         if not self._may_take(buffer, connection.packed_peer):
