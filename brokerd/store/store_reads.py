@@ -63,13 +63,15 @@ class Run(NamedTuple):
 
 class Window(NamedTuple):
     """What a queue has from an offset on, for who reads it himself: its units there; and the mapped file of the log that has the
-    first one's record, where that file begins. Whoever gets it has to release `log` before anything is written."""
+    first one's record, and where that file begins. Whoever gets it has to release `log` before anything is written. `address`:
+    where `log` is in memory, if that is known; 0 when it is not."""
 
     min_offset: int
     max_offset: int
     units: bytes
     log: memoryview
     log_begin: int
+    address: int = 0
 
 
 class ColdMiss(RequestError):

@@ -50,6 +50,8 @@ class LaidOut(NamedTuple):
     messages: int
     body_bytes: int
     next_offset: int
+    min_offset: int
+    max_offset: int
 
 
 class AnswerLayout:
@@ -66,18 +68,47 @@ class AnswerLayout:
 
     def lay_out(self, window: Window, wanted: Wanted, tags: array[int] | None) -> LaidOut | None:
         """The answer; None for what is left to others. `tags` are codes in order; None: all messages are wanted."""
-        min_offset, max_offset, units, log, log_begin = window
-        queue_offset, max_count, max_bytes, opaque, group_sys_flag, *brokers = wanted
-        tags_at, tag_count = (None, -1) if tags is None else tags.buffer_info()
-        with log, Pinned(log) as log_at:
-            place = log_at, len(log), log_begin, self._out_at, len(self._out), len(units) // UNIT_BYTES, queue_offset
-            limits = max_count, max_bytes, tag_count, min_offset, max_offset
-            _WANTED.pack_into(self._area, 0, *place, *limits, opaque, group_sys_flag, codes.VERSION, *brokers)
-            length: int = self._call(self._area_at, units, tags_at)
+        with window.log as log:
+            if window.address:
+                length = self._lay_out_at(window.address, window, wanted, tags)
+            else:
+                with Pinned(log) as log_at:
+                    length = self._lay_out_at(log_at, window, wanted, tags)
         if length == _LEFT:
             return None
         messages, body_bytes, next_offset = self._found
-        return LaidOut(bytes(self._out[:length]), messages, body_bytes, next_offset)
+        return LaidOut(
+            bytes(self._out[:length]), messages, body_bytes, next_offset, window.min_offset, window.max_offset
+        )
+
+    def _lay_out_at(self, log_at: int, window: Window, wanted: Wanted, tags: array[int] | None) -> int:
+        min_offset, max_offset, units, log, log_begin, _ = window
+        queue_offset, max_count, max_bytes, opaque, group_sys_flag, near, far, far_below = wanted
+        tags_at, tag_count = (None, -1) if tags is None else tags.buffer_info()
+        _WANTED.pack_into(
+            self._area,
+            0,
+            log_at,
+            len(log),
+            log_begin,
+            self._out_at,
+            len(self._out),
+            len(units) // UNIT_BYTES,
+            queue_offset,
+            max_count,
+            max_bytes,
+            tag_count,
+            min_offset,
+            max_offset,
+            opaque,
+            group_sys_flag,
+            codes.VERSION,
+            near,
+            far,
+            far_below,
+        )
+        length: int = self._call(self._area_at, units, tags_at)
+        return length
 
 
 def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> LaidOut | None:
@@ -86,7 +117,7 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
     if any(size < RECORD_OVERHEAD_BYTES for _, size, _ in chosen):
         return None
     if not chosen:
-        return LaidOut(b"", 0, 0, next_offset)
+        return LaidOut(b"", 0, 0, next_offset, window.min_offset, window.max_offset)
     total = sum(size for _, size, _ in chosen)
     if total > MAX_BYTES:
         return None
@@ -108,7 +139,7 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
         "groupSysFlag": str(wanted.group_sys_flag),
     }
     answer = frame.encode_response(codes.SUCCESS, wanted.opaque, ext, body, "FOUND")
-    return LaidOut(answer, len(chosen), total, next_offset)
+    return LaidOut(answer, len(chosen), total, next_offset, window.min_offset, window.max_offset)
 
 
 def _choose(units: bytes, wanted: Wanted, tags: Sequence[int] | None) -> tuple[list[Unit], int]:

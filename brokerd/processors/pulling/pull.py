@@ -143,6 +143,7 @@ class PullProcessor:
     ) -> None:
         """Answer a request with terms that it has still, or hold it."""
         pull = _Pull(connection, opaque, terms, offset)
+        connection.owe(1)
         try:
             self._begin(pull, commit_offset)
         except LogboomError as error:
@@ -214,7 +215,7 @@ class PullProcessor:
             self._counters.pulled(terms.reader, laid_out.messages, laid_out.body_bytes, read_ms)
             pull.connection.respond_encoded(laid_out.frame, 1)
             return True
-        code, next_offset, result = self._read(pull)
+        code, next_offset, result = self._read(pull) if laid_out is None else _without_match(laid_out)
         pull.is_cold = result.status is GetStatus.BEING_FETCHED
         if pull.is_cold:
             return False
@@ -360,6 +361,12 @@ class PullProcessor:
 
 def _respond_forbidden(connection: RemotingConnection, request: Command, error: Forbidden) -> None:
     connection.respond(request, error.code, {"forbiddenType": str(error.kind)}, remark=error.message)
+
+
+def _without_match(laid_out: LaidOut) -> tuple[int, int, JoinedResult]:
+    """What `_read` finds where no message is wanted."""
+    _, _, _, next_offset, low, high = laid_out
+    return codes.PULL_RETRY_IMMEDIATELY, next_offset, JoinedResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
 
 
 def answer_of(result: GetResult | JoinedResult, asked_offset: int) -> tuple[int, int]:

@@ -65,7 +65,6 @@ class QuickPulls:
             terms = self._learn(connection, buffer, position, asked)
         if terms is None or not self._is_served_here(terms, asked.queue_offset):
             return position
-        connection.owe(1)
         self._pulls.take(connection, asked.opaque, terms, asked.queue_offset, asked.commit_offset)
         return asked.end
 

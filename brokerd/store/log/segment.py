@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from mmap import mmap
+
+from brokerd.native.memory import Pinned
 from remoting.disk import FileSegment, FileView
 
 
 class Segment:
     """One file of the log and the range of offsets it holds. `is_new`: this process has made it."""
 
-    __slots__ = ("end", "file", "is_new", "start", "view")
+    __slots__ = ("_address", "end", "file", "is_new", "start", "view")
 
     def __init__(self, start: int, size: int, file: FileSegment, *, is_new: bool) -> None:
         self.start = start
@@ -16,15 +19,25 @@ class Segment:
         self.file = file
         self.is_new = is_new
         self.view: FileView | None = None
+        self._address = 0
 
     def map(self) -> None:
         if self.view is None:
             self.view = self.file.map()
 
+    def address(self, memory: memoryview) -> int:
+        """Where in memory its mapping is, which `memory` is of; 0 where that may change."""
+        view: object = self.view
+        if not self._address and isinstance(view, mmap):
+            with Pinned(memory) as self._address:
+                pass  # it stays there as long as it is mapped
+        return self._address
+
     def unmap(self) -> None:
         if self.view is not None:
             self.view.close()
             self.view = None
+            self._address = 0
 
     def close(self) -> None:
         self.unmap()
