@@ -328,7 +328,7 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
     late = Late(objects)
     settings = TierSettings()
     aside, wall_ms = HelperThreads(2, "helper").run, lambda: time.time_ns() // 1_000_000
-    around: Any = Loop(loop, spawn, _pause, wall_ms, aside, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
+    around: Any = Loop(loop, spawn, _pause, wall_ms, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
     store: Any = late
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(store, queues.__getitem__, around, *limits, first_astray_in_c(load()))
