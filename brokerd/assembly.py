@@ -41,6 +41,7 @@ from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
 from brokerd.native import library
+from brokerd.native.carrier import carrier_of
 from brokerd.pop.survey import PopSurvey
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
@@ -297,6 +298,7 @@ class Broker:
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
+        self._carrier = carrier_of(native.library)
         self._sends, send_turns = build_sends(
             core,
             self._retry,
@@ -305,6 +307,7 @@ class Broker:
             loop.call_soon,
             make_topics=settings.send.auto_create_topics,
             library=native.library,
+            carrier=self._carrier,
         )
         if self._guard.is_on and native.library is not None:
             self._sends.admit_by(Admission(self._guard, native.library))
@@ -408,7 +411,9 @@ class Broker:
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
-            limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much, quick)),
+            limits=replace(
+                settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much, quick, self._carrier)
+            ),
             closed=self._connection_closed,
             # Loops in Python decode anyway; there signed sends come to the handlers, decoded once.
             taker=self._sends if mount is None and (native.library is not None or not self._guard.is_on) else None,
@@ -423,6 +428,8 @@ class Broker:
             self._tasks.spawn(self._mount.keep(self._fail), "keep the lease of this mount")
         self._flusher.start()
         self._housekeeper.start()
+        if self._carrier is not None:
+            self._carrier.start(asyncio.get_running_loop())
         await self._server.start()
         await self._proxy.start()
         if self._exporter is not None:
@@ -458,6 +465,8 @@ class Broker:
             await self._exporter.close()
         await self._proxy.close()
         await self._server.close()
+        if self._carrier is not None:
+            self._carrier.stop()
         self._watch.close()
         if states is not None:
             await _write_last(states)

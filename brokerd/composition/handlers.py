@@ -21,6 +21,7 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.metadata.tables import Change
+from brokerd.native.carrier import Carrier
 from brokerd.native.library import Library
 from brokerd.pop.reading import message_group_at
 from brokerd.processors.administration.groups import GroupProcessor
@@ -251,6 +252,7 @@ def build_sends(
     *,
     make_topics: bool,
     library: Library | None = None,
+    carrier: Carrier | None = None,
 ) -> tuple[SendProcessor, SendTurns]:
     """The processor of sends, and what sends over gRPC share with it: one kernel, which is in C where there is a
     library. `when_known` calls back when name servers know the topics; with `make_topics` a topic is made when somebody sends to
@@ -263,7 +265,7 @@ def build_sends(
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
-    return SendProcessor(turns, general, call_soon), turns
+    return SendProcessor(turns, general, call_soon, carrier), turns
 
 
 def _tell_topics(kernel: SendKernel, metadata: MetadataService) -> None:

@@ -1,5 +1,8 @@
 """Consumer offsets on their way into the log: the commits of a few milliseconds share one record, resets have their own.
 
+What pulls carry of them waits longer. A client that pulls says with each request how far it is, many times a second, and commits
+by itself when that has to be known: when a queue goes to another consumer, or when it ends.
+
 Where a group has to go on elsewhere (a pending reset), what it commits meanwhile does not count: it is about messages that it
 read before it knew.
 """
@@ -22,6 +25,7 @@ log = logging.getLogger(__name__)
 Done = Callable[[RequestError | None], None]
 
 _COMMIT_INTERVAL_S: Final = 0.005
+_CARRIED_INTERVAL_S: Final = 0.05  # of what pulls carry
 MAX_PENDING_COMMITS: Final = 8192  # of one record, which is one message of the log
 
 
@@ -38,10 +42,14 @@ class OffsetCommits:
         self._commits: dict[tuple[str, str, int], int] = {}
         self._waiters: list[Done] = []
         self._timer: Timer | None = None
-        self._last_flush = 0.0
+        self._flush_at_s = 0.0  # when the timer is due
+        self._last_flush_s = 0.0
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, done: Done | None) -> None:
-        """Commit soon; `done` None = nobody waits. While a reset is pending nothing happens, and that is fine."""
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, done: Done | None, *, is_carried: bool = False
+    ) -> None:
+        """Commit soon, or a little later what a pull carries; `done` None = nobody waits. While a reset is pending nothing
+        happens, and that is fine."""
         if self._tables.rules.pending_reset(group, topic, queue_id) is not None:
             if done is not None:
                 done(None)
@@ -52,9 +60,15 @@ class OffsetCommits:
         self._commits[key] = offset
         if done is not None:
             self._waiters.append(done)
-        if self._timer is None:
-            wait_s = max(0.0, self._last_flush + _COMMIT_INTERVAL_S - self._scheduler.time())
-            self._timer = self._scheduler.call_later(wait_s, self.flush)
+        at_s = self._last_flush_s + (_CARRIED_INTERVAL_S if is_carried else _COMMIT_INTERVAL_S)
+        if self._timer is None or at_s < self._flush_at_s:
+            self._arm(at_s)
+
+    def _arm(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush_at_s = at_s
+        self._timer = self._scheduler.call_later(max(0.0, at_s - self._scheduler.time()), self.flush)
 
     def set_all(self, entries: Mapping[tuple[str, str, int], int], done: Done) -> None:
         """Commit many at once, whatever their number; those that are reset are left out."""
@@ -82,7 +96,7 @@ class OffsetCommits:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._last_flush = self._scheduler.time()
+        self._last_flush_s = self._scheduler.time()
         commits, self._commits = self._commits, {}
         waiters, self._waiters = self._waiters, []
         changed = {key: offset for key, offset in commits.items() if self._tables.consumer_offset(*key) != offset}

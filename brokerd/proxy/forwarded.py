@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from brokerd.loop.scheduler import Scheduler, Timer
@@ -177,11 +178,7 @@ class ForwardedCalls:
 
     def _peer(self, connection: RemotingConnection, origin: ProxyCall) -> Peer:
         client = self._clients.setdefault(connection, {}).setdefault(origin.client, object())
-        try:
-            packed_host = pack_host(*split_address(origin.peer))
-        except (OSError, RequestError):
-            packed_host = _NO_HOST
-        return Peer(origin.peer, packed_host, client)
+        return Peer(origin.peer, _packed(origin.peer), client)
 
     def _stream_opened(self, connection: RemotingConnection, stream: ForwardedStream) -> None:
         """A client sent settings: the stream that brought them takes the place of an earlier one of the same client."""
@@ -241,3 +238,12 @@ class ForwardedCalls:
             connection.respond(request, codes.SYSTEM_ERROR, remark=f"there is no rest of call {call_id}")
         else:
             call.fetch(request)
+
+
+@lru_cache(maxsize=1024)
+def _packed(address: str) -> bytes:
+    """The address of a client as records have it."""
+    try:
+        return pack_host(*split_address(address))
+    except (OSError, RequestError):
+        return _NO_HOST

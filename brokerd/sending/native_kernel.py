@@ -18,11 +18,12 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Mapping, Sequence, Set
+from itertools import pairwise
 from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
-from brokerd.sending.boundary import Source, Stop, Taken
+from brokerd.sending.boundary import Source, Stop, Taken, Together
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.progress import Progress
 from brokerd.sending.stored_form import TIMERS, KernelRules
@@ -130,6 +131,7 @@ class NativeKernel:
         """See `Kernel`."""
         self._rules = rules = rules or KernelRules(UniqueIds(0))
         self._twin = Kernel(store_host, rules, max_frame_bytes=max_frame_bytes)
+        self.may_take = self._twin.may_take
         self._queues: dict[str, int] = {}
         self._topics = _Topics({}, len(rules.delays))
         self._are_topics_new = False
@@ -205,9 +207,6 @@ class NativeKernel:
                 self._queues.pop(name, None)
         self._are_topics_new = True
 
-    def may_take(self, buffer: bytes, peer: bytes) -> bool:
-        return self._twin.may_take(buffer, peer)
-
     def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
         progress = Progress(sources)
         self._begin_terms()
@@ -218,6 +217,22 @@ class NativeKernel:
                     break
         return progress.found[: progress.index + 1]
 
+    def take_together(self, run: Run, buffers: Sequence[bytes], peers: Sequence[bytes], most: int) -> Together:
+        self._begin_terms()
+        count = min(len(buffers), _SOURCES)
+        at, to = 0, self._buffers
+        for index, buffer in enumerate(buffers[:count]):
+            to[index] = buffer
+            peer = peers[index]
+            _SOURCE.pack_into(self._sources, at, len(buffer), 0, most, *_UNREAD, len(peer), peer)
+            at += _SOURCE.size
+        done, early, _ = self._lay_out(run, count)
+        numbers = self._progress[: min(done + 1, count) * _PROGRESS_NUMBERS].tolist()
+        positions, frames, ends, opaques_ends = (numbers[each::_PROGRESS_NUMBERS] for each in range(_PROGRESS_NUMBERS))
+        counts = [end - begin for begin, end in pairwise((0, *opaques_ends))]
+        content, opaques = self._answers_view[: ends[-1]].tobytes(), self._opaques[: opaques_ends[-1]]
+        return Together(done, positions, frames, counts, ends, content, opaques, early)
+
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
         return self._twin.take_decoded(run, requests, first, peer)
 
@@ -226,13 +241,20 @@ class NativeKernel:
 
         `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes, if not before.
         """
+        count = self._put_sources(progress)
+        done, early, stop = self._lay_out(run, count)
+        self._note_progress(progress, done, count, early)
+        return stop
+
+    def _lay_out(self, run: Run, count: int) -> tuple[int, Set[int], int]:
+        """Lay out so many sources: how many are at their end, which answers are for who does not wait, and why it stopped."""
         is_full = False
         if self._are_topics_new:
             self._topics = _Topics(self._queues, len(self._rules.delays))
             self._hand_over()
         ids, halves_of = self._rules.ids, self._rules.halves
         room = _NO_ROOM if halves_of is None else halves_of.room(run)
-        count, most = self._put_sources(progress), _ANY_FRAMES
+        most = _ANY_FRAMES
         while True:
             self._call(run, count, most, room)
             (
@@ -273,13 +295,12 @@ class NativeKernel:
             run.end_offset = end_offset
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
-        self._note_progress(progress, done, count, frozenset(self._early[:early]) if early else _NOBODY)
         if is_full:
             stop = _LEFT
         elif stop == _TERMS:
             self._set_terms(self._rules.terms())
             stop = _ROOM
-        return int(stop)
+        return done, frozenset(self._early[:early]) if early else _NOBODY, stop
 
     def _call(self, run: Run, count: int, most: int, room: HalfRoom) -> None:
         """Have so many sources laid out, and so many frames of all of them at most."""

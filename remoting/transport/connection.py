@@ -26,6 +26,7 @@ from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
+from remoting.transport.carrying import Carrier
 from remoting.transport.identity import socket_address
 from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
 from remoting.transport.watch import Watch
@@ -79,15 +80,20 @@ class RequestTaker(Protocol):
 class Intake:
     """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
     header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is. `quick` is shown
-    what would be decoded otherwise."""
+    what would be decoded otherwise. A carrier may write answers."""
 
     watch: Watch
     may_send_much: Callable[[Command], bool] | None = None
     quick: RequestTaker | None = None
+    carrier: Carrier | None = None
 
 
 class BufferTaker(Protocol):
     """Takes requests of one kind in bulk, as they were received."""
+
+    @property
+    def goes_first(self) -> bool:
+        """Whether it has something to take: what others asked meanwhile is handled behind that."""
 
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         """Whether to take requests from the buffer, `MOST_TAKEN` of them at most.
@@ -113,6 +119,9 @@ class RemotingConnection(asyncio.Protocol):
         """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
         intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
+        self._carrier = None if intake is None else intake.carrier
+        self._descriptor = -1  # of the socket that may be lent
+        self._ticket = 0  # of the piece for which it is lent; 0 for none
         self._quick = None if intake is None else intake.quick
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
@@ -210,6 +219,8 @@ class RemotingConnection(asyncio.Protocol):
             self.packed_peer = pack_host(self.peer_host, self.peer_port)
             self.peer_address = socket_address(address)
             self.own_address = socket_address(transport.get_extra_info("sockname"))
+        if self._carrier is not None and (own_socket := transport.get_extra_info("socket")) is not None:
+            self._descriptor = own_socket.fileno()
         if self._opened is not None:
             self._opened(self)
 
@@ -231,23 +242,40 @@ class RemotingConnection(asyncio.Protocol):
         self._read(data)
 
     def _read(self, data: bytes) -> None:
-        """Have what was read taken, or decode it."""
-        if self._reads_to_decode:
+        """Have what was read taken, or decode it; behind what is to be taken first, if that is for others."""
+        taker = self._taker
+        if taker is None:
+            self._decode(data)
+        elif self._reads_to_decode:
             self._reads_to_decode -= 1
             self._decode(data)
         elif (
-            self._taker is not None
-            and self._is_proven
+            self._is_proven
             and not (self._backlog or self._write_paused or self._out_bytes > _HIGH_WATER_BYTES)
             and self._in_flight + MOST_TAKEN <= self._limits.max_in_flight
-            and self._taker.offer(self, data)
+            and taker.offer(self, data)
         ):
-            self._is_offered = True
-            self._received.append(data)  # what comes meanwhile waits behind it
-            self._received_bytes = len(data)
-            self._wanted_bytes = self._limits.max_held_bytes
+            self._hold(data)
+        elif taker.goes_first:
+            self._hold(data)
+            self._loop.call_soon(self._decode_held)
         else:
             self._decode(data)
+
+    def _hold(self, data: bytes) -> None:
+        self._is_offered = True
+        self._received.append(data)  # what comes meanwhile waits behind it
+        self._received_bytes = len(data)
+        self._wanted_bytes = self._limits.max_held_bytes
+
+    def _decode_held(self) -> None:
+        data = self.offered
+        if data:
+            self._received.clear()
+            self._is_offered = False
+            self._decode(data)
+            if self._reading_paused:
+                self._regulate_reading()
 
     def _decode(self, data: bytes) -> None:
         if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):
@@ -376,6 +404,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._get_back()  # the descriptor is closed behind this
         self._end_piece()
         if self._is_offered:
             self.go_on(0, 0, decoding=True)  # of what came before the end, as much as one turn serves
@@ -436,6 +465,35 @@ class RemotingConnection(asyncio.Protocol):
             self._out_bytes += len(frames)
             self._send_out()
 
+    def lend(self, ticket: int, seen: int, count: int) -> int:
+        """See `carrying.Lender`."""
+        transport = self._transport
+        if transport is None or self._descriptor < 0 or self._ticket > seen:
+            return -1
+        if (
+            self._out
+            or self._backlog
+            or self._reading_paused
+            or transport.get_write_buffer_size()
+            or transport.is_closing()
+        ):
+            return -1
+        self._ticket = ticket
+        self._in_flight -= count
+        self.last_active = self._loop.time()
+        return self._descriptor
+
+    def give_back(self, rest: Bytes) -> None:
+        """See `carrying.Lender`."""
+        self._out.insert(0, rest)
+        self._out_bytes += len(rest)
+
+    def _get_back(self) -> None:
+        """Wait until nobody else writes to the socket."""
+        if self._ticket and self._carrier is not None:
+            self._carrier.finish(self._ticket)
+            self._ticket = 0
+
     # ---- requesting
 
     def request(
@@ -483,7 +541,8 @@ class RemotingConnection(asyncio.Protocol):
     def close(self) -> None:
         """Send what is queued and close; `closed` is called when the socket is gone."""
         if self._transport is not None:
-            self._flush()
+            self._get_back()
+            self.go_on_sending()
             self._transport.close()
 
     def abort(self) -> None:
@@ -609,15 +668,20 @@ class RemotingConnection(asyncio.Protocol):
         self._out_bytes += len(data)
         if not self._write_scheduled:
             self._write_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.go_on_sending)
 
-    def _flush(self) -> None:
+    def go_on_sending(self) -> None:
+        """Send what is put off; see also `carrying.Lender`."""
         self._write_scheduled = False
         if self._out and self._send_out() and (self._backlog or self._reading_paused) and not self._work_scheduled:
             self._handle_backlog()
 
     def _send_out(self) -> bool:
-        """Hand what is to be sent to the transport; False on a connection that is closed or given up."""
+        """Hand what is to be sent to the transport; False on a connection that is closed, given up, or lent."""
+        if self._ticket and self._carrier is not None:
+            if self._carrier.keeps(self, self._ticket):
+                return False
+            self._ticket = 0
         out, size = self._out, self._out_bytes
         self._out = []
         self._out_bytes = 0

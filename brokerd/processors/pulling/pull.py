@@ -154,7 +154,7 @@ class PullProcessor:
     def _begin(self, pull: _Pull, commit_offset: int) -> None:
         terms = pull.terms
         if commit_offset >= 0 and terms.commits and self._is_master():
-            self._commits.commit(terms.group, terms.topic, terms.queue_id, commit_offset, None)
+            self._commits.commit(terms.group, terms.topic, terms.queue_id, commit_offset, None, is_carried=True)
         suspend_ms = terms.suspend_ms
         if self._answer(pull, hold=suspend_ms > 0):
             return

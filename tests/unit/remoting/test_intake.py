@@ -60,6 +60,10 @@ class Taker:
         self._chance = chance
         self.offered: list[RemotingConnection] = []
 
+    @property
+    def goes_first(self) -> bool:
+        return bool(self.offered)
+
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         if len(buffer) < frame.PREFIX_BYTES or self._chance.random() < 0.5:
             return False

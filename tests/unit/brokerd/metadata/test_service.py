@@ -129,6 +129,28 @@ def test_commits_share_one_record(log: MemoryRecordLog, turns: Turns) -> None:
     assert len(log.bodies(METADATA_TOPIC)) == 2
 
 
+def test_what_pulls_carry_waits_longer_but_for_a_commit_that_takes_it_along(log: MemoryRecordLog, turns: Turns) -> None:
+    metadata = service(log, turns)
+    turns.run(1000)
+    metadata.commits.commit("g", "t", 0, 1, None, is_carried=True)
+    turns.run()
+    assert metadata.consumer_offset("g", "t", 0) == 1, "the first one after a while waits for nothing"
+    for offset in range(2, 10):
+        metadata.commits.commit("g", "t", 0, offset, None, is_carried=True)
+        turns.run(6)
+    assert metadata.consumer_offset("g", "t", 0) == 1
+    turns.run(2)
+    assert metadata.consumer_offset("g", "t", 0) == 9
+    assert len(log.bodies(METADATA_TOPIC)) == 2
+    metadata.commits.commit("g", "t", 0, 10, None, is_carried=True)
+    metadata.commit_offset("g", "t", 1, 5, None)
+    metadata.commits.commit("g", "t", 2, 6, None, is_carried=True)
+    turns.run(5)
+    assert [metadata.consumer_offset("g", "t", queue_id) for queue_id in range(3)] == [10, 5, 6]
+    turns.run(100)
+    assert len(log.bodies(METADATA_TOPIC)) == 3
+
+
 def test_equal_commits_write_nothing(log: MemoryRecordLog, turns: Turns) -> None:
     metadata, answers = service(log, turns), Answers()
     for _ in range(3):

@@ -365,7 +365,7 @@ def test_offsets_are_committed_on_the_way_once(broker: RemotingBroker) -> None:
     flags = FLAG_SUBSCRIPTION | FLAG_COMMIT | FLAG_SUSPEND
     broker.send("a", "b")
     broker.send_request(codes.PULL_MESSAGE, ext(2, sysFlag=flags, commitOffset=2))
-    broker.turns.run(10)
+    broker.turns.run(50)
     assert broker.metadata.consumer_offset("g", "t", 0) == 2
     broker.metadata.commit_offset("g", "t", 0, 1, None)
     broker.turns.run(10)
