@@ -34,7 +34,7 @@ from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.loop.aside import NICER, HelperThreads
+from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.loop.cold_line import Clocks
 from brokerd.members.registry import ClientRegistry
@@ -205,7 +205,6 @@ class Broker:
                     asyncio.sleep,
                     wall_ms,
                     HelperThreads(_TIER_THREADS, "tier helper").run,
-                    HelperThreads(_TIER_THREADS, "tier reading", nicer=NICER).run,
                     Clocks(time.perf_counter, time.thread_time),
                 ),
                 mount.group if mount is not None else None,

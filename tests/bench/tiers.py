@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import re
 import shutil
 import statistics
@@ -176,23 +177,27 @@ def hot(program: Path, pairs: int, seconds: float, messages: int) -> list[Row]:
         for topic, count in ((_HOT, 1), (_WARM, _WARM_MESSAGES)):
             make_topic(cluster, topic, attributes="+message.type=NORMAL,+tier.enable=false")
             send_batch(cluster, topic, 0, [bytes(_BODY_BYTES)] * count)
-        readers = Readers(stack.enter_context(pull_program()), address)
+        readers = Readers(stack.enter_context(pull_program()), address, cluster.brokers[0].pid)
         queues = len(cluster.admin.queue_offsets(TOPIC))
-        to_cold: list[float] = []
-        to_warm: list[float] = []
+        to_cold, to_warm, in_loop = list[float](), list[float](), list[float]()
         for _ in range(pairs + 1):  # the first one is not counted
-            alone_us = _hot_p99_us(address, seconds)
-            beside_us, pulls = _beside_cold(readers, seconds, queues)
-            warm_us = _beside_warm(readers, seconds, pulls)
-            to_cold.append(beside_us / alone_us)
-            to_warm.append(beside_us / warm_us)
+            alone = _hot_p99(readers, seconds)
+            beside, pulls = _beside_cold(readers, seconds, queues)
+            warm = _beside_warm(readers, seconds, pulls)
+            to_cold.append(beside.us / alone.us)
+            to_warm.append(beside.us / warm.us)
+            in_loop.append(beside.running_us / alone.running_us)
             print(
-                f"hot reads: p99 {beside_us:.0f} us beside {READERS} cold readers of {pulls:.0f} answers a second "
+                f"hot reads: p99 {beside} us beside {READERS} cold readers of {pulls:.0f} answers a second "
                 f"({pulls * _PULLED * _BODY_BYTES / 1e6:.0f} MB/s), "
-                f"{warm_us:.0f} beside readers of files, {alone_us:.0f} alone",
+                f"{warm} beside readers of files, {alone} alone",
                 flush=True,
             )
-    return [_hot_row("alone", to_cold[1:]), _hot_row("beside readers of files", to_warm[1:])]
+    return [
+        _hot_row("alone", to_cold[1:]),
+        _hot_row("beside readers of files", to_warm[1:]),
+        _hot_row("alone, without waits for a processor", in_loop[1:]),
+    ]
 
 
 def _hot_row(against: str, ratios: Sequence[float]) -> Row:
@@ -202,11 +207,22 @@ def _hot_row(against: str, ratios: Sequence[float]) -> Row:
     return Row(name, spread, f"<= {HOT_RATIO}", ratio <= HOT_RATIO)
 
 
+class P99(NamedTuple):
+    """Of pulls; `running_us` without the time in which the broker's loop or the client waited for a processor."""
+
+    us: float
+    running_us: float
+
+    def __str__(self) -> str:
+        return f"{self.us:.0f} ({self.running_us:.0f})"
+
+
 class Readers(NamedTuple):
     """Who reads beside: so many connections to the broker, each of which asks again when it has its answer."""
 
     program: Path
     address: str
+    broker_pid: int
 
     @contextmanager
     def reading(self, topic: str, queues: int, seconds: float, *pulls_per_second: str) -> Iterator[None]:
@@ -222,25 +238,25 @@ class Readers(NamedTuple):
                 readers.kill()
 
 
-def _beside_cold(readers: Readers, seconds: float, queues: int) -> tuple[float, float]:
+def _beside_cold(readers: Readers, seconds: float, queues: int) -> tuple[P99, float]:
     """And how many answers a second the cold readers had."""
     address = readers.address
     misses = counted(address, _MISSES)
     with readers.reading(TOPIC, queues, seconds + _UPLOADED_S):
         _wait_more(address, _MISSES, misses + READERS)
         misses, given, began_s = counted(address, _MISSES), counted(address, _GIVEN), time.monotonic()
-        beside_us = _hot_p99_us(address, seconds)
+        beside = _hot_p99(readers, seconds)
         given, took_s = counted(address, _GIVEN) - given, time.monotonic() - began_s
         if counted(address, _MISSES) == misses:
             raise RuntimeError("nobody read what is in the tier only")
-    return beside_us, given / _PULLED / took_s
+    return beside, given / _PULLED / took_s
 
 
-def _beside_warm(readers: Readers, seconds: float, pulls: float) -> float:
+def _beside_warm(readers: Readers, seconds: float, pulls: float) -> P99:
     given = counted(readers.address, _READ)
     with readers.reading(_WARM, 1, seconds + _UPLOADED_S, str(pulls)):
         _wait_more(readers.address, _READ, given + READERS * _PULLED)
-        return _hot_p99_us(readers.address, seconds)
+        return _hot_p99(readers, seconds)
 
 
 def _wait_more(address: str, figure: re.Pattern[str], wanted: int) -> None:
@@ -252,18 +268,27 @@ def _wait_more(address: str, figure: re.Pattern[str], wanted: int) -> None:
         time.sleep(_LOOK_S)
 
 
-def _hot_p99_us(address: str, seconds: float) -> float:
-    """One pull after the other, with a pause between."""
-    took: list[float] = []
+def _hot_p99(readers: Readers, seconds: float) -> P99:
+    """Of one pull after the other, with a pause between."""
+    took_ns: list[int] = []
+    running_ns: list[int] = []
     fields = pull_fields(_HOT, 0, 0)
-    with SocketConnection(address) as master:
+    with SocketConnection(readers.address) as master:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            began = time.perf_counter()
+            waited_ns, began_ns = _waited_ns(readers.broker_pid), time.perf_counter_ns()
             master.call(codes.PULL_MESSAGE, fields, timeout_ms=30_000)
-            took.append(time.perf_counter() - began)
+            took_ns.append(time.perf_counter_ns() - began_ns)
+            running_ns.append(took_ns[-1] - (_waited_ns(readers.broker_pid) - waited_ns))
             time.sleep(0.001)
-    return statistics.quantiles(took, n=100)[-1] * 1e6
+    return P99(*(statistics.quantiles(each, n=100)[-1] / 1000 for each in (took_ns, running_ns)))
+
+
+def _waited_ns(broker_pid: int) -> int:
+    """How long the threads of the broker's event loop and of this process were ready, and no processor was there for them."""
+    return sum(
+        int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_bytes().split()[1]) for pid in (broker_pid, os.getpid())
+    )
 
 
 # ---- the reading side alone
@@ -303,7 +328,7 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
     late = Late(objects)
     settings = TierSettings()
     aside, wall_ms = HelperThreads(2, "helper").run, lambda: time.time_ns() // 1_000_000
-    around: Any = Loop(loop, spawn, _pause, wall_ms, aside, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
+    around: Any = Loop(loop, spawn, _pause, wall_ms, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
     store: Any = late
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(store, queues.__getitem__, around, *limits, first_astray_in_c(load()))

@@ -182,9 +182,7 @@ class SimObjects:
     def loop(self) -> Loop:
         """Of the tier of that life."""
         scheduler = _NoLongPauses(self._broker)
-        return Loop(
-            scheduler, self._spawn, self._pause, self._wall_ms, in_turn, in_turn, Clocks(scheduler.time, scheduler.time)
-        )
+        return Loop(scheduler, self._spawn, self._pause, self._wall_ms, in_turn, Clocks(scheduler.time, scheduler.time))
 
     async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
         whole = content if isinstance(content, bytes) else b"".join(content)

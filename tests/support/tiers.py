@@ -54,7 +54,6 @@ class Steps:
             self.pause,
             self._turns.wall_ms,
             in_turn,
-            in_turn,
             Clocks(self._turns.time, self._turns.time),
         )
 

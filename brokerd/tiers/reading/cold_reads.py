@@ -67,7 +67,7 @@ class ColdReads:
         self.counted: Callable[[Callable[[], Work]], Work] = lambda work: work()
         self.most_bytes: Callable[[], int] = lambda: MOST_BYTES
         self._objects = objects
-        self._messages = MessageBytes(objects, loop.aside_of_reads)
+        self._messages = MessageBytes(objects, loop.aside)
         self._segments = segments
         self._loop = loop
         self._windows = Windows()
@@ -279,7 +279,7 @@ class ColdReads:
         last_place, last_size, _ = UNIT.unpack_from(entries, len(entries) - ENTRY_BYTES)
         content = await self._messages.read(queue, segment, begin - segment.base, last_place + last_size - begin)
         # by a helper thread: who reads what is in files does not wait for a piece of megabytes
-        if await self._loop.aside_of_reads(partial(self._first_astray, content, begin, entries)) is not None:
+        if await self._loop.aside(partial(self._first_astray, content, begin, entries)) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
         return Piece(queue, first, entries, content)
 

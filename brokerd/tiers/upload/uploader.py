@@ -32,15 +32,14 @@ _LEAST_PAUSE_S: Final = 0.01
 
 class Loop(NamedTuple):
     """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn. `aside` has a
-    helper thread do work, which touches nothing that anybody else does, and gives its result. `aside_of_reads`
-    does the same for who reads, and `clocks` are for the line of these."""
+    helper thread do work, which touches nothing that anybody else does, and gives its result. `clocks` are
+    for the line of who reads."""
 
     scheduler: Scheduler
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     pause: Callable[[float], Awaitable[None]]
     wall_ms: Callable[[], int]
     aside: Callable[[Callable[[], Any]], Awaitable[Any]]
-    aside_of_reads: Callable[[Callable[[], Any]], Awaitable[Any]]
     clocks: Clocks
 
 
@@ -59,7 +58,7 @@ def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
     async def pause(_seconds: float) -> None:
         raise AssertionError("without a tier nobody pauses")
 
-    return Loop(scheduler, spawn, pause, wall_ms, in_turn, in_turn, Clocks(scheduler.time, scheduler.time))
+    return Loop(scheduler, spawn, pause, wall_ms, in_turn, Clocks(scheduler.time, scheduler.time))
 
 
 class Target(Protocol):

@@ -61,9 +61,7 @@ class Reader:
 
         aside = HelperThreads(1, "helper").run
         wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
-        around: Any = Loop(
-            loop, spawn, asyncio.sleep, wall_ms, aside, aside, Clocks(time.perf_counter, time.thread_time)
-        )  # type: ignore[arg-type]
+        around: Any = Loop(loop, spawn, asyncio.sleep, wall_ms, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
         return ColdReads(objects, contents.__getitem__, around, cache_bytes, IN_FLIGHT, self.first_astray)
