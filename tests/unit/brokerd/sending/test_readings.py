@@ -255,7 +255,9 @@ def test_fields_that_are_too_many_to_be_compared_one_by_one() -> None:
     ]
     check_alike(PAIR(), headers)
     check_alike(PAIR(), headers[1:2] * 3)
-    check_alike(PAIR(), [headers[1], headers[1].replace(b"\\u0031", b"yx" + b"\\u0001x" * 20, 1), headers[1], headers[1]])
+    check_alike(
+        PAIR(), [headers[1], headers[1].replace(b"\\u0031", b"yx" + b"\\u0001x" * 20, 1), headers[1], headers[1]]
+    )
 
 
 def test_batches_and_compact_headers_between_those_that_are_alike() -> None:
