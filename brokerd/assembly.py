@@ -34,18 +34,22 @@ from brokerd.composition.room import RoomReport
 from brokerd.composition.scrubbing import RangeFetcher, build_scrubber, scrub_state
 from brokerd.composition.settings import BrokerSettings
 from brokerd.consuming.queue_locks import QueueLocks
-from brokerd.loop.aside import HelperThreads
+from brokerd.loop.aside import NICER, HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
+from brokerd.loop.cold_line import Clocks
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
 from brokerd.native import library
+from brokerd.native.carrier import carrier_of
 from brokerd.pop.survey import PopSurvey
 from brokerd.processors.administration.access import AccessProcessor
 from brokerd.processors.administration.cleanup import CleanupProcessor
 from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.runtime_info import SAMPLE_S, Figures, RuntimeInfo
 from brokerd.processors.pass_on import PassOn
+from brokerd.processors.pulling.asked import asked_agrees
+from brokerd.processors.pulling.laid_out import layout_agrees
 from brokerd.processors.registry import handlers_of, on_master
 from brokerd.processors.rights import may_publish
 from brokerd.processors.sending.admission import Admission
@@ -124,6 +128,8 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         block_readers_agree,
         keys_agree,
         postings_agree,
+        asked_agrees,
+        layout_agrees,
     ]
     return library.choose(settings.kernel.mode, checks)
 
@@ -194,7 +200,13 @@ class Broker:
             tier=Tier(
                 objects,
                 TierLoop(
-                    loop, self._tasks.spawn, asyncio.sleep, wall_ms, HelperThreads(_TIER_THREADS, "tier helper").run
+                    loop,
+                    self._tasks.spawn,
+                    asyncio.sleep,
+                    wall_ms,
+                    HelperThreads(_TIER_THREADS, "tier helper").run,
+                    HelperThreads(_TIER_THREADS, "tier reading", nicer=NICER).run,
+                    Clocks(time.perf_counter, time.thread_time),
                 ),
                 mount.group if mount is not None else None,
             )
@@ -287,6 +299,7 @@ class Broker:
         self._routes = Routes(core.metadata, self._directory.own_group, self._directory.query_route, steady_ms)
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
+        self._carrier = carrier_of(native.library)
         self._sends, send_turns = build_sends(
             core,
             self._retry,
@@ -295,6 +308,7 @@ class Broker:
             loop.call_soon,
             make_topics=settings.send.auto_create_topics,
             library=native.library,
+            carrier=self._carrier,
         )
         if self._guard.is_on and native.library is not None:
             self._sends.admit_by(Admission(self._guard, native.library))
@@ -320,6 +334,7 @@ class Broker:
                 core.counters,
                 settings.name,
                 may_end(self._guard),
+                core.cold_line,
             ),
             self._client,
             self.replica,
@@ -354,8 +369,10 @@ class Broker:
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
                 native.mode,
+                native.library,
                 lambda: client_times(self._proxy.figures().clients, wall_ms()),
                 self._guard,
+                settings.flow.pull_wait_ms,
             )
         )
         self._cleanup = CleanupProcessor(
@@ -389,11 +406,15 @@ class Broker:
         )
         if mount is not None:
             handlers = mount.protect(handlers)
+        # Requests that are signed are another one each time.
+        quick = self._processors.quick_pulls if mount is None and not self._guard.is_on else None
         pass_on = PassOn(self._client, lambda: replica.master_address, self._tasks)
         self._server = RemotingServer(
             Place(host, port, settings.remoting.vip_port(port), tls),
             self._guard.protect(on_master(handlers, lambda: replica.is_master, pass_on)),
-            limits=replace(settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much)),
+            limits=replace(
+                settings.flow.limits(), intake=Intake(self._watch, self._guard.may_send_much, quick, self._carrier)
+            ),
             closed=self._connection_closed,
             # Loops in Python decode anyway; there signed sends come to the handlers, decoded once.
             taker=self._sends if mount is None and (native.library is not None or not self._guard.is_on) else None,
@@ -408,6 +429,8 @@ class Broker:
             self._tasks.spawn(self._mount.keep(self._fail), "keep the lease of this mount")
         self._flusher.start()
         self._housekeeper.start()
+        if self._carrier is not None:
+            self._carrier.start(asyncio.get_running_loop())
         await self._server.start()
         await self._proxy.start()
         if self._exporter is not None:
@@ -443,6 +466,8 @@ class Broker:
             await self._exporter.close()
         await self._proxy.close()
         await self._server.close()
+        if self._carrier is not None:
+            self._carrier.stop()
         self._watch.close()
         if states is not None:
             await _write_last(states)

@@ -29,6 +29,7 @@ from remoting.reserve import Reserve, open_private
 Bytes = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
+_OPEN = os.O_RDWR | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,9 @@ class LocalDisk:
         Raises SettingsError when it cannot be used or another process holds it.
         """
         self._root = root
+        self._prefix = (
+            f"{root}/"  # paths are put together as text: ten thousand queues are thousands of files at a time
+        )
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._lock_descriptor = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -230,27 +234,27 @@ class LocalDisk:
             return []
 
     def exists(self, path: str) -> bool:
-        return (self._root / path).exists()
+        return os.path.exists(self._prefix + path)
 
     def open(self, path: str, *, create: bool = False, size_bytes: int = 0) -> LocalSegment:
-        target = self._root / path
         try:
-            if create:
-                self._make_directories(target.parent)
-                descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                try:
-                    if os.fstat(descriptor).st_size < size_bytes:
-                        os.ftruncate(descriptor, size_bytes)
-                    os.fsync(descriptor)
-                    sync_path(target.parent)
-                except OSError:
-                    os.close(descriptor)  # on a full disk this is tried again and again
-                    raise
-            else:
-                descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = self._create(self._root / path, size_bytes) if create else os.open(self._prefix + path, _OPEN)
         except OSError as error:
-            raise StorageError(f"cannot open {target}: {error.strerror}") from error
+            raise StorageError(f"cannot open {self._prefix}{path}: {error.strerror}") from error
         return LocalSegment(path, descriptor)
+
+    def _create(self, target: Path, size_bytes: int) -> int:
+        self._make_directories(target.parent)
+        descriptor = os.open(target, _OPEN | os.O_CREAT, 0o600)
+        try:
+            if os.fstat(descriptor).st_size < size_bytes:
+                os.ftruncate(descriptor, size_bytes)
+            os.fsync(descriptor)
+            sync_path(target.parent)
+        except OSError:
+            os.close(descriptor)  # on a full disk this is tried again and again
+            raise
+        return descriptor
 
     def remove(self, path: str) -> None:
         target = self._root / path

@@ -21,9 +21,11 @@ _FLAGS = (*FLAGS, "-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,un
 _TESTS = (
     "tests/unit/brokerd/native/test_again.py",
     "tests/unit/brokerd/native/test_answers.py",
+    "tests/unit/brokerd/native/test_carrier.py",
     "tests/unit/brokerd/native/test_crc.py",
     "tests/unit/brokerd/native/test_grpc_sends.py",
     "tests/unit/brokerd/native/test_hpack.py",
+    "tests/unit/brokerd/native/test_pulls.py",
     "tests/unit/brokerd/native/test_reads.py",
     "tests/unit/brokerd/native/test_runs.py",
     "tests/unit/brokerd/native/test_due.py",

@@ -20,6 +20,7 @@ from brokerd.composition.watermarks import Watermarks
 from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.journal.resident import Resident
+from brokerd.loop.cold_line import Others
 from brokerd.metadata.tables import Change
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.roles.effects import Role
@@ -147,8 +148,10 @@ class BrokerCore:
             resident.rebuild()
         store.truncate_listeners.append(lambda _: self._untold.clear())
         store.expected_holders.append(self.tiers.waiting_offset)
-        if ground.tier.cold is not None:
+        if ground.tier.cold is not None and ground.tier.line is not None:
             ground.tier.cold.listeners.append(self.pop.fetched)
+            ground.tier.line.others = Others(self._served, self._tell_served)
+        self.cold_line = ground.tier.line
         store.dispatcher.listeners.append(self._dispatched)
         replica.add_role_listener(self._role_changed)
         replica.add_confirm_listener(self._confirmed)
@@ -176,6 +179,14 @@ class BrokerCore:
             out_messages=self.out_messages,
             out_bytes=self.counters.out_bytes + self.pop.counters.popped_bytes,
         )
+
+    def _served(self) -> int:
+        """What was done for anybody since the start, but for pops of what only the tier has; a replica follows its master."""
+        count = self.counters.in_messages + self.counters.out_messages + self.pop.giving.from_files
+        return count if self._role is Role.MASTER else count + self.store.dispatch_offset
+
+    def _tell_served(self, call: Callable[[], None] | None) -> None:
+        self.counters.when_served = self.pop.giving.when_served = call
 
     # ---- visibility
 

@@ -35,5 +35,5 @@ def make_ground(identity: BrokerIdentity, settings: CoreSettings, environment: E
     reads = TierReads(in_log)
     if tier is not None:
         first_astray = astray_finder(environment.library)
-        reads = tier_reads(in_log, tier.objects, tier.loop, settings.tiers.value, first_astray)
+        reads = tier_reads(in_log, tier.objects, tier.loop, settings.tiers, first_astray)
     return Ground(identity, settings, environment, metadata, TimersInLog(), reads)

@@ -21,6 +21,7 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion, MetadataService
 from brokerd.metadata.tables import Change
+from brokerd.native.carrier import Carrier
 from brokerd.native.library import Library
 from brokerd.pop.reading import message_group_at
 from brokerd.processors.administration.groups import GroupProcessor
@@ -41,8 +42,10 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
-from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.processors.pulling.cold_line import ColdRequests
+from brokerd.processors.pulling.laid_out import AnswerLayout
 from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.pulling.quick import QuickPulls
 from brokerd.processors.registry import Processors
 from brokerd.processors.sending.general import GeneralSends
 from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
@@ -67,7 +70,7 @@ from remoting.names import TIMER_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What answers are made of. `connections` counts the open remoting connections."""
+    """What answers are made of. `connections` counts the open remoting connections; a pull waits `pull_wait_ms` for its turn."""
 
     names: BrokerNames
     core: BrokerCore
@@ -81,8 +84,10 @@ class Parts:
     connections: Callable[[], int]
     scrub: Callable[[], ScrubState]
     kernel: str
+    library: Library | None
     client_times: Callable[[], tuple[ClientTimesState, ...]]
     guard: Guard
+    pull_wait_ms: int
 
 
 def build_processors(parts: Parts) -> Processors:
@@ -145,6 +150,7 @@ def build_processors(parts: Parts) -> Processors:
         lambda: replica.is_in_sync,
         lambda: store.commitlog.end_offset,
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),  # of this machine
+        core.cold_line,
     )
 
     checks = PullChecks(metadata, clients, lambda: creates_groups and replica.is_master)
@@ -156,11 +162,16 @@ def build_processors(parts: Parts) -> Processors:
         scheduler,
         place,
     )
+    is_cold = store.is_cold if core.tiers.cold is not None else None
+    quick = None
+    if parts.library is not None:
+        pull.lay_out_by(AnswerLayout(parts.library))
+        quick = QuickPulls(pull, checks, place, is_cold, parts.library)
     bulk = BulkProcessor(checks, store, counters, place, scheduler)
     consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
     if core.tiers.cold is not None:
-        core.tiers.cold.listeners += [pull.wake, bulk.wake]
+        core.tiers.cold.listeners += [pull.fetched, bulk.wake]
     # who waits here may have to wait elsewhere now
     replica.add_role_listener(lambda _role, _epoch: scheduler.call_soon(pull.answer_all))
     replica.add_role_listener(lambda _role, _epoch: parts.locks.clear())
@@ -209,7 +220,8 @@ def build_processors(parts: Parts) -> Processors:
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
         fetch_waits=waits,
         slices=Slices(scheduler.call_soon, waits),
-        cold_line=ColdLine(store.is_cold if core.tiers.cold is not None else None, scheduler),
+        cold_requests=ColdRequests(core.cold_line, store.is_cold, parts.pull_wait_ms),
+        quick_pulls=quick,
     )
 
 
@@ -240,6 +252,7 @@ def build_sends(
     *,
     make_topics: bool,
     library: Library | None = None,
+    carrier: Carrier | None = None,
 ) -> tuple[SendProcessor, SendTurns]:
     """The processor of sends, and what sends over gRPC share with it: one kernel, which is in C where there is a
     library. `when_known` calls back when name servers know the topics; with `make_topics` a topic is made when somebody sends to
@@ -252,7 +265,7 @@ def build_sends(
     make_topic = core.metadata.make_topic_like if make_topics else None
     general = GeneralSends(core.sender, store_host, retry.sent_again, make_topic, when_known)
     turns = SendTurns(core.store, core.appends, kernel, core.counters)
-    return SendProcessor(turns, general, call_soon), turns
+    return SendProcessor(turns, general, call_soon, carrier), turns
 
 
 def _tell_topics(kernel: SendKernel, metadata: MetadataService) -> None:

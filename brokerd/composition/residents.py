@@ -184,6 +184,7 @@ def make_residents(
                 environment.random_bits,
                 placements.handovers,
                 placements.version_of,
+                ground.tier.line,
             ),
             ledger,
             clients.is_alive,

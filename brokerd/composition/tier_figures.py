@@ -98,8 +98,8 @@ def tiered_queues(tiers: TierService, store: MessageStore) -> Callable[[str, int
 
 def tier_families(tiers: TierService, store: MessageStore) -> list[Family]:
     """Those of one broker; none without a tier."""
-    state, objects = tier_state(tiers, store), tiers.objects
-    if state is None or objects is None:
+    state, objects, line = tier_state(tiers, store), tiers.objects, tiers.line
+    if state is None or objects is None or line is None:
         return []
     condition = Family("logboom_tier_condition", "gauge", "1 for what this broker does with the tier of its group")
     for each in _CONDITIONS:
@@ -113,6 +113,9 @@ def tier_families(tiers: TierService, store: MessageStore) -> list[Family]:
         *(_plain(name, "counter", help, getattr(state, name)) for name, help in _COUNTERS.items()),
         _plain("cache_bytes", "gauge", "messages of the tier in memory", state.cache_bytes),
         *_requests(objects),
+        _plain("line_requests", "gauge", "requests that stand in line for messages of the tier", line.standing),
+        Family("logboom_tier_line_wait_seconds", "histogram", "how long requests stood in that line").add(line.waits_s),
+        _plain("line_used_seconds", "counter", "processor time of the event loop that they took", line.busy_s),
     ]
     if state.condition is not TierCondition.FOLLOWING:  # the others would be counted twice
         families += [_plain(name, "gauge", help, getattr(state, name)) for name, help in _WAITING.items()]

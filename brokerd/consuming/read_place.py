@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from brokerd.loop.cold_line import ColdLine
 from remoting import codes
 from remoting.errors import RequestError
 from remoting.settings import Live, check, setting
@@ -24,6 +25,10 @@ USUAL_SLOW_ID: Final = 1
 REFUSED: Final = RequestError(
     codes.SYSTEM_BUSY,
     "this broker is a replica and gives out no messages (pull.slave_read is off): read from the master of its group",
+)
+
+NO_LITE: Final = RequestError(
+    codes.NO_PERMISSION, "pulls of lite consumers are switched off on this broker (pull.lite_pull)"
 )
 
 NOT_IN_SYNC: Final = RequestError(
@@ -116,7 +121,7 @@ class ReadPlace:
     """The rules at one broker.
 
     `is_master_known`: a replica's master is there, by the replica's own connection to it. `is_in_sync`: this is the master or
-    stands in for it, or copies its log and is in the sync-state set.
+    stands in for it, or copies its log and is in the sync-state set. In `cold_line` stands who reads what only the tier has.
     """
 
     settings: Live[PullSettings]
@@ -125,15 +130,21 @@ class ReadPlace:
     is_in_sync: Callable[[], bool]
     log_end: Callable[[], int]
     memory_bytes: int
+    cold_line: ColdLine | None = None
 
     def check(self, *, lite: bool) -> None:
         """Raise RequestError when pulls are not answered here."""
+        refusal = self.refusal(lite=lite)
+        if refusal is not None:
+            raise refusal.with_traceback(None)
+
+    def refusal(self, *, lite: bool) -> RequestError | None:
+        """Why pulls are not answered here; None when they are."""
         if lite and not self.settings.value.lite_pull:
-            raise RequestError(
-                codes.NO_PERMISSION, "pulls of lite consumers are switched off on this broker (pull.lite_pull)"
-            )
+            return NO_LITE
         if not self.settings.value.slave_read and not self.is_master() and self.is_master_known():
-            raise REFUSED.with_traceback(None)
+            return REFUSED
+        return None
 
     def check_bulk(self) -> None:
         """Raise RequestError when nobody reads in bulk here at the moment."""
@@ -147,12 +158,25 @@ class ReadPlace:
         """
         if not self.settings.value.slave_read or (read_up_to is None and self.sends_back):
             return MASTER
-        if read_up_to is None or not self.is_far_behind(read_up_to):
+        if read_up_to is None:
             return usual_id
-        return slow_id if slow_id != USUAL_SLOW_ID else self.settings.value.slow_reads_from
+        usual_id, far_id, far_below = self.suggestions(usual_id, slow_id)
+        return far_id if read_up_to < far_below else usual_id
+
+    def suggestions(self, usual_id: int, slow_id: int) -> tuple[int, int, int]:
+        """The same for whoever finds something: the broker id; the one of those who read up to a position that is far behind; and
+        below which position that is."""
+        if not self.settings.value.slave_read:
+            return MASTER, MASTER, 0
+        far_id = slow_id if slow_id != USUAL_SLOW_ID else self.settings.value.slow_reads_from
+        return usual_id, far_id, self._far_below
 
     def is_far_behind(self, position: int) -> bool:
-        return (self.log_end() - position) * 100 > self.memory_bytes * self.settings.value.memory_percent
+        return position < self._far_below
+
+    @property
+    def _far_below(self) -> int:
+        return self.log_end() - self.memory_bytes * self.settings.value.memory_percent // 100
 
     @property
     def sends_back(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -39,6 +40,7 @@ class Payload(Protocol):
 
 
 T = TypeVar("T", bound=Payload)
+Stand = Callable[[T, Callable[[], None], Callable[[], bool]], bool]
 
 
 class Waiter(Generic[T]):
@@ -217,7 +219,8 @@ class LongPolling(Generic[T]):
 
     `try_again(waiters)` answers those that it can now, from the first on, and says how many; `timed_out(waiter)` answers one
     whose deadline passed. With `share`, waiters of one key compete for the same messages: they are tried some at a time, and when
-    one finds nothing, those behind it are not tried. Without, each is tried alone, so many in a turn and the others in the next.
+    one finds nothing, those behind it are not tried. Without, each is tried alone, so many in a turn and the others in the next;
+    or with `stand` in a line, whose turn it calls when the other call says that he still waits. False: there is no room.
     """
 
     def __init__(
@@ -228,15 +231,17 @@ class LongPolling(Generic[T]):
         timed_out: Callable[[Waiter[T]], None],
         *,
         share: bool,
+        stand: Stand[T] | None = None,
     ) -> None:
         self.table = table
+        self._stand = stand
         self._scheduler = scheduler
         self._try_again = try_again
         self._timed_out = timed_out
         self._share = share
         self._marks: dict[tuple[str, str | None, int], set[int] | None] = {}
         self._enough: dict[tuple[str, str | None, int], int] = {}
-        self._to_try: dict[Waiter[T], None] = {}  # alone, in this order
+        self._to_try: dict[Waiter[T], None] = {}  # alone, in this order, or each in its place in a line
         self._goes_on = False  # with them, in the next turn
         self._timer: Timer | None = None
         self._timer_at_ms = 0
@@ -298,13 +303,20 @@ class LongPolling(Generic[T]):
             for group, key_queue_id in self.table.keys(topic, queue_id):
                 if only_group is None or group == only_group:
                     self._serve_key(topic, group, key_queue_id, codes, first)
-        if not self._goes_on:
+        if not self._goes_on and self._stand is None:
             self._try_some()
 
     # ---- inside
 
     def _serve_key(self, topic: str, group: str, queue_id: int, codes: set[int] | None, first: int) -> None:
         """`first`: so many are tried at once."""
+        if self._stand is not None:
+            for waiter in self._wanting(topic, group, queue_id, codes):
+                if waiter in self._to_try:
+                    continue
+                if self._stand(waiter.payload, partial(self._try_one, waiter), partial(self._still_waits, waiter)):
+                    self._to_try[waiter] = None
+            return
         if not self._share:
             self._to_try.update(dict.fromkeys(self._wanting(topic, group, queue_id, codes)))
             return
@@ -327,6 +339,14 @@ class LongPolling(Generic[T]):
         for waiter in some:
             if waiter.is_parked and self._try_again([waiter]):
                 self.table.remove(waiter)
+
+    def _still_waits(self, waiter: Waiter[T]) -> bool:
+        self._to_try.pop(waiter, None)
+        return waiter.is_parked
+
+    def _try_one(self, waiter: Waiter[T]) -> None:
+        if self._try_again([waiter]):
+            self.table.remove(waiter)
 
     def _wanting(self, topic: str, group: str, queue_id: int, codes: set[int] | None) -> Iterator[Waiter[T]]:
         waiters = self.table.waiters(topic, group, queue_id)

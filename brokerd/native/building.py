@@ -25,6 +25,7 @@ SOURCES: Final = (
     "again.c",
     "answers.c",
     "blake2s.c",
+    "carrier.c",
     "crc.c",
     "due.c",
     "grpc_sends.c",
@@ -34,6 +35,7 @@ SOURCES: Final = (
     "moments.c",
     "properties.c",
     "proven.c",
+    "pulls.c",
     "reads.c",
     "runs.c",
     "send.c",
@@ -55,7 +57,7 @@ _HEADERS: Final = (
     "signed.h",
     "text.h",
 )
-FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
+FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _VERSION_TIMEOUT_S: Final = 10
 _TIMEOUT_S: Final = 120

@@ -17,6 +17,7 @@ enum {
     MAX_BODY_BYTES = 4 * 1024 * 1024,
     MAX_KEYS = 128, /* what has more of them is the twin's */
     MAX_USER_PROPERTIES = 128,
+    NAME_PLACES = 256, /* a power of two, with room for twice as many names as there may be */
     MAX_USER_PROPERTIES_BYTES = 16 * 1024,
     MAX_ID_BYTES = 255,
     MAX_GROUP_BYTES = 63,
@@ -38,12 +39,14 @@ enum type { TYPE_TRANSACTION = 4, TYPE_LITE, TYPE_PRIORITY };
 
 /* Shared with native_sends.py, whose ctypes and struct formats say the same. */
 
-struct sends { /* what a call is about; forbidden: names of properties, each behind its length */
+struct sends { /* what a call is about; forbidden: names of properties in order, each behind its length; where those with a first
+                  byte begin, at their end for none */
     const uint8_t *const *requests;
     const int64_t *lengths;
     int64_t count;
     const uint8_t *forbidden;
     int64_t forbidden_length;
+    const int64_t *forbidden_begins;
     uint8_t *out;
     int64_t room, now_ms;
     struct found *found; /* of each request */
@@ -62,6 +65,7 @@ struct reader {
 struct message {
     struct text space, topic, body, tag, id, group, trace, born_host, keys[MAX_KEYS];
     struct text names[MAX_USER_PROPERTIES], values[MAX_USER_PROPERTIES];
+    uint8_t places[NAME_PLACES]; /* by their hash, the numbers of the names from 1 on; made when there is one */
     int64_t key_count, property_count, born_ms, deliver_ms, type, encoding, attempt, priority, recovery_s;
 };
 
@@ -177,6 +181,28 @@ static int take_topic(struct text text, struct message *message) {
     return is_clean(message->topic) && message->space.length + 1 + message->topic.length <= MAX_TOPIC_BYTES;
 }
 
+static int is_forbidden(const struct sends *sends, struct text name) {
+    const uint8_t *at = sends->forbidden + sends->forbidden_begins[name.at[0]], *end = sends->forbidden + sends->forbidden_length;
+    for (; at < end && at[1] == name.at[0]; at += 1 + *at)
+        if (name.length == *at && memcmp(name.at, at + 1, name.length) == 0) return 1;
+    return 0;
+}
+
+/* Whether no property before has the name of the next one, which has a place among them then. Names are chosen by clients: what they
+ * have in common costs no more than as many comparisons as there are names. */
+static int is_new_name(struct message *message, struct text name) {
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    if (message->property_count == 0) memset(message->places, 0, sizeof message->places);
+    for (size_t i = 0; i < name.length; i++) hash = (hash ^ name.at[i]) * 16777619u;
+    uint32_t place = (hash ^ hash >> 16) % NAME_PLACES;
+    for (; message->places[place] != 0; place = (place + 1) % NAME_PLACES) {
+        struct text other = message->names[message->places[place] - 1];
+        if (name.length == other.length && memcmp(name.at, other.at, name.length) == 0) return 0;
+    }
+    message->places[place] = (uint8_t)(message->property_count + 1);
+    return 1;
+}
+
 static int take_user_property(const struct sends *sends, struct text text, struct message *message) {
     struct reader r = {text.at, text.at + text.length};
     struct text name = {NULL, 0}, value = {NULL, 0};
@@ -190,11 +216,7 @@ static int take_user_property(const struct sends *sends, struct text text, struc
         else return 0;
     }
     if (!is_clean(name) || !is_clean(value)) return 0;
-    const uint8_t *at = sends->forbidden, *end = at + sends->forbidden_length;
-    for (; at < end; at += 1 + *at)
-        if (name.length == *at && memcmp(name.at, at + 1, name.length) == 0) return 0;
-    for (int64_t n = 0; n < message->property_count; n++)
-        if (name.length == message->names[n].length && memcmp(name.at, message->names[n].at, name.length) == 0) return 0;
+    if (is_forbidden(sends, name) || !is_new_name(message, name)) return 0;
     message->names[message->property_count] = name;
     message->values[message->property_count++] = value;
     return 1;

@@ -344,6 +344,16 @@ static int take_compact(struct reader *r, struct header *header) {
     return 1;
 }
 
+int read_fields(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+                struct fields *fields) {
+    struct reader r = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields, text.at, 0};
+    fields->count = fields->part_count = 0;
+    fields->is_cut = 0;
+    memset(header, 0, sizeof *header);
+    int is_read = encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header);
+    return is_read && !fields->is_cut;
+}
+
 int read_header(struct text text, uint32_t encoding, uint8_t **scratch, uint8_t *scratch_end, struct header *header,
                 struct fields *fields) {
     const struct reader begin = {text.at, text.at + text.length, *scratch, scratch_end, fields, text.at, 0};

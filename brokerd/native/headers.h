@@ -57,4 +57,8 @@ int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, str
 int read_header(struct text text, uint32_t encoding, uint8_t **scratch, uint8_t *scratch_end, struct header *header,
                 struct fields *fields);
 
+/* The same of a header of any request, for itself: code, opaque, flag, and all its fields. */
+int read_fields(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+                struct fields *fields);
+
 #endif

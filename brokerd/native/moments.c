@@ -18,18 +18,20 @@ static int64_t leg_before(const struct terms *terms, int64_t due_ms) {
     return now_ms + (ahead_ms - window_ms < window_ms / 2 ? ahead_ms / 2 : window_ms);
 }
 
-int wait_for(const struct terms *terms, const struct text *asks, struct wait *wait) {
+enum asked wait_for(const struct terms *terms, const struct text *asks, struct wait *wait) {
     int64_t number, due_ms;
     enum ask ask = DELAY_SEC;
     while (ask < ASKS && asks[ask].length == 0) ask++;
-    if (ask == ASKS || !integer_of(asks[ask], &number)) return 0;
-    if (number < 0 || number > (ask == DELAY_SEC ? MAX_DUE_MS / 1000 : MAX_DUE_MS)) return 0;
+    if (ask == ASKS || !integer_of(asks[ask], &number)) return ASKED_ODDLY;
+    if (number < 0) return HAS_COME;
+    if (number > (ask == DELAY_SEC ? MAX_DUE_MS / 1000 : MAX_DUE_MS)) return ASKED_ODDLY;
     due_ms = ask == DELIVER_MS ? number : terms->now_ms + (ask == DELAY_SEC ? number * 1000 : number);
-    if (due_ms <= terms->now_ms || due_ms - terms->now_ms > terms->max_ahead_ms) return 0;
+    if (due_ms <= terms->now_ms) return HAS_COME;
+    if (due_ms - terms->now_ms > terms->max_ahead_ms) return ASKED_ODDLY;
     if (due_ms < terms->least_due_ms) due_ms = terms->least_due_ms;
     if (due_ms > MAX_DUE_MS) due_ms = MAX_DUE_MS;
     *wait = (struct wait){due_ms, leg_before(terms, due_ms)};
-    return 1;
+    return IS_AHEAD;
 }
 
 int64_t code_of(const struct wait *wait) { return (wait->leg_ms < 0 ? wait->due_ms : wait->leg_ms) << KIND_BITS; }

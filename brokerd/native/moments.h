@@ -24,6 +24,7 @@ struct terms { /* by which messages wait in this turn; shared with native_kernel
     uint8_t broker_name[MAX_BROKER_NAME_BYTES + 1];
     uint32_t keyed[TAG_STATE]; /* ours: what the tags of this key begin with, as soon as one was made */
     uint64_t is_keyed;
+    uint64_t are_needed; /* ours: whether a message asked for a moment */
 };
 
 enum ask { DELAY_SEC, DELAY_MS, DELIVER_MS, ASKS };
@@ -32,11 +33,13 @@ struct wait {
     int64_t due_ms, leg_ms; /* leg_ms: when it is appended again before that; -1 when it is not */
 };
 
+enum asked { ASKED_ODDLY, HAS_COME, IS_AHEAD }; /* for a moment; oddly: the twin must look at it */
+
 /* Which of the properties that ask for a moment has this name; ASKS for another one. */
 enum ask ask_of(struct text name);
 
-/* When a message waits that asks so (no bytes: not there); 0 when it does not wait, or is not ordinary. */
-int wait_for(const struct terms *terms, const struct text *asks, struct wait *wait);
+/* Which moment a message asks for (no bytes: not there), and when it waits if that is ahead. */
+enum asked wait_for(const struct terms *terms, const struct text *asks, struct wait *wait);
 
 /* The code of its entry: `codes.encode_code` for what waits since it was sent. */
 int64_t code_of(const struct wait *wait);

@@ -14,11 +14,12 @@ struct reader {
 static int has_special(struct text text) {
     static const char *const specials[] = {"POP_CK",     "TRAN_MSG", "DELAY",           "TIMER_",       "INNER_", "__CRC32#",
                                            "MSG_REGION", "TRACE_ON", "REPLY_TO_CLIENT", "WAIT\1false", "\1\2"};
-    static const char firsts[] = "PTDI_MRW\1";
+    static const uint8_t begins[256] = {['P'] = 1, ['T'] = 1, ['D'] = 1, ['I'] = 1, ['_'] = 1, ['M'] = 1, ['R'] = 1, ['W'] = 1, [1] = 1};
     const uint8_t *end = text.at + text.length;
     for (const uint8_t *at = text.at; at < end; at++) {
-        if (memchr(firsts, *at, sizeof firsts - 1) == NULL) continue;
+        if (!begins[*at]) continue;
         for (size_t i = 0; i < sizeof specials / sizeof *specials; i++) {
+            if (*at != (uint8_t)specials[i][0]) continue;
             size_t length = strlen(specials[i]);
             if ((size_t)(end - at) >= length && memcmp(at, specials[i], length) == 0) return 1;
         }
@@ -77,7 +78,7 @@ static int is_common(struct text name, struct text value) {
 /* Whether what has this name is about something that the twin must look at, in properties that are not stored as they came. */
 static int is_reserved(struct text name, struct text value) {
     static const char *const begins[] = {"POP_CK",   "TRAN",       "TIMER_",   "__CRC32#",        "__transactionId__",
-                                         "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_", "CHECK_IMMUNITY", "WAIT"};
+                                         "MSG_REGION", "TRACE_ON", "CLUSTER", "REAL_", "WAIT"};
     if (memchr("PT_MCRW", name.at[0], 7) == NULL) return 0;
     if (is_common(name, value) || ask_of(name) < ASKS || IS(name, "TRAN_MSG") || IS(name, "TRAN_SECRET")) return 0;
     if (IS(name, "WAIT") && IS(value, "false")) return 0;
@@ -152,6 +153,8 @@ int look_at(struct text properties, struct look *look) {
                 look->transaction = value;
             } else if (IS(name, "PGROUP")) {
                 look->group = value;
+            } else if (IS(name, "CHECK_IMMUNITY_TIME_IN_SECONDS")) {
+                look->immunity = value;
             } else if (IS(name, "REPLY_TO_CLIENT")) {
                 look->is_request = 1;
             } else if (IS(name, "WAIT") && IS(value, "false")) {

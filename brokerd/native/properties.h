@@ -7,7 +7,7 @@
 enum { MAX_COMPLETED_PROPERTIES = 64 }; /* of one message whose properties are not stored as they came */
 
 struct look { /* what properties tell; texts without bytes: not there */
-    struct text key, tag, level, transaction, group;
+    struct text key, tag, level, transaction, group, immunity;
     int32_t tags_code;
     struct text asks[ASKS]; /* for a moment */
     int is_timed, is_open;  /* the last separator is not there */

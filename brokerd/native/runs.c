@@ -6,13 +6,10 @@
 #include "record.h"
 
 #define UNIT_BYTES 20 /* physical offset, size, and a code that goes on as it is */
-#define LEAST_RECORD_BYTES (RECORD_HEAD_BYTES + 3)
 
-/* Copy the record that a unit names to `into`, which has so much room: its size, or 0 when it has no room, is not in the file, whose
- * `length` bytes begin at `begin` of the log, or is not what was stored there. */
-static int64_t copy_record(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *unit, uint8_t *into, int64_t room) {
+int64_t copy_record(const uint8_t *file, int64_t length, int64_t begin, const uint8_t *unit, uint8_t *into, int64_t room) {
     int64_t offset = (int64_t)get64(unit), size = (int32_t)get32(unit + 8);
-    if (size < LEAST_RECORD_BYTES || size > room) return 0;
+    if (size < RECORD_LEAST_BYTES || size > room) return 0;
     if (offset < begin || offset - begin > length - size) return 0;
     memcpy(into, file + (offset - begin), (size_t)size);
     if (get32(into) != (uint32_t)size || get64(into + 28) != (uint64_t)offset || !record_is_intact(into, size)) return 0;

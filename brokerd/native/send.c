@@ -40,6 +40,8 @@ enum {
     SYS_COMPRESSED = 1,
     SYS_KNOWN = 0x701, /* compressed, and how */
     SYS_TRANSACTION = 0xC,
+    MAX_IMMUNITY_DIGITS = 9,
+    NO_IMMUNITY = -1,
 };
 #define STAMP "MSG_REGION\1DefaultRegion\2TRACE_ON\1true\2"
 #define STAMP_BYTES (sizeof STAMP - 1)
@@ -79,6 +81,7 @@ struct moment { /* when a message waits, in the order of their queue; the caller
 struct half { /* a message that begins a transaction */
     int64_t queue_offset, position, size, since_ms;
     int64_t key_at, key_length; /* of its name, in the records */
+    int64_t immunity_ms;
 };
 
 enum stop { STOP_END, STOP_LEFT, STOP_ROOM, STOP_TERMS };
@@ -254,6 +257,7 @@ struct message { /* of a send, or of a batch */
     int is_early;                      /* is not to be acknowledged before it is answered */
     struct wait wait;
     int64_t level;        /* of one that waits for it */
+    int64_t immunity_ms;  /* of one that begins a transaction: how long its producer is left alone, or NO_IMMUNITY */
     size_t moment_length; /* of what is added to the properties of one that is not for its own topic */
     size_t length;        /* of the properties in the record */
     uint8_t moment[MOMENT_PROPERTIES_BYTES], name[NAME_BYTES];
@@ -289,21 +293,32 @@ static size_t completed_length(const struct call *call, const struct message *me
     return message->own_length + (message->is_named ? NAMED_BYTES : 0) + cluster + STAMP_BYTES;
 }
 
-/* Find out where a message goes that is not for its own topic; what it waits with goes to its area, which has room for the longest. */
+/* How long a producer wants to be left alone that says so in at most MAX_IMMUNITY_DIGITS. */
+static int64_t immunity_of(struct text text) {
+    int64_t seconds;
+    return integer_of(text, &seconds) && text.at[0] != '-' ? seconds * 1000 : NO_IMMUNITY;
+}
+
+/* Find out where a message goes that may not be for its own topic; what it waits with goes to its area, which has room for the
+ * longest. */
 static enum stop find_where(const struct call *call, const struct send *send, const struct look *look, struct message *message) {
-    const struct terms *terms = call->areas->terms;
+    struct terms *terms = call->areas->terms;
     struct text topic = {send->target->name, send->target->name_length};
     uint8_t *at = message->moment;
     if (look->is_timed) {
         if (look->level.length || look->transaction.length || send->sys_flag & SYS_TRANSACTION) return STOP_LEFT;
-        if (terms->state == TERMS_UNASKED) return STOP_TERMS;
-        if (terms->state != TERMS_KNOWN || !wait_for(terms, look->asks, &message->wait)) return STOP_LEFT;
+        terms->are_needed = 1;
+        if (terms->state != TERMS_KNOWN) return terms->state == TERMS_UNASKED ? STOP_TERMS : STOP_LEFT;
+        enum asked asked = wait_for(terms, look->asks, &message->wait);
+        if (asked != IS_AHEAD) return asked == HAS_COME ? STOP_END : STOP_LEFT;
         message->where = TIMER;
         message->code = code_of(&message->wait);
         at = put_moment(at, &message->wait, topic, send->queue_id);
     } else if (look->transaction.length || send->sys_flag & SYS_TRANSACTION) {
         if (look->level.length || !IS(look->transaction, "true") || !look->group.length) return STOP_LEFT;
+        if (look->immunity.length > MAX_IMMUNITY_DIGITS) return STOP_LEFT;
         message->where = HALF;
+        message->immunity_ms = immunity_of(look->immunity);
         at = put_decimal(PUT(put_text(PUT(at, "REAL_TOPIC\1"), topic.at, topic.length), "\2REAL_QID\1"), send->queue_id);
         at = PUT(at, "\2");
     } else {
@@ -430,7 +445,7 @@ static enum stop open_half(struct call *call, const struct send *send, const str
     size_t behind_key = 1 + message->moment_length + (request->seals ? TAIL_BYTES : 0);
     int64_t key_at = call->now.records_size + (int64_t)(size - behind_key - message->key.length);
     call->areas->halves[call->now.halves++] = (struct half){
-        place->next, call->now.end_offset, (int64_t)size, since_ms, key_at, (int64_t)message->key.length};
+        place->next, call->now.end_offset, (int64_t)size, since_ms, key_at, (int64_t)message->key.length, message->immunity_ms};
     call->half_bytes += (int64_t)size;
     return STOP_END;
 }

@@ -7,6 +7,7 @@ nobody got the messages, and they are due at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter
@@ -82,7 +83,8 @@ class _Taken(NamedTuple):
 
 
 class Giving:
-    """Owned by the pop service. `listeners` are told what was given: (topic, group, messages, bytes)."""
+    """Owned by the pop service. `listeners` are told what was given: (topic, group, messages, bytes). `from_files` counts the
+    pops to which something was given that is in files; `when_served` is called for each such look, if it is set."""
 
     def __init__(
         self,
@@ -93,6 +95,9 @@ class Giving:
         taker: Taker,
         reviver: Reviver,
     ) -> None:
+        self.from_files = 0
+        self.when_served: Callable[[], None] | None = None
+        self._cold_turns = taker.cold_turns
         self.listeners: list[Callable[[str, str, int, int], None]] = []
         self._around = around
         self._ledger = ledger
@@ -103,7 +108,10 @@ class Giving:
 
     def plan(self, request: PopRequest, message_filter: MessageFilter) -> Taking:
         """What the next pop would take, if it were this one."""
-        return self._taker.plan(request, message_filter, self._around.now_ms())
+        try:
+            return self._taker.plan(request, message_filter, self._around.now_ms())
+        finally:
+            self._cold_turns.ended()
 
     def give(self, pops: Sequence[OpenPop]) -> Given:
         """Answer pops that ask for the same, in their order, with what is there."""
@@ -126,6 +134,8 @@ class Giving:
                 for pop in some:
                     pop.answer(PopOutcome(PopStatus.REFUSED, error=as_request_error(error)))
                 count, more, is_empty = len(some), False, False
+            finally:
+                self._cold_turns.ended()
             if not count:
                 break
             answered += count
@@ -179,7 +189,14 @@ class Giving:
             for each in taken:
                 each.pop.answer(self._outcome(each, taking.rest_count, status))
 
-        self._journal.when_acknowledged(end_offset, acknowledged)
+        if self._cold_turns.is_reading:
+            charged = self._cold_turns.charged
+            self._journal.when_acknowledged(end_offset, lambda status: charged(partial(acknowledged, status)))
+        else:
+            self.from_files += len(taken)
+            if self.when_served is not None:
+                self.when_served()
+            self._journal.when_acknowledged(end_offset, acknowledged)
         return Given(len(taken), taking.more, is_empty)
 
     def _pass_over(self, group: str, taking: Taking, now_ms: int) -> None:

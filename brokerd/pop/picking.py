@@ -12,6 +12,7 @@ from typing import Final
 
 from brokerd.metadata.start_offsets import StartOffsets
 from brokerd.pop.batch import MAX_BATCH, Older
+from brokerd.pop.cold_turns import ColdTurns
 from brokerd.pop.handles import FLAG_NORMAL
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order.passing import New, Passing
@@ -29,11 +30,12 @@ SCAN_ROUNDS: Final = 4  # reads of one queue whose filter lets nothing through, 
 class Picking:
     """Reads the store and the ledger, and changes neither."""
 
-    def __init__(self, around: Surroundings, ledger: PopLedger, starts: StartOffsets) -> None:
+    def __init__(self, around: Surroundings, ledger: PopLedger, starts: StartOffsets, cold_turns: ColdTurns) -> None:
         self._metadata = around.metadata
         self._reads = around.reads
         self._ledger = ledger
         self._starts = starts
+        self._cold_turns = cold_turns
 
     def again(self, work: Work, topic: str, places: Sequence[Older]) -> bool:
         """Take messages that were delivered before, as far as the filter admits them; whether there were any."""
@@ -54,8 +56,11 @@ class Picking:
             if of_queue[-1].offset >= high:
                 of_queue = [each for each in of_queue if each.offset < high]
             offsets = [each.offset for each in of_queue]
+            if not offsets or not self._cold_turns.may_read(work.request.group, topic, queue_id, offsets[0]):
+                continue
+            most, most_bytes = self._cold_turns.limits(len(offsets), taking.bytes_left)
             try:
-                records, count = read_first(self._reads, topic, queue_id, offsets, taking.bytes_left)
+                records, count = read_first(self._reads, topic, queue_id, offsets[:most], most_bytes)
             except LogboomError:
                 taking.unreadable |= dict.fromkeys((topic, queue_id, each.pop_time_ms) for each in of_queue)
                 continue
@@ -104,12 +109,13 @@ class Picking:
             if rounds == SCAN_ROUNDS or taking.budget.is_spent():
                 taking.more = True
                 break
+            if not rounds and not self._cold_turns.may_read(work.request.group, topic, queue_id, offset):
+                break
             rounds += 1
             most = min(taking.messages_left, new_left)
             count = MAX_BATCH if passing is not None and passing.offsets else most
-            result = self._reads.read_messages(
-                topic, queue_id, offset, count, taking.bytes_left, message_filter.tags_codes
-            )
+            count, most_bytes = self._cold_turns.limits(count, taking.bytes_left)
+            result = self._reads.read_messages(topic, queue_id, offset, count, most_bytes, message_filter.tags_codes)
             records, next_offset = result.records, result.next_offset
             if next_offset > high:  # a read of what a filter admits looks further than to the gate
                 records, next_offset = [record for record in records if queue_offset_of(record) < high], high

@@ -31,6 +31,7 @@ from brokerd.pop.administration import PopAdministration
 from brokerd.pop.admission import admit, check_invisible_time
 from brokerd.pop.batch import MAX_BATCH
 from brokerd.pop.claims import Claims
+from brokerd.pop.cold_turns import ColdTurns
 from brokerd.pop.counters import PopCounters
 from brokerd.pop.departures import Departures
 from brokerd.pop.finishing import Finishing
@@ -93,8 +94,9 @@ class PopService:
         self.gate = Gate(around.broker_name, around.handovers, passed.has_passed, around.reads.max_offset)
         self.gate.opened.append(self._gate_opened)
         self.answers = Answers(around, self.gate, passed, lambda: self._serving)
-        taker = Taker(around, ledger, self.starts, Order(self.gate, passed), rng)
-        giving = Giving(around, ledger, journal, counters, taker, self._reviver)
+        cold_turns = ColdTurns(around.cold_line, around.reads, self._cold_turn_came)
+        taker = Taker(around, ledger, self.starts, Order(self.gate, passed), rng, cold_turns)
+        self.giving = giving = Giving(around, ledger, journal, counters, taker, self._reviver)
         self.given_listeners = giving.listeners
         self._waiting = waiting = PopWaiting(
             scheduler, settings, counters, giving.give, lambda: around.metadata.journal.applied_offset
@@ -238,6 +240,11 @@ class PopService:
         """Something may be there for those who wait to take it, and for those who wait to hear of it."""
         self._waiting.arrived(topic, queue_id, tags_codes, group)
         self.looking.arrived(topic, queue_id, tags_codes, group)
+
+    def _cold_turn_came(self, group: str, stored: str, queue_id: int) -> None:
+        topic = copies.base_topic(group, stored)
+        self._waiting.serve_now(topic, queue_id if topic == stored else ANY_QUEUE, group)
+        self.looking.arrived(topic, queue_id if topic == stored else ANY_QUEUE, None, group)
 
     def _ledger_changed(self, claims: Claims) -> None:
         """Messages were finished or postponed: timers may be earlier, ordered queues may be free."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brokerd.journal.record_log import RecordLog
+from brokerd.loop.cold_line import ColdLine
 from brokerd.loop.scheduler import Scheduler
 from brokerd.metadata.service import MetadataService
 from brokerd.placement.handovers import Handovers
@@ -23,7 +24,7 @@ def no_placement(_topic: str) -> int:
 class Surroundings:
     """`record_log` takes the pop records and the copies of what comes back; `now_ms` is the time that handles carry, and
     `random_bits` (of so many bits) what nobody can guess of them; `handovers` and `placement_version`, of the one in force of a
-    topic, are what the placements' journal says."""
+    topic, are what the placements' journal says; in `cold_line` stands who reads the tier, if there is one."""
 
     broker_name: str
     metadata: MetadataService
@@ -35,3 +36,4 @@ class Surroundings:
     random_bits: Callable[[int], int] = secrets.randbits
     handovers: Handovers = field(default_factory=Handovers)
     placement_version: Callable[[str], int] = no_placement
+    cold_line: ColdLine | None = None

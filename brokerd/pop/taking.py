@@ -14,6 +14,7 @@ from typing import NamedTuple
 from brokerd.filters.budget import TurnBudget
 from brokerd.filters.message_filter import MessageFilter
 from brokerd.metadata.start_offsets import StartOffsets
+from brokerd.pop.cold_turns import ColdTurns
 from brokerd.pop.handles import FLAG_NORMAL
 from brokerd.pop.ledger import PopLedger
 from brokerd.pop.order.gate import Gate
@@ -37,17 +38,24 @@ class Taker:
     """Plans; see the module."""
 
     def __init__(
-        self, around: Surroundings, ledger: PopLedger, starts: StartOffsets, order: Order, rng: random.Random
+        self,
+        around: Surroundings,
+        ledger: PopLedger,
+        starts: StartOffsets,
+        order: Order,
+        rng: random.Random,
+        cold_turns: ColdTurns,
     ) -> None:
         self._metadata = around.metadata
         self._reads = around.reads
         self._settings = around.settings
         self._scheduler = around.scheduler
         self._turn = TurnBudget(around.scheduler.call_soon)
+        self.cold_turns = cold_turns
         self._ledger = ledger
         self._gate = order.gate
         self._visits = visits = Visits(around.metadata, around.settings.retry_share_percent, rng)
-        self._picking = picking = Picking(around, ledger, starts)
+        self._picking = picking = Picking(around, ledger, starts, cold_turns)
         self._ordered = OrderedTaking(ledger, visits, picking, order.passed)
         self.draw_again = visits.draw_again
 

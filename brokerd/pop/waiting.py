@@ -123,6 +123,11 @@ class PopWaiting:
         self._empty.arrived(topic)
         self._polling.arrived(topic, queue_id, tags_codes, group, enough_for)
 
+    def serve_now(self, topic: str, queue_id: int, group: str) -> None:
+        """As `arrived` for one group, in this turn."""
+        self.arrived(topic, queue_id, None, group)
+        self._polling.serve()
+
     def end(self, error: RequestError, group: str | None = None, topic: str | None = None) -> None:
         """Nobody of the group, or for the topic, gets anything here any more: whoever waits is told why."""
         parked = [waiter.payload for waiter in self._polling.table.all()]

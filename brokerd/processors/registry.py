@@ -29,8 +29,9 @@ from brokerd.processors.offsets.resets import ResetProcessor
 from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
-from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.processors.pulling.cold_line import ColdRequests
 from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.pulling.quick import QuickPulls
 from brokerd.processors.sending.recalls import RecallProcessor
 from brokerd.processors.sending.send_back import SendBackProcessor
 from brokerd.processors.sending.transactions import TransactionProcessor
@@ -46,7 +47,7 @@ from remoting.transport.server import each
 @dataclass(frozen=True, slots=True)
 class Processors:
     """Everything that answers requests beside the senders. `fetch_waits` has those that wait for the tier, `slices` those that
-    look at many queues, `cold_line` those that read old messages."""
+    look at many queues, `cold_requests` those that read old messages; `quick_pulls` takes pulls undecoded, in C."""
 
     pull: PullProcessor
     bulk: BulkProcessor
@@ -71,7 +72,8 @@ class Processors:
     timers: TimerProcessor
     fetch_waits: FetchWaits
     slices: Slices
-    cold_line: ColdLine
+    cold_requests: ColdRequests
+    quick_pulls: QuickPulls | None = None
 
     def connection_closed(self, connection: object) -> None:
         """Requests that wait on a closed connection are forgotten."""
@@ -89,7 +91,7 @@ def handlers_of(processors: Processors) -> dict[int, Handler]:
     connections, consumption = processors.connections, processors.consumption
     assignments = processors.assignments
     cold, sliced = partial(each_cold, processors.fetch_waits), processors.slices.handler
-    in_line = processors.cold_line.in_line
+    in_line = processors.cold_requests.in_line
     return {
         codes.PULL_MESSAGE: in_line(each(pull.handle)),
         codes.LITE_PULL_MESSAGE: in_line(each(pull.handle)),

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from google.protobuf.message import DecodeError
 
 from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.proxy.bundled_sends import BundledSends
+from brokerd.proxy.bundles import MAX_CALLS, BundledAnswer, Outcome
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
-from brokerd.proxy.forwarded import GRPC_STATUS, MORE_FIELD, TELEMETRY
+from brokerd.proxy.forwarded import SEND_MESSAGE, TELEMETRY
+from brokerd.proxy.forwarded_call import GRPC_STATUS, MORE_FIELD
 from brokerd.proxy.held_calls import Held, HeldCalls
 from brokerd.proxy.methods.base import CLIENT_ID, decode
 from brokerd.proxy.methods.receive_message import changes_that_give_back
@@ -76,6 +80,7 @@ _WATCH_S: Final = 0.1
 _ANSWER_RESERVE_MS: Final = 200
 _ROUTE_HOLD_MS: Final = 1000
 _CALL_TIMEOUT_MS: Final = 30_000
+_MAX_BUNDLE_BYTES: Final = 512 * 1024
 _NO_MASTER: Final = "this broker group has no master at the moment; try again"
 _MASTER_BEHIND: Final = "the master has not answered what it was asked; try again"
 _OUTCOME_UNKNOWN: Final = "the master was lost before it answered; whether the call was carried out is unknown"
@@ -132,6 +137,7 @@ class Forwarder:
         self._masters: dict[str, RemotingConnection] = {}
         self._connection: RemotingConnection | None = None
         self._connected_to = ""
+        self._takes_single_sends: RemotingConnection | None = None  # of a master of an earlier version
         self._dialling = False
         self._held: HeldCalls[str] = HeldCalls(
             scheduler, self, look_s=_RETRY_S, max_held=settings.max_held, max_bytes=settings.max_held_bytes
@@ -161,8 +167,11 @@ class Forwarder:
         if name in LOCAL or (here and not self._held.waits(name)):
             self._methods.handlers[name](calls)
             return
-        for call in calls:
-            held = self._held.admit(call, (name,), name, self._expires_ms(name, call))
+        admitted = [self._held.admit(call, (name,), name, self._expires_ms(name, call)) for call in calls]
+        if name == SEND_MESSAGE and connection is not None and not self._held.waits(name):
+            self._forward_together(connection, admitted)
+            return
+        for held in admitted:
             if connection is not None and not self._held.waits(name):
                 self._forward(connection, held)
             else:
@@ -335,14 +344,42 @@ class Forwarder:
 
     # ---- forwarding calls
 
-    def _forward(self, connection: RemotingConnection, held: _Held) -> None:
+    def _may_forward(self, held: _Held, more_bytes: int = 0) -> bool:
+        """Whether there is room for it behind so many others; it is refused otherwise."""
         name, call = held.what, held.call
         if len(call.message) > MAX_REQUEST_BYTES:
             text = f"a request of more than {MAX_REQUEST_BYTES} bytes must be sent to the group's master"
             self._refuse(name, call, Refusal(Code.BAD_REQUEST, text))
-            return
-        if self._in_flight_bytes + len(call.message) > self._settings.max_in_flight_bytes:
+            return False
+        if self._in_flight_bytes + more_bytes + len(call.message) > self._settings.max_in_flight_bytes:
             self._refuse(name, call, Refusal(Code.TOO_MANY_REQUESTS, _MASTER_BEHIND))
+            return False
+        return True
+
+    def _forward_together(self, connection: RemotingConnection, sends: Sequence[_Held]) -> None:
+        """Forward sends in as few requests as may be, in their order."""
+        if self._takes_single_sends is connection:
+            for held in sends:
+                self._forward(connection, held)
+            return
+        bundle: list[_Held] = []
+        size = 0
+        for held in sends:
+            if not self._may_forward(held, size):
+                continue
+            if bundle and (len(bundle) == MAX_CALLS or size + len(held.call.message) > _MAX_BUNDLE_BYTES):
+                self._request_together(connection, bundle)
+                bundle, size = [], 0
+            bundle.append(held)
+            size += len(held.call.message)
+        if len(bundle) > 1:
+            self._request_together(connection, bundle)
+        elif bundle:
+            self._request(connection, bundle[0])
+
+    def _forward(self, connection: RemotingConnection, held: _Held) -> None:
+        name, call = held.what, held.call
+        if not self._may_forward(held):
             return
         if KINDS.get(name) == Kind.SERVER_STREAM:
             call.when_writable(lambda: self._request(connection, held))
@@ -372,6 +409,63 @@ class Forwarder:
         self._watch()
         timeout_ms = (origin.timeout_ms or _CALL_TIMEOUT_MS) + 1000
         connection.request(codes.PROXY_CALL, origin.to_ext(), call.message, timeout_ms, answered)
+
+    def _request_together(self, connection: RemotingConnection, sends: Sequence[_Held]) -> None:
+        bundle_id = next(self._call_ids)
+        bundle = BundledSends(bundle_id, [(self._origin(held.what, held.call), held) for held in sends])
+
+        def cancelled(call_id: int) -> None:
+            if connection.is_open:
+                connection.notify(codes.PROXY_CALL, ProxyCall(CANCEL, call_id).to_ext())
+
+        def answered(result: Command | LogboomError) -> None:
+            if self._in_flight.pop(bundle_id, None) is None:
+                return  # given up because the master had changed
+            self._in_flight_bytes -= bundle.size_bytes
+            if isinstance(result, LogboomError) or result.code != codes.SUCCESS:
+                self._bundle_failed(connection, bundle, result)
+                return
+            for answer, held in bundle.take(result):
+                self._in_bundle_answered(answer, held)
+            if bundle.left:
+                ask(ProxyCall(MORE, bundle_id).to_ext(), b"")
+
+        def ask(ext: Mapping[str, str], body: bytes) -> None:
+            self._in_flight[bundle_id] = connection, answered
+            self._in_flight_bytes += bundle.size_bytes
+            self._watch()
+            timeout_ms = bundle.timeout_ms(_CALL_TIMEOUT_MS) + 1000
+            connection.request(codes.PROXY_CALL, ext, body, timeout_ms, answered)
+
+        for origin, held in bundle.left.values():
+            held.call.on_cancel = partial(cancelled, origin.call_id)
+        ask(*bundle.request())
+
+    def _bundle_failed(
+        self, connection: RemotingConnection, bundle: BundledSends, result: Command | LogboomError
+    ) -> None:
+        """Nothing more comes of it. A master of an earlier version knows no bundles, and did nothing."""
+        is_unknown = not isinstance(result, LogboomError) and result.code == codes.REQUEST_CODE_NOT_SUPPORTED
+        if is_unknown:
+            self._takes_single_sends = connection
+        for origin, held in bundle.take_all():
+            held.call.on_cancel = None
+            if not is_unknown:
+                self._answered(connection, held, origin, result)
+            elif held.call.live:
+                self._forward(connection, held)
+
+    def _in_bundle_answered(self, answer: BundledAnswer, held: _Held) -> None:
+        call = held.call
+        call.on_cancel = None
+        if not call.live:
+            return
+        if answer.outcome is Outcome.ANSWERED:
+            call.answer(answer.content)
+        elif answer.outcome is Outcome.GIVEN_BACK:
+            self._hold_again(held)
+        else:
+            call.fail(GrpcStatus.INTERNAL, answer.content.decode("utf-8", "replace") or "the master failed")
 
     def _watch(self) -> None:
         """While calls wait for an answer, look whether their master is the master still.

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from brokerd.loop.scheduler import Scheduler, Timer
+from brokerd.proxy.bundles import SENDS, decode_calls
 from brokerd.proxy.calls import Call, GrpcStatus, Handler, Peer, run
+from brokerd.proxy.forwarded_bundle import BundledCall, ForwardedBundle
+from brokerd.proxy.forwarded_call import ForwardedCall
 from brokerd.proxy.methods.base import CLIENT_ID
 from brokerd.proxy.proxy_call import (
     ANSWER,
@@ -19,7 +23,6 @@ from brokerd.proxy.proxy_call import (
     STREAM_CLOSED,
     ProxyCall,
     encode_messages,
-    take_part,
 )
 from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION
 from brokerd.replication.replica import Replica
@@ -33,95 +36,10 @@ from remoting.transport.connection import RemotingConnection
 log = logging.getLogger(__name__)
 
 TELEMETRY: Final = "Telemetry"
-GRPC_STATUS: Final = "grpcStatus"
-MORE_FIELD: Final = "more"
+SEND_MESSAGE: Final = "SendMessage"
 
 _RETURN_S: Final = 15.0  # longer than the ten seconds between a client's heartbeats
 _NO_HOST: Final = bytes(8)
-
-
-@dataclass(slots=True, eq=False)
-class ForwardedCall:
-    """A call that a replica forwards; see `calls.Call`. `request` is the one to answer next, None between two parts."""
-
-    owner: ForwardedCalls
-    connection: RemotingConnection
-    request: Command | None
-    origin: ProxyCall
-    peer: Peer
-    deadline_ms: int | None
-    message: bytes
-    on_cancel: Callable[[], None] | None = None
-    live: bool = True
-    messages: list[bytes] = field(default_factory=list)
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        return self.origin.metadata or {}
-
-    @property
-    def is_slow(self) -> bool:
-        return self.connection.is_slow
-
-    def when_writable(self, start: Callable[[], None]) -> None:
-        # the replica does the waiting, before it forwards
-        start()
-
-    def answer(self, message: bytes) -> None:
-        self.messages.append(message)
-        self.finish()
-
-    def send(self, messages: Sequence[bytes]) -> None:
-        self.messages += messages
-
-    def finish_with(self, messages: Sequence[bytes]) -> None:
-        self.send(messages)
-        self.finish()
-
-    def finish(self) -> None:
-        if not self.live:
-            return
-        count = take_part(self.messages)
-        part = encode_messages(self.messages[:count])
-        del self.messages[:count]
-        request, self.request = self.request, None
-        assert request is not None
-        if self.messages:
-            # the call stays known until the replica has fetched the rest
-            self.connection.respond(request, codes.SUCCESS, {MORE_FIELD: "1"}, part)
-        else:
-            self.live = False
-            self.owner.finished(self)
-            self.connection.respond(request, codes.SUCCESS, None, part)
-
-    def fetch(self, request: Command) -> None:
-        """The replica asks for the next part."""
-        self.request = request
-        self.finish()
-
-    def fail(self, status: GrpcStatus, text: str) -> None:
-        if self.live and self.request is not None:
-            self.live = False
-            self.owner.finished(self)
-            self.connection.respond(self.request, codes.SYSTEM_ERROR, {GRPC_STATUS: str(int(status))}, remark=text)
-
-    def give_back(self) -> None:
-        """This broker does not serve as the master any more, and did nothing: whoever asked it asks the next one."""
-        if self.live and self.request is not None:
-            self.live = False
-            self.owner.finished(self)
-            self.connection.respond_error(self.request, NotMaster())
-
-    def cancel(self) -> None:
-        """The client went away."""
-        if self.live:
-            self.live = False
-            self.owner.finished(self)
-            on_cancel, self.on_cancel = self.on_cancel, None
-            if on_cancel is not None:
-                on_cancel()
-            if self.request is not None:
-                self.connection.respond(self.request, codes.SYSTEM_ERROR, remark="cancelled")
 
 
 @dataclass(slots=True, eq=False)
@@ -187,7 +105,7 @@ class ForwardedCalls:
         self._mastership = mastership
         self._scheduler = scheduler
         self._closed = closed
-        self._calls: dict[RemotingConnection, dict[int, ForwardedCall]] = {}
+        self._calls: dict[RemotingConnection, dict[int, ForwardedCall | ForwardedBundle]] = {}
         # what stands for a client's connection to a replica in the registry of clients
         self._clients: dict[RemotingConnection, dict[int, object]] = {}
         self._returning: dict[RemotingConnection, Timer] = {}
@@ -224,6 +142,8 @@ class ForwardedCalls:
                 if origin.method == TELEMETRY:
                     self._stream_opened(connection, stream)
                 batches.setdefault(TELEMETRY, []).append(stream)
+            elif origin.method == SENDS:
+                batches.setdefault(SEND_MESSAGE, []).extend(self._accept_bundle(connection, request, origin))
             elif origin.method not in self._handlers:
                 connection.respond(request, codes.REQUEST_CODE_NOT_SUPPORTED, remark=f"no method {origin.method}")
             else:
@@ -251,9 +171,6 @@ class ForwardedCalls:
             timer.cancel()
         self._returning.clear()
 
-    def finished(self, call: ForwardedCall) -> None:
-        self._calls.get(call.connection, {}).pop(call.origin.call_id, None)
-
     def _gone(self, connection: RemotingConnection, clients: Sequence[object]) -> None:
         self._returning.pop(connection, None)
         for client in clients:
@@ -261,11 +178,7 @@ class ForwardedCalls:
 
     def _peer(self, connection: RemotingConnection, origin: ProxyCall) -> Peer:
         client = self._clients.setdefault(connection, {}).setdefault(origin.client, object())
-        try:
-            packed_host = pack_host(*split_address(origin.peer))
-        except (OSError, RequestError):
-            packed_host = _NO_HOST
-        return Peer(origin.peer, packed_host, client)
+        return Peer(origin.peer, _packed(origin.peer), client)
 
     def _stream_opened(self, connection: RemotingConnection, stream: ForwardedStream) -> None:
         """A client sent settings: the stream that brought them takes the place of an earlier one of the same client."""
@@ -286,9 +199,38 @@ class ForwardedCalls:
     def _accept(self, connection: RemotingConnection, request: Command, origin: ProxyCall) -> ForwardedCall:
         deadline_ms = int(self._scheduler.time() * 1000) + origin.timeout_ms if origin.timeout_ms else None
         peer = self._peer(connection, origin)
-        call = ForwardedCall(self, connection, request, origin, peer, deadline_ms, bytes(request.body))
+        call = ForwardedCall(self._finished, connection, request, origin, peer, deadline_ms, bytes(request.body))
         self._calls.setdefault(connection, {})[origin.call_id] = call
         return call
+
+    def _accept_bundle(self, connection: RemotingConnection, request: Command, bundle: ProxyCall) -> Sequence[Call]:
+        """The calls of a bundle; none when it cannot be read, which is answered."""
+        try:
+            sent = decode_calls(bytes(request.body))
+            if not sent:
+                raise ProtocolError("a bundle of no forwarded calls")
+        except ProtocolError as error:
+            connection.respond_error(request, error)
+            return ()
+        calls = self._calls.setdefault(connection, {})
+
+        def done() -> None:
+            calls.pop(bundle.call_id, None)
+
+        answers = ForwardedBundle(connection, request, len(sent), self._scheduler, done)
+        calls[bundle.call_id] = answers
+        now_ms = int(self._scheduler.time() * 1000)
+        found = []
+        for origin, message in sent:
+            deadline_ms = now_ms + origin.timeout_ms if origin.timeout_ms else None
+            peer = self._peer(connection, origin)
+            call = BundledCall(self._finished, connection, None, origin, peer, deadline_ms, message, bundle=answers)
+            calls[origin.call_id] = call
+            found.append(call)
+        return found
+
+    def _finished(self, call: ForwardedCall) -> None:
+        self._calls.get(call.connection, {}).pop(call.origin.call_id, None)
 
     def _fetch(self, connection: RemotingConnection, request: Command, call_id: int) -> None:
         call = self._calls.get(connection, {}).get(call_id)
@@ -296,3 +238,12 @@ class ForwardedCalls:
             connection.respond(request, codes.SYSTEM_ERROR, remark=f"there is no rest of call {call_id}")
         else:
             call.fetch(request)
+
+
+@lru_cache(maxsize=1024)
+def _packed(address: str) -> bytes:
+    """The address of a client as records have it."""
+    try:
+        return pack_host(*split_address(address))
+    except (OSError, RequestError):
+        return _NO_HOST

@@ -61,6 +61,7 @@ class _Sends(ctypes.Structure):
         ("count", ctypes.c_int64),
         ("forbidden", ctypes.c_void_p),
         ("forbidden_length", ctypes.c_int64),
+        ("forbidden_begins", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("room", ctypes.c_int64),
         ("now_ms", ctypes.c_int64),
@@ -73,10 +74,15 @@ class SendReader:
 
     def __init__(self, library: Library) -> None:
         self._call = library.function("native_grpc_sends", None, ctypes.c_void_p)
-        forbidden = b"".join(bytes((len(name),)) + name for name in sorted(each.encode() for each in FORBIDDEN if each))
+        forbidden, begins = _pack(sorted(each.encode() for each in FORBIDDEN if each))
         self._forbidden = ctypes.create_string_buffer(forbidden, len(forbidden))
+        self._begins = (ctypes.c_int64 * len(begins))(*begins)
         self._out = bytearray(_KEPT_BYTES)
-        self._sends = _Sends(forbidden=ctypes.addressof(self._forbidden), forbidden_length=len(forbidden))
+        self._sends = _Sends(
+            forbidden=ctypes.addressof(self._forbidden),
+            forbidden_length=len(forbidden),
+            forbidden_begins=ctypes.addressof(self._begins),
+        )
         self._sends_at = ctypes.addressof(self._sends)
 
     def read(self, requests: Sequence[bytes], now_ms: int) -> tuple[bytearray, list[tuple[int, ...]]]:
@@ -96,6 +102,16 @@ class SendReader:
         sends.found = ctypes.addressof(ctypes.c_char.from_buffer(found))
         self._call(self._sends_at)
         return out, list(_FOUND.iter_unpack(found))
+
+
+def _pack(names: Sequence[bytes]) -> tuple[bytes, list[int]]:
+    """Names that are in order, each behind its length, and where those begin that have each first byte (the end for none)."""
+    packed = b""
+    begins: dict[int, int] = {}
+    for name in names:
+        begins.setdefault(name[0], len(packed))
+        packed += bytes((len(name),)) + name
+    return packed, [begins.get(first, len(packed)) for first in range(256)]
 
 
 @cache

@@ -24,7 +24,7 @@ from brokerd.placement.rules import Owner, Waiting
 from brokerd.placement.service import PlacementService
 from brokerd.proxy.calls import Call, GrpcStatus, run
 from brokerd.proxy.forward import ForwardSettings
-from brokerd.proxy.forwarded import GRPC_STATUS, ForwardedCall
+from brokerd.proxy.forwarded_call import GRPC_STATUS, ForwardedCall
 from brokerd.proxy.held_calls import Held, HeldCalls
 from brokerd.proxy.methods.placing import CLIENTS_METHODS, Placing, Unplaced
 from brokerd.proxy.proxy_call import MAX_REQUEST_BYTES, ProxyCall, decode_messages

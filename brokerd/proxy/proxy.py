@@ -218,7 +218,7 @@ class GrpcProxy:
 
     def fetched(self, topic: str, queue_id: int) -> None:
         """Messages of the tier became readable."""
-        self._methods.pull.wake(topic, queue_id)
+        self._methods.pull.fetched(topic, queue_id)
 
     def role_changed(self, _role: Role, _epoch: int) -> None:
         """Who waits here may have to wait elsewhere now."""

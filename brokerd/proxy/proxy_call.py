@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from remoting.errors import ProtocolError
@@ -53,8 +54,9 @@ class ProxyCall:
         if self.peer:
             ext["peer"] = self.peer
         for name, value in (self.metadata or {}).items():
-            if name.startswith(_FORWARDED_HEADERS):
-                ext[_HEADER_PREFIX + name] = value
+            field = _field_of(name)
+            if field:
+                ext[field] = value
         return ext
 
     @classmethod
@@ -75,6 +77,12 @@ class ProxyCall:
             )
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"a forwarded call without a proper {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _field_of(header: str) -> str:
+    """The field of `ext` that brings a header; "" for one that stays here."""
+    return _HEADER_PREFIX + header if header.startswith(_FORWARDED_HEADERS) else ""
 
 
 def encode_messages(messages: Iterable[bytes]) -> bytes:

@@ -6,7 +6,7 @@ itself, gets buffers as they were received and decodes their frames, and tells b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
@@ -62,6 +62,39 @@ class Taken:
         self.early.opaques += opaques
 
 
+class Together(NamedTuple):
+    """What the kernel laid out at once of several sources: of the first `done`, which are at their end, and of the one where it
+    stopped, if it took something of that. Of each: where the next frame begins, how many frames were taken, how many of these
+    are answered, and where its answers end in `content`, in which they lie one behind the other; to the requests that `opaques`
+    names. `early` are the numbers of answers for who does not wait for more than that the run is in the log."""
+
+    done: int
+    positions: Sequence[int]
+    frames: Sequence[int]
+    counts: Sequence[int]
+    ends: Sequence[int]
+    content: bytes
+    opaques: Sequence[int]
+    early: Set[int]
+
+    def apart(self) -> Iterator[Taken]:
+        """The same of each source."""
+        at = number = 0
+        for position, count, end in zip(self.positions, self.counts, self.ends, strict=True):
+            taken = Taken()
+            taken.position = position
+            for opaque in self.opaques[number : number + count]:
+                answer_end = at + 4 + int.from_bytes(self.content[at : at + 4])
+                if number in self.early:
+                    taken.add_early([self.content[at:answer_end]], [opaque])
+                else:
+                    taken.answers.append(self.content[at:answer_end])
+                    taken.opaques.append(opaque)
+                at, number = answer_end, number + 1
+            assert at == end, "answers lie one behind the other"
+            yield taken
+
+
 # What follows the opening of an answer's header: the space after "code" keeps the frame's length when the caller turns 0 into a
 # two-digit put status.
 ANSWER_OK: Final = b'{"code": 0,'
@@ -83,6 +116,10 @@ class SendKernel(Protocol):
     def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
         """Lay out sends of the sources (at least one), one behind the other: what came of each, up to the first that ends with
         another stop than `Stop.END`. Those behind it were not looked at."""
+
+    def take_together(self, run: Run, buffers: Sequence[bytes], peers: Sequence[bytes], most: int) -> Together | None:
+        """Lay out sends of buffers, at most so many of each, as far as that is done at once; None when it takes them one by one.
+        What is left goes to `take`."""
 
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
         """Lay out sends with short field names that had to be decoded before, from the index `first` on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from brokerd.statistics.figures import Durations, Statistics
@@ -33,7 +34,8 @@ def refusal_reason(error: LogboomError) -> str:
 
 
 class Counters:
-    """Running totals since the start, for rates; and the same by topic and group."""
+    """Running totals since the start, for rates; and the same by topic and group. `when_served`, if it is set, is called when
+    they grow."""
 
     __slots__ = (
         "in_bytes",
@@ -45,6 +47,7 @@ class Counters:
         "reads",
         "refused",
         "statistics",
+        "when_served",
     )
 
     def __init__(self, statistics: Statistics | None = None) -> None:
@@ -54,6 +57,7 @@ class Counters:
         self.statistics = statistics or Statistics()
         self.puts = Durations()  # from the append of messages to their acknowledgement
         self.reads = Durations()  # of queues, for pulls that found something
+        self.when_served: Callable[[], None] | None = None
 
     def pulled(self, reader: tuple[str, str, int], messages: int, size_bytes: int, read_ms: float) -> None:
         """A reader (group, topic, queue) was given messages, which took so long to read."""
@@ -61,6 +65,8 @@ class Counters:
         self.out_bytes += size_bytes
         self.reads.add(read_ms)
         self.statistics.pulled(reader, messages, size_bytes, int(read_ms))
+        if self.when_served is not None:
+            self.when_served()
 
     def stored(self, run: Run) -> None:
         """The messages of a run are in the log."""
@@ -68,6 +74,8 @@ class Counters:
         self.in_messages += count
         self.in_bytes += size
         self.statistics.stored(run.entries, count, size)
+        if self.when_served is not None:
+            self.when_served()
 
     def refuse(self, error: LogboomError, count: int = 1) -> None:
         """Sends were refused as a whole, before anything was stored."""

@@ -14,7 +14,7 @@ import orjson
 
 from brokerd.metadata.configs import PERM_WRITE, TopicConfig
 from brokerd.sending.batch_kernel import BatchPlans, LaidOut, lay_out_batch
-from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken
+from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken, Together
 from brokerd.sending.reading import Send, begins_with_send, sends_of
 from brokerd.sending.rules import (
     MAX_KEPT_BYTES,
@@ -148,6 +148,9 @@ class Kernel:
             if found[-1].stop is not Stop.END:
                 break
         return found
+
+    def take_together(self, run: Run, buffers: Sequence[bytes], peers: Sequence[bytes], most: int) -> Together | None:
+        return None
 
     def take_one(self, run: Run, source: Source) -> Taken:
         """The same of one source."""

@@ -40,6 +40,7 @@ _ASKS: Final = (
     "TIMER_DELAY_MS\x0120\x02",
     f"mine\x01x\x02TIMER_DELIVER_MS\x01{_NOW_MS + 120_000}\x02",
     "TIMER_DELAY_SEC\x01500\x02",
+    f"TIMER_DELIVER_MS\x01{_NOW_MS - 1}\x02",
 )
 _PEER: Final = bytes(range(40, 40 + HOST_BYTES))
 
@@ -98,7 +99,7 @@ def _results(run: Run, taken: Taken) -> tuple[object, ...]:
     numbers = sorted(run.next_offsets.items())
     codes_of = [code for *_, code, _, count in run.entries for _ in range(count)]
     places = run.end_offset, run.message_count, numbers, taken.position
-    halves = [told.args[0] for told in run.appended if isinstance(told, partial)]
+    halves = [half for told in run.appended if isinstance(told, partial) for half in told.args[0]]
     return b"".join(run.records), codes_of, places, b"".join(taken.answers), taken.opaques, halves
 
 
@@ -120,6 +121,7 @@ def _sends() -> list[bytes]:
         _frame(22, 1, "", b"unnamed"),
         _frame(23, 1, common + "DELAY\x012\x02", b"delayed"),
         _frame(24, 2, common + "TRAN_MSG\x01true\x02PGROUP\x01producer", b"half"),
+        _frame(26, 2, common + "TRAN_MSG\x01true\x02PGROUP\x01p\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0130", b"half"),
         _frame(25, 2, own, b"".join(_item(7, b"unnamed", "") for _ in range(3)), is_batch=True),
     ]
 

@@ -18,11 +18,12 @@ import ctypes
 import struct
 from array import array
 from collections.abc import Mapping, Sequence, Set
+from itertools import pairwise
 from typing import Final
 
 from brokerd.metadata.configs import TopicConfig
 from brokerd.native.library import Library
-from brokerd.sending.boundary import Source, Stop, Taken
+from brokerd.sending.boundary import Source, Stop, Taken, Together
 from brokerd.sending.kernel import Kernel
 from brokerd.sending.progress import Progress
 from brokerd.sending.stored_form import TIMERS, KernelRules
@@ -33,7 +34,7 @@ from brokerd.timers.handles import KEY_BYTES
 from brokerd.timers.slots import SlotLimit
 from brokerd.timers.terms import MAX_BROKER_NAME_BYTES, Terms
 from brokerd.transactions.decide import HalfRoom
-from brokerd.transactions.records import NO_IMMUNITY, Half
+from brokerd.transactions.records import Half
 from remoting import frame
 from remoting.frame import Command
 from remoting.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
@@ -63,13 +64,14 @@ _PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques 
 _MOMENT_NUMBERS: Final = (
     3  # when a message is due, the code of its entry, and how many frames the call took before its own
 )
-_HALF: Final = struct.Struct("=6q")
+_HALF: Final = struct.Struct("=7q")
 _NAME_BEGIN_BYTES: Final = 16
 _RESULTS: Final = struct.Struct("=15q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
-_TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQ")
+_TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQQ")
 _STATE: Final = struct.Struct("=q")
+_ARE_NEEDED: Final = struct.Struct(f"={_TERMS_OF.size - 8}xQ")
 _UNASKED, _KNOWN, _NONE = 0, 1, 2
 
 _BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
@@ -129,6 +131,7 @@ class NativeKernel:
         """See `Kernel`."""
         self._rules = rules = rules or KernelRules(UniqueIds(0))
         self._twin = Kernel(store_host, rules, max_frame_bytes=max_frame_bytes)
+        self.may_take = self._twin.may_take
         self._queues: dict[str, int] = {}
         self._topics = _Topics({}, len(rules.delays))
         self._are_topics_new = False
@@ -148,7 +151,6 @@ class NativeKernel:
         self._cluster = rules.cluster.encode()
         self._terms = bytearray(_TERMS_OF.size)
         self._slots: SlotLimit | None = None  # of these terms
-        self._have_waited = False  # messages for a moment, in this turn
         self._request, self._results = bytearray(_REQUEST.size), bytearray(_RESULTS.size)
         self._sources = bytearray(_SOURCE.size * _SOURCES)
         self._progress = array("q", bytes(8 * _PROGRESS_NUMBERS * _SOURCES))
@@ -205,9 +207,6 @@ class NativeKernel:
                 self._queues.pop(name, None)
         self._are_topics_new = True
 
-    def may_take(self, buffer: bytes, peer: bytes) -> bool:
-        return self._twin.may_take(buffer, peer)
-
     def take(self, run: Run, sources: Sequence[Source]) -> list[Taken]:
         progress = Progress(sources)
         self._begin_terms()
@@ -218,6 +217,22 @@ class NativeKernel:
                     break
         return progress.found[: progress.index + 1]
 
+    def take_together(self, run: Run, buffers: Sequence[bytes], peers: Sequence[bytes], most: int) -> Together:
+        self._begin_terms()
+        count = min(len(buffers), _SOURCES)
+        at, to = 0, self._buffers
+        for index, buffer in enumerate(buffers[:count]):
+            to[index] = buffer
+            peer = peers[index]
+            _SOURCE.pack_into(self._sources, at, len(buffer), 0, most, *_UNREAD, len(peer), peer)
+            at += _SOURCE.size
+        done, early, _ = self._lay_out(run, count)
+        numbers = self._progress[: min(done + 1, count) * _PROGRESS_NUMBERS].tolist()
+        positions, frames, ends, opaques_ends = (numbers[each::_PROGRESS_NUMBERS] for each in range(_PROGRESS_NUMBERS))
+        counts = [end - begin for begin, end in pairwise((0, *opaques_ends))]
+        content, opaques = self._answers_view[: ends[-1]].tobytes(), self._opaques[: opaques_ends[-1]]
+        return Together(done, positions, frames, counts, ends, content, opaques, early)
+
     def take_decoded(self, run: Run, requests: Sequence[Command], first: int, peer: bytes) -> Taken:
         return self._twin.take_decoded(run, requests, first, peer)
 
@@ -226,13 +241,20 @@ class NativeKernel:
 
         `_ROOM`: call again. `take` forgets by what messages wait; it is asked for when one of them comes, if not before.
         """
+        count = self._put_sources(progress)
+        done, early, stop = self._lay_out(run, count)
+        self._note_progress(progress, done, count, early)
+        return stop
+
+    def _lay_out(self, run: Run, count: int) -> tuple[int, Set[int], int]:
+        """Lay out so many sources: how many are at their end, which answers are for who does not wait, and why it stopped."""
         is_full = False
         if self._are_topics_new:
             self._topics = _Topics(self._queues, len(self._rules.delays))
             self._hand_over()
         ids, halves_of = self._rules.ids, self._rules.halves
         room = _NO_ROOM if halves_of is None else halves_of.room(run)
-        count, most = self._put_sources(progress), _ANY_FRAMES
+        most = _ANY_FRAMES
         while True:
             self._call(run, count, most, room)
             (
@@ -273,14 +295,12 @@ class NativeKernel:
             run.end_offset = end_offset
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
-        self._note_progress(progress, done, count, frozenset(self._early[:early]) if early else _NOBODY)
-        self._have_waited |= moments > 0
         if is_full:
             stop = _LEFT
         elif stop == _TERMS:
             self._set_terms(self._rules.terms())
             stop = _ROOM
-        return int(stop)
+        return done, frozenset(self._early[:early]) if early else _NOBODY, stop
 
     def _call(self, run: Run, count: int, most: int, room: HalfRoom) -> None:
         """Have so many sources laid out, and so many frames of all of them at most."""
@@ -323,16 +343,16 @@ class NativeKernel:
                 progress.go_on()
 
     def _begin_terms(self) -> None:
-        """Forget by what messages wait. Where some came in the turn before, some will: it is asked for before the first of them,
-        which spares a call that ends there."""
-        if self._have_waited:
+        """Forget by what messages wait. Where some asked for a moment in the turn before, some will: it is asked for before the
+        first of them, which spares a call that ends there."""
+        if _ARE_NEEDED.unpack(self._terms)[0]:
             self._set_terms(self._rules.terms())
         else:
             _STATE.pack_into(self._terms, 0, _UNASKED)
-        self._have_waited = False
 
     def _set_terms(self, terms: Terms | None) -> None:
         if terms is None:
+            self._terms[:] = bytes(_TERMS_OF.size)
             _STATE.pack_into(self._terms, 0, _NONE)
         else:
             self._slots = terms.slots
@@ -344,6 +364,7 @@ class NativeKernel:
                 *(_KNOWN, now_ms, least_due_ms, window_ms, terms.max_ahead_ms, len(name)),
                 terms.key,
                 name,
+                0,
                 0,
             )
 
@@ -420,11 +441,11 @@ class NativeKernel:
                 size,
                 since_ms,
                 0,
-                NO_IMMUNITY,
+                immunity_ms,
                 str(records[key_at : key_at + length], "ascii"),
                 False,
             )
-            for queue_offset, position, size, since_ms, key_at, length in _HALF.iter_unpack(
+            for queue_offset, position, size, since_ms, key_at, length, immunity_ms in _HALF.iter_unpack(
                 self._halves_view[: count * _HALF.size]
             )
         ]

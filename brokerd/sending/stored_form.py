@@ -2,7 +2,7 @@
 completed, those of peers with IPv6 addresses (pure).
 
 What is stored of them is what the general path would store (`rules`, `transactions.records`, `delay.rules`, `timers.rules`), in
-one pass over the properties. All else is left to that path: what is refused, what recalls another message, what is due already.
+one pass over the properties. All else is left to that path: what is refused, what recalls another message.
 """
 
 from __future__ import annotations
@@ -195,8 +195,12 @@ def stored_form(run: Run, draft: Draft, rules: KernelRules, asked: Asked, place:
     told = _Told(properties)
     found = told.found
     if b"TIMER_" in properties and any(name.startswith(_TIMER) for name in found):
-        waiting = None if is_in_transaction else _waiting(draft, rules, asked, told, named)
-        return waiting if waiting is not None and has_room(asked, place, waiting) else None
+        moment_ms, terms = None if is_in_transaction else _moment_ms(draft, asked, found), asked.terms()
+        if moment_ms is None or terms is None:
+            return None
+        if moment_ms > terms.clock.now_ms:
+            waiting = _waiting(draft, rules, terms, told, moment_ms, named)
+            return waiting if waiting is not None and has_room(asked, place, waiting) else None
     is_named = told.complete(rules, named)
     if is_in_transaction or records.TRANSACTION in found:
         return _half(run, draft, rules, told, is_named)
@@ -223,7 +227,11 @@ def waiting_form(draft: Draft, rules: KernelRules, asked: Asked) -> Stored | Non
     and for what is for the general path. The room in its second is for the caller to take."""
     if draft.sys_flag & (_UNKNOWN_FLAGS | SYS_TRANSACTION_MASK) or b"\0" in draft.properties:
         return None
-    return _waiting(draft, rules, asked, _Told(draft.properties), 0)
+    told = _Told(draft.properties)
+    moment_ms, terms = _moment_ms(draft, asked, told.found), asked.terms()
+    if moment_ms is None or terms is None or moment_ms <= terms.clock.now_ms:
+        return None
+    return _waiting(draft, rules, terms, told, moment_ms, 0)
 
 
 class _Told:
@@ -291,9 +299,9 @@ def has_room(asked: Asked, place: int, waiting: Stored) -> bool:
     return slots is None or slots.take_all(place, (waiting.due_ms,), (waiting.code,)) == 1
 
 
-def _waiting(draft: Draft, rules: KernelRules, asked: Asked, told: _Told, named: int) -> Stored | None:
-    """A message that names a moment of its own, or something else of timers."""
-    found = told.found
+def _moment_ms(draft: Draft, asked: Asked, found: Mapping[str, str]) -> int | None:
+    """When a message with these properties is to be delivered, which may have passed; None for one that names no moment, one that
+    says something else of timers, and one that cannot be kept."""
     others = (name for name in found if name.startswith(_TIMER) and name not in ASK)
     if not may_wait(draft) or records.TRANSACTION in found or _asks_for_level(found) or any(others):
         return None
@@ -305,8 +313,12 @@ def _waiting(draft: Draft, rules: KernelRules, asked: Asked, told: _Told, named:
         moment_ms = asked_ms(found, now_ms)
     except RequestError:
         return None
-    if moment_ms is None or not now_ms < moment_ms <= now_ms + terms.max_ahead_ms:
-        return None
+    return moment_ms if moment_ms is not None and moment_ms <= now_ms + terms.max_ahead_ms else None
+
+
+def _waiting(draft: Draft, rules: KernelRules, terms: Terms, told: _Told, moment_ms: int, named: int) -> Stored | None:
+    """A message that waits for a moment, which is ahead."""
+    found = told.found
     wait = wait_until(moment_ms, terms.clock)
     is_named = told.complete(rules, named)
     encoded = told.written(added_for(wait, draft.topic, draft.queue_id))

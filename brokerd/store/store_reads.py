@@ -5,9 +5,10 @@ All of it goes as far as dispatch went, which is no further than the confirm off
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
@@ -33,6 +34,7 @@ from remoting.record.codec import decode_record
 from remoting.record.fields import physical_offset_of
 
 _T = TypeVar("_T")
+_PLACE: Final = struct.Struct(">q")  # how a unit begins
 
 
 class Suspicion(NamedTuple):
@@ -57,6 +59,17 @@ class Run(NamedTuple):
 
     units: bytes
     entries: bytes
+
+
+class Window(NamedTuple):
+    """What a queue has from an offset on, for who reads it himself: its units there; and the mapped file of the log that has the
+    first one's record, where that file begins. Whoever gets it has to release `log` before anything is written."""
+
+    min_offset: int
+    max_offset: int
+    units: bytes
+    log: memoryview
+    log_begin: int
 
 
 class ColdMiss(RequestError):
@@ -217,6 +230,23 @@ class StoreReads:
             return joined(GetResult(status_of(units, records), looked_at, min_offset, max_offset, records))
         last, last_size, _ = units[-1]
         return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
+
+    def window(self, topic: str, queue_id: int, queue_offset: int, count: int) -> Window | None:
+        """Up to so many units of a queue, of records in one file or several; None where there is none at that offset, or its file
+        is not mapped. Raises CorruptedFile for units that are not what was written."""
+        queue = self.queues.table.get((topic, queue_id))
+        if queue is None:
+            return None
+        min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
+        if not min_offset <= queue_offset < max_offset:
+            return None
+        try:
+            units = queue.read_run(queue_offset, count)
+        except DamagedUnits as error:
+            self._tell_damaged_units(queue, error)
+            raise
+        mapped = self.commitlog.reads.mapped(_PLACE.unpack_from(units)[0]) if units else None
+        return None if mapped is None else Window(min_offset, max_offset, units, *mapped)
 
     def _read_cold(
         self, cold: Cold, wanted: tuple[str, int, int, int, int, int, Collection[int] | None], max_offset: int

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from brokerd.journal.reading import Reading
+from brokerd.loop.cold_line import ColdLine
 from brokerd.store.log.record_checks import FirstAstray
 from brokerd.tiers.objects.counted import Counted
 from brokerd.tiers.objects.interface import ObjectStore
-from brokerd.tiers.reading.cold_reads import ColdReads
+from brokerd.tiers.reading.cold_reads import MOST_BYTES, ColdReads
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.table import TIERS_TOPIC, TierTable
 from brokerd.tiers.upload.uploader import Loop
+from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents
 from remoting.tier.segments import QueueSegments, Segment
 
 _EMPTY: Final = QueueSegments()
+_BYTES_BESIDE_OTHERS: Final = 2 << 20  # memory that the event loop's thread gives back without a pause
 
 
 class TierInLog:
@@ -52,14 +55,18 @@ class TierReads(NamedTuple):
     in_log: TierInLog
     objects: Counted | None = None
     cold: ColdReads | None = None
+    line: ColdLine | None = None
 
 
 def tier_reads(
-    in_log: TierInLog, objects: ObjectStore, loop: Loop, settings: TierSettings, first_astray: FirstAstray
+    in_log: TierInLog, objects: ObjectStore, loop: Loop, live: Live[TierSettings], first_astray: FirstAstray
 ) -> TierReads:
     """Messages are read as far as the log names them; `first_astray` as for ColdReads."""
-    counted = Counted(objects, loop.scheduler.time)
+    counted, settings = Counted(objects, loop.scheduler.time), live.value
+    line = ColdLine(loop.scheduler, loop.clocks, lambda: live.value.cold_share_percent / 100)
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(counted, in_log.segments_of, loop, *limits, first_astray)
+    cold.counted = line.counted
+    cold.most_bytes = lambda: _BYTES_BESIDE_OTHERS if line.is_beside_others else MOST_BYTES
     in_log.table.listeners.append(cold.cache.forget)
-    return TierReads(in_log, counted, cold)
+    return TierReads(in_log, counted, cold, line)

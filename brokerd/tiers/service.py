@@ -70,7 +70,7 @@ class TierService:
         self.condition = TierCondition.FOLLOWING
         self.uploaded_segments = self.uploaded_messages = 0
         self._record_log = record_log
-        self.objects, self.cold = reads.objects, reads.cold  # None without a tier
+        self.objects, self.cold, self.line = reads.objects, reads.cold, reads.line  # None without a tier
         self._around = around
         self._loop = around.loop
         self._is_mount = around.is_mount

@@ -72,6 +72,15 @@ class TierSettings:
         32, "requests for reads at the same time, all groups together", minimum=1, maximum=1000
     )
 
+    cold_share_percent: int = setting(
+        10,
+        "while others send or read what is in files, who reads what only the tier has gets so much of the broker's time; all of "
+        "it otherwise",
+        minimum=1,
+        maximum=100,
+        live=True,
+    )
+
     def __post_init__(self) -> None:
         check("tiers", self)
         scheme, _, rest = self.url.partition("://")

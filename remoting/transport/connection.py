@@ -26,6 +26,7 @@ from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
+from remoting.transport.carrying import Carrier
 from remoting.transport.identity import socket_address
 from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
 from remoting.transport.watch import Watch
@@ -67,13 +68,24 @@ class ConnectionLimits:
     always_reads: bool = False
 
 
+class RequestTaker(Protocol):
+    """Takes requests of one kind one by one, as they were received."""
+
+    def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
+        """Answer the request whose frame begins there, or `owe` the connection an answer: where it ends. The same position when
+        it is to be decoded."""
+
+
 @dataclass(frozen=True, slots=True)
 class Intake:
     """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
-    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is."""
+    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is. `quick` is shown
+    what would be decoded otherwise. A carrier may write answers."""
 
     watch: Watch
     may_send_much: Callable[[Command], bool] | None = None
+    quick: RequestTaker | None = None
+    carrier: Carrier | None = None
 
 
 class BufferTaker(Protocol):
@@ -103,6 +115,10 @@ class RemotingConnection(asyncio.Protocol):
         """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
         intake, as on dialled connections, unfinished frames are not counted."""
         self._taker = taker
+        self._carrier = None if intake is None else intake.carrier
+        self._descriptor = -1  # of the socket that may be lent
+        self._ticket = 0  # of the piece for which it is lent; 0 for none
+        self._quick = None if intake is None else intake.quick
         self._intake = intake
         self._is_proven = intake is None or intake.may_send_much is None
         self._piece: Piece | None = None
@@ -199,6 +215,8 @@ class RemotingConnection(asyncio.Protocol):
             self.packed_peer = pack_host(self.peer_host, self.peer_port)
             self.peer_address = socket_address(address)
             self.own_address = socket_address(transport.get_extra_info("sockname"))
+        if self._carrier is not None and (own_socket := transport.get_extra_info("socket")) is not None:
+            self._descriptor = own_socket.fileno()
         if self._opened is not None:
             self._opened(self)
 
@@ -239,6 +257,10 @@ class RemotingConnection(asyncio.Protocol):
             self._decode(data)
 
     def _decode(self, data: bytes) -> None:
+        if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):
+            if taken == len(data):
+                return
+            data = data[taken:]
         commands: list[Command] = []
         try:
             consumed = frame.decode_frames(data, commands, self._limits.max_frame_bytes)
@@ -257,6 +279,21 @@ class RemotingConnection(asyncio.Protocol):
             self._part_backlog_from_what_was_read()
         if consumed < len(data) and self._intake is not None and self._transport is not None:
             self._begin_piece(rest, self._intake)
+
+    def _take_quickly(self, quick: RequestTaker, data: bytes) -> int:
+        """Have requests taken from the beginning of what was read: where the last of them ends."""
+        position, end = 0, len(data)
+        for _ in range(_MAX_REQUESTS_OF_TURN):
+            if self._is_congested():
+                self._regulate_reading()
+                break
+            taken = quick.take(self, data, position)
+            if taken == position:
+                break
+            position = taken
+            if position == end:
+                break
+        return position
 
     def _part_backlog_from_what_was_read(self) -> None:
         """The bodies are views of it, and behind a long frame a short one that waits would keep all of that."""
@@ -346,6 +383,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._get_back()  # the descriptor is closed behind this
         self._end_piece()
         if self._is_offered:
             self.go_on(0, 0, decoding=True)  # of what came before the end, as much as one turn serves
@@ -377,6 +415,10 @@ class RemotingConnection(asyncio.Protocol):
             self._write(frame.encode_response_head(code, request.opaque, ext, len(body), remark))
             self._write(body)
 
+    def owe(self, requests: int) -> None:
+        """So many two-way requests, which were not decoded here, are to be answered."""
+        self._in_flight += requests
+
     def take_back(self, request: Command) -> None:
         """Of a request that was put off, when this connection `is_slow`: its handler has it again when that is over."""
         if self._transport is None:
@@ -401,6 +443,35 @@ class RemotingConnection(asyncio.Protocol):
             self._out.append(frames)
             self._out_bytes += len(frames)
             self._send_out()
+
+    def lend(self, ticket: int, seen: int, count: int) -> int:
+        """See `carrying.Lender`."""
+        transport = self._transport
+        if transport is None or self._descriptor < 0 or self._ticket > seen:
+            return -1
+        if (
+            self._out
+            or self._backlog
+            or self._reading_paused
+            or transport.get_write_buffer_size()
+            or transport.is_closing()
+        ):
+            return -1
+        self._ticket = ticket
+        self._in_flight -= count
+        self.last_active = self._loop.time()
+        return self._descriptor
+
+    def give_back(self, rest: Bytes) -> None:
+        """See `carrying.Lender`."""
+        self._out.insert(0, rest)
+        self._out_bytes += len(rest)
+
+    def _get_back(self) -> None:
+        """Wait until nobody else writes to the socket."""
+        if self._ticket and self._carrier is not None:
+            self._carrier.finish(self._ticket)
+            self._ticket = 0
 
     # ---- requesting
 
@@ -449,7 +520,8 @@ class RemotingConnection(asyncio.Protocol):
     def close(self) -> None:
         """Send what is queued and close; `closed` is called when the socket is gone."""
         if self._transport is not None:
-            self._flush()
+            self._get_back()
+            self.go_on_sending()
             self._transport.close()
 
     def abort(self) -> None:
@@ -575,15 +647,20 @@ class RemotingConnection(asyncio.Protocol):
         self._out_bytes += len(data)
         if not self._write_scheduled:
             self._write_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.go_on_sending)
 
-    def _flush(self) -> None:
+    def go_on_sending(self) -> None:
+        """Send what is put off; see also `carrying.Lender`."""
         self._write_scheduled = False
         if self._out and self._send_out() and (self._backlog or self._reading_paused) and not self._work_scheduled:
             self._handle_backlog()
 
     def _send_out(self) -> bool:
-        """Hand what is to be sent to the transport; False on a connection that is closed or given up."""
+        """Hand what is to be sent to the transport; False on a connection that is closed, given up, or lent."""
+        if self._ticket and self._carrier is not None:
+            if self._carrier.keeps(self, self._ticket):
+                return False
+            self._ticket = 0
         out, size = self._out, self._out_bytes
         self._out = []
         self._out_bytes = 0

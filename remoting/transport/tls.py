@@ -245,6 +245,10 @@ class TlsTransport:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """The socket is not for who knows nothing of the layer."""
+        return default if name == "socket" else self._transport.get_extra_info(name, default)
+
     def write(self, data: Bytes) -> None:
         self._transport.write(self._layer.send(data))
 

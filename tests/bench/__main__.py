@@ -95,7 +95,7 @@ def benchmarks(options: argparse.Namespace) -> Mapping[str, Callable[[], list[Ro
         "timers_pending": lambda: timers_pending.run(pairs=options.pairs),
         "many_queues": lambda: [
             *many_queues.run(options.topics),
-            *many_queues.run_sends(options.pairs, options.seconds),
+            *many_queues.run_sends(options.pairs, 10 * options.seconds),
         ],
         "groups": lambda: groups.run(groups.GROUPS, groups.SHARE, options.seconds, options.pairs),
         "startup": lambda: startup.rows(startup.run(options.starts)),

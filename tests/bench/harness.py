@@ -123,6 +123,15 @@ def load_program(*, secure: bool = False) -> Iterator[Path]:
         yield program
 
 
+@contextmanager
+def pull_program() -> Iterator[Path]:
+    """The compiled load of who reads; `pull.c` says how it is called."""
+    with tempfile.TemporaryDirectory() as directory:
+        program = Path(directory) / "pull"
+        subprocess.run(["cc", "-O2", "-o", program, ROOT / "tests/bench/pull.c"], check=True)
+        yield program
+
+
 def run_load(
     program: Path,
     address: str,

@@ -24,7 +24,7 @@ from remoting.client.socket_connection import SocketConnection
 from tests.bench.harness import Pairs, Row, Sample, in_pairs, load_program, run_load
 from tests.bench.processes import cpu_seconds, memory_of
 from tests.bench.sends import BACKGROUND, broker, check_stored
-from tests.support.cluster import Cluster
+from tests.support.cluster import Cluster, eventually
 from tests.support.workload import call_until
 
 GOAL_S: Final = 10.0
@@ -32,7 +32,9 @@ SENDS_GOAL: Final = 0.95
 QUEUES: Final = 8  # of each topic
 LOADS: Final = 4
 _IN_FLIGHT: Final = 16
-_PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 300.0
+_LOOK_S: Final = 1.0
+_IDLE: Final = 0.15  # processor time of an idle broker, with its timers
 _MESSAGES: Final = 2  # of each queue
 
 
@@ -87,7 +89,7 @@ def _slowest(found: Pairs) -> Row:
 
 
 def _sends(program: Path, queues: int, seconds: float, settings: tuple[str, ...]) -> Sample:
-    """Of a fresh broker, each of whose queues has got a message already."""
+    """Of a fresh broker, each of whose queues has got a message already, and its files: those are made once."""
     topics = [f"Many{number}" for number in range(LOADS)]
     with broker(1, settings) as (cluster, address), ThreadPoolExecutor(LOADS) as loads:
         for topic in topics:
@@ -99,6 +101,7 @@ def _sends(program: Path, queues: int, seconds: float, settings: tuple[str, ...]
             )
 
         list(loads.map(lambda topic: load(topic, _PATIENCE_S, queues), topics))
+        _wait_written(cluster, LOADS * queues)
         before_s = cpu_seconds(cluster.brokers[0].pid)
         found = list(loads.map(lambda topic: load(topic, seconds), topics))
         used_s = cpu_seconds(cluster.brokers[0].pid) - before_s
@@ -114,6 +117,19 @@ def _sends(program: Path, queues: int, seconds: float, settings: tuple[str, ...]
             used_s * 1e6 / messages,
             p9999_us=max(sample.p9999_us for sample in samples),
         )
+
+
+def _wait_written(cluster: Cluster, queues: int) -> None:
+    """Wait until each queue has its file, and the checkpoint that made them is over."""
+    files, broker = cluster.data / "b0" / "consumequeue", cluster.brokers[0]
+    eventually("each queue has a file", lambda: sum(1 for _ in files.glob("Many*/*/*")) == queues, _PATIENCE_S)
+
+    def is_idle() -> bool:
+        before_s = cpu_seconds(broker.pid)
+        time.sleep(_LOOK_S)
+        return cpu_seconds(broker.pid) - before_s < _IDLE * _LOOK_S
+
+    eventually("the broker is idle", is_idle, _PATIENCE_S)
 
 
 def _start(cluster: Cluster) -> float:
@@ -168,7 +184,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--topics", type=int, default=1250, help=f"each with {QUEUES} queues (%(default)s)")
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4)
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="of each load, with a checkpoint or two (%(default)s)"
+    )
     parser.add_argument("--only", choices=("starts", "sends"), default="")
     options = parser.parse_args()
     if options.only != "sends":

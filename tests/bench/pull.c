@@ -1,9 +1,9 @@
 /* Raw pull load for a remoting broker: C connections, each pulling one queue from its beginning to its end, over and over.
  *
- *   pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS
+ *   pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND]
  *
  * Each connection keeps IN_FLIGHT requests open (code 11, 32 messages at most, filter "*"), on IN_FLIGHT different places of its queue.
- * Prints one line of JSON: requests answered with messages, messages, answers with another code, seconds, and latency percentiles
+ * With the last number, no more are asked in a second, all connections together. Prints one line of JSON: requests answered with messages, messages, answers with another code, seconds, and latency percentiles
  * in microseconds. Every body is walked record by record: the count is that of whole records.
  */
 #define _GNU_SOURCE
@@ -41,6 +41,7 @@ static size_t latency_count;
 static long long answered, messages, others, open_requests;
 static const char *topic;
 static int window;
+static uint64_t pause_ns, next_ns; /* between two requests, and when the next one may be asked */
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -59,8 +60,19 @@ static void fail(const char *why) {
     exit(1);
 }
 
+static void keep_pace(void) {
+    uint64_t now = now_ns();
+    struct timespec t = {.tv_sec = (time_t)(next_ns / 1000000000ULL), .tv_nsec = (long)(next_ns % 1000000000ULL)};
+    if (next_ns > now)
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) {}
+    else
+        next_ns = now;
+    next_ns += pause_ns;
+}
+
 static void ask(struct connection *c, int number) {
     char frame[1024];
+    if (pause_ns) keep_pace();
     int header = snprintf(frame + 8, sizeof frame - 8,
         "{\"code\":11,\"extFields\":{\"consumerGroup\":\"bench-pull\",\"topic\":\"%s\",\"queueId\":\"%d\",\"queueOffset\":\"%lld\","
         "\"maxMsgNums\":\"%d\",\"sysFlag\":\"4\",\"commitOffset\":\"0\",\"suspendTimeoutMillis\":\"0\",\"subscription\":\"*\","
@@ -136,7 +148,8 @@ static int compare(const void *a, const void *b) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 8) fail("usage: pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS");
+    if (argc != 8 && argc != 9) fail("usage: pull HOST PORT TOPIC QUEUES CONNECTIONS IN_FLIGHT SECONDS [PULLS_PER_SECOND]");
+    if (argc == 9) pause_ns = (uint64_t)(1e9 / atof(argv[8]));
     topic = argv[3];
     int queues = atoi(argv[4]), count = atoi(argv[5]);
     window = atoi(argv[6]);

@@ -14,18 +14,18 @@ import re
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from brokerd.loop.aside import HelperThreads
+from brokerd.loop.cold_line import Clocks
 from brokerd.native.library import load
 from brokerd.store.log.record_checks import first_astray_in_c
 from brokerd.store.unit import UNIT
@@ -43,7 +43,7 @@ from tasks.spark.cluster import Cluster as Asked
 from tasks.spark.cluster import find_ranges
 from tasks.spark.options import Options
 from tests.bench import bulk_reads
-from tests.bench.harness import ROOT, Pairs, Row, Sample, in_pairs, load_program, run_load
+from tests.bench.harness import Pairs, Row, Sample, in_pairs, load_program, pull_program, run_load
 from tests.bench.idle_clients import counted
 from tests.bench.processes import cpu_seconds, wait_at_rest
 from tests.bench.sends import BACKGROUND, NO_INDEX, TOPIC, broker, check_stored
@@ -163,8 +163,11 @@ def reads(program: Path, pairs: int, messages: int) -> Pairs:
 
 def hot(program: Path, pairs: int, seconds: float, messages: int) -> list[Row]:
     """The p99 of pulls of one message that is in the files: beside cold readers, beside as many who read as much of what is in
-    files, and alone. The load shares the processors with the broker, so the last two tell what of it is the tier's doing."""
-    with tier() as settings, broker(1, (*BACKGROUND, NO_INDEX, *settings, *_COLD, _SMALL_CACHE)) as (cluster, address):
+    files, and alone. The load shares the processors with the broker, so the last two tell what of it is the tier's doing. What
+    the cold readers get meanwhile is shown, too."""
+    with ExitStack() as stack:
+        settings = stack.enter_context(tier())
+        cluster, address = stack.enter_context(broker(1, (*BACKGROUND, NO_INDEX, *settings, *_COLD, _SMALL_CACHE)))
         make_topic(cluster, FILLER, attributes="+message.type=NORMAL,+tier.enable=false")
         stored = 0
         while stored < messages:
@@ -173,17 +176,19 @@ def hot(program: Path, pairs: int, seconds: float, messages: int) -> list[Row]:
         for topic, count in ((_HOT, 1), (_WARM, _WARM_MESSAGES)):
             make_topic(cluster, topic, attributes="+message.type=NORMAL,+tier.enable=false")
             send_batch(cluster, topic, 0, [bytes(_BODY_BYTES)] * count)
+        readers = Readers(stack.enter_context(pull_program()), address)
         queues = len(cluster.admin.queue_offsets(TOPIC))
         to_cold: list[float] = []
         to_warm: list[float] = []
         for _ in range(pairs + 1):  # the first one is not counted
             alone_us = _hot_p99_us(address, seconds)
-            beside_us, pulls = _beside_cold(address, seconds, queues)
-            warm_us = _beside_warm(address, seconds, pulls)
+            beside_us, pulls = _beside_cold(readers, seconds, queues)
+            warm_us = _beside_warm(readers, seconds, pulls)
             to_cold.append(beside_us / alone_us)
             to_warm.append(beside_us / warm_us)
             print(
-                f"hot reads: p99 {beside_us:.0f} us beside {READERS} cold readers of {pulls:.0f} answers a second, "
+                f"hot reads: p99 {beside_us:.0f} us beside {READERS} cold readers of {pulls:.0f} answers a second "
+                f"({pulls * _PULLED * _BODY_BYTES / 1e6:.0f} MB/s), "
                 f"{warm_us:.0f} beside readers of files, {alone_us:.0f} alone",
                 flush=True,
             )
@@ -197,19 +202,31 @@ def _hot_row(against: str, ratios: Sequence[float]) -> Row:
     return Row(name, spread, f"<= {HOT_RATIO}", ratio <= HOT_RATIO)
 
 
-@contextmanager
-def _readers(*arguments: str) -> Iterator[None]:
-    with subprocess.Popen([sys.executable, "-m", "tests.bench.cold_readers", *arguments], cwd=ROOT) as readers:
-        try:
-            yield
-        finally:
-            readers.kill()
+class Readers(NamedTuple):
+    """Who reads beside: so many connections to the broker, each of which asks again when it has its answer."""
+
+    program: Path
+    address: str
+
+    @contextmanager
+    def reading(self, topic: str, queues: int, seconds: float, *pulls_per_second: str) -> Iterator[None]:
+        """For some seconds at most."""
+        host, port = self.address.rsplit(":", 1)
+        asked = host, port, topic, str(queues), str(READERS), "1", str(seconds), *pulls_per_second
+        with subprocess.Popen([self.program, *asked], stdout=subprocess.DEVNULL) as readers:
+            try:
+                yield
+                if readers.poll() is not None:
+                    raise RuntimeError("the readers ended too early")
+            finally:
+                readers.kill()
 
 
-def _beside_cold(address: str, seconds: float, queues: int) -> tuple[float, float]:
+def _beside_cold(readers: Readers, seconds: float, queues: int) -> tuple[float, float]:
     """And how many answers a second the cold readers had."""
+    address = readers.address
     misses = counted(address, _MISSES)
-    with _readers(address, TOPIC, str(queues), str(READERS)):
+    with readers.reading(TOPIC, queues, seconds + _UPLOADED_S):
         _wait_more(address, _MISSES, misses + READERS)
         misses, given, began_s = counted(address, _MISSES), counted(address, _GIVEN), time.monotonic()
         beside_us = _hot_p99_us(address, seconds)
@@ -219,11 +236,11 @@ def _beside_cold(address: str, seconds: float, queues: int) -> tuple[float, floa
     return beside_us, given / _PULLED / took_s
 
 
-def _beside_warm(address: str, seconds: float, pulls: float) -> float:
-    given = counted(address, _READ)
-    with _readers(address, _WARM, "1", str(READERS), str(pulls)):
-        _wait_more(address, _READ, given + READERS * _PULLED)
-        return _hot_p99_us(address, seconds)
+def _beside_warm(readers: Readers, seconds: float, pulls: float) -> float:
+    given = counted(readers.address, _READ)
+    with readers.reading(_WARM, 1, seconds + _UPLOADED_S, str(pulls)):
+        _wait_more(readers.address, _READ, given + READERS * _PULLED)
+        return _hot_p99_us(readers.address, seconds)
 
 
 def _wait_more(address: str, figure: re.Pattern[str], wanted: int) -> None:
@@ -285,7 +302,8 @@ async def late_reads(directory: Path, megabytes: int) -> tuple[float, float, int
 
     late = Late(objects)
     settings = TierSettings()
-    around: Any = Loop(loop, spawn, _pause, lambda: time.time_ns() // 1_000_000, HelperThreads(2, "helper").run)  # type: ignore[arg-type]
+    aside, wall_ms = HelperThreads(2, "helper").run, lambda: time.time_ns() // 1_000_000
+    around: Any = Loop(loop, spawn, _pause, wall_ms, aside, aside, Clocks(time.perf_counter, time.thread_time))  # type: ignore[arg-type]
     store: Any = late
     limits = settings.cache_bytes, settings.fetches_in_flight
     cold = ColdReads(store, queues.__getitem__, around, *limits, first_astray_in_c(load()))

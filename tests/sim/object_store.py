@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from brokerd.loop.cold_line import Clocks
 from brokerd.loop.scheduler import Timer
 from brokerd.tiers.objects.interface import Listed, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.upload.uploader import Loop, in_turn
@@ -180,7 +181,10 @@ class SimObjects:
 
     def loop(self) -> Loop:
         """Of the tier of that life."""
-        return Loop(_NoLongPauses(self._broker), self._spawn, self._pause, self._wall_ms, in_turn)
+        scheduler = _NoLongPauses(self._broker)
+        return Loop(
+            scheduler, self._spawn, self._pause, self._wall_ms, in_turn, in_turn, Clocks(scheduler.time, scheduler.time)
+        )
 
     async def put(self, name: str, content: bytes | Sequence[bytes]) -> None:
         whole = content if isinstance(content, bytes) else b"".join(content)

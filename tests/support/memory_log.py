@@ -17,7 +17,8 @@ from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
-from brokerd.store.unit import Unit
+from brokerd.store.store_reads import Window
+from brokerd.store.unit import UNIT, Unit
 from brokerd.timers.codes import CODE_RULES
 from remoting import codes
 from remoting.errors import InvalidParameter, LogboomError, NotMaster, RequestError, StorageError
@@ -45,6 +46,8 @@ class MemoryRecordLog:
         self.begin_offset = self.end_offset = 0
         self.appends = 0
         self.going_offset = 0
+        self.cold_ends: dict[tuple[str, int], int] = {}
+        self.coming: set[tuple[str, int]] = set()  # queues of which what is cold is on its way
         self.listeners: list[Callable[[Sequence[Arrival]], None]] = []
         self._now_ms = now_ms
         self._records: dict[int, bytes] = {}
@@ -186,6 +189,10 @@ class MemoryRecordLog:
         units = self._dispatched.get((topic, queue_id), [])
         return low + sum(unit[0] < physical_offset for unit in units[low:])
 
+    def is_cold(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """What a test says that files do not have; it can be read nevertheless."""
+        return queue_offset < self.cold_ends.get((topic, queue_id), 0)
+
     def read_messages(
         self,
         topic: str,
@@ -204,6 +211,8 @@ class MemoryRecordLog:
         if queue_offset >= high:
             status = GetStatus.OFFSET_OVERFLOW_ONE if queue_offset == high else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(status, high, low, high, [])
+        if (topic, queue_id) in self.coming and self.is_cold(topic, queue_id, queue_offset):
+            return GetResult(GetStatus.BEING_FETCHED, queue_offset, low, high, [])
         records: list[bytes] = []
         offset = queue_offset
         room = max_bytes
@@ -227,6 +236,15 @@ class MemoryRecordLog:
         tags_codes: Collection[int] | None = None,
     ) -> JoinedResult:
         return joined(self.read_messages(topic, queue_id, queue_offset, max_count, max_bytes, tags_codes))
+
+    def window(self, topic: str, queue_id: int, queue_offset: int, count: int) -> Window | None:
+        low, high = self.queue_range(topic, queue_id)
+        if not low <= queue_offset < high:
+            return None
+        units = self._dispatched[topic, queue_id][queue_offset : queue_offset + count]
+        begin = units[0][0]
+        log = b"".join(record for position, record in self._records.items() if position >= begin)
+        return Window(low, high, b"".join(UNIT.pack(*unit) for unit in units), memoryview(log), begin)
 
     # ---- for tests
 

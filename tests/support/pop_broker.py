@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from brokerd.consuming.progress import ConsumerProgress
 from brokerd.journal.resident import Resident
+from brokerd.loop.cold_line import Clocks, ColdLine, Others
 from brokerd.metadata.configs import GroupConfig, TopicConfig
 from brokerd.metadata.decide import Rules
 from brokerd.metadata.names import SystemNames
@@ -68,9 +69,13 @@ class PopBroker:
         turns: Turns | None = None,
         name: str = "broker-a",
         handovers: Handovers | None = None,
+        share: float | None = None,
         **settings: Any,
     ) -> None:
+        """With a `share` it has a tier, and who reads what is cold by `log.cold_ends` gets that much of the time."""
         self.turns = turns or Turns()
+        clock = self.turns.time
+        self.line = ColdLine(self.turns, Clocks(clock, clock), lambda: share or 1) if share is not None else None
         self.log = log or MemoryRecordLog(self.turns.wall_ms)
         self.alive: set[str] = set()
         self.versions: dict[str, int] = {}  # of placements in force
@@ -91,11 +96,15 @@ class PopBroker:
                 random.Random(8).getrandbits,
                 handovers=handovers or Handovers(),
                 placement_version=self.placement_version,
+                cold_line=self.line,
             ),
             ledger,
             self.alive.__contains__,
             random.Random(7),
         )
+        self.others_done = 0
+        if self.line is not None:
+            self.line.others = Others(lambda: self.others_done + self.pop_service.giving.from_files, self._tell_served)
         self.metadata.listeners.append(self.pop_service.metadata_changed)
         self.residents: list[Resident] = [self.metadata, self.pop_service]
         self.log.listeners.append(self.dispatched)
@@ -106,6 +115,9 @@ class PopBroker:
             if not topics.isdisjoint(resident.own_topics):
                 resident.dispatched(arrivals)
         self.pop_service.arrived(arrivals)
+
+    def _tell_served(self, call: Callable[[], None] | None) -> None:
+        self.pop_service.giving.when_served = call
 
     def placement_version(self, topic: str) -> int:
         return self.versions.get(topic, 0)

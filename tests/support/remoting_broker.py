@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from brokerd.cluster.routes import BrokerRoute
 from brokerd.consuming.fetch_waits import FetchWaits
@@ -16,6 +16,7 @@ from brokerd.delay.deliverer import Deliverer
 from brokerd.delay.levels import DEFAULT_DELAYS
 from brokerd.delay.rules import schedule
 from brokerd.members.registry import ClientRegistry
+from brokerd.native.library import Library
 from brokerd.placement.service import PlacementService
 from brokerd.processors.administration.groups import GroupProcessor
 from brokerd.processors.administration.inspection import InspectionProcessor
@@ -35,8 +36,10 @@ from brokerd.processors.pop.handovers import HandoverProcessor
 from brokerd.processors.pop.pop import PopProcessor
 from brokerd.processors.pulling.bulk import BulkProcessor
 from brokerd.processors.pulling.checks import PullChecks
-from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.processors.pulling.cold_line import ColdRequests
+from brokerd.processors.pulling.laid_out import AnswerLayout
 from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.pulling.quick import QuickPulls
 from brokerd.processors.registry import Processors, handlers_of, on_master
 from brokerd.processors.sending.recalls import RecallProcessor, TimerProgress
 from brokerd.processors.sending.send_back import SendBackProcessor
@@ -57,7 +60,7 @@ from brokerd.transactions.checking import CheckBack
 from brokerd.transactions.service import TransactionService
 from brokerd.transactions.settings import TransactionSettings
 from brokerd.transactions.topics import TransactionTopics
-from remoting import codes
+from remoting import codes, frame
 from remoting.errors import LogboomError, RequestError
 from remoting.facts.broker_state import EpochState, ScrubState, Totals
 from remoting.facts.loop import LoopState
@@ -77,6 +80,7 @@ class Peer:
     def __init__(self, port: int = 5000) -> None:
         self.peer = f"127.0.0.1:{port}"
         self.is_slow = False
+        self.is_open = True
         self.answers: dict[int, Command] = {}
         self.notices: list[tuple[int, Mapping[str, str] | None]] = []
         self.notice_bodies: list[bytes] = []
@@ -98,6 +102,19 @@ class Peer:
         assert request.opaque not in self.answers, "answered twice"
         assert all(isinstance(value, str) for value in (ext or {}).values())
         self.answers[request.opaque] = Command(code, request.opaque, dict(ext or {}), body, codes.FLAG_RESPONSE, remark)
+
+    def owe(self, requests: int) -> None:
+        """Answers are matched by their opaques here."""
+
+    def respond_encoded(self, frames: bytes, count: int) -> None:
+        answers: list[Command] = []
+        assert frame.decode_frames(frames, answers) == len(frames)
+        assert len(answers) == count
+        for each in answers:
+            assert each.flag == codes.FLAG_RESPONSE
+            assert each.opaque not in self.answers, "answered twice"
+            each.body = bytes(each.body)
+            self.answers[each.opaque] = each
 
     def respond_error(self, request: Command, error: LogboomError) -> None:
         self.respond(request, error.code, remark=str(error))
@@ -153,7 +170,10 @@ class NoIndex:
 
 
 class RemotingBroker(PopBroker):
-    """`ask` sends one request and returns its answer, None while it waits."""
+    """`ask` sends one request and returns its answer, None while it waits. With a `library`, pulls are taken as they come where
+    that may be; `taken_quickly` counts them."""
+
+    library: ClassVar[Library | None] = None
 
     def __init__(
         self,
@@ -188,8 +208,14 @@ class RemotingBroker(PopBroker):
             lambda: self.is_master or self.is_in_sync,
             lambda: self.log_end,
             self.memory_bytes,
+            self.line,
         )
         self.pull = PullProcessor(checks, self.progress.pulled, self.log, self.counters, self.turns, place)
+        self.quick: QuickPulls | None = None
+        self.taken_quickly = 0
+        if self.library is not None:
+            self.pull.lay_out_by(AnswerLayout(self.library))
+            self.quick = QuickPulls(self.pull, checks, place, None, self.library)
         figures = StateFigures(
             lambda: 8,
             lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
@@ -302,7 +328,7 @@ class RemotingBroker(PopBroker):
             ),
             waits,
             Slices(self.turns.call_soon, waits),
-            ColdLine(None, self.turns),
+            ColdRequests(self.line, self.log.is_cold, 5000),
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)
@@ -330,6 +356,11 @@ class RemotingBroker(PopBroker):
         self._opaque += 1
         texts = {name: str(value) for name, value in (ext or {}).items()}
         request = Command(code, self._opaque, texts, body, flag, language="JAVA")
+        if self.quick is not None and not flag:
+            data = frame.encode_request(code, self._opaque, texts, body)
+            if self.quick.take(peer or self.peer, data, 0):  # type: ignore[arg-type]
+                self.taken_quickly += 1
+                return self._opaque
         self.handlers[code](peer or self.peer, [request])  # type: ignore[arg-type]
         return self._opaque
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Container, Coroutine, Generator, Sequence
 from typing import Any
 
+from brokerd.loop.cold_line import Clocks
 from brokerd.tiers.objects.interface import AlreadyThere, Listed, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.upload.uploader import Loop, in_turn
 from remoting.disk import Bytes
@@ -47,7 +48,15 @@ class Steps:
         await moment
 
     def loop(self) -> Loop:
-        return Loop(self._turns, self.spawn, self.pause, self._turns.wall_ms, in_turn)
+        return Loop(
+            self._turns,
+            self.spawn,
+            self.pause,
+            self._turns.wall_ms,
+            in_turn,
+            in_turn,
+            Clocks(self._turns.time, self._turns.time),
+        )
 
 
 class Stored:

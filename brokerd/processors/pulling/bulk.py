@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from typing import Final
 
 from brokerd.consuming.read_place import ReadPlace
+from brokerd.loop.cold_line import SHORT_BYTES
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
 from brokerd.processors import fields
@@ -29,6 +30,7 @@ from remoting.transport.connection import RemotingConnection
 
 _FETCH_MS: Final = 10_000
 _MAX_HELD: Final = 1000
+_COMES: Final = RequestError(codes.SYSTEM_BUSY, "the messages are being fetched from the tier; ask again")
 
 
 class _Bulk:
@@ -55,29 +57,40 @@ class BulkProcessor:
     """The handler of bulk reads. `place` says whether they are served here, and with which limits."""
 
     def __init__(
-        self, checks: PullChecks, reads: StoreReads, counters: Counters, place: ReadPlace, scheduler: Scheduler
+        self,
+        checks: PullChecks,
+        reads: StoreReads,
+        counters: Counters,
+        place: ReadPlace,
+        scheduler: Scheduler,
     ) -> None:
         self._checks = checks
         self._reads = reads
         self._counters = counters
         self._place = place
         self._scheduler = scheduler
+        self._cold_line = line = place.cold_line
         self._parked = ParkedRequests()
         self._polling: LongPolling[_Bulk] = LongPolling(
-            scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
+            scheduler,
+            WaitTable(_MAX_HELD, _MAX_HELD),
+            self._try_again,
+            self._timed_out,
+            share=False,
+            stand=None if line is None else lambda bulk, turn, still: line.stand(bulk.connection, turn, still),
         )
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer: records back to back, or the code that says why there are none; what is fetched from a tier is waited for."""
         bulk = _Bulk(connection, request)
-        if self._answer(bulk, is_last=False):
+        if self._answer(bulk):
             return
         ext = request.ext
         topic, queue_id = fields.text(ext, "topic"), fields.integer(ext, "queueId")
         deadline_ms = int(self._scheduler.time() * 1000) + _FETCH_MS
         waiter = self._polling.park(topic, "", queue_id, deadline_ms, bulk)
         if waiter is None:
-            self._answer(bulk, is_last=True)
+            connection.respond_error(request, _COMES)
         else:
             bulk.ticket = self._parked.add(connection, waiter)
 
@@ -92,14 +105,9 @@ class BulkProcessor:
 
     def _try_again(self, waiters: Sequence[Waiter[_Bulk]]) -> int:
         (waiter,) = waiters
-        return self._finish(waiter.payload, is_last=False)
-
-    def _timed_out(self, waiter: Waiter[_Bulk]) -> None:
-        self._finish(waiter.payload, is_last=True)
-
-    def _finish(self, bulk: _Bulk, *, is_last: bool) -> bool:
+        bulk = waiter.payload
         try:
-            answered = self._answer(bulk, is_last=is_last)
+            answered = self._answer(bulk)
         except LogboomError as error:
             bulk.connection.respond_error(bulk.request, error)
             answered = True
@@ -107,8 +115,13 @@ class BulkProcessor:
             self._parked.forget(bulk.connection, bulk.ticket)
         return answered
 
-    def _answer(self, bulk: _Bulk, *, is_last: bool) -> bool:
-        """False, and nothing answered, when the messages are on their way from the tier; the last look has to say so."""
+    def _timed_out(self, waiter: Waiter[_Bulk]) -> None:
+        bulk = waiter.payload
+        self._parked.forget(bulk.connection, bulk.ticket)
+        bulk.connection.respond_error(bulk.request, _COMES)
+
+    def _answer(self, bulk: _Bulk) -> bool:
+        """False, and nothing answered, when the messages are on their way from the tier."""
         connection, request = bulk.connection, bulk.request
         self._place.check_bulk()
         ext = request.ext
@@ -119,9 +132,7 @@ class BulkProcessor:
         started_ns = perf_counter_ns()
         result = self._reads.read_joined(topic, queue_id, offset, max_count, max_bytes)
         if result.status is GetStatus.BEING_FETCHED:
-            if not is_last:
-                return False
-            raise RequestError(codes.SYSTEM_BUSY, f"the messages of {topic} are being fetched from the tier; ask again")
+            return False
         code, next_offset = answer_of(result, offset)
         header = {
             "nextBeginOffset": str(next_offset),
@@ -141,6 +152,9 @@ class BulkProcessor:
         first = self._reads.read_units(topic, queue_id, max(offset, self._reads.min_offset(topic, queue_id)), 1)
         on_disk = bool(first) and self._place.is_far_behind(first[0][0])
         most_messages, most_bytes = self._place.settings.value.bulk_limits(on_disk=on_disk)
+        line = self._cold_line
+        if line is not None and self._reads.is_cold(topic, queue_id, offset) and line.is_beside_others:
+            most_bytes = min(most_bytes, SHORT_BYTES)
         messages = fields.integer(ext, "maxMsgNums", most_messages, low=1, high=fields.MAX_INT)
         size_bytes = fields.integer(ext, "maxMsgBytes", most_bytes, low=1, high=fields.MAX_INT)
         return min(messages, most_messages), min(size_bytes, most_bytes)

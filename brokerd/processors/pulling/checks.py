@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from brokerd.filters.message_filter import MessageFilter, compile_filter
-from brokerd.members.consumer_groups import ConsumerGroup
+from brokerd.members.consumer_groups import BROADCASTING, ConsumerGroup, Subscription
 from brokerd.members.registry import ClientRegistry
-from brokerd.metadata.configs import PERM_READ, GroupConfig
+from brokerd.metadata.configs import PERM_READ, GroupConfig, TopicConfig
 from brokerd.metadata.groups import ensure_group
 from brokerd.metadata.service import MetadataService
 from brokerd.processors import fields
@@ -36,8 +36,19 @@ class Forbidden(RequestError):
         self.kind = kind
 
 
-# What a pull that passed reads: group, topic, queue, flags, filter
-Checked = tuple[GroupConfig, str, int, int, MessageFilter]
+class Checked(NamedTuple):
+    """What a pull that passed reads, and what that was found out from. `subscription` is the group's, of which the request means
+    a version; None when it brought its own."""
+
+    group: str
+    group_config: GroupConfig
+    topic: str
+    topic_config: TopicConfig
+    queue_id: int
+    flags: int
+    message_filter: MessageFilter
+    subscription: Subscription | None = None
+    version: int = 0
 
 
 class PullChecks:
@@ -53,7 +64,7 @@ class PullChecks:
     def check(self, connection: object, group: str, ext: dict[str, str]) -> Checked:
         """Raises RequestError for the first check that fails."""
         group_config = self._group(group)
-        topic, queue_id = self._queue(ext)
+        topic_config, topic, queue_id = self._queue(ext)
         flags = _small(ext.get("sysFlag", ""))
         if flags is None:
             flags = fields.integer(ext, "sysFlag", 0, high=fields.MAX_INT)
@@ -64,23 +75,42 @@ class PullChecks:
             raise RequestError(
                 codes.SUBSCRIPTION_NOT_EXIST, f"no consumer of {group} sent a heartbeat to this broker yet"
             )
-        if present is not None and present.message_model == "BROADCASTING" and not group_config.broadcast_enable:
+        if _is_broadcast_wrong(present, group_config):
             raise Forbidden(BY_BROADCAST, f"consumer group {group} may not consume by broadcast")
         if self._forbidden:
             self.check_forbidden(group, topic)
-        if not flags & FLAG_SUBSCRIPTION:
-            assert present is not None
-            version = fields.integer(ext, "subVersion", 0, low=-1)
-            if self._clients.names_by_fingerprint(connection):
-                # It tells when what it wants changes, and only then; the version grows with every change of its queues.
-                version = 0
-            message_filter = _registered(present, group, topic, version)
-        return group_config, topic, queue_id, flags, message_filter
+        if flags & FLAG_SUBSCRIPTION:
+            return Checked(group, group_config, topic, topic_config, queue_id, flags, message_filter)
+        assert present is not None
+        version = fields.integer(ext, "subVersion", 0, low=-1)
+        subscription = self._registered(connection, present, group, topic, version)
+        message_filter = _compiled(topic, subscription.expression_type, subscription.expression)
+        return Checked(group, group_config, topic, topic_config, queue_id, flags, message_filter, subscription, version)
+
+    def still_passes(self, connection: object, checked: Checked) -> bool:
+        """Whether a request that differs only in its offsets from one that passed would pass with the same outcome: nothing that
+        this was found out from is another one now. What is written of topics, groups and subscriptions never changes itself."""
+        group, group_config, topic, topic_config, _, _, _, subscription, version = checked
+        metadata = self.metadata
+        if metadata.group(group) is not group_config or metadata.topic(topic) is not topic_config:
+            return False
+        if self._forbidden and (group, topic) in self._forbidden:
+            return False
+        present = self._clients.consumer_group(group)
+        if _is_broadcast_wrong(present, group_config):
+            return False
+        if subscription is None:
+            return True
+        return (
+            present is not None
+            and present.subscriptions.get(topic) is subscription
+            and subscription.version >= self._least_version(connection, version)
+        )
 
     def check_bulk(self, group: str, ext: dict[str, str]) -> tuple[str, int]:
         """Topic and queue of a read that has no subscription. Raises RequestError for the first check that fails."""
         self._group(group)
-        topic, queue_id = self._queue(ext)
+        _, topic, queue_id = self._queue(ext)
         self.check_forbidden(group, topic)
         return topic, queue_id
 
@@ -100,7 +130,7 @@ class PullChecks:
             raise Forbidden(BY_GROUP, f"consumer group {group} is disabled")
         return config
 
-    def _queue(self, ext: dict[str, str]) -> tuple[str, int]:
+    def _queue(self, ext: dict[str, str]) -> tuple[TopicConfig, str, int]:
         topic = fields.text(ext, "topic")
         config = self.metadata.topic(topic)
         if config is None:
@@ -112,19 +142,29 @@ class PullChecks:
             queue_id = fields.integer(ext, "queueId", high=fields.MAX_INT)
         if queue_id >= config.read_queue_nums:
             raise InvalidParameter(f"topic {topic} has queues 0 to {config.read_queue_nums - 1}, not {queue_id}")
-        return topic, queue_id
+        return config, topic, queue_id
+
+    def _registered(
+        self, connection: object, present: ConsumerGroup, group: str, topic: str, version: int
+    ) -> Subscription:
+        """What the group's heartbeats brought, which must not be older than the version that the request means."""
+        subscription = present.subscriptions.get(topic)
+        if subscription is None:
+            raise RequestError(codes.SUBSCRIPTION_NOT_EXIST, f"consumer group {group} is not subscribed to {topic}")
+        if subscription.version < self._least_version(connection, version):
+            raise RequestError(
+                codes.SUBSCRIPTION_NOT_LATEST, f"a newer subscription of {group} to {topic} is not known here yet"
+            )
+        return subscription
+
+    def _least_version(self, connection: object, version: int) -> int:
+        """Who names what it wants by fingerprint tells when that changes, and only then; the version that it sends grows with
+        every change of its queues."""
+        return 0 if self._clients.names_by_fingerprint(connection) else version
 
 
-def _registered(present: ConsumerGroup, group: str, topic: str, version: int) -> MessageFilter:
-    """The filter that the group's heartbeats brought, which must not be older than the one that the request means."""
-    subscription = present.subscriptions.get(topic)
-    if subscription is None:
-        raise RequestError(codes.SUBSCRIPTION_NOT_EXIST, f"consumer group {group} is not subscribed to {topic}")
-    if subscription.version < version:
-        raise RequestError(
-            codes.SUBSCRIPTION_NOT_LATEST, f"a newer subscription of {group} to {topic} is not known here yet"
-        )
-    return _compiled(topic, subscription.expression_type, subscription.expression)
+def _is_broadcast_wrong(present: ConsumerGroup | None, group_config: GroupConfig) -> bool:
+    return present is not None and present.message_model == BROADCASTING and not group_config.broadcast_enable
 
 
 def _compiled(topic: str, kind: str, expression: str) -> MessageFilter:

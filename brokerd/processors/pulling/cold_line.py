@@ -1,65 +1,69 @@
-"""Requests for old messages, which only the tier has, stand in line: one is answered in a turn of the loop, behind all else.
-
-A broker's event loop serves whoever is ready in a turn one after the other. Many who read what is old keep it busy all the time,
-and whoever reads what is new would wait for an answer to each of them; so he waits for one.
-"""
+"""Requests for old messages, which only the tier has, stand in the line of all who read there (`brokerd/loop/cold_line.py`)."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
-from brokerd.loop.scheduler import Scheduler
+from brokerd.loop.cold_line import FULL, ColdLine
+from remoting import codes
+from remoting.errors import RequestError
 from remoting.frame import Command
 from remoting.transport.connection import Handler, RemotingConnection
 
-_LONGEST_NUMBER = 20
+_LONGEST_NUMBER: Final = 20
+_LATE: Final = RequestError(
+    codes.SYSTEM_BUSY,
+    "[TIMEOUT_CLEAN_QUEUE]this request for messages that only the tier has waited longer than its kind may (flow.pull_wait_ms); "
+    "try again",
+)
 
 
-class ColdLine:
-    """All of them. `is_cold` says whether a queue's message with that offset is not in files any more; None without a tier."""
+@dataclass(frozen=True, slots=True)
+class ColdRequests:
+    """Without a tier there is no line. `is_cold` says whether a queue's message with that offset is not in files any more. Who
+    stood in line for `wait_ms` is refused."""
 
-    def __init__(self, is_cold: Callable[[str, int, int], bool] | None, scheduler: Scheduler) -> None:
-        self._is_cold = is_cold
-        self._scheduler = scheduler
-        self._line: deque[tuple[Handler, RemotingConnection, Command]] = deque()
-        self._is_taken = False  # this turn, or the line's next one is on its way
+    line: ColdLine | None
+    is_cold: Callable[[str, int, int], bool]
+    wait_ms: int
 
     def in_line(self, handler: Handler) -> Handler:
-        """The same for requests of a queue from an offset on, in their turns. How many stand there is bounded by how many each
-        connection may have open."""
-        is_cold = self._is_cold
-        if is_cold is None:
+        """The same for requests of a queue from an offset on, in their turns. How many of one connection stand there is bounded
+        by how many it may have open."""
+        line = self.line
+        if line is None:
             return handler
 
         def handle(connection: RemotingConnection, requests: Sequence[Command]) -> None:
             for request in requests:
-                if not _asks_for(request.ext, is_cold):
+                if not _asks_for(request.ext, self.is_cold):
                     handler(connection, (request,))
-                elif self._is_taken:
-                    request.body = b""  # nobody needs it, and it is a view of all that was read with it
-                    self._line.append((handler, connection, request))
                 else:
-                    self._take_turn()
-                    handler(connection, (request,))
+                    self._enter(line, handler, connection, request)
 
         return handle
 
-    def _take_turn(self) -> None:
-        self._is_taken = True
-        self._scheduler.call_soon(self._next)
+    def _enter(self, line: ColdLine, handler: Handler, connection: RemotingConnection, request: Command) -> None:
+        until_s = line.clock_s() + self.wait_ms / 1000
 
-    def _next(self) -> None:
-        self._is_taken = False
-        while self._line and not self._is_taken:
-            handler, connection, request = self._line.popleft()
+        def still() -> bool:
             if not connection.is_open:
-                continue
+                return False
             if connection.is_slow:  # it has answers in front of this one to read
                 connection.take_back(request)
-                continue
-            self._take_turn()
-            handler(connection, (request,))
+                return False
+            if line.clock_s() > until_s:
+                connection.respond_error(request, _LATE)
+                return False
+            return True
+
+        if not line.enter(connection, partial(handler, connection, (request,)), still):
+            connection.respond_error(request, FULL)
+        else:
+            request.body = b""  # nobody needs it, and it is a view of all that was read with it
 
 
 def _asks_for(ext: dict[str, str], is_cold: Callable[[str, int, int], bool]) -> bool:

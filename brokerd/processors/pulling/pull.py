@@ -6,6 +6,7 @@ end, asked to be held, and was not held before.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Final
@@ -16,10 +17,11 @@ from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.filters.budget import TurnBudget
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
 from brokerd.loop.scheduler import Scheduler
-from brokerd.metadata.names import is_brokers_group
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
-from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUSPEND, Checked, Forbidden, PullChecks
+from brokerd.processors.pulling.checks import Forbidden, PullChecks
+from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted
+from brokerd.processors.pulling.terms import PullTerms
 from brokerd.sending.counters import Counters
 from brokerd.store.derived.dispatcher import Arrival
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
@@ -29,9 +31,8 @@ from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
-MAX_MESSAGES: Final = 32
-MAX_BYTES: Final = 256 * 1024
-MAX_SUSPEND_MS: Final = 25_000  # clients give up after 30 s
+log = logging.getLogger(__name__)
+
 _FOUND: Final = GetStatus.FOUND.name
 _FETCH_MS: Final = 10_000  # what a pull waits for messages of the tier that would not wait for new ones
 _MAX_HELD: Final = 100_000
@@ -40,50 +41,42 @@ _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIM
 
 
 class _Pull:
-    """One request, checked."""
+    """One request, checked, and which messages it wants."""
 
     __slots__ = (
         "connection",
-        "group",
-        "group_config",
+        "deadline_ms",
         "is_cold",
-        "max_bytes",
-        "max_count",
-        "message_filter",
+        "is_oneway",
         "offset",
-        "queue_id",
-        "reader",
-        "request",
+        "opaque",
         "tags_codes",
+        "terms",
         "ticket",
-        "topic",
     )
 
-    def __init__(self, connection: RemotingConnection, request: Command, group: str, checked: Checked) -> None:
-        ext = request.ext
+    def __init__(
+        self, connection: RemotingConnection, opaque: int, terms: PullTerms, offset: int, *, is_oneway: bool = False
+    ) -> None:
         self.connection = connection
-        self.request = request
-        self.group = group
-        self.group_config, self.topic, self.queue_id, _, self.message_filter = checked
-        self.reader = group, self.topic, self.queue_id
-        self.offset = fields.integer(ext, "queueOffset", low=-fields.MAX_LONG)  # a wrong one is told the right one
-        # The Go client's polling consumer asks for no message and wants some.
-        count = fields.SMALL.get(ext.get("maxMsgNums", ""))
-        if count is None:
-            count = fields.integer(ext, "maxMsgNums", MAX_MESSAGES, low=-fields.MAX_INT, high=fields.MAX_INT)
-        self.max_count = count if 1 <= count <= MAX_MESSAGES else max(1, min(count, MAX_MESSAGES))
-        self.max_bytes = MAX_BYTES
-        if "maxMsgBytes" in ext:
-            asked = fields.integer(ext, "maxMsgBytes", 0, low=-1, high=fields.MAX_INT)
-            self.max_bytes = min(asked, MAX_BYTES) if asked > 0 else MAX_BYTES
-        self.tags_codes = self.message_filter.tags_codes
+        self.opaque = opaque
+        self.terms = terms
+        self.offset = offset
+        self.is_oneway = is_oneway
+        self.tags_codes = terms.tags_codes
         self.is_cold = False  # what it asks for is being fetched from the tier
+        self.deadline_ms = 0  # when it is parked
         self.ticket = 0  # among the parked requests, when it is one
 
     @property
     def client(self) -> str:
         """Those who hold pulls are bounded all together."""
         return ""
+
+    @property
+    def request(self) -> Command:
+        """As much of it as an answer needs."""
+        return Command(codes.PULL_MESSAGE, self.opaque, flag=codes.FLAG_ONEWAY if self.is_oneway else 0)
 
 
 class PullProcessor:
@@ -98,6 +91,7 @@ class PullProcessor:
         scheduler: Scheduler,
         place: ReadPlace,
     ) -> None:
+        self._layout: AnswerLayout | None = None
         self._rules = checks.rules
         self._commits = checks.metadata.commits
         self._reads = reads
@@ -112,35 +106,62 @@ class PullProcessor:
         self._polling: LongPolling[_Pull] = LongPolling(
             scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
         )
+        line = place.cold_line  # in which those who wait for the tier stand again when something came
+        self._fetching: LongPolling[_Pull] = LongPolling(
+            scheduler,
+            WaitTable(_MAX_HELD, _MAX_HELD),
+            self._try_again,
+            self._timed_out,
+            share=False,
+            stand=None if line is None else lambda pull, turn, still: line.stand(pull.connection, turn, still),
+        )
+
+    def lay_out_by(self, layout: AnswerLayout) -> None:
+        """Answers of the usual form are made in C."""
+        self._layout = layout
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
-        self._place.check(lite=request.code == codes.LITE_PULL_MESSAGE)
         ext = request.ext
-        group = fields.text(ext, "consumerGroup")
         try:
-            checked = self._checks.check(connection, group, ext)
+            terms = self.terms_of(connection, request.code, ext)
         except Forbidden as error:
             _respond_forbidden(connection, request, error)
             return
-        _, topic, queue_id, flags, _ = checked
-        pull = _Pull(connection, request, group, checked)
-        if flags & FLAG_COMMIT and self._is_master():
-            commit_offset = fields.integer(ext, "commitOffset", -1, low=-1)
-            if commit_offset >= 0 and not is_brokers_group(group):
-                self._commits.commit(group, topic, queue_id, commit_offset, None)
-        suspend_ms = fields.integer(ext, "suspendTimeoutMillis", 0) if flags & FLAG_SUSPEND else 0
+        offset = fields.integer(ext, "queueOffset", low=-fields.MAX_LONG)  # a wrong one is told the right one
+        commit_offset = fields.integer(ext, "commitOffset", -1, low=-1) if terms.commits and self._is_master() else -1
+        pull = _Pull(connection, request.opaque, terms, offset, is_oneway=request.is_oneway)
+        self._begin(pull, commit_offset)
+
+    def terms_of(self, connection: RemotingConnection, code: int, ext: dict[str, str]) -> PullTerms:
+        """What a request asks for. Raises RequestError for the first check that it does not pass."""
+        self._place.check(lite=code == codes.LITE_PULL_MESSAGE)
+        return PullTerms(code, ext, self._checks.check(connection, fields.text(ext, "consumerGroup"), ext))
+
+    def take(
+        self, connection: RemotingConnection, opaque: int, terms: PullTerms, offset: int, commit_offset: int
+    ) -> None:
+        """Answer a request with terms that it has still, or hold it."""
+        pull = _Pull(connection, opaque, terms, offset)
+        try:
+            self._begin(pull, commit_offset)
+        except LogboomError as error:
+            connection.respond_error(pull.request, error)
+        except Exception as error:
+            log.exception("a pull of %s failed", connection.peer)
+            connection.respond(pull.request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+
+    def _begin(self, pull: _Pull, commit_offset: int) -> None:
+        terms = pull.terms
+        if commit_offset >= 0 and terms.commits and self._is_master():
+            self._commits.commit(terms.group, terms.topic, terms.queue_id, commit_offset, None)
+        suspend_ms = terms.suspend_ms
         if self._answer(pull, hold=suspend_ms > 0):
             return
         if pull.is_cold:
             suspend_ms = max(suspend_ms, _FETCH_MS)
-        deadline_ms = int(self._scheduler.time() * 1000) + min(suspend_ms, MAX_SUSPEND_MS)
-        waiter = self._polling.park(topic, "", queue_id, deadline_ms, pull)
-        if waiter is None:
-            self._give_up(pull)
-        else:
-            request.drop_content()
-            pull.ticket = self._parked.add(connection, waiter)
+        pull.deadline_ms = int(self._scheduler.time() * 1000) + suspend_ms
+        self._park(pull)
 
     def arrived(self, arrivals: Sequence[Arrival]) -> None:
         """Messages became readable."""
@@ -150,29 +171,35 @@ class PullProcessor:
     def wake(self, topic: str, queue_id: int) -> None:
         """Something changed for those who wait for the queue: let them look again."""
         self._polling.arrived(topic, queue_id)
+        self.fetched(topic, queue_id)
+
+    def fetched(self, topic: str, queue_id: int) -> None:
+        """More of the queue can be read from the tier."""
+        self._fetching.arrived(topic, queue_id)
 
     def connection_closed(self, connection: object) -> None:
         self._parked.cancel_all(connection)
 
     def answer_all(self) -> None:
         """The role changed: let everybody ask again."""
-        for waiter in self._polling.take_all():
+        for waiter in (*self._polling.take_all(), *self._fetching.take_all()):
             self._timed_out(waiter)
 
     @property
     def waiting_count(self) -> int:
-        return self._polling.table.count
+        return self._polling.table.count + self._fetching.table.count
 
     # ---- answering
 
-    def _answer(self, pull: _Pull, *, hold: bool, again: bool = False, is_last: bool = False) -> bool:
+    def _answer(self, pull: _Pull, *, hold: bool, again: bool = False) -> bool:
         """Read and answer; False (and nothing answered) when there is nothing and the request may be held, or what it asks for
-        is on its way and this is not the last look.
+        is on its way.
 
         Held already (`again`), it stays so over messages that its expression does not let through, and goes on behind them.
         """
+        terms = pull.terms
         if self._rules.resets:
-            target = self._rules.pending_reset(pull.group, pull.topic, pull.queue_id)
+            target = self._rules.pending_reset(*terms.reader)
             if target is not None:
                 self._answer_reset(pull, target)
                 return True
@@ -180,9 +207,16 @@ class PullProcessor:
         if again and pull.connection.is_slow:
             self._send_back(pull)
             return True
+        laid_out = self._lay_out(pull)
+        if laid_out is not None and laid_out.messages:
+            self._pulled.note(terms.reader, laid_out.next_offset)
+            read_ms = (perf_counter_ns() - started_ns) / 1e6
+            self._counters.pulled(terms.reader, laid_out.messages, laid_out.body_bytes, read_ms)
+            pull.connection.respond_encoded(laid_out.frame, 1)
+            return True
         code, next_offset, result = self._read(pull)
-        if result.status is GetStatus.BEING_FETCHED and not is_last:
-            pull.is_cold = True
+        pull.is_cold = result.status is GetStatus.BEING_FETCHED
+        if pull.is_cold:
             return False
         if code == codes.PULL_NOT_FOUND:
             if self._place.sends_back:
@@ -192,16 +226,29 @@ class PullProcessor:
         if again and result.status is GetStatus.NO_MATCHED_MESSAGE and next_offset >= result.max_offset:
             pull.offset = next_offset
             return False
-        self._pulled.note(pull.reader, next_offset)
+        self._pulled.note(terms.reader, next_offset)
         ext = self._header(pull, next_offset, result)
         if code != codes.SUCCESS:
             self._counters.missed += 1
             pull.connection.respond(pull.request, code, ext, remark=result.status.name)
             return True
         body = result.body
-        self._counters.pulled(pull.reader, result.messages, len(body), (perf_counter_ns() - started_ns) / 1e6)
+        self._counters.pulled(terms.reader, result.messages, len(body), (perf_counter_ns() - started_ns) / 1e6)
         pull.connection.respond(pull.request, codes.SUCCESS, ext, body, _FOUND)
         return True
+
+    def _lay_out(self, pull: _Pull) -> LaidOut | None:
+        """The answer, made at once, if it is of the usual form."""
+        layout, terms = self._layout, pull.terms
+        if layout is None or pull.is_oneway or not terms.is_by_units:
+            return None
+        window = self._reads.window(terms.topic, terms.queue_id, pull.offset, terms.most_units)
+        if window is None:
+            return None
+        config = terms.group_config
+        brokers = self._place.suggestions(config.read_broker_id, config.read_broker_id_when_slow)
+        wanted = Wanted(pull.offset, terms.max_count, terms.max_bytes, pull.opaque, config.group_sys_flag, *brokers)
+        return layout.lay_out(window, wanted, terms.tags)
 
     def _send_back(self, pull: _Pull) -> None:
         """Messages came for somebody who does not read what he got already: he asks again when he has."""
@@ -210,7 +257,7 @@ class PullProcessor:
         pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
 
     def _header(self, pull: _Pull, next_offset: int, result: JoinedResult) -> dict[str, str]:
-        config = pull.group_config
+        config = pull.terms.group_config
         suggested = MASTER
         if self._place.settings.value.slave_read:
             read_up_to = result.end_offset if result.messages else None
@@ -225,7 +272,8 @@ class PullProcessor:
         }
 
     def _header_of_nothing(self, pull: _Pull, next_offset: int) -> dict[str, str]:
-        low, high = self._reads.min_offset(pull.topic, pull.queue_id), self._reads.max_offset(pull.topic, pull.queue_id)
+        _, topic, queue_id = pull.terms.reader
+        low, high = self._reads.min_offset(topic, queue_id), self._reads.max_offset(topic, queue_id)
         return self._header(pull, next_offset, JoinedResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high))
 
     def _answer_reset(self, pull: _Pull, target: int) -> None:
@@ -241,32 +289,21 @@ class PullProcessor:
 
         def taken(error: RequestError | None) -> None:
             if error is None or error.code in _TOLD_ANYWAY:
-                self._pulled.note(pull.reader, target)
+                self._pulled.note(pull.terms.reader, target)
                 pull.connection.respond(pull.request, codes.PULL_OFFSET_MOVED, ext, remark="OFFSET_RESET")
             else:
                 pull.connection.respond_error(pull.request, error)
 
-        self._commits.take_resets([(pull.group, pull.topic, pull.queue_id)], taken)
+        self._commits.take_resets([pull.terms.reader], taken)
 
     def _read(self, pull: _Pull) -> tuple[int, int, JoinedResult]:
         """(answer's code, next offset, what was read)."""
-        if pull.tags_codes is None and not pull.message_filter.is_exact:
-            result = joined(
-                read_admitted(
-                    self._reads,
-                    pull.topic,
-                    pull.queue_id,
-                    pull.offset,
-                    pull.max_count,
-                    pull.max_bytes,
-                    pull.message_filter,
-                    self._turn.look(),
-                )
-            )
+        terms = pull.terms
+        wanted = terms.topic, terms.queue_id, pull.offset, terms.max_count, terms.max_bytes
+        if terms.is_by_units:
+            result = self._reads.read_joined(*wanted, terms.tags_codes)
         else:
-            result = self._reads.read_joined(
-                pull.topic, pull.queue_id, pull.offset, pull.max_count, pull.max_bytes, pull.tags_codes
-            )
+            result = joined(read_admitted(self._reads, *wanted, terms.message_filter, self._turn.look()))
         if result.status is GetStatus.FOUND:
             return codes.SUCCESS, result.next_offset, result
         code, next_offset = answer_of(result, pull.offset)
@@ -277,11 +314,20 @@ class PullProcessor:
 
     # ---- waiting
 
+    def _park(self, pull: _Pull) -> None:
+        polling = self._fetching if pull.is_cold else self._polling
+        waiter = polling.park(pull.terms.topic, "", pull.terms.queue_id, pull.deadline_ms, pull)
+        if waiter is None:
+            self._give_up(pull)
+        else:
+            pull.ticket = self._parked.add(pull.connection, waiter)
+
     def _try_again(self, waiters: Sequence[Waiter[_Pull]]) -> int:
         (waiter,) = waiters
         pull = waiter.payload
+        was_cold = pull.is_cold
         try:
-            self._checks.check_forbidden(pull.group, pull.topic)
+            self._checks.check_forbidden(pull.terms.group, pull.terms.topic)
             answered = self._answer(pull, hold=True, again=True)
         except Forbidden as error:
             _respond_forbidden(pull.connection, pull.request, error)
@@ -289,9 +335,12 @@ class PullProcessor:
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
             answered = True
-        if answered:
+        if answered or pull.is_cold is not was_cold:
             self._parked.forget(pull.connection, pull.ticket)
-        return answered
+            if not answered:
+                self._park(pull)  # with those who wait for the other thing
+            return True
+        return False
 
     def _timed_out(self, waiter: Waiter[_Pull]) -> None:
         pull = waiter.payload
@@ -299,9 +348,12 @@ class PullProcessor:
         self._give_up(pull)
 
     def _give_up(self, pull: _Pull) -> None:
-        """Answer with what there is now."""
+        """Answer with what there is now, but for what only the tier has: many may give up at once."""
         try:
-            self._answer(pull, hold=False, is_last=True)
+            if pull.is_cold or not self._answer(pull, hold=False):
+                ext = self._header_of_nothing(pull, pull.offset)
+                remark = GetStatus.BEING_FETCHED.name
+                pull.connection.respond(pull.request, codes.PULL_RETRY_IMMEDIATELY, ext, remark=remark)
         except LogboomError as error:
             pull.connection.respond_error(pull.request, error)
 

@@ -8,11 +8,13 @@ rest. Requests that were decoded (because somebody checks them first, or the fra
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
+from brokerd.native.carrier import Carrier
 from brokerd.processors.sending.admission import Admission
 from brokerd.processors.sending.general import GeneralSends
-from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken
+from brokerd.sending.boundary import ANSWER_OK, Source, Stop, Taken, Together
 from brokerd.sending.reading import short_names
 from brokerd.sending.readings import Reading
 from brokerd.sending.turns import SendTurn, SendTurns
@@ -24,6 +26,12 @@ from remoting.frame import Command
 from remoting.transport.connection import MOST_TAKEN, RemotingConnection
 
 _Part = tuple[RemotingConnection, Taken]
+_Ended = tuple[
+    RemotingConnection, int, int
+]  # what it offered is taken before a position, with so many two-way requests
+
+LEAST_TOGETHER: Final = 3  # connections: for fewer, looking for what they have in common costs more than it spares
+MOST_TOGETHER: Final = 128
 
 # How answers begin, by what became of what they answer to
 _OPENINGS: Final = {
@@ -37,13 +45,20 @@ class SendProcessor:
     """The handler of send frames, and what connections offer to."""
 
     def __init__(
-        self, turns: SendTurns, general: GeneralSends, call_soon: Callable[[Callable[[], None]], object]
+        self,
+        turns: SendTurns,
+        general: GeneralSends,
+        call_soon: Callable[[Callable[[], None]], object],
+        carrier: Carrier | None = None,
     ) -> None:
         self._turns = turns
         self._general = general
         self._call_soon = call_soon
+        self._may_take = turns.kernel.may_take
+        self._new_answers = partial(_Answers, carrier)
         self._admission: Admission | None = None
         self._waiting: list[tuple[RemotingConnection, Sequence[Command] | None]] = []  # None: what it offers
+        self._has_decoded = False  # among them
 
     def admit_by(self, admission: Admission) -> None:
         """Requests are signed: from now on what connections offer has to pass this. What comes to `handle` has passed as much."""
@@ -51,9 +66,11 @@ class SendProcessor:
 
     def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
         """Whether to take of the buffer what is for the kernel, in the next turn; the connection then goes on behind that."""
-        if not self._turns.kernel.may_take(buffer, connection.packed_peer):
+        if not self._may_take(buffer, connection.packed_peer):
             return False
-        self._wait(connection, None)
+        self._waiting.append((connection, None))
+        if len(self._waiting) == 1:
+            self._call_soon(self._process)
         return True
 
     def handle(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
@@ -66,16 +83,63 @@ class SendProcessor:
             request.ext = short_names(request.ext)
         self._wait(connection, requests)
 
-    def _wait(self, connection: RemotingConnection, requests: Sequence[Command] | None) -> None:
+    def _wait(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
+        self._has_decoded = True
         self._waiting.append((connection, requests))
         if len(self._waiting) == 1:
             self._call_soon(self._process)
 
     def _process(self) -> None:
         waiting, self._waiting = self._waiting, []
-        turn = self._turns.begin(_Answers)
+        has_decoded, self._has_decoded = self._has_decoded, False
+        turn = self._turns.begin(self._new_answers)
         if self._admission is not None:
             self._admission.begin_turn()
+        ended: list[_Ended] = []
+        if has_decoded or len(waiting) < LEAST_TOGETHER or self._admission is not None:
+            offers = self._take_in_order(turn, waiting)
+        else:
+            offers = self._take_together(turn, [connection for connection, _ in waiting], ended)
+            turn.take(offers)
+        turn.append()
+        # not earlier: who handles what is decoded may append too
+        for connection, position, answered in ended:
+            connection.go_on(position, answered, decoding=False)
+        for offer in offers:
+            offer.connection.go_on(offer.position, offer.answered, decoding=offer.is_other_next)
+
+    def _take_together(
+        self, turn: SendTurn[_Answers], connections: list[RemotingConnection], ended: list[_Ended]
+    ) -> list[_Offer]:
+        """Have taken what the kernel takes at once of what these offer; the others, which are not at their end."""
+        buffers = [connection.offered for connection in connections]
+        if not all(buffers):  # some closed meanwhile
+            connections = [each for each, buffer in zip(connections, buffers, strict=True) if buffer]
+            buffers = [buffer for buffer in buffers if buffer]
+        at = 0
+        offers: list[_Offer] = []
+        while at < len(buffers) and not offers and (run := turn.run or turn.begin_run()) is not None:
+            those, theirs = connections[at : at + MOST_TOGETHER], buffers[at : at + MOST_TOGETHER]
+            peers = [connection.packed_peer for connection in those]
+            together = self._turns.kernel.take_together(run, theirs, peers, MOST_TAKEN)
+            if together is None:
+                break
+            turn.answers.add_together(those, together)
+            turn.laid_out()
+            done = together.done
+            ended += zip(those, together.positions[:done], together.counts, strict=False)
+            at += done
+            if len(together.positions) > done:
+                offers.append(_Offer(those[done], theirs[done]))
+                offers[0].begin(together)
+        first = at + len(offers)
+        offers += map(_Offer, connections[first:], buffers[first:])
+        return offers
+
+    def _take_in_order(
+        self, turn: SendTurn[_Answers], waiting: Sequence[tuple[RemotingConnection, Sequence[Command] | None]]
+    ) -> list[_Offer]:
+        """Have taken what is offered and what was decoded, each in its turn; returns the offers."""
         offers: list[_Offer] = []
         taken = 0  # of the offers
         for connection, requests in waiting:
@@ -86,9 +150,7 @@ class SendProcessor:
             elif buffer := connection.offered:
                 offers.append(self._let_in(_Offer(connection, buffer)))
         turn.take(offers[taken:])
-        turn.append()
-        for offer in offers:  # not earlier: who handles what is decoded may append too
-            offer.connection.go_on(offer.position, offer.answered, decoding=offer.is_other_next)
+        return offers
 
     def _let_in(self, offer: _Offer) -> _Offer:
         """The same, with as much to take of it as may be."""
@@ -171,6 +233,12 @@ class _Offer:
     def source(self) -> Source:
         return Source(self.buffer, self.position, self.connection.packed_peer, self.most, self.reading)
 
+    def begin(self, together: Together) -> None:
+        """It is the one where that stopped."""
+        self.position = together.positions[-1]
+        self.most -= together.frames[-1]
+        self.answered = together.counts[-1]
+
     def note(self, taken: Taken, answers: _Answers) -> None:
         self.answered += taken.answered
         if taken.stop is Stop.FULL:
@@ -190,11 +258,13 @@ class _Offer:
 class _Answers:
     """Those of one run (`turns.Answers`)."""
 
-    __slots__ = ("_early", "_parts")
+    __slots__ = ("_carrier", "_early", "_parts", "_together")
 
-    def __init__(self) -> None:
+    def __init__(self, carrier: Carrier | None) -> None:
+        self._carrier = carrier
         self._parts: list[_Part] = []
         self._early: list[_Part] = []  # those that are answered when they are in the log
+        self._together: list[tuple[Sequence[RemotingConnection], Together]] = []
 
     def add(self, connection: RemotingConnection, taken: Taken) -> None:
         """Requests of a connection are laid out."""
@@ -203,14 +273,28 @@ class _Answers:
         if taken.early is not None:
             self._early.append((connection, taken.early))
 
+    def add_together(self, connections: Sequence[RemotingConnection], together: Together) -> None:
+        """Requests of connections are laid out, before all that is added one by one."""
+        if together.early:
+            for connection, taken in zip(connections, together.apart(), strict=False):
+                self.add(connection, taken)
+        elif together.content:
+            self._together.append((connections, together))
+
     def appended(self, _run: Run) -> bool:
         for connection, taken in self._early:
             connection.respond_encoded(b"".join(taken.answers), len(taken.opaques))
         self._early = []
-        return bool(self._parts)
+        return bool(self._parts or self._together)
 
     def acknowledged(self, status: PutStatus) -> None:
         opening = _OPENINGS[status]
+        for connections, together in self._together:
+            content = together.content
+            if opening is not ANSWER_OK:
+                content = content.replace(ANSWER_OK, opening)
+            if self._carrier is None or not self._carrier.answer(connections, together.ends, together.counts, content):
+                _answer_each(connections, together, content)
         for connection, taken in self._parts:
             answers = b"".join(taken.answers)
             if opening is not ANSWER_OK:
@@ -218,6 +302,17 @@ class _Answers:
             connection.respond_encoded(answers, len(taken.opaques))
 
     def refused(self, error: RequestError) -> None:
+        for connections, together in self._together:
+            self._parts += zip(connections, together.apart(), strict=False)
         for connection, taken in (*self._parts, *self._early):
             answers = [frame.encode_response(error.code, opaque, remark=str(error)) for opaque in taken.opaques]
             connection.respond_encoded(b"".join(answers), len(answers))
+
+
+def _answer_each(connections: Sequence[RemotingConnection], together: Together, content: bytes) -> None:
+    """Send each connection its part of the content."""
+    at = 0
+    for connection, end, count in zip(connections, together.ends, together.counts, strict=False):
+        if count:
+            connection.respond_encoded(content[at:end], count)
+        at = end

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from brokerd.cluster.routes import Routes
 from brokerd.consuming.progress import ConsumerProgress
+from brokerd.loop.cold_line import ColdLine
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import Metadata
 from brokerd.pop.service import PopService
@@ -46,7 +47,8 @@ Refuse = Callable[[Call, Any, Refusal], None]
 @dataclass(frozen=True, slots=True)
 class Services:
     """The parts of the broker that the methods use. `counters` and `progress` learn what was given out; `broker_name` is that of
-    its group. `may_end(call)` raises RequestError for a half message that who calls may not decide about."""
+    its group. `may_end(call)` raises RequestError for a half message that who calls may not decide about. In `cold_line` stands
+    who reads what only the tier has."""
 
     sender: Sender
     popper: PopService
@@ -60,6 +62,7 @@ class Services:
     counters: Counters
     broker_name: str
     may_end: Callable[[Call], Callable[[Record], None]]
+    cold_line: ColdLine | None = None
 
 
 def header(call: Call, name: str) -> str:

@@ -130,6 +130,13 @@ class RecordReads:
             return look(b"", 0)
         return look(self._read(offset, span), offset)
 
+    def mapped(self, physical_offset: int) -> tuple[memoryview, int] | None:
+        """The mapping of the file that the offset is in, to be released by who asks, and where it begins; None without one."""
+        segment = self._segments.get(physical_offset - physical_offset % self._segment_bytes)
+        if segment is None or segment.view is None:
+            return None
+        return segment.view.memory(), segment.start
+
     def copied_aside(self, encoded: bytes) -> Callable[[memoryview, int], bytes] | None:
         """What makes the same copy in a helper thread, once; None for a file that is not mapped."""
         offset, _, _ = UNIT.unpack_from(encoded)

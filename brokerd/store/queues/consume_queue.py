@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from itertools import count as count_from
 
 from brokerd.store.log.layout import file_name, parse_file_name
 from brokerd.store.queues import unit_checks
@@ -24,6 +25,9 @@ from remoting.invariants import monotonic
 
 _NEIGHBOURS = 3  # units on either side that say whether one between them may be right
 _CLOSE_UNITS = 16  # to read over so many costs no more than to read once more
+_STRETCH_BLOCKS = 8  # that are read and checked at once
+_STRETCH_UNITS = _STRETCH_BLOCKS * BLOCK_UNITS
+_KNOWN_STRETCHES = 128  # of 20 KiB
 DIRECTORY = "consumequeue"
 CHECKS_DIRECTORY = "queueChecks"
 
@@ -50,6 +54,10 @@ class QueueFiles:
         self._disk = disk
         self._open_files = open_files
         self._handles: OrderedDict[tuple[str, int], FileSegment] = OrderedDict()
+        # Stretches of units that passed their checks, read when so many writes had been made: later ones may have changed them
+        self._stretches: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
+        self._writes = count_from(1)
+        self._written = 0
         self.file_units = file_units
         self.file_bytes = file_units * UNIT_BYTES
 
@@ -71,6 +79,35 @@ class QueueFiles:
         for number in unit_checks.failing(checks, units):
             raise DamagedUnits(directory, file * self.file_units + begin + number * BLOCK_UNITS)
         return units[(inside - begin) * UNIT_BYTES : (last - begin) * UNIT_BYTES]
+
+    def read_run(self, directory: str, first: int, count: int) -> bytes:
+        """As `read_checked`, for who goes on behind that the next time: stretches are remembered while nothing is written."""
+        file, inside = divmod(first, self.file_units)
+        number, at = divmod(inside, _STRETCH_UNITS)
+        key = directory, first - at
+        found = self._stretches.get(key)
+        if found is None or found[0] != self._written:
+            units = self._read_stretch(directory, file, number)
+            if units is None:
+                return self.read_checked(directory, first, min(count, _STRETCH_UNITS - at))
+            self._stretches[key] = found = units
+            if len(self._stretches) > _KNOWN_STRETCHES:
+                self._stretches.popitem(last=False)
+        else:
+            self._stretches.move_to_end(key)
+        return found[1][at * UNIT_BYTES : (at + count) * UNIT_BYTES]
+
+    def _read_stretch(self, directory: str, file: int, number: int) -> tuple[int, bytes] | None:
+        """A whole one, if all of it is covered and passes, and how many writes had been made before it was read."""
+        written, block = self._written, number * _STRETCH_BLOCKS
+        end = block + _STRETCH_BLOCKS
+        if end * BLOCK_UNITS > self.file_units:
+            return None
+        checks = self.checks(directory, file, block, end)
+        if any(check.covered != BLOCK_UNITS for check in checks):
+            return None
+        units = self.read(directory, file * self.file_units + block * BLOCK_UNITS, _STRETCH_UNITS)
+        return (written, units) if not any(True for _ in unit_checks.failing(checks, units)) else None
 
     def fails_check(self, directory: str, unit: int) -> bool:
         """Whether units in the block of this one are not what was written."""
@@ -131,6 +168,7 @@ class QueueFiles:
                 handle.write(position, (part,))
                 handle.sync()
             self._cover_written(directory, file, position // UNIT_BYTES, part, fresh=fresh)
+            self._written = next(self._writes)
             units = units[len(part) :]
             first += len(part) // UNIT_BYTES
 
@@ -150,6 +188,7 @@ class QueueFiles:
 
     def zero_from(self, directory: str, first: int, files: list[int], *, sync: bool) -> None:
         """Blank out everything from unit `first` on; later files go."""
+        self._stretches.clear()
         for file in reversed(files):
             if file * self.file_units > first:
                 self.remove_file(directory, file)
@@ -200,6 +239,7 @@ class QueueFiles:
 
     def remove_file(self, directory: str, file: int) -> None:
         places = (checks_of(directory), directory)
+        self._stretches.clear()
         self._forget(lambda key: key[0] in places and key[1] == file)
         for place in places:
             self._disk.remove(self.path(place, file))
@@ -207,12 +247,14 @@ class QueueFiles:
     def forget(self, directory: str) -> None:
         """Close the handles of one queue."""
         both = (directory, checks_of(directory))
+        self._stretches.clear()
         self._forget(lambda key: key[0] in both)
 
     def path(self, directory: str, file: int) -> str:
         return f"{directory}/{file_name(file * self.file_bytes)}"
 
     def close(self) -> None:
+        self._stretches.clear()
         self._forget(lambda _: True)
 
     def _forget(self, chosen: Callable[[tuple[str, int]], bool]) -> None:
@@ -290,6 +332,24 @@ class ConsumeQueue:
         if first >= self.tail_start or first < self.first_offset:
             return self.read(first, count)
         return self._files.read_checked(self.directory, first, min(first + count, self.tail_start) - first)
+
+    def read_run(self, first: int, count: int) -> bytes:
+        """The units `[first, first + count)` that exist, for who goes on behind them the next time. Raises DamagedUnits when
+        units are not what was written."""
+        last = min(first + count, self.max_offset)
+        if first >= self.tail_start or first < self.first_offset:
+            return self.read(first, count)
+        parts = []
+        while first < last:
+            if first >= self.tail_start:
+                part = self.read(first, last - first)
+            else:
+                part = self._files.read_run(self.directory, first, min(last, self.tail_start) - first)
+            if not part:
+                break
+            parts.append(part)
+            first += len(part) // UNIT_BYTES
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def checked_units(self, first: int, count: int) -> Iterator[Unit]:
         """As `units`. Raises DamagedUnits when units are not what was written."""

@@ -14,9 +14,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple
 
+from brokerd.loop.aside import NICER, HelperThreads
 from brokerd.native.memory import Pinned
 from brokerd.tiers.objects.durable import Durable
 from remoting.disk import Bytes, sync_path
@@ -38,6 +40,7 @@ class DirectoryFiles:
         self._root = root
         self._durable = Durable(root)
         self._threads = ThreadPoolExecutor(_THREADS, "tier")
+        self._readers = HelperThreads(_THREADS, "tier reader", nicer=NICER)
 
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
         """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
@@ -53,7 +56,7 @@ class DirectoryFiles:
 
     async def read(self, name: str, start: int, length: int) -> bytes:
         """So many bytes, or what there is of them. Raises OSError."""
-        return await self._in_thread(self._read, name, start, length)
+        return await self._readers.run(partial(self._read, name, start, length))
 
     async def _in_thread(self, work: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from brokerd.store.log.record_checks import FirstAstray, first_astray
 from brokerd.store.store_reads import ColdMiss, ColdRead
@@ -30,12 +30,13 @@ from remoting.tier.segments import QueueSegments, Segment
 
 log = logging.getLogger(__name__)
 
-_MAX_FETCH_BYTES: Final = 16 << 20
+MOST_BYTES: Final = 16 << 20
 _ERROR_S: Final = 1.0
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
 _PIECES_AHEAD: Final = 2  # of who reads on and on: each takes as long as two requests, whatever its size
 
 Segments = Callable[[Queue], QueueSegments]
+Work = Coroutine[Any, Any, None]
 
 
 class Wanted(NamedTuple):
@@ -48,7 +49,8 @@ class Wanted(NamedTuple):
 class ColdReads:
     """`store.store_reads.Cold`. `listeners` hear of queues in which more can be read than a moment ago, or never will.
 
-    `first_astray` checks what was fetched, as `record_checks.first_astray` does.
+    `first_astray` checks what was fetched, as `record_checks.first_astray` does; `counted` has the time counted that a fetch
+    takes of the event loop, and `most_bytes` are about the most that one brings, unless one message has more.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class ColdReads:
     ) -> None:
         self.listeners: list[Callable[[str, int], None]] = []
         self._first_astray = first_astray
+        self.counted: Callable[[Callable[[], Work]], Work] = lambda work: work()
+        self.most_bytes: Callable[[], int] = lambda: MOST_BYTES
         self._objects = objects
-        self._messages = MessageBytes(objects, loop.aside)
+        self._messages = MessageBytes(objects, loop.aside_of_reads)
         self._segments = segments
         self._loop = loop
         self._windows = Windows()
@@ -201,7 +205,8 @@ class ColdReads:
             return self._fetching[wanted]
         if wanted in self._line:
             return self._line[wanted][0]
-        count = max(asked, self._windows.at(queue, first))
+        fitting = self.most_bytes() * segment.messages // max(1, segment.message_bytes)
+        count = max(asked, min(self._windows.at(queue, first), fitting))
         end = self.cache.room_behind(queue, first, min(end, first + count))
         self._line[wanted] = end, segment
         self._go_on()
@@ -212,7 +217,7 @@ class ColdReads:
             wanted, (end, segment) = self._line.popitem(last=False)
             self._fetching[wanted] = end
             what = f"fetch {wanted.queue.topic}/{wanted.queue.queue_id} from the tier"
-            self._loop.spawn(self._fetch(wanted, end, segment), what)
+            self._loop.spawn(self.counted(partial(self._fetch, wanted, end, segment)), what)
 
     def _read_ahead(self, queue: Queue, piece: Piece, next_offset: int, end: int) -> None:
         """Have what follows fetched while the reader is still busy with what he has."""
@@ -274,7 +279,7 @@ class ColdReads:
         last_place, last_size, _ = UNIT.unpack_from(entries, len(entries) - ENTRY_BYTES)
         content = await self._messages.read(queue, segment, begin - segment.base, last_place + last_size - begin)
         # by a helper thread: who reads what is in files does not wait for a piece of megabytes
-        if await self._loop.aside(partial(self._first_astray, content, begin, entries)) is not None:
+        if await self._loop.aside_of_reads(partial(self._first_astray, content, begin, entries)) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
         return Piece(queue, first, entries, content)
 
@@ -292,8 +297,8 @@ def _count_of(entries: bytes, segment: Segment) -> int:
         length: int = place + size - begin
         return length
 
-    if length_of(count - 1) > _MAX_FETCH_BYTES:
-        count = max(1, bisect_right(range(count), _MAX_FETCH_BYTES, key=length_of))
+    if length_of(count - 1) > MOST_BYTES:
+        count = max(1, bisect_right(range(count), MOST_BYTES, key=length_of))
     is_right = segment.base <= begin and 0 < length_of(count - 1) <= segment.message_end - begin
     return count if is_right else 0
 

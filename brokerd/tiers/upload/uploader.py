@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
+from brokerd.loop.cold_line import Clocks
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.settings import TierSettings
@@ -31,13 +32,16 @@ _LEAST_PAUSE_S: Final = 0.01
 
 class Loop(NamedTuple):
     """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn. `aside` has a
-    helper thread do work, which touches nothing that anybody else does, and gives its result."""
+    helper thread do work, which touches nothing that anybody else does, and gives its result. `aside_of_reads`
+    does the same for who reads, and `clocks` are for the line of these."""
 
     scheduler: Scheduler
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     pause: Callable[[float], Awaitable[None]]
     wall_ms: Callable[[], int]
     aside: Callable[[Callable[[], Any]], Awaitable[Any]]
+    aside_of_reads: Callable[[Callable[[], Any]], Awaitable[Any]]
+    clocks: Clocks
 
 
 async def in_turn(work: Callable[[], Any]) -> Any:
@@ -55,7 +59,7 @@ def no_loop(scheduler: Scheduler, wall_ms: Callable[[], int]) -> Loop:
     async def pause(_seconds: float) -> None:
         raise AssertionError("without a tier nobody pauses")
 
-    return Loop(scheduler, spawn, pause, wall_ms, in_turn)
+    return Loop(scheduler, spawn, pause, wall_ms, in_turn, in_turn, Clocks(scheduler.time, scheduler.time))
 
 
 class Target(Protocol):

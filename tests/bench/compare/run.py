@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from tests.bench.compare import faults
 from tests.bench.compare.java_client import java_client
 from tests.bench.compare.systems import REPLICAS, SETUPS, WITH_PROXY, Running, original, ours
 from tests.bench.compare.work import ROWS, Tools, Work
-from tests.bench.harness import ROOT, Pairs, Row, Sample, load_program, print_row
+from tests.bench.harness import Pairs, Row, Sample, load_program, print_row, pull_program
 from tests.bench.processes import Memory
 from tests.interop.apache import Apache, Unavailable
 
@@ -115,8 +112,7 @@ def compare(plan: Plan) -> list[Row]:
             java = stack.enter_context(java_client(apache))
         except Unavailable as reason:
             return [Row("Logboom / Apache RocketMQ", f"not measured: {reason}")]
-        pull = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "pull"
-        subprocess.run(["cc", "-O2", "-o", pull, ROOT / "tests/bench/pull.c"], check=True)
+        pull = stack.enter_context(pull_program())
         tools = Tools(stack.enter_context(load_program()), pull, java, plan.seconds, plan.due)
         theirs = original(apache)
         for setup in plan.setups:

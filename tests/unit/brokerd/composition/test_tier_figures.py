@@ -140,6 +140,41 @@ def test_cold_reads_are_counted() -> None:
     assert state.downloaded_bytes > 1200
 
 
+def test_who_is_served_from_files_or_sends_counts_beside_the_line_and_cold_reads_do_not() -> None:
+    broker = TieredBroker()
+    broker.send(100)
+    broker.turns.run(20_000)
+    broker.remove_files()
+    line, counters = broker.core.cold_line, broker.core.counters
+    assert line is not None
+    assert not line.is_beside_others
+
+    def read(queue_offset: int) -> None:
+        found = broker.core.store.read_messages("T", 0, queue_offset, 4, 100_000)
+        counters.pulled(("g", "T", 0), len(found.records), 100, 0.1)
+
+    for _ in range(3):
+        line.enter("cold", lambda: read(0))
+        broker.turns.run(1000)
+    assert (counters.out_messages, line.is_beside_others) == (8, False)
+    assert line.turns == 3
+    read(broker.core.store.local_min_offset("T", 0))
+    assert line.is_beside_others
+    line.stand("cold", lambda: read(0))
+    broker.turns.run(5)
+    assert line.turns == 3
+    read(broker.core.store.local_min_offset("T", 0))
+    broker.turns.run()
+    assert line.turns == 4, "behind what was served"
+    assert line.is_beside_others
+    broker.turns.run(200)
+    assert not line.is_beside_others
+    counters.in_messages += 1
+    assert line.is_beside_others
+    broker.turns.run(200)
+    assert not line.is_beside_others
+
+
 def test_brokers_that_were_started_without_their_tier_say_what_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     broker = TieredBroker()
     broker.send(3)

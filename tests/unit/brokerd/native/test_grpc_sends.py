@@ -161,3 +161,33 @@ def test_a_field_that_is_there_twice_is_left() -> None:
     encoded = message.SerializeToString() + b"\x22\x01x"  # the body again
     assert check([b"\x0a" + bytes((len(encoded),)) + encoded]) == 0
     assert check([twice.SerializeToString()]) == 1
+
+
+def test_as_many_properties_as_there_may_be_and_none_twice() -> None:
+    """Whatever their names are, of one length and first byte, say, and where the one is that is there again."""
+    for name in ("name{:03d}", "{:03d}", "TTL{}", "ä{}"):
+        full = ordinary()
+        full.messages[0].user_properties.update({name.format(n): "v" for n in range(128)})
+        assert check([full.SerializeToString()]) == 1
+        (message,) = full.messages
+        for again in (0, 64, 127):
+            entry = service.SendMessageRequest.FromString(ordinary().SerializeToString()).messages[0]
+            entry.Clear()
+            entry.user_properties[name.format(again)] = "w"
+            message.user_properties.pop(name.format(1), None)
+            encoded = message.SerializeToString() + entry.SerializeToString()
+            length = bytes((len(encoded) & 0x7F | 0x80, len(encoded) >> 7))
+            assert (check([b"\x0a" + length + encoded]) == 1) == (again == 1)
+            message.user_properties[name.format(1)] = "v"
+
+
+@pytest.mark.parametrize("name", sorted(FORBIDDEN - {""}))
+def test_no_name_that_means_something_is_taken(name: str) -> None:
+    for property_name, is_taken in (
+        (name, False),
+        (name + "x", name + "x" not in FORBIDDEN),
+        (name[:-1], name[:-1] not in FORBIDDEN),
+    ):
+        sent = ordinary()
+        sent.messages[0].user_properties[property_name] = "v"
+        assert check([sent.SerializeToString()]) == is_taken

@@ -1,4 +1,4 @@
-"""Reads of old messages in a line: one in a turn of the loop, in the order in which they came, and nobody else is put off."""
+"""Requests for old messages in a line: one in a turn of the loop, in turns between connections, and nobody else is put off."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Final
 
 import pytest
 
-from brokerd.processors.pulling.cold_line import ColdLine
+from brokerd.loop.cold_line import MOST_STANDING, Clocks, ColdLine, Others
+from brokerd.processors.pulling.cold_line import ColdRequests
 from remoting import codes
+from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.transport.client import connect
 from remoting.transport.connection import ConnectionLimits, RemotingConnection
@@ -27,6 +29,10 @@ class Reader:
         self.is_open, self.is_slow = True, False
         self.handled: list[int] = []
         self.taken_back: list[int] = []
+        self.refused: list[tuple[int, int, str]] = []
+
+    def respond_error(self, request: Command, error: LogboomError) -> None:
+        self.refused.append((request.opaque, error.code, str(error)))
 
     def take_back(self, request: Command) -> None:
         self.taken_back.append(request.opaque)
@@ -45,10 +51,15 @@ def ask(opaque: int, offset: object, topic: str = "Orders") -> Command:
     return Command(codes.PULL_MESSAGE, opaque, ext, b"body")
 
 
+def line_of(scheduler: Any) -> ColdLine:
+    return ColdLine(scheduler, Clocks(scheduler.time, scheduler.time), lambda: 0.2)
+
+
 class Line:
     def __init__(self) -> None:
         self.turns = Turns()
-        self._handle: Any = ColdLine(is_cold, self.turns).in_line(note)
+        self.line = line_of(self.turns)
+        self._handle: Any = ColdRequests(self.line, is_cold, 5000).in_line(note)
 
     def ask(self, reader: Reader, *requests: Command) -> None:
         self._handle(reader, requests)
@@ -70,21 +81,22 @@ def test_one_is_handled_in_a_turn_and_in_the_order_of_asking() -> None:
     assert (one.handled, other.handled) == ([1, 2], [])
     line.turn()
     assert (one.handled, other.handled) == ([1, 2], [3])
-    line.turn()
-    line.turn()
+    line.turns.run()
     line.ask(one, ask(4, 0))
     assert one.handled == [1, 2, 4], "who is alone waits for nobody"
 
 
-def test_who_comes_while_others_stand_in_line_stands_behind_them() -> None:
+def test_turns_go_round_between_connections_and_each_is_answered_in_its_order() -> None:
     line, one, other = Line(), Reader(), Reader()
-    line.ask(one, ask(1, 0), ask(2, 0), ask(3, 0))
+    line.ask(one, ask(1, 0), ask(2, 0), ask(3, 0), ask(4, 0))
     line.turn()
-    line.ask(other, ask(4, 0))
+    line.ask(other, ask(5, 0), ask(6, 0))
     assert (one.handled, other.handled) == ([1, 2], [])
     line.turn()
     line.turn()
-    assert (one.handled, other.handled) == ([1, 2, 3], [4])
+    assert (one.handled, other.handled) == ([1, 2, 3], [5])
+    line.turns.run()
+    assert (one.handled, other.handled) == ([1, 2, 3, 4], [5, 6])
 
 
 @pytest.mark.parametrize("offset", [FILES_FROM, FILES_FROM + 7, 1 << 62, "", "none", "9" * 5000])
@@ -96,7 +108,31 @@ def test_what_is_not_cold_and_what_is_no_offset_goes_to_its_handler_at_once(offs
 
 
 def test_without_a_tier_there_is_no_line() -> None:
-    assert ColdLine(None, Turns()).in_line(note) is note
+    assert ColdRequests(None, is_cold, 5000).in_line(note) is note
+
+
+def test_who_stood_there_for_too_long_is_refused_and_takes_nobodys_turn() -> None:
+    line, one, other = Line(), Reader(), Reader()
+    line.line.others = Others(lambda: round(line.turns.time() * 1000), lambda _: None)
+    line.turns.run(1)
+    line.line.charge(1000)
+    line.ask(one, ask(1, 0))
+    line.turns.pass_s(5.1)
+    line.ask(other, ask(2, 0))
+    line.turns.run(100)
+    assert (one.handled, other.handled) == ([], [2])
+    ((opaque, code, sentence),) = one.refused
+    assert (opaque, code) == (1, codes.SYSTEM_BUSY)
+    assert "flow.pull_wait_ms" in sentence
+
+
+def test_when_too_many_stand_there_whoever_comes_is_refused() -> None:
+    line, one, other = Line(), Reader(), Reader()
+    line.ask(one, *(ask(number, 0) for number in range(MOST_STANDING + 1)))
+    line.ask(other, ask(-1, 0), ask(-2, FILES_FROM))
+    assert (one.handled, other.handled) == ([0], [-2])
+    ((opaque, code, _),) = other.refused
+    assert (opaque, code, one.refused) == (-1, codes.SYSTEM_BUSY, [])
 
 
 def test_a_connection_that_closed_takes_nobodys_turn() -> None:
@@ -127,7 +163,7 @@ async def test_a_client_that_asks_for_much_at_once_is_answered_all_of_it_as_fast
             connection.respond(request, codes.SUCCESS, {}, bytes(LARGE))
 
     loop: Any = asyncio.get_running_loop()
-    handlers = {codes.PULL_MESSAGE: ColdLine(lambda *_: True, loop).in_line(large)}
+    handlers = {codes.PULL_MESSAGE: ColdRequests(line_of(loop), lambda *_: True, 5000).in_line(large)}
     server = RemotingServer(Place("127.0.0.1", 0), handlers, limits=ServerLimits(ConnectionLimits(1 << 22, 64)))
     await server.start()
     try:

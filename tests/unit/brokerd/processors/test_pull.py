@@ -15,9 +15,18 @@ from brokerd.store.queues.queue_reads import GetResult, GetStatus
 from remoting import codes
 from remoting.frame import Command
 from remoting.record.codec import decode_records
+from tests.support.native_library import native_library
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 HEADER = {"suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"}
+
+
+@pytest.fixture(autouse=True, params=["decoded", "as they come"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How pulls are taken."""
+    if request.param != "decoded":
+        monkeypatch.setattr(RemotingBroker, "library", native_library())
+    return str(request.param)
 
 
 @pytest.fixture

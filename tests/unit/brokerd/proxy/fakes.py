@@ -15,6 +15,7 @@ from typing import Any
 
 from brokerd.cluster.routes import BrokerRoute
 from brokerd.consuming.progress import PullOffsets
+from brokerd.loop.cold_line import ColdLine
 from brokerd.members.consumer_groups import ClientInfo
 from brokerd.members.streams import CommandStream
 from brokerd.metadata.configs import GroupConfig, TopicConfig
@@ -114,6 +115,7 @@ class FakeBroker:
         self.filter_tags = True
         self.settings = PopSettings()
         self.reads = MemoryRecordLog()
+        self.cold_line: ColdLine | None = None
         self.counters = Counters()
         self.timers = StillTimers(lambda: 1_700_000_000_000)
         self.timed = timed_messages(self.timers)
@@ -139,6 +141,7 @@ class FakeBroker:
             self.counters,
             "broker-a",
             lambda _call: anybody_may,
+            self.cold_line,
         )
 
     def add_topic(self, name: str, message_type: str = "NORMAL", queues: int = 4, perm: int = 6) -> None:

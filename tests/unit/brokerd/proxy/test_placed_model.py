@@ -21,7 +21,7 @@ from brokerd.placement.rules import Owner, Waiting
 from brokerd.proxy import held_calls
 from brokerd.proxy.calls import GrpcStatus
 from brokerd.proxy.forward import ForwardSettings
-from brokerd.proxy.forwarded import GRPC_STATUS
+from brokerd.proxy.forwarded_call import GRPC_STATUS
 from brokerd.proxy.methods.placing import Placing
 from brokerd.proxy.methods.send_message import send_message
 from brokerd.proxy.placed import Placed, PlacedSends

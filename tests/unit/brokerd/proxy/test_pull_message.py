@@ -26,6 +26,9 @@ class Pulling:
         self.broker = FakeBroker()
         self.broker.add_topic("T")
         self.log: MemoryRecordLog = self.broker.reads
+        self.make_methods()
+
+    def make_methods(self) -> None:
         self.methods = build_methods(
             self.broker.services(),
             scheduler=self.turns,

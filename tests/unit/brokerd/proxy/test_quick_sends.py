@@ -201,6 +201,19 @@ def test_ordinary_sends_make_no_drafts_and_are_one_append(bench: Bench) -> None:
     assert bench.broker.counters.puts.counts[0] == 7
 
 
+def test_neither_is_a_time_that_has_passed_nor_a_recovery_time_for_the_general_path(bench: Bench) -> None:
+    request = service.SendMessageRequest.FromString(sending("Transaction", 1, message_type=4).message)
+    request.messages[0].system_properties.orphaned_transaction_recovery_duration.seconds = 40
+    passed, half = bench.call(delayed(-5000, 0), FakeCall(request))
+    assert bench.general == 0
+    assert (passed.status.code, half.status.code) == (Code.OK, Code.OK)
+    assert (passed.entries[0].recall_handle, passed.entries[0].transaction_id) == ("", "")
+    assert half.entries[0].transaction_id
+    assert [each.topic for each in bench.stored()] == ["Delay", "RMQ_SYS_TRANS_HALF_TOPIC"]
+    (begun,) = bench.broker.halves.laid_out
+    assert begun.immunity_ms == 40_000
+
+
 def test_nobody_is_answered_before_the_message_is_acknowledged(bench: Bench) -> None:
     call = sending()
     bench.handler([call])

@@ -41,6 +41,13 @@ def long_named(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 SINGLE = {**FIELDS, "i": PROPERTIES.format(7, "t")}
 BATCH = {**SINGLE, "m": "true"}
+
+
+def half_left_alone(immunity: str) -> bytes:
+    properties = f"{SINGLE['i']}TRAN_MSG\x01true\x02PGROUP\x01g\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity}\x02"
+    return json_send({**SINGLE, "i": properties})
+
+
 ORDINARY: dict[str, bytes] = {
     "single": json_send(SINGLE),
     "escapes of ASCII": json_send({**SINGLE, "i": PROPERTIES.format(7, "größe-数")}, ascii=True),
@@ -106,6 +113,35 @@ ORDINARY: dict[str, bytes] = {
     ),
     "half and compressed": json_send({**SINGLE, "f": "261", "i": SINGLE["i"] + "TRAN_MSG\x01true\x02PGROUP\x01g"}),
     "half one-way": json_send({**SINGLE, "i": SINGLE["i"] + "TRAN_MSG\x01true\x02PGROUP\x01g"}, flag=2),
+    **{
+        f"half and its immunity of {text!r}": half_left_alone(text)
+        for text in ("9", "0", "007", "-0", "-7", "soon", "1.5", "9" * 9, "8\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0130")
+    },
+    "an immunity of no transaction": json_send(
+        {**SINGLE, "i": SINGLE["i"][:-1] + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x019"}
+    ),
+    "a moment that has come": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x010\x02"}),
+    "a moment that is now": json_send({**SINGLE, "i": SINGLE["i"] + f"TIMER_DELIVER_MS\x01{NOW_MS}\x02"}),
+    "a moment that has passed": json_send({**SINGLE, "i": f"TIMER_DELIVER_MS\x01{NOW_MS - 86_400_000}"}),
+    "a moment that has passed, and names twice": json_send(
+        {**SINGLE, "e": "-1", "i": SINGLE["i"] + "TIMER_DELIVER_MS\x011\x02a\x01b\x02a\x01größe\x02DELAY\x010\x02"}
+    ),
+    "a moment that has passed, one-way": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELIVER_MS\x011\x02"}, flag=2),
+    "a moment that has passed, and no wait": json_send({**SINGLE, "i": "TIMER_DELIVER_MS\x011\x02WAIT\x01false"}),
+    "a moment that has passed, before one ahead": json_send(
+        {**SINGLE, "i": SINGLE["i"] + f"TIMER_DELIVER_MS\x01{NOW_MS + 9}\x02TIMER_DELAY_SEC\x010\x02"}
+    ),
+    "a negative moment": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x01-100000000000000000\x02"}),
+    "a batch with a moment that has come": json_send(
+        BATCH,
+        encode_batch_body(
+            [
+                item(1),
+                (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x010\x02"),
+                (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x019\x02"),
+            ]
+        ),
+    ),
     "a moment and no separator": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_MS\x017"}),
     "a moment and no key": json_send({**SINGLE, "i": "TIMER_DELAY_MS\x017\x02"}),
     "a batch without properties": json_send(BATCH, encode_batch_body([(n, b"x" * (n + 1), b"") for n in range(9)])),
@@ -187,9 +223,10 @@ OTHER: dict[str, bytes] = {
     "half and its checks": json_send(
         {**SINGLE, "i": SINGLE["i"] + "TRAN_MSG\x01true\x02PGROUP\x01g\x02TRANSACTION_CHECK_TIMES\x013\x02"}
     ),
-    "half and its immunity": json_send(
-        {**SINGLE, "i": SINGLE["i"] + "TRAN_MSG\x01true\x02PGROUP\x01g\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x019\x02"}
-    ),
+    **{
+        f"half and its immunity of {text!r}": half_left_alone(text)
+        for text in ("9" * 10, "9" * 18, "9" * 19, "9\x02TAGS\x01u", "9\x02REAL_QID\x013")
+    },
     "half in a batch": json_send(
         BATCH, encode_batch_body([item(1), (0, b"x", b"TRAN_MSG\x01true\x02PGROUP\x01g\x02")])
     ),
@@ -284,8 +321,20 @@ OTHER: dict[str, bytes] = {
     "an empty value": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01\x02"}),
     "a NUL": json_send({**SINGLE, "i": SINGLE["i"] + "a\x01b\0\x02"}),
     "a moment too far ahead": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELIVER_MS\x011763600000000\x02"}),
-    "a moment that has come": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x010\x02"}),
-    "a negative moment": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x01-100000000000000000\x02"}),
+    "a moment that has come and a place": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_MS\x010\x02REAL_QID\x014\x02"}
+    ),
+    "a moment that has come and a level": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_MS\x010\x02DELAY\x013\x02"}
+    ),
+    "a moment that has come and another": json_send(
+        {**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_MS\x010\x02TIMER_DELAY_MS\x013\x02"}
+    ),
+    "a moment that has come of half": half_left_alone("9\x02TIMER_DELAY_SEC\x010"),
+    "a moment that has come and no room": json_send(
+        {**SINGLE, "i": SINGLE["i"] + f"TIMER_DELAY_SEC\x010\x02mine\x01{'v' * 32_650}\x02"}
+    ),
+    "a moment with a plus": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x01+0\x02"}),
     "a moment of many digits": json_send({**SINGLE, "i": SINGLE["i"] + f"TIMER_DELAY_SEC\x01{'9' * 18}\x02"}),
     "a moment and a level": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02DELAY\x013\x02"}),
     "a moment twice": json_send({**SINGLE, "i": SINGLE["i"] + "TIMER_DELAY_SEC\x013\x02TIMER_DELAY_SEC\x014\x02"}),
@@ -304,7 +353,7 @@ OTHER: dict[str, bytes] = {
         {**BATCH, "i": SINGLE["i"] + "TIMER_DELAY_MS\x013\x02"}, encode_batch_body([item(1)])
     ),
     "a batch with an odd moment": json_send(
-        BATCH, encode_batch_body([item(1), (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x010\x02")])
+        BATCH, encode_batch_body([item(1), (0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x01x\x02")])
     ),
     "a batch with a moment amid no UTF-8": json_send(
         BATCH, encode_batch_body([(0, b"x", item(1)[2] + b"TIMER_DELAY_MS\x013\x02mine\x01\xff\x02")])

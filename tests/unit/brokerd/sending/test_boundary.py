@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from brokerd.processors.sending import send
 from brokerd.sending.boundary import Stop
+from brokerd.store.put_status import PutStatus
 from remoting import codes, frame
 from remoting.disk import Bytes
+from remoting.errors import StorageError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.transport.connection import MOST_TAKEN, ConnectionLimits, RemotingConnection
@@ -25,6 +28,13 @@ pytestmark = pytest.mark.usefixtures("both_kernels")
 
 PEER = pack_host("10.0.0.1", 40000)
 ECHO = 900
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    broker = Broker(1 << 20)
+    yield broker
+    broker.store.close()
 
 
 class Transport:
@@ -195,6 +205,101 @@ def test_buffers_that_come_byte_by_byte(turns: list[bool]) -> None:
     data = b"".join(frames)
     check_same(frames, [data[at : at + 1] for at in range(len(data))], turns)
     check_same(frames, [data], turns)
+
+
+@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.sampled_from([*KINDS, *["plain"] * 20]), st.binary(min_size=1, max_size=300), st.integers(0, 3)
+            )
+        ),
+        min_size=1,
+        max_size=7,
+    ),
+    st.lists(st.integers(0, 1 << 20), max_size=4),
+    st.sampled_from([PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.SERVICE_NOT_AVAILABLE]),
+    st.sampled_from([1 << 12, 1 << 16]),
+    st.sampled_from([2, 128]),
+)
+def test_what_several_connections_sent_in_a_turn_is_taken_together_as_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: list[list[Any]],
+    cuts: list[int],
+    status: PutStatus,
+    segment_size_bytes: int,
+    at_once: int,
+) -> None:
+    sent = [b"".join(frame_of(100 * n + k, *each) for k, each in enumerate(kinds)) for n, kinds in enumerate(chosen)]
+    found: list[list[object]] = []
+
+    async def run() -> None:
+        broker = Broker(segment_size_bytes)
+        peers = [Peer(broker) for _ in sent]
+        parts = [cut(data, cuts) for data in sent]
+        for turn in range(max(map(len, parts))):
+            for peer, chunks in zip(peers, parts, strict=True):
+                if turn < len(chunks):
+                    peer.connection.data_received(chunks[turn])
+            broker.next_turn()
+        for _ in range(4):
+            broker.next_turn()
+            broker.acknowledger.complete(status)
+            await asyncio.sleep(0)
+        log = broker.store.commitlog
+        found.append([log.read(start, 1 << 16) for start in range(0, log.end_offset, segment_size_bytes)])
+        found[-1] += [broker.store.queue_offsets.table, broker.counters.in_messages]
+        found[-1] += [(bytes(peer.transport.written), peer.others, peer.connection._in_flight) for peer in peers]
+        broker.store.close()
+
+    for least in (1 << 30, 1):
+        monkeypatch.setattr(send, "LEAST_TOGETHER", least)
+        monkeypatch.setattr(send, "MOST_TOGETHER", at_once)
+        asyncio.run(run())
+    assert found[0] == found[1]
+
+
+async def test_a_thousand_connections_with_one_message_each(broker: Broker) -> None:
+    peers = [Peer(broker) for _ in range(1000)]
+    for opaque, peer in enumerate(peers):
+        peer.connection.data_received(frame_of(opaque, "plain", b"body", opaque % 4))
+    broker.next_turn()
+    assert len(broker.acknowledger.waiting) == 1, "they are appended together"
+    broker.acknowledger.complete()
+    assert [[answer.opaque for answer in peer.transport.answers()] for peer in peers] == [[n] for n in range(1000)]
+    assert broker.store.queue_offsets.table == {("T", queue): 250 for queue in range(4)}
+
+
+async def test_connections_that_close_in_the_turn_in_which_they_send(broker: Broker) -> None:
+    peers = [Peer(broker) for _ in range(6)]
+    for opaque, peer in enumerate(peers):
+        peer.connection.data_received(frame_of(opaque, "plain", b"body", 1))
+    for peer in peers[::2]:
+        peer.connection.connection_lost(None)
+    broker.next_turn()
+    broker.next_turn()
+    peers[1].connection.connection_lost(None)  # before it is answered
+    broker.acknowledger.complete()
+    assert broker.store.queue_offsets.table == {("T", 1): 6}
+    assert [len(peer.transport.answers()) for peer in peers] == [0, 0, 0, 1, 0, 1]
+
+
+async def test_a_refusing_disk_answers_all_whose_sends_were_laid_out_together(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("cannot write commitlog: I/O error")
+
+    monkeypatch.setattr(broker.store.commitlog, "append", refuse)
+    peers = [Peer(broker) for _ in range(4)]
+    for opaque, peer in enumerate(peers):
+        peer.connection.data_received(frame_of(opaque, "plain", b"body", 1) + frame_of(100, "one-way", b"body", 1))
+    broker.next_turn()
+    for opaque, peer in enumerate(peers):
+        [answer] = peer.transport.answers()
+        assert (answer.opaque, answer.code) == (opaque, codes.SERVICE_NOT_AVAILABLE)
+        assert peer.connection._in_flight == 0
 
 
 def test_the_kernel_tells_where_it_stopped_and_why() -> None:

@@ -298,6 +298,50 @@ def test_what_several_peers_sent(
     check_sources(sent, room=room)
 
 
+def check_together(kernel: NativeKernel, twin: Kernel, parts: Sequence[bytes], most: int, **run_of: Any) -> int:
+    """What C takes at once of several peers, and then the rest, is what the twin takes; of how many peers it was all of it."""
+    peers = [pack_host("fe80::1", n) if n % 3 == 2 else pack_host("10.0.0.1", n) for n in range(len(parts))]
+    ours, theirs = new_run(**run_of), new_run(**run_of)
+    together = kernel.take_together(ours, parts, peers, most)
+    found = list(together.apart())
+    done = together.done
+    begun = found[done:]
+    assert len(begun) <= 1
+    rest = [Source(data, 0, peer, most) for data, peer in zip(parts[done:], peers[done:], strict=True)]
+    for taken in begun:
+        rest[0] = Source(rest[0].buffer, taken.position, rest[0].peer, most - together.frames[done])
+    behind = kernel.take(ours, rest) if rest else []
+    for taken in begun:
+        behind[0].answers[:0] = taken.answers
+        behind[0].opaques[:0] = taken.opaques
+        if taken.early is not None:
+            later, behind[0].early = behind[0].early, taken.early
+            if later is not None:
+                behind[0].add_early(later.answers, later.opaques)
+    wanted = twin.take(theirs, [Source(data, 0, peer, most) for data, peer in zip(parts, peers, strict=True)])
+    assert [outcome(ours, each) for each in (*found[:done], *behind)] == [outcome(theirs, each) for each in wanted]
+    return done
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 128])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts_of_sources, st.sampled_from([1, 2, 128]), st.sampled_from([0, 700, 3000, 1 << 20]))
+def test_what_several_peers_sent_is_taken_together(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, parts: list[tuple[list[bytes], int, int]], most: int, room: int
+) -> None:
+    monkeypatch.setattr(native_kernel, "_SOURCES", at_once)
+    sent = [b"".join(frames)[: -cut or None] for frames, cut, _ in parts]
+    twin, native = kernels()
+    for _ in range(2):
+        check_together(native, twin, sent, most, room=room)
+
+
+def test_what_is_ordinary_is_taken_at_once() -> None:
+    twin, native = kernels()
+    parts = [ORDINARY["single"] * (1 + n % 3) + ORDINARY["single"][: n % 2] for n in range(100)]
+    assert check_together(native, twin, parts, 128) == 100
+
+
 def test_sources_that_have_no_room_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     for area, least in (("_RECORDS_BYTES", 3000), ("_ANSWERS_BYTES", 1500), ("_UNITS", 3), ("_FRAMES", 6)):
         with monkeypatch.context() as patched:

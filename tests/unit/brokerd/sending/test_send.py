@@ -82,6 +82,7 @@ class Halves:
 
     def __init__(self) -> None:
         self.offsets: list[int] = []
+        self.laid_out: list[Half] = []
 
     def to_stored_draft(self, draft: Draft) -> Draft:
         return half_draft(draft) if is_half(draft) else ordinary_draft(draft)
@@ -95,6 +96,7 @@ class Halves:
     def begun(self, halves: Sequence[Half], end_offset: int) -> None:
         assert halves[-1].physical_offset + halves[-1].size == end_offset
         self.offsets += [half.physical_offset for half in halves]
+        self.laid_out += halves
 
 
 class Connection:

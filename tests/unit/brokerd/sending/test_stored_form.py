@@ -43,6 +43,9 @@ TAKEN = {
     "a moment, no separator": KEY + "TIMER_DELAY_SEC\x0130",
     "a moment, no name": "TIMER_DELAY_SEC\x0130\x02TAGS\x01t",
     "a moment and what reads like one": KEY + "TIMER_DELAY_SEC\x0130\x02note\x01INNER_ and DELAY\x02",
+    "a moment that has come": KEY + "TIMER_DELAY_SEC\x010\x02",
+    "a moment that has passed, no name": f"TIMER_DELIVER_MS\x01{NOW_MS - 1}\x02TAGS\x01t",
+    "a moment that has passed, twice": KEY + "TIMER_DELIVER_MS\x011\x02a\x01b\x02TIMER_DELIVER_MS\x012\x02a\x01c\x02",
     "a moment and its place": KEY + "TIMER_DELAY_SEC\x0130\x02REAL_QID\x0177\x02",
 }  # fmt: skip
 
@@ -133,7 +136,13 @@ entries = st.sampled_from(
             "x",
             "x\x01",
         ),
-        *("TIMER_DELAY_MS\x01900", "TIMER_DELAY_SEC\x010", "TIMER_OUT_MS\x017", "TIMER_DEL_UNIQKEY\x01T+a"),
+        *(
+            "TIMER_DELAY_MS\x01900",
+            "TIMER_DELAY_SEC\x010",
+            f"TIMER_DELIVER_MS\x01{NOW_MS - 1}",
+            "TIMER_OUT_MS\x017",
+            "TIMER_DEL_UNIQKEY\x01T+a",
+        ),
         *("REAL_TOPIC\x01U", "__transactionId__\x01t", "REPLY_TO_CLIENT\x01c", "TRACE_ON\x01no", "WAIT\x01false"),
         *("__CRC32#\x01123", "TRANSACTION_CHECK_TIMES\x012", "CHECK_IMMUNITY_TIME_IN_SECONDS\x019", "INNER_NUM\x012"),
     ]

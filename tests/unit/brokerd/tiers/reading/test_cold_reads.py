@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd.loop.aside import HelperThreads
+from brokerd.loop.cold_line import Clocks
 from brokerd.store.log.record_checks import first_astray
 from brokerd.store.unit import UNIT
 from brokerd.tiers.reading.cold_reads import ColdReads
@@ -59,7 +60,10 @@ class Reader:
             self.tasks.append(loop.create_task(work))
 
         aside = HelperThreads(1, "helper").run
-        around: Any = Loop(loop, spawn, asyncio.sleep, lambda: time.time_ns() // 1_000_000, aside)  # type: ignore[arg-type]
+        wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
+        around: Any = Loop(
+            loop, spawn, asyncio.sleep, wall_ms, aside, aside, Clocks(time.perf_counter, time.thread_time)
+        )  # type: ignore[arg-type]
         objects: Any = self
         contents = self.files.contents.queues
         return ColdReads(objects, contents.__getitem__, around, cache_bytes, IN_FLIGHT, self.first_astray)

@@ -1,0 +1,35 @@
+"""Who writes to sockets beside the loop, and who lends them to him (pure).
+
+One that is lent for a piece gets a ticket. Until that is through, he writes nothing else, and his socket stays open.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from remoting.disk import Bytes
+
+
+class Lender(Protocol):
+    """What a carrier needs of a connection."""
+
+    def lend(self, ticket: int, seen: int, count: int) -> int:
+        """The descriptor to write the answers of `count` two-way requests to; the ticket is for this piece. -1 when something is
+        to be written before them, or nobody else may write. All tickets up to `seen` are through."""
+
+    def give_back(self, rest: Bytes) -> None:
+        """The socket did not take this; it is to be sent before everything else."""
+
+    def go_on_sending(self) -> None:
+        """Send what waited, or was given back."""
+
+
+class Carrier(Protocol):
+    """What a lender needs of it."""
+
+    def keeps(self, lender: Lender, ticket: int) -> bool:
+        """Whether the piece is not through yet, which is neither written nor is what is left of it given back. Then the lender is
+        told to go on sending when it is."""
+
+    def finish(self, ticket: int) -> None:
+        """Return when the piece is through."""

@@ -1,0 +1,290 @@
+"""The line of who reads what only the tier has: its share of the loop's time, and that nobody in it waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.loop.cold_line import MOST_STANDING, Clocks, ColdLine, Others
+from tests.support.turns import Turns
+
+TURN_S = 0.0003
+
+
+class Broker:
+    """A line, and others who are served beside it; all time passes by hand."""
+
+    def __init__(self, share: float = 0.2) -> None:
+        self.turns = Turns()
+        self.share = share
+        self.line = ColdLine(self.turns, Clocks(self.turns.time, self.turns.time), lambda: self.share)
+        self.line.others = Others(lambda: self.done, self.hear)
+        self.done = 0
+        self.hearer: Callable[[], None] | None = None
+        self.had: list[tuple[str, float]] = []
+
+    def hear(self, call: Callable[[], None] | None) -> None:
+        self.hearer = call
+
+    def serve(self) -> None:
+        """One of the others."""
+        self.done += 1
+        if self.hearer is not None:
+            self.hearer()
+
+    def serve_every(self, seconds: float, each_s: float = 0.0, *, tell: bool = True) -> None:
+        def serve() -> None:
+            self.turns.pass_s(each_s)
+            if tell:
+                self.serve()
+            else:
+                self.done += 1
+            self.turns.call_later(seconds, serve)
+
+        serve()
+
+    def read(self, who: str, turn_s: float = TURN_S) -> Callable[[], None]:
+        """What is read, and counted as done like all that is given out."""
+
+        def turn() -> None:
+            self.had.append((who, self.turns.time()))
+            self.turns.pass_s(turn_s)
+            self.done += 1
+
+        return turn
+
+    def read_on(self, who: str, turn_s: float = TURN_S) -> None:
+        """Ask again whenever something was read."""
+
+        def turn() -> None:
+            self.read(who, turn_s)()
+            self.turns.call_soon(self.read_on, who, turn_s)
+
+        assert self.line.enter(who, turn)
+
+    def part(self, begin: int = 0) -> float:
+        """How much of the time since that turn was theirs."""
+        return len(self.had[begin:]) * TURN_S / (self.turns.time() - self.had[begin][1])
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.2, 0.5])
+@pytest.mark.parametrize("pause_s", [0.0013, 0.004, 0.03])
+def test_beside_others_they_get_their_share_and_no_more(share: float, pause_s: float) -> None:
+    broker = Broker(share)
+    broker.serve_every(pause_s)
+    for who in "abcdefgh":
+        broker.read_on(who)
+    broker.turns.run(3000)
+    assert share * 0.6 < broker.part() < share * 1.05
+
+
+def test_without_others_they_get_all_of_the_time() -> None:
+    broker = Broker()
+    for who in "abcdefgh":
+        broker.read_on(who)
+    broker.turns.run(1000)
+    assert broker.part() == pytest.approx(1.0, rel=0.01)
+
+
+def test_when_the_others_have_gone_they_get_all_of_it_soon() -> None:
+    broker = Broker(0.01)
+    broker.read_on("a")
+    broker.serve()
+    broker.turns.run(100)
+    assert len(broker.had) < 20
+    broker.turns.run(100)  # to rest for what was taken before
+    before = len(broker.had)
+    broker.turns.run(100)
+    assert broker.part(before) == pytest.approx(1.0, rel=0.05)
+
+
+def test_what_they_do_themselves_makes_nobody_rest() -> None:
+    broker = Broker()
+    for number in range(100):
+        assert broker.line.enter("a", broker.read("a"))
+        broker.turns.run()
+        assert len(broker.had) == number + 1
+
+
+def test_they_have_their_turn_behind_one_of_the_others() -> None:
+    broker = Broker(0.5)
+    broker.serve()
+    assert broker.line.enter("a", broker.read("a"))
+    broker.turns.run(5)
+    assert not broker.had, "others may ask at any time"
+    broker.serve()
+    assert not broker.had, "in the next turn, when the answer has left"
+    broker.turns.run()
+    assert [who for who, _ in broker.had] == ["a"]
+
+
+def test_others_who_are_never_heard_of_hold_up_nobody_for_long() -> None:
+    broker = Broker(0.2)
+    broker.serve_every(0.001, tell=False)
+    broker.read_on("a")
+    broker.turns.run(1000)
+    assert broker.part() > 0.02
+
+
+def test_others_who_take_all_of_the_time_leave_them_their_share() -> None:
+    broker = Broker(0.1)
+    broker.serve_every(0.0, 0.0005)
+    broker.read_on("a")
+    broker.turns.run(2000)
+    assert broker.part() > 0.08
+
+
+def test_turns_go_round_so_that_who_asks_for_much_waits_for_himself() -> None:
+    broker = Broker()
+    broker.serve_every(0.001)
+    for _ in range(200):
+        broker.line.stand("greedy", broker.read("greedy"))
+    for who in ("a", "b"):
+        broker.line.stand(who, broker.read(who))
+    broker.turns.run(20)
+    assert {who for who, _ in broker.had[:3]} == {"greedy", "a", "b"}
+    broker.turns.run(5000)
+    assert len(broker.had) == 202, "and has all of it"
+
+
+def test_who_has_gone_takes_nobodys_turn_and_is_asked_once() -> None:
+    broker = Broker()
+    asked: list[str] = []
+
+    def gone() -> bool:
+        asked.append("gone")
+        return False
+
+    broker.serve()
+    for _ in range(3):
+        broker.line.stand("gone", broker.read("gone"), gone)
+    broker.line.stand("a", broker.read("a"))
+    broker.serve()
+    broker.turns.run(1000)
+    assert ([who for who, _ in broker.had], asked) == (["a"], ["gone"] * 3)
+    assert broker.line.standing == 0
+
+
+def test_how_many_stand_there_is_bounded() -> None:
+    broker = Broker()
+    broker.serve()
+    for number in range(MOST_STANDING):
+        assert broker.line.stand(number, broker.read("a"))
+    assert not broker.line.stand("more", broker.read("more"))
+    assert not broker.line.enter("more", broker.read("more"))
+    broker.turns.run(1000)
+    assert broker.line.standing < MOST_STANDING
+    assert broker.line.stand("more", broker.read("more"))
+
+
+def test_what_is_done_for_them_elsewhere_is_charged() -> None:
+    broker = Broker(0.1)
+    broker.serve_every(0.001)
+    broker.turns.run(50)
+    broker.line.charge(0.01)
+    broker.line.stand("a", broker.read("a"))
+    began_s = broker.turns.time()
+    broker.turns.run(500)
+    ((_, at_s),) = broker.had
+    assert at_s - began_s > 0.05
+
+
+def test_the_steps_of_a_fetch_are_charged_and_what_it_waits_for_is_not() -> None:
+    broker = Broker(0.1)
+    steps: list[str] = []
+
+    class Waits:
+        def __await__(self) -> Any:
+            received = yield "wanted"
+            steps.append(received)
+
+    async def fetch() -> None:
+        broker.turns.pass_s(0.002)
+        await Waits()
+        broker.turns.pass_s(0.003)
+
+    work = broker.line.counted(fetch)
+    assert work.send(None) == "wanted"
+    broker.turns.pass_s(10)
+    with pytest.raises(StopIteration):
+        work.send("received")
+    assert steps == ["received"]
+    assert broker.line.busy_s == pytest.approx(0.005)
+
+
+def test_a_fetch_that_is_cancelled_or_never_begun_leaves_nothing_behind() -> None:
+    broker = Broker()
+    ended: list[str] = []
+
+    class Waits:
+        def __await__(self) -> Any:
+            yield
+
+    async def fetch() -> None:
+        try:
+            await Waits()
+        except RuntimeError:
+            ended.append("thrown")
+            raise
+        finally:
+            ended.append("ended")
+
+    broker.line.counted(fetch).close()
+    assert not ended
+    work = broker.line.counted(fetch)
+    work.send(None)
+    with pytest.raises(RuntimeError):
+        work.throw(RuntimeError("cancelled"))
+    assert ended == ["thrown", "ended"]
+    work = broker.line.counted(fetch)
+    work.send(None)
+    work.close()
+    assert ended[2:] == ["ended"]
+
+
+def test_one_turn_that_the_machine_held_up_is_rested_for_a_moment_only() -> None:
+    broker = Broker(0.01)
+    broker.serve_every(0.001)
+    broker.line.stand("a", broker.read("a", 5.0))
+    broker.line.stand("b", broker.read("b"))
+    broker.turns.run(6000)
+    first_s, second_s = (at_s for _, at_s in broker.had)
+    assert 5 < second_s - first_s < 5.5
+
+
+def test_a_turn_that_fails_is_not_the_last_one() -> None:
+    broker = Broker()
+
+    def fails() -> None:
+        raise OSError("a reader's fault")
+
+    broker.line.stand("a", fails)
+    broker.line.stand("b", broker.read("b"))
+    with pytest.raises(OSError, match="fault"):
+        broker.turns.run()
+    broker.turns.run()
+    assert [who for who, _ in broker.had] == ["b"]
+
+
+def test_a_turn_is_short_only_while_others_wait_for_its_end() -> None:
+    broker = Broker()
+    seen: list[bool] = []
+    broker.line.enter("a", lambda: seen.append(broker.line.is_short))
+    broker.turns.run()
+    broker.serve()
+    broker.line.stand("a", lambda: seen.append(broker.line.is_short))
+    broker.turns.run(50)
+    assert seen == [False, True]
+    assert not broker.line.is_short
+
+
+def test_it_is_counted_how_long_they_wait_and_what_they_take() -> None:
+    broker = Broker(0.5)
+    broker.line.stand("a", broker.read("a", 0.01))
+    broker.line.stand("b", broker.read("b", 0.01))
+    broker.turns.run(100)
+    assert (broker.line.turns, broker.line.standing) == (2, 0)
+    assert broker.line.busy_s == pytest.approx(0.02)
+    assert broker.line.waits_s.sum == pytest.approx(0.01)

@@ -1,0 +1,225 @@
+"""Pulls in C: of a request is read what Python reads or nothing, and an answer is what Python makes, whatever the bytes are."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from random import Random
+
+import orjson
+import pytest
+
+from brokerd.processors.pulling.asked import PullReader, asked_agrees, read_asked
+from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted, laid_out, layout_agrees
+from brokerd.processors.pulling.terms import MAX_BYTES
+from brokerd.store.store_reads import Window
+from brokerd.store.unit import BLANK_UNIT, UNIT, Unit
+from remoting import codes, frame
+from remoting.errors import ProtocolError
+from remoting.frame import Command
+from tests.support.client_bytes import encode_compact
+from tests.support.native_library import native_library
+from tests.unit.brokerd.native.test_reads import changed, stored
+from tests.unit.brokerd.native.test_runs import scattered
+
+_NUMBERS = ("0", "7", "-1", "-3", "007", "+5", " 5", "1_0", "", "x", "9" * 18, "9" * 19, "1.5", "-")
+_TEXTS = ("T", "größe", 'a"b\\c', "\n", "\u0001", "\U0001f600", "x" * 300, "*", "")
+_NAMES = (
+    "consumerGroup",
+    "topic",
+    "queueId",
+    "maxMsgNums",
+    "sysFlag",
+    "subscription",
+    "expressionType",
+    "",
+    "größe",
+    "n",
+)
+
+
+def test_the_library_agrees() -> None:
+    assert asked_agrees(native_library())
+    assert layout_agrees(native_library())
+
+
+def a_request(rng: Random) -> bytes:
+    """A pull as some client may write it, or almost."""
+    ext: dict[str, object] = {rng.choice(_NAMES): rng.choice(_TEXTS) for _ in range(rng.randrange(8))}
+    for name in ("queueOffset", "commitOffset"):
+        if rng.random() < 0.9:
+            text = rng.choice(_NUMBERS[:4] if rng.random() < 0.7 else _NUMBERS)
+            ext[name] = int(text) if text in _NUMBERS[:4] and rng.random() < 0.3 else text
+    if rng.random() < 0.2:
+        ext[rng.choice(_NAMES)] = rng.choice((None, True, 3, -4, 1.0))
+    ext = dict(rng.sample(list(ext.items()), len(ext)))
+    code = rng.choice((11, 11, 361, 310, 12))
+    flag = rng.choice((0, 0, 0, 0, 1, 2))
+    if rng.random() < 0.3:
+        texts = {name: str(value) for name, value in ext.items()}
+        return encode_compact(Command(code, rng.getrandbits(31), texts, b"body", flag))
+    fields = {"code": code, "opaque": rng.choice((0, 5, -5, 1 << 40)), "flag": flag, "extFields": ext, "language": "GO"}
+    fields = dict(rng.sample(list(fields.items()), len(fields)))
+    header = orjson.dumps(fields, option=rng.choice((0, orjson.OPT_INDENT_2)))
+    return struct.pack(">iI", 4 + len(header) + 4, len(header)) + header + b"body"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_request_is_read_as_in_python(seed: int) -> None:
+    rng, read = Random(seed), PullReader(native_library()).read
+    taken = 0
+    for _ in range(300):
+        data = a_request(rng)
+        ours = read_asked(data, 0)
+        theirs = read(data, 0)
+        assert theirs in (None, ours)
+        taken += theirs is not None
+        position = rng.randrange(40)
+        moved = read(rng.randbytes(position) + data + b"more", position)
+        assert moved == (None if theirs is None else theirs._replace(end=theirs.end + position))
+        assert read(data[: rng.randrange(len(data))], 0) is None, "it is not there yet"
+    assert taken > 30
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_requests_are_read_as_in_python_or_left(seed: int) -> None:
+    rng, read = Random(seed), PullReader(native_library()).read
+    taken = 0
+    for _ in range(400):
+        data = bytearray(a_request(rng))
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            match rng.randrange(3):
+                case 0:
+                    data[rng.randrange(len(data))] = rng.choice((0, 0x22, 0x5C, 0x7B, 0x7D, 0x2C, 0x30, 0x80, 0xFF))
+                case 1:
+                    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+                case _:
+                    at = rng.randrange(len(data))
+                    del data[at : at + rng.randrange(1, 9)]
+        theirs = read(bytes(data), 0)
+        try:
+            ours = read_asked(bytes(data), 0)
+        except ProtocolError:
+            ours = None
+        assert theirs in (None, ours)
+        taken += theirs is not None
+    assert taken > 3
+
+
+def test_what_differs_in_nothing_but_its_offsets_has_one_key_and_nothing_else_has() -> None:
+    read = PullReader(native_library()).read
+    ext = {"consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "1"}
+
+    def key(code: int = codes.PULL_MESSAGE, opaque: int = 1, **changes: str) -> bytes:
+        asked = read(frame.encode_request(code, opaque, ext | changes), 0)
+        assert asked is not None
+        return asked.key
+
+    assert key() == key(opaque=9, queueOffset="7", commitOffset="3")
+    others = [
+        key(),
+        key(codes.LITE_PULL_MESSAGE),
+        key(topic="u"),
+        key(topic="t\0"),
+        key(queueId="1"),
+        key(more=""),
+        key(more="1"),
+    ]
+    assert len(set(others)) == len(others)
+
+
+def test_what_is_too_long_or_is_there_twice_is_left() -> None:
+    read = PullReader(native_library()).read
+    ext = {"topic": "t", "queueOffset": "1"}
+    assert read(frame.encode_request(11, 1, ext | {"n": "x" * 4000}), 0) is not None
+    assert read(frame.encode_request(11, 1, ext | {"n": "x" * 4096}), 0) is None
+    assert read(frame.encode_request(11, 1, ext | {"n": '"' * 9000}), 0) is None
+    assert read(frame.encode_request(11, 1, ext | {str(number): "" for number in range(30)}), 0) is not None
+    assert read(frame.encode_request(11, 1, ext | {str(number): "" for number in range(31)}), 0) is None
+    for more, is_left in (
+        (b'"n":""', False),
+        (b'"queueOffset":"2"', True),
+        (b'"n":"1","n":""', True),
+        (b'"n":null', True),
+    ):
+        header = b'{"code":11,"opaque":1,"flag":0,"extFields":{"queueOffset":"1",%s}}' % more
+        assert (read(struct.pack(">iI", 4 + len(header), len(header)) + header, 0) is None) == is_left
+
+
+def both(window: tuple[int, int, bytes, bytes, int], wanted: Wanted, tags: array[int] | None) -> LaidOut | None:
+    """What C makes of it, which Python makes, too."""
+    low, high, units, log, begin = window
+    ours = laid_out(Window(low, high, units, memoryview(log), begin), wanted, tags)
+    made = _layout().lay_out(Window(low, high, units, memoryview(log), begin), wanted, tags)
+    assert made == ours
+    return made
+
+
+def _layout() -> AnswerLayout:
+    return AnswerLayout(native_library())
+
+
+def some_wanted(rng: Random, total: int) -> Wanted:
+    most = rng.choice((MAX_BYTES, total, total - 1, rng.randrange(1, total + 1)))
+    numbers = [rng.choice((0, 1, 7, rng.getrandbits(40), (1 << 62) + 1)) for _ in range(4)]
+    return Wanted(
+        rng.getrandbits(40), rng.choice((32, 8, 3, 1)), most, *numbers, rng.choice((0, rng.getrandbits(45), 1 << 62))
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_both_make_the_same_answers(seed: int) -> None:
+    rng = Random(seed)
+    made = left = nothing = 0
+    for _ in range(60):
+        content, units = stored(rng, rng.choice((1, 2, 3, 8)))
+        for damage in (False, False, True):
+            told: list[Unit] = units
+            if damage:
+                damaged, told = changed(rng, content, units)
+                content = damaged.ljust(len(content), b"\0")
+            file = scattered(rng, content, units)
+            file = file[: rng.choice((len(file), len(file), rng.randrange(len(file) + 1)))]
+            encoded = b"".join(rng.choice((b"", b"", b"", BLANK_UNIT)) + UNIT.pack(*unit) for unit in told)
+            tags = rng.choice((None, array("q", sorted({unit[2] for unit in told if rng.random() < 0.6}))))
+            begin = units[0][0] + rng.choice((0, 0, 0, 1, -1))
+            found = both(
+                (rng.getrandbits(40), rng.getrandbits(40), encoded, file, begin), some_wanted(rng, len(content)), tags
+            )
+            left += found is None
+            made += found is not None and found.messages > 0
+            nothing += found is not None and not found.messages
+    assert made > 20
+    assert left > 10
+    assert nothing > 3
+
+
+def test_hostile_units_are_left() -> None:
+    content, [(offset, size, code)] = stored(Random(1), 1)
+    wanted = Wanted(0, 32, MAX_BYTES, 1, 0, 0, 0, 0)
+    for unit in (
+        *((place, size, code) for place in (offset + 1, offset - 1, -1, -(1 << 63), (1 << 63) - 1)),
+        *((offset, other, code) for other in (-1, 0, 90, size - 1, size + 1, -(1 << 31), (1 << 31) - 2)),
+    ):
+        assert both((0, 1, UNIT.pack(*unit), content, offset), wanted, None) is None
+        assert both((0, 1, UNIT.pack(*unit), b"", offset), wanted, None) is None
+        two = UNIT.pack(offset, size, code) + UNIT.pack(*unit)
+        both((0, 2, two, content, offset), wanted, None)
+    assert both((0, 1, b"", content, offset), wanted, None) == LaidOut(b"", 0, 0, 0)
+
+
+def test_more_than_there_is_room_for_is_left() -> None:
+    content, units = stored(Random(2), 3)
+    encoded = b"".join(UNIT.pack(*unit) for unit in units)
+    file = scattered(Random(2), content, units)
+    answer = both((0, 3, encoded * 20, file, units[0][0]), Wanted(0, 64, 1 << 30, 1, 0, 0, 0, 0), None)
+    assert answer is not None
+    assert answer.messages == 60
+    for count in (0, -1, 65):
+        window = Window(0, 3, encoded, memoryview(file), units[0][0])
+        assert _layout().lay_out(window, Wanted(0, count, 1 << 30, 1, 0, 0, 0, 0), None) is None
+    record = units[0][0], MAX_BYTES + 1, 0
+    assert (
+        both((0, 1, UNIT.pack(*record), bytes(MAX_BYTES * 2), units[0][0]), Wanted(0, 1, 1, 1, 0, 0, 0, 0), None)
+        is None
+    )

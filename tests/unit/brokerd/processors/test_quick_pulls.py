@@ -1,0 +1,390 @@
+"""Pulls that are taken as they come: the answers are those of the handler, whatever changed since the same was asked before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from brokerd.consuming.read_place import PullSettings
+from brokerd.members.consumer_groups import BROADCASTING, ClientInfo, ConsumerData, Subscription
+from brokerd.metadata.configs import TopicConfig
+from brokerd.processors.pulling import quick
+from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.processors.pulling.quick import QuickPulls
+from remoting import codes, frame
+from remoting.frame import Command
+from remoting.record.codec import decode_records
+from remoting.transport.connection import ConnectionLimits, Intake, RemotingConnection
+from remoting.transport.watch import UnfinishedSettings, Watch
+from tests.support.client_bytes import encode_compact
+from tests.support.native_library import native_library
+from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> RemotingBroker:
+    monkeypatch.setattr(RemotingBroker, "library", native_library())
+    made = remoting_master()
+    made.send(*map(str, range(40)), tag="x")
+    made.send(*map(str, range(40, 50)), tag="y")
+    return made
+
+
+def ext(offset: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "consumerGroup": "g",
+        "topic": "t",
+        "queueId": 0,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": FLAG_SUBSCRIPTION,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 15000,
+        "subscription": "*",
+        "subVersion": 0,
+        **changes,
+    }
+
+
+def quick_of(broker: RemotingBroker) -> QuickPulls:
+    assert broker.quick is not None
+    return broker.quick
+
+
+def told(answer: Command | None) -> Any:
+    return answer and (answer.code, answer.ext, bytes(answer.body), answer.remark)
+
+
+def alike(broker: RemotingBroker, peer: Peer, code: int, fields: dict[str, Any]) -> bool:
+    """Ask as it comes, and decoded: the answers are the same. Whether it was taken as it came."""
+    before = broker.taken_quickly
+    first = told(broker.ask(code, fields, peer=peer))
+    is_quick = broker.taken_quickly > before
+    own, broker.quick = broker.quick, None
+    second = told(broker.ask(code, fields, peer=peer))
+    broker.quick = own
+    assert first == second
+    return is_quick
+
+
+def join(broker: RemotingBroker, peer: Peer, *, model: str = "CLUSTERING", version: int = 5, **topics: str) -> None:
+    wanted = {topic: Subscription(topic, expression, "TAG", version) for topic, expression in topics.items()}
+    info = ClientInfo("c1", "127.0.0.1:5000", "JAVA", "479")
+    broker.clients.remoting_heartbeat(peer, info, [], [ConsumerData("g", message_model=model, subscriptions=wanted)])  # type: ignore[arg-type]
+
+
+def forbid(broker: RemotingBroker, readable: str) -> None:
+    answer = broker.answer(codes.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "g", "topic": "t", "readable": readable})
+    assert answer.code in (0, codes.TOPIC_NOT_EXIST, codes.SERVICE_NOT_AVAILABLE), answer.remark
+
+
+def delete_topic(broker: RemotingBroker, _peer: Peer) -> None:
+    assert broker.answer(codes.DELETE_TOPIC_IN_BROKER, {"topic": "t"}).code == 0
+
+
+def delete_group(broker: RemotingBroker, _peer: Peer) -> None:
+    assert broker.answer(codes.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g"}).code == 0
+
+
+def reset(broker: RemotingBroker, _peer: Peer) -> None:
+    fields = {"group": "g", "topic": "t", "timestamp": 0, "isForce": "true"}
+    assert broker.answer(codes.INVOKE_BROKER_TO_RESET_OFFSET, fields).code == 0
+
+
+def switch(broker: RemotingBroker, is_master: bool) -> None:
+    broker.is_master, broker.is_master_known = is_master, not is_master
+
+
+# A change, and what a pull is answered then that brings its subscription
+CHANGES: dict[str, tuple[Callable[[RemotingBroker, Peer], None], int]] = {
+    "topic not readable": (lambda broker, _: broker.topic("t", perm=2), codes.NO_PERMISSION),
+    "topic deleted": (delete_topic, codes.TOPIC_NOT_EXIST),
+    "group deleted": (delete_group, codes.SUCCESS),
+    "group disabled": (lambda broker, _: broker.group("g", consume_enable=False), codes.NO_PERMISSION),
+    "group forbidden": (lambda broker, _: forbid(broker, "false"), codes.NO_PERMISSION),
+    "a replica now": (lambda broker, _: switch(broker, False), codes.SYSTEM_BUSY),
+    "reset": (reset, codes.PULL_OFFSET_MOVED),
+    "another flag of the group": (lambda broker, _: broker.group("g", group_sys_flag=3), codes.SUCCESS),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changed_counts_at_once(broker: RemotingBroker, change: str) -> None:
+    peer = broker.peer
+    for offset in (0, 3, 7):
+        assert broker.answer(codes.PULL_MESSAGE, ext(offset)).code == 0
+    assert (broker.taken_quickly, quick_of(broker).known_count) == (3, 1)
+    act, code = CHANGES[change]
+    act(broker, peer)
+    answer = broker.answer(codes.PULL_MESSAGE, ext(9))
+    assert answer.code == code
+    if change == "another flag of the group":
+        assert answer.ext["groupSysFlag"] == "3"
+    if change == "reset":
+        assert broker.answer(codes.PULL_MESSAGE, ext(9)).code == 0, "it was told once"
+
+
+def test_a_subscription_that_changes_counts_at_once(broker: RemotingBroker) -> None:
+    peer = broker.peer
+
+    def pull(version: int = 5) -> tuple[int, int]:
+        answer = broker.answer(codes.PULL_MESSAGE, ext(0, sysFlag=0, subVersion=version, maxMsgNums=1))
+        return answer.code, int(answer.ext.get("nextBeginOffset", -1))
+
+    assert pull() == (codes.SUBSCRIPTION_NOT_EXIST, -1)
+    join(broker, peer, t="*")
+    assert [pull(), pull()] == [(0, 1), (0, 1)]
+    join(broker, peer, t="y", version=6)
+    assert pull() == (0, 41)
+    assert pull(7) == (codes.SUBSCRIPTION_NOT_LATEST, -1)
+    join(broker, peer, u="*", version=7)
+    assert pull() == (codes.SUBSCRIPTION_NOT_EXIST, -1)
+    join(broker, peer, t="x", version=8)
+    assert [pull(8), pull(8)] == [(0, 1), (0, 1)]
+    broker.group("g", broadcast_enable=False)
+    join(broker, peer, t="x", version=8, model=BROADCASTING)
+    assert pull(8)[0] == codes.NO_PERMISSION
+    join(broker, peer, t="x", version=8)
+    assert pull(8) == (0, 1)
+    broker.clients.connection_closed(peer)
+    assert pull(8) == (codes.SUBSCRIPTION_NOT_EXIST, -1)
+
+
+def test_who_names_its_subscriptions_by_fingerprint_is_another_one_than_who_does_not(broker: RemotingBroker) -> None:
+    """The same words on two connections."""
+    one, other = Peer(1), Peer(2)
+    info = ClientInfo("c1", "127.0.0.1:1", "JAVA", "479")
+    data = ConsumerData("g", subscriptions={"t": Subscription("t", "*", "TAG", 5)})
+    broker.clients.remoting_heartbeat(one, info, [], [data], fingerprint=9)  # type: ignore[arg-type]
+    for _ in range(2):
+        fields = ext(0, sysFlag=0, subVersion=6)
+        assert broker.answer(codes.PULL_MESSAGE, fields, peer=one).code == 0
+        assert broker.answer(codes.PULL_MESSAGE, fields, peer=other).code == codes.SUBSCRIPTION_NOT_LATEST
+
+
+def any_change(rng: Random, broker: RemotingBroker, peer: Peer) -> None:
+    match rng.randrange(18):
+        case 0:
+            broker.topic(rng.choice("tu"), queues=rng.choice((1, 2)), perm=rng.choice((2, 4, 6, 6)))
+        case 1:
+            broker.group("g", consume_enable=rng.random() < 0.7, broadcast_enable=rng.random() < 0.5)
+        case 2:
+            forbid(broker, rng.choice(("true", "false")))
+        case 3 | 4:
+            model = rng.choice(("CLUSTERING", "CLUSTERING", BROADCASTING))
+            join(
+                broker,
+                peer,
+                model=model,
+                version=rng.randrange(4, 8),
+                **{rng.choice("tu"): rng.choice(("*", "x", "y || z"))},
+            )
+        case 5:
+            broker.clients.connection_closed(peer)
+        case 6:
+            switch(broker, rng.random() < 0.6)
+        case 7:
+            broker.pull_settings.change(PullSettings(slave_read=rng.random() < 0.5, lite_pull=rng.random() < 0.7))
+        case 8:
+            broker.log_end = rng.choice((0, 500, 5000, 1 << 40))
+        case 9 if broker.is_master:
+            delete_topic(broker, peer)
+        case 10 if broker.is_master:
+            delete_group(broker, peer)
+        case 11:
+            broker.group("g", read_broker_id=rng.randrange(3), read_broker_id_when_slow=rng.randrange(1, 4))
+        case 12 | 13 | 14:  # all is well
+            switch(broker, True)
+            forbid(broker, "true")
+            broker.topic("t", queues=2)
+            broker.group("g")
+            join(broker, peer, version=7, t="*", u="x")
+        case _:
+            if broker.is_master and broker.metadata.topic("t") is not None:
+                broker.send(*map(str, range(rng.randrange(1, 40))), tag=rng.choice("xyz"))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_answers_are_those_of_the_handler(broker: RemotingBroker, seed: int) -> None:
+    rng, peer = Random(seed), broker.peer
+    taken = 0
+    for _ in range(150):
+        any_change(rng, broker, peer)
+        for _ in range(3):
+            fields = ext(
+                rng.choice((0, 0, 3, 39, 45, 50, 90, 1000, -1)),
+                topic=rng.choice("tttu"),
+                queueId=rng.choice((0, 0, 0, 1)),
+                sysFlag=rng.choice((0, FLAG_SUBSCRIPTION)),
+                subscription=rng.choice(("*", "x", "y || z", "nobody")),
+                subVersion=rng.choice((0, 5, 6)),
+                maxMsgNums=rng.choice((32, 1, 5, 0)),
+            )
+            if rng.random() < 0.3:
+                fields["maxMsgBytes"] = rng.choice((-1, 0, 100, 400, 1 << 20))
+            taken += alike(broker, peer, rng.choice((codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE)), fields)
+    assert taken > 50
+
+
+def test_what_is_known_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = quick_of(broker)
+    monkeypatch.setattr(quick, "_MAX_KNOWN", 10)
+    for number in range(25):
+        assert broker.answer(codes.PULL_MESSAGE, ext(0, more=number)).code == 0
+        assert known.known_count == number % 10 + 1
+    monkeypatch.setattr(quick, "_MAX_KNOWN_BYTES", 20_000)
+    counts = []
+    for number in range(40):
+        assert broker.answer(codes.PULL_MESSAGE, ext(0, more=f"{number:04000}"[:3000] + str(number))).code == 0
+        counts.append(known.known_count)
+    assert max(counts[10:]) <= 7
+    assert broker.taken_quickly == 65
+
+
+def test_nothing_that_does_not_pass_is_known(broker: RemotingBroker) -> None:
+    for number in range(5):
+        assert broker.answer(codes.PULL_MESSAGE, ext(0, topic=f"nowhere{number}")).code == codes.TOPIC_NOT_EXIST
+    assert (broker.taken_quickly, quick_of(broker).known_count) == (0, 0)
+
+
+# ---- on a connection
+
+
+class Transport:
+    """Takes what is written."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.is_reading = True
+
+    def set_write_buffer_limits(self, _high: int, _low: int) -> None: ...
+
+    def get_extra_info(self, _name: str) -> tuple[str, int]:
+        return "10.0.0.1", 40000
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, parts: Sequence[bytes]) -> None:
+        self.written += b"".join(parts)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def answers(self) -> list[Command]:
+        answers: list[Command] = []
+        assert frame.decode_frames(bytes(self.written), answers) == len(self.written)
+        return answers
+
+
+class Line:
+    """A connection to the broker."""
+
+    def __init__(self, broker: RemotingBroker, limits: ConnectionLimits | None = None) -> None:
+        self.transport = Transport()
+        intake = Intake(Watch(UnfinishedSettings()), quick=broker.quick)
+        self.connection = RemotingConnection(broker.handlers, limits or ConnectionLimits(), intake=intake)
+        self.connection.connection_made(cast(asyncio.Transport, self.transport))
+
+    async def finish(self) -> list[Command]:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        return self.transport.answers()
+
+
+def frames(rng: Random, count: int) -> list[bytes]:
+    """Pulls and other requests."""
+    found = []
+    for opaque in range(count):
+        texts = {name: str(value) for name, value in ext(rng.randrange(50), maxMsgNums=rng.randrange(1, 5)).items()}
+        match rng.randrange(8):
+            case 0:
+                request = Command(codes.GET_MAX_OFFSET, opaque, {"topic": "t", "queueId": "0"})
+            case 1:
+                request = Command(codes.PULL_MESSAGE, opaque, texts | {"topic": "nowhere"})
+            case _:
+                request = Command(codes.PULL_MESSAGE, opaque, texts)
+        is_compact = rng.random() < 0.3
+        found.append(encode_compact(request) if is_compact else frame.encode_request(request.code, opaque, request.ext))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_answers_come_in_order_however_frames_are_cut(broker: RemotingBroker, seed: int) -> None:
+    rng = Random(seed)
+    data = b"".join(frames(rng, 40))
+    line = Line(broker)
+    while data:
+        cut = rng.choice((1, 7, 100, 1000, 5000))
+        line.connection.data_received(data[:cut])
+        data = data[cut:]
+    answers = await line.finish()
+    assert [answer.opaque for answer in answers] == list(range(40))
+    assert {answer.code for answer in answers} == {0, codes.TOPIC_NOT_EXIST}
+
+
+async def test_who_waits_is_answered_when_a_message_comes(broker: RemotingBroker) -> None:
+    line = Line(broker, ConnectionLimits(max_in_flight=3))
+    fields = {name: str(value) for name, value in ext(50, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND).items()}
+    for opaque in range(5):
+        line.connection.data_received(frame.encode_request(codes.PULL_MESSAGE, opaque, fields))
+    assert await line.finish() == []
+    assert (broker.pull.waiting_count, line.transport.is_reading) == (4, False)
+    broker.send("new")
+    broker.turns.run()
+    answers = await line.finish()
+    assert [answer.opaque for answer in answers] == [0, 1, 2, 3, 4], "the last one was read behind"
+    assert [record.body for answer in answers for record in decode_records(answer.body)] == [b"new"] * 5
+    assert line.transport.is_reading
+    assert broker.pull.waiting_count == 0
+
+
+async def test_who_closes_waits_no_more(broker: RemotingBroker) -> None:
+    line = Line(broker)
+    fields = {name: str(value) for name, value in ext(50, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND).items()}
+    line.connection.data_received(frame.encode_request(codes.PULL_MESSAGE, 1, fields))
+    assert broker.pull.waiting_count == 1
+    broker.pull.connection_closed(line.connection)
+    assert broker.pull.waiting_count == 0
+
+
+def test_offsets_are_committed_by_the_master_alone(broker: RemotingBroker) -> None:
+    flags = FLAG_SUBSCRIPTION | FLAG_COMMIT
+    for offset in (3, 7):
+        assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=offset)).code == 0
+        broker.turns.run(10)
+        assert broker.metadata.consumer_offset("g", "t", 0) == offset
+    broker.is_master = False
+    assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=9)).code == 0
+    broker.turns.run(10)
+    assert broker.metadata.consumer_offset("g", "t", 0) == 7
+    assert broker.taken_quickly == 3
+
+
+def test_what_only_the_tier_has_is_left_to_the_line(broker: RemotingBroker) -> None:
+    known = quick_of(broker)
+    own: Any = known
+    own._is_cold = lambda _topic, _queue_id, offset: offset < 10
+    for offset, is_taken in ((10, True), (9, False), (30, True), (0, False)):
+        before = broker.taken_quickly
+        assert broker.answer(codes.PULL_MESSAGE, ext(offset)).code == 0
+        assert (broker.taken_quickly > before) == is_taken
+
+
+def test_topics_stay_what_they_are() -> None:
+    """What passes is known by the very objects that say so."""
+    with pytest.raises(AttributeError):
+        TopicConfig("t").perm = 2  # type: ignore[misc]
