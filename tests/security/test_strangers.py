@@ -69,10 +69,11 @@ def test_strangers_with_finished_handshakes_keep_nobody_out(asking: tuple[Cluste
         for number in range(COUNT):
             shaken = context.wrap_socket(socket.create_connection(address, 10))
             strangers.append(stack.enter_context(socket.socket(fileno=shaken.detach())))
+            if number % 100 == 99:
+                assert asked(early), "who was there before is there still"
             if number % 500 == 499:
                 assert served(cluster, identity), f"after {number + 1} of them"
                 most_open = max(most_open, len(os.listdir(descriptors)))
-        assert asked(early), "who was there before is there still"
         assert most_open <= MOST_STRANGERS + _OTHERS
         if COUNT > MOST_STRANGERS:
             eventually("the oldest went", lambda: all(map(is_closed, strangers[: COUNT - MOST_STRANGERS])))
