@@ -130,7 +130,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
             "waiting",
             "wishes",
         ],
-        ["channel_layer", "feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
+        ["channel_layer", "crowd", "feeds", "gateway", "lifecycle", "middleware", "origin", "queue", "rules"],
         ["snapshot"],
         {
             *("access", "accounts", "audit", "clusters", "groups", "history", "messages", "operations", "reports"),

@@ -1,6 +1,7 @@
 """The console as an ASGI application: HTTP to Django, websockets to the consumers of `webapp.sockets`.
 
-What a request's body may be is bounded in front of all that (`webapp.intake`). A websocket is let in only from a page of the
+How many requests there are at once, and what a request's body may be, is bounded in front of all that (`webapp.crowd`,
+`webapp.intake`). A websocket is let in only from a page of the
 console itself (`webapp.origin`); who it belongs to is checked by the consumers.
 """
 
@@ -10,8 +11,10 @@ import os
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
+from django.conf import settings
 from django.core.asgi import get_asgi_application
 
+from webapp.crowd import BoundedRequests
 from webapp.intake import BoundedBodies
 from webapp.origin import OwnPages
 
@@ -22,7 +25,7 @@ from webapp.sockets import websocket_urlpatterns  # noqa: E402  (models may be i
 
 application = ProtocolTypeRouter(
     {
-        "http": BoundedBodies(http_application),
+        "http": BoundedRequests(BoundedBodies(http_application), settings.MAX_REQUESTS),
         "websocket": OwnPages(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

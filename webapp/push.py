@@ -7,7 +7,8 @@ n}`), and nothing is built for one who has stopped reading; it is closed after `
 Who hears nothing for `BEAT_S` is sent `{"type": "beat"}`, which is not acknowledged: a page that does not hear even that knows
 that its connection is gone, though nobody closed it.
 
-Access is checked at the start, every `RECHECK_S`, and at once when somebody logs out or loses rights (event `access.revoked`).
+Access is checked at the start, every `RECHECK_S`, and at once when somebody logs out or loses rights (event `access.revoked`). At
+the start it is checked once more by who hears of such events already, so nothing that ends it is missed in between.
 How many one person may have open is in `webapp.places`.
 Close codes: 4401 access ended (log in again), 4404 there is no such thing, 4408 the client stopped acknowledging.
 """
@@ -114,15 +115,17 @@ class PushConsumer(AsyncWebsocketConsumer):
             await self.close()
             return
         self._place = actor.user.pk
-        self.actor = actor
+        await self._join(actor.user.pk)
+        present = await self._current_actor()  # whose access ended before he joined, of which nobody told him
+        if present is None or present.user.pk != actor.user.pk or not present.may(self.permission):
+            await self._leave()
+            await self.close()
+            return
+        self.actor = present
         await self.accept()
         if not await self.open():
             await self.close(NOT_FOUND)
             return
-        session_key = self.scope["session"].session_key
-        self._groups = [session_group(session_key), user_group(actor.user.pk)]
-        for group in self._groups:
-            await self.channel_layer.group_add(group, self.channel_name)
         self._tasks = [asyncio.create_task(self._push()), asyncio.create_task(self._recheck())]
 
     async def disconnect(self, code: int) -> None:
@@ -131,8 +134,7 @@ class PushConsumer(AsyncWebsocketConsumer):
         for task in self._tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        for group in self._groups:
-            await self.channel_layer.group_discard(group, self.channel_name)
+        await self._leave()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if text_data is None or len(text_data) > MAX_CLIENT_MESSAGE:
@@ -161,6 +163,17 @@ class PushConsumer(AsyncWebsocketConsumer):
         await self.close(ACCESS_ENDED)
 
     # ---- inside
+
+    async def _join(self, user_id: int) -> None:
+        """Hear from now on of what ends the access of this session or person."""
+        self._groups = [session_group(self.scope["session"].session_key), user_group(user_id)]
+        for group in self._groups:
+            await self.channel_layer.group_add(group, self.channel_name)
+
+    async def _leave(self) -> None:
+        groups, self._groups = self._groups, []
+        for group in groups:
+            await self.channel_layer.group_discard(group, self.channel_name)
 
     async def _push(self) -> None:
         try:

@@ -4,6 +4,7 @@
 LOGBOOM_ENVIRONMENT      name shown on every page, so that nobody mistakes production for a laptop
 LOGBOOM_AUDIT_KEY_FILE   another place for the key of the audit trail
 LOGBOOM_READ_ONLY        1: every change is refused
+LOGBOOM_MAX_REQUESTS     how many requests are answered at once (256); more are told to come again
 LOGBOOM_TRUSTED_PROXIES  addresses and networks, separated by commas, whose X-Forwarded-For says who asked
 LOGBOOM_HTTPS            1: cookies only over TLS, HSTS on (a proxy in front terminates TLS)
 """
@@ -19,6 +20,7 @@ import dj_database_url
 from webapp import redis_urls
 from webapp.appliance import redis_server, secret_files
 from webapp.appliance.environment import DEFAULT_REDIS_URL, Environment
+from webapp.crowd import most_requests
 from webapp.intake import MAX_BODY_BYTES
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -37,6 +39,7 @@ REDIS_URL = ENVIRONMENT.redis_url or redis_server.embedded_url(ENVIRONMENT.data)
 QUEUE_URL = redis_urls.for_celery(REDIS_URL)
 ENVIRONMENT_NAME = os.environ.get("LOGBOOM_ENVIRONMENT", "local")[:40]
 READ_ONLY = _flag("LOGBOOM_READ_ONLY")
+MAX_REQUESTS = most_requests(os.environ)
 BEHIND_PROXY = _flag("LOGBOOM_HTTPS")
 HTTPS = BEHIND_PROXY or ENVIRONMENT.secure_host is not None
 PAGES_OVER_TLS = HTTPS and not BEHIND_PROXY  # a proxy redirects itself

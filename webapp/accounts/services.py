@@ -16,7 +16,7 @@ from webapp.accounts import login_limit, tokens
 from webapp.accounts.devices import device_of
 from webapp.accounts.models import User
 from webapp.accounts.permissions import Actor, actor_for, actor_of, client_ip, permissions_of, role_of, set_role
-from webapp.announce import announce
+from webapp.announce import announce_after_commit
 from webapp.audit import services as audit
 from webapp.audit.models import AuditEntry
 from webapp.errors import InvalidInput, TooMany
@@ -91,12 +91,12 @@ def log_out(request: HttpRequest) -> None:
     logout(request)
     audit.record(actor, "logout", target=actor.name)
     if session_key:
-        announce(session_group(session_key), {"type": "access.revoked"})
+        announce_after_commit(session_group(session_key), {"type": "access.revoked"})
 
 
 def revoke_access(user: User) -> None:
     """Close the websockets of a person whose rights changed; they may open them again if they still may."""
-    announce(user_group(user.pk), {"type": "access.revoked"})
+    announce_after_commit(user_group(user.pk), {"type": "access.revoked"})
 
 
 def session_group(session_key: str) -> str:
