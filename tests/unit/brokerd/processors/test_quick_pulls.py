@@ -366,11 +366,11 @@ def test_offsets_are_committed_by_the_master_alone(broker: RemotingBroker) -> No
     flags = FLAG_SUBSCRIPTION | FLAG_COMMIT
     for offset in (3, 7):
         assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=offset)).code == 0
-        broker.turns.run(10)
+        broker.turns.run(50)
         assert broker.metadata.consumer_offset("g", "t", 0) == offset
     broker.is_master = False
     assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=9)).code == 0
-    broker.turns.run(10)
+    broker.turns.run(50)
     assert broker.metadata.consumer_offset("g", "t", 0) == 7
     assert broker.taken_quickly == 3
 
