@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import runpy
 import secrets
 import shutil
 import signal
@@ -28,6 +29,7 @@ import socket
 import sys
 import time
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -361,10 +363,17 @@ def _write(writer: asyncio.StreamWriter, message: dict[str, Any]) -> None:
 
 
 def _find_programs(java_home: str) -> launch.Programs:
-    from pyspark.find_spark_home import _find_spark_home
-
-    spark_home = Path(_find_spark_home())
+    spark_home = _spark_home()
     return launch.Programs(spark_home, tuple(sorted((spark_home / "jars").glob("*.jar"))), java_home, sys.executable)
+
+
+def _spark_home() -> Path:
+    """Where pyspark finds its Spark: its own rule, without the rest of pyspark, for which this process has no use."""
+    package = find_spec("pyspark")
+    if package is None or package.origin is None:
+        raise SettingsError("pyspark is not installed; run `make up` once, it installs what Logboom needs")
+    rule = runpy.run_path(str(Path(package.origin).with_name("find_spark_home.py")))["_find_spark_home"]
+    return Path(rule())
 
 
 def _free_port() -> int:

@@ -33,7 +33,6 @@ from tests.support.forked import Forked, fork
 from tests.support.leash import leashed
 from tests.support.redis import embedded
 from webapp import redis_urls
-from webapp.appliance.plan import WITHOUT_QUEUES_OF_THEIR_OWN
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +70,9 @@ class Appliance:
         self.spawn("redis", *self.redis.argv)
 
     def start_worker(self) -> None:
-        self.celery_process("worker", "-Q", "default,reports", "--concurrency", "1", *WITHOUT_QUEUES_OF_THEIR_OWN)
+        # the queues by which workers tell one another of themselves would be kept by scripts in Redis
+        alone = ("--without-gossip", "--without-mingle")
+        self.celery_process("worker", "-Q", "default,reports", "--concurrency", "1", *alone)
 
     def celery_process(self, name: str, *arguments: str) -> None:
         heartbeat = self.data / f"{name}.heartbeat"

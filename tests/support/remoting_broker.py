@@ -217,7 +217,7 @@ class RemotingBroker(PopBroker):
             self.pull.lay_out_by(AnswerLayout(self.library))
             self.quick = QuickPulls(self.pull, checks, place, None, self.library)
         figures = StateFigures(
-            lambda: 8,
+            lambda: self.log.dispatch_offset,
             lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
             lambda: 7,
             lambda: self.transactions.state(),

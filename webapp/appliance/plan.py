@@ -28,9 +28,6 @@ REPORT_MEMORY_KIB = 400 * 1024
 # A child of it that has had no report for so long ends; with the next report there is another one in a moment.
 REPORT_CHILD_S = 600
 
-# What workers tell one another is nothing to us, and the queues for it, which expire, would be kept by scripts in Redis.
-WITHOUT_QUEUES_OF_THEIR_OWN = ("--without-gossip", "--without-mingle")
-
 WEB = "web"
 """The console's server."""
 
@@ -318,8 +315,7 @@ def mount_of(broker: ProcessSpec, data: Path) -> ProcessSpec:
 
 def _front(options: Options, layout: DataLayout, python: str, http: str, embedded_redis: bool) -> list[ProcessSpec]:
     after = (PREPARED, "redis") if embedded_redis else (PREPARED,)
-    celery = (python, "-m", "celery", "-A", "tasks")
-    worker = (*WITHOUT_QUEUES_OF_THEIR_OWN, "--loglevel", "INFO")
+    lean = (python, "-m", "webapp.lean")
 
     def background(name: str, kind: Kind, argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> ProcessSpec:
         heartbeat = layout.heartbeat_file(name)
@@ -337,7 +333,7 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
         name=WEB,
         kind=Kind.WEB,
         argv=(
-            *(python, "-m", "webapp.serving", "--bind", options.http_host, "--port", str(options.http_port)),
+            *(*lean, "webapp.serving", "--bind", options.http_host, "--port", str(options.http_port)),
             *("--certificate", str(layout.tls_certificate_file), "--key", str(layout.tls_key_file)),
             *(_https(options.secure) if options.secure is not None else ()),
             *("--no-server-name", "webapp.asgi:application"),
@@ -352,24 +348,19 @@ def _front(options: Options, layout: DataLayout, python: str, http: str, embedde
     )
     return [
         web,
-        background("collector", Kind.COLLECTOR, (python, "-m", "tasks.collector")),
+        background("collector", Kind.COLLECTOR, (*lean, "tasks.collector")),
         # An election must not wait behind a report, so each queue has a worker of its own.
-        background(
-            "worker-default",
-            Kind.WORKER,
-            (*celery, "worker", "-Q", "default", "-n", "default@%h", "--concurrency", "2", *worker),
-        ),
+        background("worker-default", Kind.WORKER, (*lean, "tasks.worker", "--queue", "default", "--processes", "2")),
         background(
             "worker-reports",
             Kind.WORKER,
             (
-                *(*celery, "worker", "-Q", "reports", "-n", "reports@%h"),
-                *("--autoscale", f"{options.reports_at_once},0"),
-                *("--max-memory-per-child", str(REPORT_MEMORY_KIB), *worker),
+                *(*lean, "tasks.worker", "--queue", "reports", "--at-most", f"{options.reports_at_once}"),
+                *("--most-memory-kib", str(REPORT_MEMORY_KIB)),
             ),
             {"AUTOSCALE_KEEPALIVE": str(REPORT_CHILD_S)},
         ),
-        background("beat", Kind.BEAT, (python, "-m", "tasks.beat")),
+        background("beat", Kind.BEAT, (*lean, "tasks.beat")),
         background("spark", Kind.SPARK, (python, "-m", "tasks.spark.server")),
     ]
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import redis
-
 from remoting.errors import SettingsError
 from webapp import redis_urls
 from webapp.appliance import secret_files
@@ -62,6 +60,7 @@ def prepare_embedded(layout: DataLayout, server: Server) -> Embedded:
         'save ""',
         "appendonly no",
         "maxmemory-policy noeviction",
+        "hz 2",  # how often a second it looks around with nothing to do; what waits for a time waits by half a second
         f"dir {_quoted(layout.redis)}",
         'logfile ""',
     ]
@@ -80,6 +79,8 @@ def embedded_url(layout: DataLayout) -> str | None:
 
 def check_external(url: str) -> str:
     """Make sure that the Redis of REDIS_URL answers; what it is, for people. Raises SettingsError with what it said instead."""
+    import redis  # with an embedded one the supervisor has no use for the library, a third of its memory
+
     try:
         client = redis.Redis.from_url(
             url, socket_timeout=_EXTERNAL_DEADLINE_S, socket_connect_timeout=_EXTERNAL_DEADLINE_S
@@ -96,9 +97,11 @@ def check_external(url: str) -> str:
 
 
 def _version(client: Any) -> str:
+    from redis import ResponseError
+
     try:
         told = client.info("server")
-    except redis.ResponseError:  # our user there need not have the right to ask
+    except ResponseError:  # our user there need not have the right to ask
         return "Redis of a version that it does not tell"
     if "valkey_version" in told:
         return f"Valkey {told['valkey_version']}"

@@ -103,14 +103,24 @@ class StateWalk:
             self.groups.append(
                 (yield from self._group_states.of(group, consumed.get(name, ()), forbidden.get(name, ())))
             )
-        topics, epoch = metadata.topics(), self._parts.replica().master_epoch
+        yield from self._topics()
+        for each in self._parts.figures.timer_topics():
+            self.timer_topics.append(each)
+            yield _COUNTED_TIMERS
+
+    def _topics(self) -> Iterator[int]:
+        parts, epoch = self._parts, self._parts.replica().master_epoch
+        # whatever a topic or a queue becomes is a record of the log, or a removal from its other end
+        moment = (epoch, parts.log.min_offset, parts.log.end_offset, parts.figures.dispatched_offset())
+        if (unchanged := self._topic_states.unchanged(moment)) is not None:
+            self.topics.extend(unchanged)
+            return
+        topics = parts.consumption.metadata.topics()
         for _, topic in sorted(topics.items()):
             self.topics.append(self._topic_states.of(topic, epoch))
             yield 1 + topic.read_queue_nums
         self._topic_states.forget_all_but(topics)
-        for each in self._parts.figures.timer_topics():
-            self.timer_topics.append(each)
-            yield _COUNTED_TIMERS
+        self._topic_states.remember(self.topics, moment)
 
     def state(self) -> BrokerState:
         """With what the steps found."""

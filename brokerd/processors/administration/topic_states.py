@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from brokerd.metadata import tier_policy
 from brokerd.metadata.configs import TopicConfig
@@ -11,6 +12,8 @@ from brokerd.processors.offsets.consumption import Consumption
 from remoting.facts.broker_state import QueueState, TopicState
 from remoting.facts.codec import encode_item
 from remoting.facts.tier_state import TieredQueueState
+
+_UNCHANGED_TIMES: Final = 14
 
 TieredQueue = Callable[[str, int], TieredQueueState | None]
 
@@ -41,6 +44,22 @@ class TopicStates:
         self._begins_recently = begins_recently
         self._tiered_queue = tiered_queue
         self._known: dict[str, _Known] = {}
+        self._all: Sequence[TopicState] = ()  # of all topics, as they were at `_moment`
+        self._moment: object = None
+        self._left = 0  # how often that is still told without a look
+
+    def unchanged(self, moment: object) -> Sequence[TopicState] | None:
+        """What `remember` was told last, if that was at this moment of the log; None when all topics have to be looked at. They
+        are now and then in any case: that a queue begins recently ends by itself."""
+        if self._moment != moment or self._left == 0:
+            return None
+        self._left -= 1
+        return self._all
+
+    def remember(self, states: Sequence[TopicState], moment: object) -> None:
+        """All topics were looked at, beginning at this moment. What a tier has changes without the log."""
+        if self._tiered_queue is None:
+            self._all, self._moment, self._left = states, moment, _UNCHANGED_TIMES
 
     def of(self, config: TopicConfig, master_epoch: int) -> TopicState:
         """The topic as it is now."""

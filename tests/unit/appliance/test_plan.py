@@ -97,8 +97,8 @@ def test_a_person_may_do_without_tls_or_with_another_certificate() -> None:
 def test_so_many_reports_run_side_by_side() -> None:
     plan = plan_of(Options(reports_at_once=5))
     worker = next(process for process in plan.processes if process.name == "worker-reports").argv
-    assert worker[worker.index("--autoscale") + 1] == "5,0"
-    assert worker[worker.index("--max-memory-per-child") + 1] == str(400 * 1024)
+    assert worker[worker.index("--at-most") + 1] == "5"
+    assert worker[worker.index("--most-memory-kib") + 1] == str(400 * 1024)
     assert plan.env["LOGBOOM_REPORTS_AT_ONCE"] == "5"
 
 

@@ -10,6 +10,7 @@ import pytest
 from brokerd.processors.administration import lag_survey, state
 from brokerd.processors.administration.lag_survey import LagSurvey
 from brokerd.processors.administration.state import StateProcessor
+from brokerd.processors.administration.topic_states import TopicStates
 from remoting import codes
 from remoting.errors import StorageError
 from remoting.facts.broker_state import KNOWN_TOPICS, SAME_TOPICS, TOLD_TOPICS, BrokerState
@@ -190,3 +191,22 @@ def test_who_asks_hears_of_what_cannot_be_read(broker: RemotingBroker, monkeypat
     answers = [broker.peer.answers[each] for each in opaques]
     assert [(each.code, each.remark) for each in answers] == [(codes.SYSTEM_ERROR, "the disk does not answer")] * 3
     assert told(broker) == fresh(broker)
+
+
+def test_while_nothing_is_written_topics_are_looked_at_now_and_then(
+    broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    states, of = broker.processors.state._topic_states, TopicStates.of
+    monkeypatch.setattr(
+        TopicStates, "of", lambda self, config, epoch: (looks.append(config.name), of(self, config, epoch))[1]
+    )
+    first = told(broker)
+    looks.clear()
+    for _ in range(30):
+        assert told(broker).topics == first.topics
+    assert looks.count("t1") == 2
+    broker.send("x", topic="t1")
+    assert told(broker).topics != first.topics
+    assert looks.count("t1") == 3
+    assert states.unchanged("another moment") is None

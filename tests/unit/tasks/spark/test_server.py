@@ -338,3 +338,9 @@ def test_an_external_server_needs_none_of_ours(tmp_path: Path) -> None:
         assert not settings.state_path.exists()
 
     asyncio.run(run())
+
+
+def test_spark_is_found_by_pyspark_s_own_rule() -> None:
+    from pyspark.find_spark_home import _find_spark_home
+
+    assert str(server_module._spark_home()) == _find_spark_home()
