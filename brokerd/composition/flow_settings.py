@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from remoting import codes
 from remoting.settings import check, setting
-from remoting.transport.connection import ConnectionLimits
+from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import ServerLimits
 
 _SENDS = (

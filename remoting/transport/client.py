@@ -10,8 +10,9 @@ from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, InvalidParameter, RequestError
 from remoting.frame import Command
-from remoting.transport.connection import ConnectionLimits, Handler, RemotingConnection
+from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.identity import NOBODY, Identity
+from remoting.transport.limits import ConnectionLimits
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from remoting import codes, frame
@@ -28,6 +28,7 @@ from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.transport.carrying import Carrier
 from remoting.transport.identity import socket_address
+from remoting.transport.limits import ConnectionLimits
 from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
 from remoting.transport.watch import Watch
 
@@ -47,25 +48,6 @@ _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked
 _MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
 MOST_TAKEN: Final = _MAX_REQUESTS_OF_TURN
 _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends is mostly like what it sent before
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What one peer may make us hold: bytes of a frame, requests that were not answered yet, bytes that wait for a taker, and
-    bytes of answers that it does not read. `wait_ms`, by request code: how long a request that was read may wait before it is
-    handled; `other_wait_ms` for the codes that are not in it. `large_answers` are the codes whose answers may be large; those in
-    `long_requests` are so large that a connection's turn is over with one of them. `always_reads`: also while much is unsent,
-    for who dialled: answers come, and the other side may read nothing more before they are read."""
-
-    max_frame_bytes: int = frame.MAX_FRAME_BYTES
-    max_in_flight: int = 16384
-    max_held_bytes: int = 1024 * 1024
-    max_unsent_bytes: int = 32 * 1024 * 1024
-    wait_ms: Mapping[int, int] = field(default_factory=dict)
-    other_wait_ms: int = 60_000
-    large_answers: frozenset[int] = frozenset()
-    long_requests: frozenset[int] = frozenset()
-    always_reads: bool = False
 
 
 class RequestTaker(Protocol):
@@ -244,10 +226,8 @@ class RemotingConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         """Have what was read taken, or decode it; behind what is to be taken first, if that is for others."""
         taker = self._taker
-        if taker is None:
-            self._decode(data)
-        elif self._reads_to_decode:
-            self._reads_to_decode -= 1
+        if taker is None or self._reads_to_decode:
+            self._reads_to_decode = max(0, self._reads_to_decode - 1)
             self._decode(data)
         elif (
             self._is_proven
@@ -269,8 +249,7 @@ class RemotingConnection(asyncio.Protocol):
         self._wanted_bytes = self._limits.max_held_bytes
 
     def _decode_held(self) -> None:
-        data = self.offered
-        if data:
+        if data := self.offered:
             self._received.clear()
             self._is_offered = False
             self._decode(data)

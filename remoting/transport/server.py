@@ -13,7 +13,8 @@ from typing import Any
 from remoting import codes
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.transport.connection import BufferTaker, ConnectionLimits, Handler, Intake, RemotingConnection
+from remoting.transport.connection import BufferTaker, Handler, Intake, RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
 from remoting.transport.waiting import MOST_STRANGERS, Waiting

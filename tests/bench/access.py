@@ -46,7 +46,8 @@ from remoting.access.signature import Credentials, SigningKey, covered, is_signe
 from remoting.client.access_admin import AccessAdmin
 from remoting.guarding.guard import AccessSettings, Guard
 from remoting.record.hosts import pack_host
-from remoting.transport.connection import ConnectionLimits, RemotingConnection
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from tests.bench.harness import Row, Sample, in_pairs, load_program, run_frames
 from tests.bench.send_frames import Frame, as_json, single
 from tests.bench.sends import BACKGROUND, TOPIC, check_stored, timed

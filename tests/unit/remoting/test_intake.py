@@ -11,7 +11,8 @@ import pytest
 
 from remoting import frame
 from remoting.frame import Command
-from remoting.transport.connection import ConnectionLimits, Intake, RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from remoting.transport.unfinished import SMALL_BYTES
 from remoting.transport.watch import UnfinishedSettings, Watch
 

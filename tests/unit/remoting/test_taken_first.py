@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from remoting import frame
 from remoting.frame import Command
-from remoting.transport.connection import ConnectionLimits, RemotingConnection
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from tests.unit.remoting.test_intake import Transport
 
 ECHO = 900

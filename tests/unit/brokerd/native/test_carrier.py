@@ -17,7 +17,8 @@ import uvloop
 from brokerd.native.carrier import LEAST_PIECES, Carrier
 from remoting import frame
 from remoting.frame import Command
-from remoting.transport.connection import ConnectionLimits, Intake, RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits
 from remoting.transport.tls import TlsTransport
 from remoting.transport.watch import UnfinishedSettings, Watch

@@ -14,7 +14,8 @@ from remoting import codes
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.transport.client import connect
-from remoting.transport.connection import ConnectionLimits, RemotingConnection
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits
 from tests.support.turns import Turns
 

@@ -18,7 +18,8 @@ from brokerd.processors.pulling.quick import QuickPulls
 from remoting import codes, frame
 from remoting.frame import Command
 from remoting.record.codec import decode_records
-from remoting.transport.connection import ConnectionLimits, Intake, RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.client_bytes import encode_compact
 from tests.support.native_library import native_library
@@ -365,11 +366,11 @@ def test_offsets_are_committed_by_the_master_alone(broker: RemotingBroker) -> No
     flags = FLAG_SUBSCRIPTION | FLAG_COMMIT
     for offset in (3, 7):
         assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=offset)).code == 0
-        broker.turns.run(60)
+        broker.turns.run(50)
         assert broker.metadata.consumer_offset("g", "t", 0) == offset
     broker.is_master = False
     assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=9)).code == 0
-    broker.turns.run(60)
+    broker.turns.run(50)
     assert broker.metadata.consumer_offset("g", "t", 0) == 7
     assert broker.taken_quickly == 3
 

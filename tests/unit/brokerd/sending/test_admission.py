@@ -19,7 +19,8 @@ from remoting.access.sealing import seal
 from remoting.access.signature import ACCESS_KEY, SIGNATURE, Credentials
 from remoting.frame import Command
 from remoting.guarding.guard import AccessSettings, Guard
-from remoting.transport.connection import ConnectionLimits, RemotingConnection
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.limits import ConnectionLimits
 from tests.support.client_bytes import encode_compact
 from tests.support.kernels import native_kernels
 from tests.support.native_library import native_library
