@@ -7,7 +7,6 @@ it to the decision is logged and counted.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -24,7 +23,7 @@ from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
 from remoting.errors import LogboomError
-from remoting.transport.beats import CALM_MS, on_next_beat
+from remoting.transport.beats import CALM_MS, Beat, on_next_beat
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,7 @@ class Elections:
         self._counters = counters
         self._owner = owner
         self._under_way: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Beat | None = None
         self._scanned_ms = groups.now_ms()
         self._after_ms = settings.start.liveness.scan_ms  # how long after the last scan the next one is planned
         self._is_calm = False  # and it is a while till then
@@ -148,7 +147,7 @@ class Elections:
 
     def _set_timer(self, period_ms: int) -> None:
         self._timer = on_next_beat(period_ms, self.scan)
-        self._after_ms = max(self._scan_ms, int(self._timer.when() * 1000) - self._scanned_ms)
+        self._after_ms = max(self._scan_ms, int(self._timer.at_s * 1000) - self._scanned_ms)
 
 
 def tell_of_master(pushes: Pushes, groups: BrokerGroups, group: Group) -> None:

@@ -25,7 +25,7 @@ from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.facts.placements import PlacementNews, PlacementReport
-from remoting.transport.beats import CALM_MS, on_next_beat
+from remoting.transport.beats import CALM_MS, Beat, on_next_beat
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Placing:
         self._failed: dict[str, tuple[int, int]] = {}  # by topic: how often in a row, and when to try again
         self._under_way: set[Request] = set()
         self._told_names: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Beat | asyncio.TimerHandle | None = None
         self._is_calm = False  # the next look is a while away
 
     def close(self) -> None:

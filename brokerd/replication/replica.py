@@ -51,7 +51,7 @@ from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 from remoting.invariants import what_broke
-from remoting.transport.beats import on_next_beat
+from remoting.transport.beats import Beat, on_next_beat
 from remoting.transport.connection import Handler
 from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.tls import TlsServer
@@ -185,7 +185,7 @@ class Replica:
             self._name_servers.twin_listeners.append(self._end_for_twin)
         self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
         self._server: asyncio.Server | None = None
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker: Beat | None = None
         self._tick_ms = TICK_MS  # how long the tick that comes was planned to be after the one before
         self._ticked_ms = 0
         self.add_role_listener = driver.role_listeners.append
@@ -384,9 +384,9 @@ class Replica:
             if is_calm:
                 self._hub.on_event = self._look_at_calm
 
-    def _next_tick(self, period_ms: int) -> asyncio.TimerHandle:
+    def _next_tick(self, period_ms: int) -> Beat:
         ticker = on_next_beat(period_ms, self._tick)
-        self._tick_ms = max(TICK_MS, int(ticker.when() * 1000) - self._ticked_ms)
+        self._tick_ms = max(TICK_MS, int(ticker.at_s * 1000) - self._ticked_ms)
         return ticker
 
     def _is_calm(self, for_ms: int) -> bool:

@@ -23,7 +23,7 @@ from controllerd.raft.messages import Message, Persist, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration, NodeId
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
-from remoting.transport.beats import next_beat_s, on_next_beat
+from remoting.transport.beats import Beat, next_beat_s, on_next_beat
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class RaftDriver:
         self._tick_ms = tick_ms
         self._wake = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="raft-log")
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker: Beat | None = None
         self._ticked_s = 0.0  # up to when time has passed for the node
         self._is_calm = False  # some ticks pass together
         self._failure: LogboomError | None = None
@@ -322,7 +322,7 @@ class RaftDriver:
 
     def _pass_time(self, until_s: float) -> None:
         """Let the node know of each tick until then that was planned. Before a message, it is told how late that is."""
-        planned_s = self._ticker.when() if self._ticker is not None else until_s
+        planned_s = self._ticker.at_s if self._ticker is not None else until_s
         tick_s = self._tick_ms / 1000
         while self._ticked_s + tick_s <= min(until_s, planned_s) + _EARLY * tick_s:
             self._ticked_s += tick_s

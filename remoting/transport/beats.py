@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 CALM_MS: Final = 250
@@ -21,7 +22,20 @@ def next_beat_s(now_s: float, period_ms: int) -> float:
     return (math.floor(now_s / period_s + 1e-6) + 1) * period_s
 
 
-def on_next_beat(period_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A call that comes at a common moment, of the loop's clock."""
+
+    at_s: float
+    handle: asyncio.Handle
+
+    def cancel(self) -> None:
+        """It does not come."""
+        self.handle.cancel()
+
+
+def on_next_beat(period_ms: int, call: Callable[[], None]) -> Beat:
     """Call once, at the next common moment, which is at most `period_ms` away."""
     loop = asyncio.get_running_loop()
-    return loop.call_at(next_beat_s(loop.time(), period_ms), call)
+    at_s = next_beat_s(loop.time(), period_ms)
+    return Beat(at_s, loop.call_at(at_s, call))

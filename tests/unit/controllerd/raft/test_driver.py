@@ -19,6 +19,7 @@ from controllerd.raft.node import OutcomeUnknown, RaftNode
 from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
+from remoting.transport.beats import Beat
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.controllerd.raft.test_node import Recorder
 
@@ -258,7 +259,7 @@ async def test_time_that_a_process_slept_through_is_at_most_what_was_planned(mon
         return len(ticks)
 
     driver._ticked_s = now_s
-    driver._ticker = loop.call_at(now_s + 0.015, lambda: None)
+    driver._ticker = Beat(now_s + 0.015, loop.call_at(now_s + 0.015, lambda: None))
     assert passed(4) == 0
     assert passed(5) == 1
     assert passed(7) == 0, "it counts what passed since the last tick, not since the last look"

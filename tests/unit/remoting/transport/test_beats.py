@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
+import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.transport.beats import next_beat_s
+from remoting.transport import beats
+from remoting.transport.beats import next_beat_s, on_next_beat
 
 moments = st.floats(0, 1e7)
 periods = st.sampled_from([50, 100, 250, 1000])
@@ -27,3 +33,20 @@ def test_beats_of_a_longer_period_are_beats_of_a_shorter_one(now_s: float) -> No
     rare_s = next_beat_s(now_s, 250)
     frequent_s = next_beat_s(now_s, 50)
     assert any(abs(rare_s - frequent_s - 0.05 * ahead) < 1e-5 for ahead in range(6))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_beat_that_is_due_at_once_is_one_like_any_other(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's own handle of it has no time then."""
+    monkeypatch.setattr(beats, "next_beat_s", lambda now_s, period_ms: now_s)
+
+    async def beat() -> None:
+        came = asyncio.Event()
+        before_s = asyncio.get_running_loop().time()
+        assert on_next_beat(50, came.set).at_s >= before_s
+        on_next_beat(50, lambda: pytest.fail("it was cancelled")).cancel()
+        await came.wait()
+
+    run(beat())
