@@ -23,19 +23,19 @@ from typing import Final, Protocol, cast
 from remoting import codes, frame
 from remoting.access.signature import Sign
 from remoting.disk import Bytes
-from remoting.errors import ConnectionLost, LogboomError, ProtocolError, RequestTimeout
+from remoting.errors import ConnectionLost, LogboomError, ProtocolError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
 from remoting.transport.carrying import Carrier
 from remoting.transport.identity import socket_address
 from remoting.transport.limits import ConnectionLimits
+from remoting.transport.requests import Answered, OpenRequests, told_to
 from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
 from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[["RemotingConnection", Sequence[Command]], None]
-Answered = Callable[[Command | LogboomError], None]
 
 _HIGH_WATER_BYTES: Final = 4 * 1024 * 1024
 _LOW_WATER_BYTES: Final = 1024 * 1024
@@ -138,8 +138,7 @@ class RemotingConnection(asyncio.Protocol):
         self._on_slow: Callable[[RemotingConnection, bool], None] | None = None
         self._write_paused = False
         self._reading_paused = False
-        self._next_opaque = 0
-        self._pending: dict[int, tuple[Answered, asyncio.TimerHandle]] = {}
+        self._requests = OpenRequests(self._loop)
 
     @property
     def peer(self) -> str:
@@ -388,10 +387,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._is_offered:
             self.go_on(0, 0, decoding=True)  # of what came before the end, as much as one turn serves
         self._backlog.clear()
-        pending, self._pending = self._pending, {}
-        for answered, timer in pending.values():
-            timer.cancel()
-            answered(ConnectionLost(f"the connection to {self.peer} closed"))
+        self._requests.lose(self.peer)
         if self._closed is not None:
             self._closed(self)
 
@@ -482,9 +478,7 @@ class RemotingConnection(asyncio.Protocol):
         if self._transport is None:
             answered(ConnectionLost(f"the connection to {self.peer} is closed"))
             return
-        opaque = self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
-        timer = self._loop.call_later(timeout_ms / 1000, self._expire, opaque, code, timeout_ms)
-        self._pending[opaque] = answered, timer
+        opaque = self._requests.begin(code, self.peer, timeout_ms, answered)
         if self._sign is not None:
             ext = self._sign(code, ext, body, False)
         self._write(frame.encode_request(code, opaque, ext, body))
@@ -494,27 +488,16 @@ class RemotingConnection(asyncio.Protocol):
     ) -> Command:
         """Send a request and wait for its response, whatever its code. Raises ConnectionLost or RequestTimeout."""
         future: asyncio.Future[Command] = self._loop.create_future()
-
-        def answered(result: Command | LogboomError) -> None:
-            if future.done():
-                return
-            if isinstance(result, LogboomError):
-                future.set_exception(result)
-            else:
-                result.body = bytes(result.body)
-                future.set_result(result)
-
-        self.request(code, ext, body, timeout_ms, answered)
+        self.request(code, ext, body, timeout_ms, told_to(future))
         return await future
 
     def notify(self, code: int, ext: Mapping[str, str] | None = None, body: Bytes = b"") -> bool:
         """Send a one-way request; False (and nothing sent) when the connection is closed or the peer does not read."""
         if self._transport is None or self._write_paused:
             return False
-        self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF
         if self._sign is not None:
             ext = self._sign(code, ext, body, True)
-        self._write(frame.encode_request(code, self._next_opaque, ext, body, oneway=True))
+        self._write(frame.encode_request(code, self._requests.next_opaque(), ext, body, oneway=True))
         return True
 
     def close(self) -> None:
@@ -541,7 +524,7 @@ class RemotingConnection(asyncio.Protocol):
             return
         for command in commands:
             if command.flag & codes.FLAG_RESPONSE:
-                self._resolve(command)
+                self._requests.resolve(command)
             else:
                 self._backlog.append(command)
         self._handle_backlog()
@@ -628,17 +611,6 @@ class RemotingConnection(asyncio.Protocol):
             except Exception:
                 log.exception("the handler of request code %d failed; closing the connection of %s", code, self.peer)
                 self.close()
-
-    def _resolve(self, response: Command) -> None:
-        entry = self._pending.pop(response.opaque, None)
-        if entry is not None:
-            answered, timer = entry
-            timer.cancel()
-            answered(response)
-
-    def _expire(self, opaque: int, code: int, timeout_ms: int) -> None:
-        answered, _ = self._pending.pop(opaque)
-        answered(RequestTimeout(f"{self.peer} did not answer request {code} within {timeout_ms} ms"))
 
     def _write(self, data: Bytes) -> None:
         if self._transport is None:
