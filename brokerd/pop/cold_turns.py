@@ -1,7 +1,8 @@
 """When pops read what only the tier has: in turns, in the line of all who read there (`loop/cold_line.py`).
 
 Who asks for a queue out of turn gets nothing of it, stands in line, and is tried again when it is the turn of his group and
-queue. A turn that nobody used is kept for a moment: for clients that do not wait, and ask again.
+queue. A turn that nobody used is kept for a moment: for clients that do not wait, and ask again. Who had his turn and found that
+the messages are on their way has no other one before they are there.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class ColdTurns:
         self._wake = wake
         self._asked: set[Turn] = set()
         self._granted: dict[Turn, float] = {}  # until when
+        self._missed: set[Turn] = set()  # whose messages are being fetched
         self._used_s: float | None = None  # when the plan that reads began to
 
     def may_read(self, group: str, topic: str, queue_id: int, queue_offset: int) -> bool:
@@ -42,16 +44,24 @@ class ColdTurns:
         if line is None or not self._reads.is_cold(topic, queue_id, queue_offset):
             return True
         turn = Turn(group, topic, queue_id)
+        if turn in self._missed:
+            return False
         now_s = line.clock_s()
-        if self._granted.pop(turn, now_s) <= now_s:
-            if not line.take():
-                self._ask(line, turn)
-                return False
-        elif line.is_beside_others:
-            self._ask(line, turn)  # for those who get nothing of this one
+        if self._granted.pop(turn, now_s) <= now_s and not line.take():
+            self._ask(line, turn)
+            return False
         if self._used_s is None:
             self._used_s = line.used_s()
         return True
+
+    def missed(self, group: str, topic: str, queue_id: int) -> None:
+        """Who was let read is to wait for messages that are being fetched; `fetched` is called then."""
+        if self._line is not None:
+            self._missed.add(Turn(group, topic, queue_id))
+
+    def fetched(self, topic: str, queue_id: int) -> None:
+        """A fetch of messages of the queue has ended."""
+        self._missed = {each for each in self._missed if (each.topic, each.queue_id) != (topic, queue_id)}
 
     def limits(self, messages: int, size_bytes: int) -> tuple[int, int]:
         """So much may be read at once, which is all that was asked for unless it `is_reading` and others wait meanwhile."""

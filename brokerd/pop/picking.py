@@ -21,6 +21,7 @@ from brokerd.pop.reading import read_first
 from brokerd.pop.records import taken_batch
 from brokerd.pop.requests import PopRequest
 from brokerd.pop.surroundings import Surroundings
+from brokerd.store.queues.queue_reads import GetStatus
 from remoting.errors import LogboomError
 from remoting.record.fields import queue_offset_of
 
@@ -56,7 +57,10 @@ class Picking:
             if of_queue[-1].offset >= high:
                 of_queue = [each for each in of_queue if each.offset < high]
             offsets = [each.offset for each in of_queue]
-            if not offsets or not self._cold_turns.may_read(work.request.group, topic, queue_id, offsets[0]):
+            if not offsets:
+                continue
+            if not self._cold_turns.may_read(work.request.group, topic, queue_id, offsets[0]):
+                taking.is_out_of_turn = True
                 continue
             most, most_bytes = self._cold_turns.limits(len(offsets), taking.bytes_left)
             try:
@@ -117,6 +121,9 @@ class Picking:
             count, most_bytes = self._cold_turns.limits(count, taking.bytes_left)
             result = self._reads.read_messages(topic, queue_id, offset, count, most_bytes, message_filter.tags_codes)
             records, next_offset = result.records, result.next_offset
+            if result.status is GetStatus.BEING_FETCHED:
+                self._cold_turns.missed(work.request.group, topic, queue_id)
+                break
             if next_offset > high:  # a read of what a filter admits looks further than to the gate
                 records, next_offset = [record for record in records if queue_offset_of(record) < high], high
             if not message_filter.is_exact:

@@ -57,7 +57,8 @@ class Taking:
     """What one pop takes. `batches` are those of the record, also of queues that only move on; `more` = a scan is unfinished.
 
     `new_left` = how many messages the group may be given that it does not hold already; `is_held_back`: there are more of them.
-    `is_gated`: there are new messages behind a gate (`order/gate.py`).
+    `is_gated`: there are new messages behind a gate (`order/gate.py`). `is_out_of_turn`: some that came back are to be read when
+    it is the group's turn (`cold_turns.py`), which has it tried again then and not before.
     `dropped` are places of older batches that it lets go of and gives to nobody: its filter does not admit them, or they are gone
     from the store (`lost` of them), each with its stored topic. `passing` are the new messages of the queues where some are
     passed over. `unreadable` are the batches whose messages the store cannot give now: stored topic, queue, pop time.
@@ -80,6 +81,7 @@ class Taking:
     more: bool = False
     is_held_back: bool = False
     is_gated: bool = False
+    is_out_of_turn: bool = False
 
     @property
     def is_full(self) -> bool:

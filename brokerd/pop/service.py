@@ -94,7 +94,7 @@ class PopService:
         self.gate = Gate(around.broker_name, around.handovers, passed.has_passed, around.reads.max_offset)
         self.gate.opened.append(self._gate_opened)
         self.answers = Answers(around, self.gate, passed, lambda: self._serving)
-        cold_turns = ColdTurns(around.cold_line, around.reads, self._cold_turn_came)
+        self._cold_turns = cold_turns = ColdTurns(around.cold_line, around.reads, self._cold_turn_came)
         taker = Taker(around, ledger, self.starts, Order(self.gate, passed), rng, cold_turns)
         self.giving = giving = Giving(around, ledger, journal, counters, taker, self._reviver)
         self.given_listeners = giving.listeners
@@ -199,7 +199,8 @@ class PopService:
             self._wake(topic, ANY_QUEUE, group)
 
     def fetched(self, topic: str, queue_id: int) -> None:
-        """Messages of the tier became readable."""
+        """Messages of the tier became readable, or are known not to be."""
+        self._cold_turns.fetched(topic, queue_id)
         self._wake(topic, queue_id)
         for group, base in bases_of_retry_topic(topic):
             self._wake(base, ANY_QUEUE, group)

@@ -105,7 +105,8 @@ class Taker:
                 looked_at += len(places)
                 self._picking.again(work, topic, places)
             else:
-                taking.more |= looked_at < self._ledger.returned_count(group, topic)
+                is_more = looked_at < self._ledger.returned_count(group, topic)
+                taking.more |= is_more and not taking.is_out_of_turn
             taking.rest_count += self._ledger.returned_count(group, topic)
         taking.rest_count -= len(taking.dropped) + sum(map(len, work.again.values()))
 

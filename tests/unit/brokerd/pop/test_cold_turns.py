@@ -163,3 +163,48 @@ def test_who_waits_to_hear_of_them_hears_in_his_turn(cold: Cold) -> None:
     assert not heard
     cold.broker.turns.run(500)
     assert heard == [True]
+
+
+def test_who_waits_for_fetches_of_several_queues_has_no_turns_meanwhile(cold: Cold) -> None:
+    """Each fetch under way was looked at again whenever another queue had its turn: all the time, where looking cost nothing."""
+    log = cold.broker.log
+    cold.broker.topic("two", queues=2)
+    for queue_id in (0, 1):
+        cold.broker.send("a", topic="two", queue_id=queue_id)
+        log.cold_ends["two", queue_id] = 1
+        log.coming.add(("two", queue_id))
+    cold.serve_others()
+    receive = cold.ask(topic="two")
+    cold.broker.turns.run(1000)
+    assert receive.waits
+    assert 2 <= cold.reads <= 4
+    for queue_id in (0, 1):
+        log.coming.discard(("two", queue_id))
+        cold.broker.pop_service.fetched("two", queue_id)
+    cold.broker.turns.run(1000)
+    assert bodies(receive)[0] == "a"
+
+
+def test_while_it_is_not_its_turn_much_that_came_back_is_not_looked_through_again_and_again() -> None:
+    cold = Cold(retry_share_percent=100)
+    cold.broker.log.cold_ends.clear()
+    assert len(bodies(cold.ask(count=32, invisible_time_ms=10_000))) == 32
+    cold.broker.log.cold_ends["t", 0] = MANY
+    cold.broker.turns.run(10_000)
+    cold.serve_others()
+    cold.line.charge(0.001)
+    looks = 0
+    give = cold.broker.pop_service._waiting._give
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return give(*arguments)
+
+    cold.broker.pop_service._waiting._give = counted
+    receive = cold.ask(count=1)
+    cold.broker.turns.run(20)
+    assert receive.waits
+    assert 1 <= looks <= 3
+    cold.broker.turns.run(1000)
+    assert len(bodies(receive)) == 1
