@@ -98,7 +98,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     "brokerd/replication": [
         ["kept_files", "log", "rocketmq_peers"],
         ["epochs", "settings"],
-        ["calm", "wire"],
+        ["wire"],
         ["required_set"],
         ["roles"],
         ["controllers", "facts", "sockets"],
@@ -138,7 +138,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
             *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],
-        ["lean", "settings", "sockets", "urls"],
+        ["settings", "sockets", "urls"],
         ["asgi", "first_byte", "framing"],
         ["serving"],
     ],
@@ -158,7 +158,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ],
         ["app", "collector", "export", "mounting"],
         ["operations", "reports"],
-        ["audit", "beat", "due_exports", "schedule", "worker"],
+        ["audit", "beat", "due_exports", "schedule"],
     ],
 }
 
