@@ -138,7 +138,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
             *("api", "context", "live", "pages", "palette", "push"),
         },
         ["appliance"],
-        ["settings", "sockets", "urls"],
+        ["lean", "settings", "sockets", "urls"],
         ["asgi", "first_byte", "framing"],
         ["serving"],
     ],
@@ -158,7 +158,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ],
         ["app", "collector", "export", "mounting"],
         ["operations", "reports"],
-        ["audit", "beat", "due_exports", "schedule"],
+        ["audit", "beat", "due_exports", "schedule", "worker"],
     ],
 }
 
