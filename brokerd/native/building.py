@@ -51,6 +51,7 @@ _HEADERS: Final = (
     "moments.h",
     "native.h",
     "properties.h",
+    "pulls.h",
     "record.h",
     "record_parts.h",
     "sha1.h",
