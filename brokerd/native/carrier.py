@@ -257,8 +257,11 @@ class Carrier:
                 done.log.release()
             else:
                 self._kept_bytes -= len(done.content)
-        for lender in given_back:
-            lender.go_on_sending()
+        for (
+            lender
+        ) in given_back:  # not at once: who waits here may cut the log, and whoever goes on may have more requests
+            assert self._loop is not None
+            self._loop.call_soon(lender.go_on_sending)
 
     def _give_back(self, number: int, written: int) -> Lender:
         """Of a piece so much was written."""

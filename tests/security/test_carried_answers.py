@@ -1,5 +1,5 @@
-"""Sends of many connections at once, whose answers a thread writes, among peers that reset, half-close, do not read, or send
-noise, on descriptors that are used again at once: who is honest gets its own answers alone, in order, and all of them."""
+"""Sends and pulls of many connections at once, whose answers a thread writes, among peers that reset, half-close, do not read, or
+send noise, on descriptors that are used again at once: who is honest gets its own answers alone, in order, and all of them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from tests.support.cluster import Cluster, eventually
 
 TOPIC: Final = "carried"
 HONEST: Final = 32
+PULLING: Final = 8  # of the honest ones, besides
 RUDE: Final = 48
 ROUNDS: Final = 150  # of each honest one
+BEFORE: Final = 200  # messages that are there to be pulled
 OF_ONE: Final = 100_000  # numbers of requests
 _RESET: Final = struct.pack("ii", 1, 0)
 _PATIENT_S: Final = 300
@@ -80,6 +82,34 @@ async def be_honest(address: tuple[str, int], number: int, chance: Random) -> in
     return at - number * OF_ONE
 
 
+def pulls(first: int, count: int, offset: int) -> bytes:
+    fields = {"consumerGroup": "g", "topic": TOPIC, "queueId": "0", "queueOffset": str(offset), "maxMsgNums": "32"}
+    more = {"sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+    return b"".join(
+        frame.encode_request(codes.PULL_MESSAGE, number, fields | more | {"expressionType": "TAG"}, b"")
+        for number in range(first, first + count)
+    )
+
+
+def queue_offsets(records: bytes) -> list[int]:
+    found = []
+    while records:
+        found.append(int.from_bytes(records[20:28]))
+        records = records[int.from_bytes(records[:4]) :]
+    return found
+
+
+async def pull_honestly(address: tuple[str, int], number: int, chance: Random) -> None:
+    loop = asyncio.get_running_loop()
+    with await connected(address) as connection:
+        for at in range(number * OF_ONE, number * OF_ONE + ROUNDS):
+            offset = chance.randrange(BEFORE - 32)
+            await loop.sock_sendall(connection, pulls(at, 1, offset))
+            [answer] = await answers_of(connection, 1)
+            assert (answer.opaque, answer.code) == (at, codes.SUCCESS)
+            assert queue_offsets(bytes(answer.body)) == list(range(offset, offset + 32))
+
+
 async def be_rude(address: tuple[str, int], number: int, chance: Random, until: asyncio.Event) -> None:
     loop, own = asyncio.get_running_loop(), range(number * OF_ONE, (number + 1) * OF_ONE)
     while not until.is_set():
@@ -88,7 +118,8 @@ async def be_rude(address: tuple[str, int], number: int, chance: Random, until: 
             contextlib.suppress(ConnectionError),
             await connected(address, 2048 if kind == "deaf" else 0) as connection,
         ):
-            data = sends(own.start, chance.randint(1, 120 if kind == "deaf" else 9))
+            count = chance.randint(1, 120 if kind == "deaf" else 9)
+            data = chance.choice((sends(own.start, count), pulls(own.start, count, chance.randrange(BEFORE))))
             if kind == "noise":
                 at = chance.randrange(len(data))
                 data = data[:at] + chance.randbytes(chance.randint(1, 9)) + data[at + 3 :]
@@ -103,11 +134,20 @@ async def be_rude(address: tuple[str, int], number: int, chance: Random, until: 
                 await asyncio.sleep(chance.random() / 50)
 
 
+async def _fill(address: tuple[str, int]) -> int:
+    """Messages to pull, so many that an answer is a large one."""
+    with await connected(address) as connection:
+        await asyncio.get_running_loop().sock_sendall(connection, sends(0, BEFORE, b"x" * 1000))
+        return len(await answers_of(connection, BEFORE))
+
+
 async def _crowd(address: tuple[str, int], seed: int) -> int:
     until = asyncio.Event()
     async with asyncio.timeout(_PATIENT_S), asyncio.TaskGroup() as tasks:
         for number in range(RUDE):
             tasks.create_task(be_rude(address, HONEST + number, Random(seed * 1000 + number), until))
+        for number in range(HONEST + RUDE, HONEST + RUDE + PULLING):
+            tasks.create_task(pull_honestly(address, number, Random(seed * 3000 + number)))
         honest = [be_honest(address, number, Random(seed * 2000 + number)) for number in range(HONEST)]
         acknowledged = await asyncio.gather(*honest)
         until.set()
@@ -116,7 +156,7 @@ async def _crowd(address: tuple[str, int], seed: int) -> int:
 
 def test_each_gets_its_own_answers_whatever_others_do(cluster: Cluster) -> None:
     [address] = cluster.broker_addresses
-    acknowledged = asyncio.run(_crowd(split_address(address), 1))
+    acknowledged = asyncio.run(_fill(split_address(address))) + asyncio.run(_crowd(split_address(address), 1))
     [broker] = cluster.brokers
     assert broker.is_running
     assert "Traceback" not in broker.log_text()
