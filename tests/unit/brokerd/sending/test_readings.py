@@ -268,6 +268,11 @@ def test_fields_that_are_too_many_to_be_compared_one_by_one() -> None:
     check_alike(
         PAIR(), [headers[1], headers[1].replace(b"\\u0031", b"yx" + b"\\u0001x" * 20, 1), headers[1], headers[1]]
     )
+    first, second = (
+        _SKELETONS[-1].replace("%", text, 1).replace("%", "1").replace("#", "1").encode()
+        for text in ("\\u0031", "\\u0031c\\u0001d")  # of the second, a part would pass for the last text of the first
+    )
+    check_alike(PAIR(), [first, second, first, first])
 
 
 def test_batches_and_compact_headers_between_those_that_are_alike() -> None:
