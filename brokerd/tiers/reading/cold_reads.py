@@ -372,8 +372,8 @@ def _parts(entries: bytes) -> list[bytes]:
     count, whole, begin = len(entries) // ENTRY_BYTES, _bytes_of(entries), UNIT.unpack_from(entries)[0]
 
     def place_of(number: int) -> int:
-        place: int = UNIT.unpack_from(entries, number * ENTRY_BYTES)[0]
-        return place - begin
+        place: int = UNIT.unpack_from(entries, number * ENTRY_BYTES)[0] - begin
+        return place
 
     parts = -(-whole // _PART_BYTES)
     cuts = [0]
