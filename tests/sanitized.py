@@ -37,6 +37,7 @@ _TESTS = (
     "tests/unit/brokerd/sending/test_readings.py",
     "tests/unit/brokerd/sending/test_stored_form.py",
     "tests/unit/brokerd/sending/test_timed_kernel.py",
+    "tests/unit/brokerd/store/test_native_writes.py",
 )
 _ROOT = Path(__file__).resolve().parents[1]
 

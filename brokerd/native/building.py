@@ -36,6 +36,7 @@ SOURCES: Final = (
     "properties.c",
     "proven.c",
     "pulls.c",
+    "queue_files.c",
     "reads.c",
     "runs.c",
     "send.c",
