@@ -52,6 +52,7 @@ _HEADERS: Final = (
     "moments.h",
     "native.h",
     "properties.h",
+    "pulls.h",
     "record.h",
     "record_parts.h",
     "sha1.h",
