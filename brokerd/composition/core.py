@@ -30,7 +30,7 @@ from brokerd.sending.counters import Counters
 from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
-from brokerd.store.derived.dispatcher import Arrival, Arrivals
+from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.derived.followers import Reader
 from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.store.store_reads import Suspicion
@@ -133,7 +133,7 @@ class BrokerCore:
         self._role = Role.FENCED
         self._master_epoch = 0
         self._advance_scheduled = False
-        self._untold: deque[tuple[Sequence[Arrival], deque[Callable[[Sequence[Arrival]], None]]]] = deque()
+        self._untold: deque[tuple[Arrivals, deque[Callable[[Arrivals], None]]]] = deque()
         self._damaged_since_s: float | None = None  # when dispatch met what it cannot pass
         self._file_number = -1
         self._told_of_file = (
