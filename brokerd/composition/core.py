@@ -30,7 +30,7 @@ from brokerd.sending.counters import Counters
 from brokerd.sending.sender import MessageSender, SendRules
 from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.derived.followers import Reader
 from brokerd.store.store import MessageStore, StoreSeams
 from brokerd.store.store_reads import Suspicion
@@ -128,12 +128,12 @@ class BrokerCore:
             self._tiered_topics_changed,
         ]
         self.pop.given_listeners.append(self.counters.statistics.given)
-        self.arrival_listeners: list[Callable[[Sequence[Arrival]], None]] = [self.pop.arrived, self.tiers.arrived]
+        self.arrival_listeners: list[Callable[[Arrivals], None]] = [self.pop.arrived, self.tiers.arrived]
         self._scheduler = scheduler
         self._role = Role.FENCED
         self._master_epoch = 0
         self._advance_scheduled = False
-        self._untold: deque[tuple[Sequence[Arrival], deque[Callable[[Sequence[Arrival]], None]]]] = deque()
+        self._untold: deque[tuple[Arrivals, deque[Callable[[Arrivals], None]]]] = deque()
         self._damaged_since_s: float | None = None  # when dispatch met what it cannot pass
         self._file_number = -1
         self._told_of_file = (
@@ -258,9 +258,8 @@ class BrokerCore:
         self.store.tell_damage(Suspicion(error.damage.offset))
         return bool(self.store.damage_listeners)
 
-    def _dispatched(self, arrivals: Sequence[Arrival]) -> None:
-        topics = {arrival.topic for arrival in arrivals}
-        own = [each.dispatched for each in self._residents if not topics.isdisjoint(each.own_topics)]
+    def _dispatched(self, arrivals: Arrivals) -> None:
+        own = [each.dispatched for each in self._residents if not arrivals.topics.isdisjoint(each.own_topics)]
         self._untold.append((arrivals, deque([*own, self._note_new_file, *self.arrival_listeners])))
         self._tell()
 
@@ -274,10 +273,11 @@ class BrokerCore:
                     hearer(arrivals)
                 except BaseException:
                     hearers.appendleft(hearer)
+                    arrivals.all()  # as they are now, not as when all can be told
                     raise
             self._untold.popleft()
 
-    def _note_new_file(self, _arrivals: Sequence[Arrival]) -> None:
+    def _note_new_file(self, _arrivals: Arrivals) -> None:
         if self._role is not Role.MASTER:
             return
         end_offset, snapshot_bytes = self.store.commitlog.end_offset, self.record_log.snapshot_bytes

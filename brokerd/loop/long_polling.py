@@ -169,6 +169,10 @@ class WaitTable(Generic[T]):
                 if not queues:
                     del self._topics[waiter.topic]
 
+    def is_awaited(self, topic: str) -> bool:
+        """Whether somebody waits for any queue of the topic."""
+        return topic in self._topics
+
     def keys(self, topic: str, queue_id: int) -> list[tuple[str, int]]:
         """(group, queue) of those whom a message in the queue may concern; every queue for ANY_QUEUE."""
         queues = self._topics.get(topic)
@@ -234,6 +238,7 @@ class LongPolling(Generic[T]):
         stand: Stand[T] | None = None,
     ) -> None:
         self.table = table
+        self.is_awaited = table.is_awaited
         self._stand = stand
         self._scheduler = scheduler
         self._try_again = try_again

@@ -46,6 +46,10 @@ class KnownEmpty:
         looked = questions.get(question) if questions is not None else None
         return looked is not None and looked.message_filter() is message_filter and looked.version == self._version()
 
+    def is_known(self, topic: str) -> bool:
+        """Whether anything is known of the topic."""
+        return topic in self._topics
+
     def arrived(self, topic: str) -> None:
         """Something may be there."""
         questions = self._topics.pop(topic, None)

@@ -70,6 +70,7 @@ class PopLooking:
             share=False,
         )
         self.arrived = self._polling.arrived
+        self.is_awaited = self._polling.is_awaited
 
     # ---- requests
 

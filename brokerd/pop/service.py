@@ -49,8 +49,9 @@ from brokerd.pop.reviver import Reviver
 from brokerd.pop.surroundings import Surroundings
 from brokerd.pop.taking import Order, Taker
 from brokerd.pop.waiting import PopWaiting
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrival, Arrivals
 from remoting.errors import LogboomError, NotMaster, as_request_error
+from remoting.names import is_retry_topic
 
 
 class PopService:
@@ -189,9 +190,9 @@ class PopService:
 
     # ---- events
 
-    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+    def arrived(self, arrivals: Arrivals) -> None:
         """Messages became readable."""
-        for arrival in arrivals:
+        for arrival in arrivals.awaited(self._is_awaited):
             self._wake(arrival.topic, arrival.queue_id, None, arrival.tags_codes)
             for group, topic in bases_of_retry_topic(arrival.topic):
                 self._wake(topic, ANY_QUEUE, group, arrival.tags_codes)
@@ -234,6 +235,10 @@ class PopService:
 
     def _gate_opened(self, topic: str, group: str) -> None:
         self._wake(topic, ANY_QUEUE, group)
+
+    def _is_awaited(self, topic: str) -> bool:
+        """Whether messages of the topic may concern anybody here."""
+        return is_retry_topic(topic) or self._waiting.is_awaited(topic) or self.looking.is_awaited(topic)
 
     def _wake(
         self, topic: str, queue_id: int, group: str | None = None, tags_codes: Collection[int] | None = None

@@ -123,6 +123,10 @@ class PopWaiting:
         self._empty.arrived(topic)
         self._polling.arrived(topic, queue_id, tags_codes, group, enough_for)
 
+    def is_awaited(self, topic: str) -> bool:
+        """Whether `arrived` would change anything for some queue of the topic."""
+        return self._empty.is_known(topic) or self._polling.is_awaited(topic)
+
     def serve_now(self, topic: str, queue_id: int, group: str) -> None:
         """As `arrived` for one group, in this turn."""
         self.arrived(topic, queue_id, None, group)

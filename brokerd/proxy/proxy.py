@@ -41,7 +41,7 @@ from brokerd.proxy.status import code_name
 from brokerd.replication.replica import Replica
 from brokerd.replication.roles.effects import Role
 from brokerd.sending.turns import SendTurns
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrivals
 from remoting.guarding.guard import Guard
 from remoting.transport.client import RemotingClient
 from remoting.transport.connection import Handler, RemotingConnection
@@ -212,7 +212,7 @@ class GrpcProxy:
         """Topics or groups are others now: clients whose settings follow from them are told."""
         self._methods.telemetry.metadata_changed(change)
 
-    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+    def arrived(self, arrivals: Arrivals) -> None:
         """Messages became readable."""
         self._methods.pull.arrived(arrivals)
 

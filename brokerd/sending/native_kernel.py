@@ -371,7 +371,9 @@ class NativeKernel:
     def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
         """Whether the call took the right numbers for so many queues."""
         numbers, keys = self._touched[: count * _TOUCHED_NUMBERS].tolist(), self._topics.keys
-        return [next_offsets[keys[slot]] for slot in numbers[::_TOUCHED_NUMBERS]] == numbers[1::_TOUCHED_NUMBERS]
+        return (
+            next_offsets.next_of([keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]) == numbers[1::_TOUCHED_NUMBERS]
+        )
 
     def _take_numbers(self, next_offsets: TakenOffsets, count: int) -> None:
         """What the call took of so many queues is taken in the run."""

@@ -496,7 +496,7 @@ class MessageStore(StoreReads):
         """The highest confirm offset that dispatch was told, within the log."""
         return self.dispatcher.confirm_offset
 
-    def dispatch(self, confirm_offset: int) -> list[Arrival]:
+    def dispatch(self, confirm_offset: int) -> Sequence[Arrival]:
         """Make visible what lies before the confirm offset; see `Dispatcher.dispatch`."""
         return self.dispatcher.dispatch(confirm_offset)
 

@@ -1,6 +1,6 @@
 """What ten thousand queues cost: sends spread over all of them beside sends to sixteen, and how long a start takes.
 
-    python -m tests.bench.many_queues [--topics N] [--pairs N] [--seconds S] [--only starts|sends]
+    python -m tests.bench.many_queues [--topics N] [--pairs N] [--seconds S] [--only starts|sends] [--flush background|fdatasync]
 
 Starts are after a stop, and after kill -9. Every queue holds messages. The time counts from the start of the process to the
 master that takes a message; then each queue's end is asked for and compared with what was sent. Sends are of 1 KiB, in four loads
@@ -15,6 +15,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from tests.support.workload import call_until
 
 GOAL_S: Final = 10.0
 SENDS_GOAL: Final = 0.95
+FLUSHES: Final[Mapping[str, tuple[str, ...]]] = {"background": BACKGROUND, "fdatasync": ()}
 QUEUES: Final = 8  # of each topic
 LOADS: Final = 4
 _IN_FLIGHT: Final = 16
@@ -63,11 +65,12 @@ def run(topics: int) -> list[Row]:
         shutil.rmtree(directory)
 
 
-def run_sends(pairs: int, seconds: float) -> list[Row]:
+def run_sends(pairs: int, seconds: float, flushes: Iterable[str] = tuple(FLUSHES)) -> list[Row]:
     """Sends to ten thousand queues (A) and to sixteen (B), with each way of acknowledging: rates, and what the slowest wait."""
     rows = []
     with load_program() as program:
-        for flush, settings in (("background", BACKGROUND), ("fdatasync", ())):
+        for flush in flushes:
+            settings = FLUSHES[flush]
             found = in_pairs(
                 f"{LOADS} x {_IN_FLIGHT}, {flush}: 10,000 queues / 16",
                 pairs,
@@ -188,11 +191,12 @@ def main() -> None:
         "--seconds", type=float, default=30, help="of each load, with a checkpoint or two (%(default)s)"
     )
     parser.add_argument("--only", choices=("starts", "sends"), default="")
+    parser.add_argument("--flush", choices=FLUSHES, help="measure sends with this way of acknowledging alone")
     options = parser.parse_args()
     if options.only != "sends":
         run(options.topics)
     if options.only != "starts":
-        run_sends(options.pairs, options.seconds)
+        run_sends(options.pairs, options.seconds, [options.flush] if options.flush else FLUSHES)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from brokerd.delay.levels import DEFAULT_DELAYS, code_rules
 from brokerd.store.again import Copies, Looked, Names, PythonAgain
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.draft import Draft, check_draft, encode_draft, takes_queue_offset
 from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
@@ -48,7 +48,7 @@ class MemoryRecordLog:
         self.going_offset = 0
         self.cold_ends: dict[tuple[str, int], int] = {}
         self.coming: set[tuple[str, int]] = set()  # queues of which what is cold is on its way
-        self.listeners: list[Callable[[Sequence[Arrival]], None]] = []
+        self.listeners: list[Callable[[Arrivals], None]] = []
         self._now_ms = now_ms
         self._records: dict[int, bytes] = {}
         self._dispatched: dict[tuple[str, int], list[Unit]] = {}
@@ -262,7 +262,7 @@ class MemoryRecordLog:
             self._dispatched.setdefault((topic, queue_id), []).append(unit)
             arrivals.setdefault((topic, queue_id), []).append(unit[2])
         if arrivals:
-            told = [Arrival(*key, len(self._dispatched[key]), codes) for key, codes in arrivals.items()]
+            told = Arrivals(arrivals, lambda key: len(self._dispatched[key]))
             for listener in list(self.listeners):
                 listener(told)
 

@@ -28,7 +28,7 @@ from brokerd.pop.requests import (
 from brokerd.pop.service import PopService
 from brokerd.pop.settings import PopSettings
 from brokerd.pop.surroundings import Surroundings
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrivals
 from remoting.record.codec import Record, decode_record
 from tests.support.memory_log import MemoryRecordLog, draft
 from tests.support.turns import Turns
@@ -109,10 +109,9 @@ class PopBroker:
         self.residents: list[Resident] = [self.metadata, self.pop_service]
         self.log.listeners.append(self.dispatched)
 
-    def dispatched(self, arrivals: Sequence[Arrival]) -> None:
-        topics = {arrival.topic for arrival in arrivals}
+    def dispatched(self, arrivals: Arrivals) -> None:
         for resident in self.residents:
-            if not topics.isdisjoint(resident.own_topics):
+            if not arrivals.topics.isdisjoint(resident.own_topics):
                 resident.dispatched(arrivals)
         self.pop_service.arrived(arrivals)
 

@@ -24,7 +24,7 @@ from brokerd.processors.pulling.checks import Forbidden, PullChecks
 from brokerd.processors.pulling.laid_out import AnswerLayout, Given, Wanted
 from brokerd.processors.pulling.terms import PullTerms
 from brokerd.sending.counters import Counters
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.queues.queue_reads import GetResult, GetStatus, JoinedResult, joined
 from brokerd.store.store_reads import StoreReads
 from remoting import codes
@@ -167,9 +167,9 @@ class PullProcessor:
         pull.deadline_ms = int(self._scheduler.time() * 1000) + suspend_ms
         self._park(pull)
 
-    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+    def arrived(self, arrivals: Arrivals) -> None:
         """Messages became readable."""
-        for arrival in arrivals:
+        for arrival in arrivals.awaited(self._polling.is_awaited):
             self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
 
     def wake(self, topic: str, queue_id: int) -> None:

@@ -30,7 +30,7 @@ from brokerd.proxy.names import group_name
 from brokerd.proxy.protobuf import definition, milliseconds, service
 from brokerd.proxy.received import Answers, topic_label
 from brokerd.proxy.status import OK, Code, Refusal, status_field
-from brokerd.store.derived.dispatcher import Arrival
+from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.queues.queue_reads import GetResult, GetStatus
 from remoting.record.fields import offsets_of
 
@@ -87,9 +87,9 @@ class PullMessage:
             if request is not None:
                 attempt(call, request, refuse, self._begin, call, request)
 
-    def arrived(self, arrivals: Sequence[Arrival]) -> None:
+    def arrived(self, arrivals: Arrivals) -> None:
         """Messages became readable."""
-        for arrival in arrivals:
+        for arrival in arrivals.awaited(self._polling.is_awaited):
             self._polling.arrived(arrival.topic, arrival.queue_id, arrival.tags_codes)
 
     def fetched(self, topic: str, queue_id: int) -> None:

@@ -9,10 +9,10 @@ Both only grow, but by a cut or a restart.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range, not_as_appended
@@ -33,6 +33,47 @@ class Arrival(NamedTuple):
     queue_id: int
     max_offset: int
     tags_codes: list[int]
+
+
+class Arrivals(Sequence[Arrival]):
+    """What became visible in one round of dispatch; `topics` are those that it is of. They are put together when somebody looks:
+    of many queues that get messages, hardly one is waited for."""
+
+    __slots__ = ("_codes", "_end_of", "_known", "topics")
+
+    def __init__(self, codes: Mapping[QueueKey, list[int]], end_of: Callable[[QueueKey], int]) -> None:
+        """Of each queue the tags codes, in order; `end_of` says where it ends."""
+        self._codes = codes
+        self._end_of = end_of
+        self._known: list[Arrival] | None = None
+        self.topics = {topic for topic, _ in codes}
+
+    def all(self) -> list[Arrival]:
+        """All of them, as they are when that is asked first."""
+        if self._known is None:
+            end_of = self._end_of
+            self._known = [Arrival(*key, end_of(key), codes) for key, codes in self._codes.items()]
+        return self._known
+
+    def awaited(self, is_awaited: Callable[[str], bool]) -> Sequence[Arrival]:
+        """Those in the topics for which that is so; it is asked once for each topic."""
+        topics = set(filter(is_awaited, self.topics))
+        return [each for each in self.all() if each.topic in topics] if topics else ()
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return iter(self.all())
+
+    @overload
+    def __getitem__(self, index: int) -> Arrival: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Arrival]: ...
+
+    def __getitem__(self, index: int | slice) -> Arrival | list[Arrival]:
+        return self.all()[index]
 
 
 class _Offer(NamedTuple):
@@ -80,7 +121,7 @@ class Dispatcher:
         self._offered_entries = 0
         self.dispatch_offset = self.confirm_offset = commitlog.min_offset
         self.last_timestamp_ms = 0  # of the last message that was dispatched
-        self.listeners: list[Callable[[Sequence[Arrival]], None]] = []
+        self.listeners: list[Callable[[Arrivals], None]] = []
 
     def offer(self, start: int, entries: Sequence[Entry], end: int) -> None:
         """Hand over the entries of the log range `[start, end)`, which was just appended."""
@@ -89,7 +130,7 @@ class Dispatcher:
         if self._offered_entries > _MAX_OFFERED_ENTRIES:
             self._drop_offers()
 
-    def dispatch(self, confirm_offset: int) -> list[Arrival]:
+    def dispatch(self, confirm_offset: int) -> Sequence[Arrival]:
         """Make visible what lies before the confirm offset; reads about one chunk of the log back per call.
 
         Call again while `dispatch_offset` moves and is behind: a call may move it without an arrival, over records that enter
@@ -207,11 +248,11 @@ class Dispatcher:
         self._kept.clear()
         self._offered_entries = 0
 
-    def _notify(self, arrivals: dict[QueueKey, list[int]]) -> list[Arrival]:
+    def _notify(self, arrivals: dict[QueueKey, list[int]]) -> Sequence[Arrival]:
         if not arrivals:
             return []
         table = self._queues.table
-        result = [Arrival(*key, table[key].max_offset, codes) for key, codes in arrivals.items()]
+        result = Arrivals(arrivals, lambda key: table[key].max_offset)
         for listener in self.listeners:
             listener(result)
         return result

@@ -4,7 +4,7 @@ Units are kept in a memory tail until a store checkpoint wrote them to files; a 
 open file. The files are derived data: whatever a crash leaves in them is checked against the log at start. Units before the first
 known one of a file are blank.
 
-Called by the event loop's thread only; `QueueWrite` (consume_queues.py) writes from a helper thread through its own handles.
+Called by the event loop's thread only; `QueueWrite` (queue_write.py) writes from a helper thread through its own handles.
 """
 
 from __future__ import annotations

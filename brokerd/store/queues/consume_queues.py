@@ -4,7 +4,8 @@ Invariant: a queue's unit n is the n-th message of that queue in the log. An ent
 place: what is there already is skipped, a gap is filled with blank units, units that the log no longer bears out are replaced,
 and queue offset 0 behind existing units starts the queue again (its topic had been deleted).
 
-Files are written by `QueueWrite` in a helper thread while the loop goes on; everything else belongs to the loop's thread.
+Files are written by `QueueWrite` (queue_write.py) in a helper thread while the loop goes on; everything else belongs to the
+loop's thread.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ import struct
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
@@ -25,8 +23,9 @@ from brokerd.store.log.derive import Entry, derive, derive_range, intact_record_
 from brokerd.store.log.entry_columns import EntryColumns, QueueEntries
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
-from brokerd.store.queues.native_writes import NativeWrites, UnitsOf
+from brokerd.store.queues.native_writes import NativeWrites
 from brokerd.store.queues.queue_offsets import QueueKey
+from brokerd.store.queues.queue_write import QueuePart, QueueWrite
 from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
@@ -35,14 +34,11 @@ from remoting.record.layout import MAGIC_V1, MAGIC_V2, Field, heads
 
 log = logging.getLogger(__name__)
 
-# Units kept in memory behind a queue's end for consumers that keep up.
+# Units kept in memory behind a queue's end for consumers that keep up, and of all queues that got messages.
 _WARM_UNITS = 1024
+_ALL_WARM_UNITS = 1 << 18
 _MAX_NAME_BYTES = 255
-_ONE_BY_ONE = 64
-_PARTS_IN_TURN = 4  # a cut waits for so many syncs
 _CHUNK_BYTES = 1 << 20
-_WRITERS = 32
-_PARTS_UNDER_LOCK = 256
 # How far behind the known units leftovers of a crash are looked for.
 _PEEK_UNITS = 3276
 # How many units after the first one that the log does not bear out are looked at: more than a page of a disk holds.
@@ -54,51 +50,6 @@ _ONE_BIT = (
 )  # what may be wrong with an offset; 0: it is its size that is
 _PLACE = heads(Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET)[0].unpack_from
 _PLACE_END = Field.PHYSICAL_OFFSET.at + Field.PHYSICAL_OFFSET.size
-
-
-class QueuePart(NamedTuple):
-    """Units of one queue to be written."""
-
-    queue: ConsumeQueue
-    generation: int
-    first: int
-    units: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class QueueWrite:
-    """A set of units to make durable. `run` blocks and belongs into a helper thread; it skips queues that were cut meanwhile."""
-
-    disk: Disk
-    files: QueueFiles
-    parts: list[QueuePart]
-    doomed: list[str]
-    lock: threading.Lock
-    native: NativeWrites | None = None
-
-    def run(self) -> None:
-        for directory in self.doomed:
-            self.disk.remove(directory)
-        if len(self.parts) <= _ONE_BY_ONE:
-            for first in range(0, len(self.parts), _PARTS_IN_TURN):
-                with self.lock:
-                    self._write(self.parts[first : first + _PARTS_IN_TURN])
-            return
-        # Each file needs a sync of its own; the file system does many at a time for the price of one.
-        with ThreadPoolExecutor(_WRITERS, "queue writer") as pool:
-            for first in range(0, len(self.parts), _PARTS_UNDER_LOCK):
-                with self.lock:
-                    parts = self.parts[first : first + _PARTS_UNDER_LOCK]
-                    for _ in pool.map(self._write, [parts[each::_WRITERS] for each in range(_WRITERS)]):
-                        pass
-
-    def _write(self, parts: list[QueuePart]) -> None:
-        present = [part for part in parts if part.queue.generation == part.generation]
-        if self.native is not None and present:
-            self.native.write([UnitsOf(queue.directory, first, units) for queue, _, first, units in present])
-            return
-        for queue, _, first, units in present:
-            self.files.write(queue.directory, first, units)
 
 
 @lru_cache(maxsize=128)
@@ -156,14 +107,17 @@ class ConsumeQueues:
         key: QueueKey = ("", -1)
         queue: ConsumeQueue | None = None
         codes: list[int] = []
+        appended = 0
         for topic, queue_id, queue_offset, physical_offset, size, tags_code, timestamp, count in entries:
             if queue is None or queue_id != key[1] or topic != key[0]:  # a batch stays in one queue
                 key = (topic, queue_id)
                 queue = table.get(key) or self._create(key, queue_offset)
                 if queue is None:
                     continue
-                codes = arrivals.get(key) or []
+                codes = arrivals.setdefault(key, [])
             if queue_offset != queue.max_offset:
+                if not codes:
+                    del arrivals[key]  # until something is appended
                 if count > 1:
                     self.apply(
                         _one_by_one(key, queue_offset, physical_offset, size, tags_code, timestamp, count), arrivals
@@ -171,12 +125,12 @@ class ConsumeQueues:
                     queue = None
                     continue
                 if not self._make_room(queue, queue_offset, physical_offset):
+                    queue = None
                     continue
-            if not codes:
                 arrivals[key] = codes
-                if not queue.dirty:
-                    queue.dirty = True
-                    self._dirty.append(queue)
+            if not queue.dirty:
+                queue.dirty = True
+                self._dirty.append(queue)
             if count == 1:
                 queue.tail += pack(physical_offset, size, tags_code)
                 codes.append(tags_code)
@@ -185,7 +139,8 @@ class ConsumeQueues:
                 codes += [tags_code] * count
             queue.max_offset = queue_offset + count
             queue.last_physical = physical_offset + (count - 1) * size
-            self.buffered_units += count
+            appended += count
+        self.buffered_units += appended
 
     def _append_all(self, entries: QueueEntries, arrivals: dict[QueueKey, list[int]]) -> bool:
         """Append the units at once, when they continue their queue or begin it; whether they do."""
@@ -349,9 +304,10 @@ class ConsumeQueues:
 
     def finish_write(self, write: QueueWrite) -> None:
         """Take note that the write has run."""
+        keep_units = min(_WARM_UNITS, _ALL_WARM_UNITS // max(1, len(write.parts)))
         for queue, generation, first, units in write.parts:
             if queue.generation == generation:
-                queue.written(first + len(units) // UNIT_BYTES, _WARM_UNITS)
+                queue.written(first + len(units) // UNIT_BYTES, keep_units)
             else:
                 self._write_again(queue)
 

@@ -29,6 +29,13 @@ class TakenOffsets(dict[QueueKey, int]):
     def __missing__(self, key: QueueKey) -> int:
         return self._table.get(key, 0)
 
+    def next_of(self, keys: Iterable[QueueKey]) -> list[int]:
+        """`self[key]` of each."""
+        if self:
+            return [self[key] for key in keys]
+        get = self._table.get
+        return [get(key, 0) for key in keys]
+
 
 class QueueOffsets:
     """`table` has what comes next in each queue that is not at 0; for reading."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from brokerd.store.derived.followers import Follower, FollowerWrite
 from brokerd.store.log.commitlog import CommitLog, SyncMark
-from brokerd.store.queues.consume_queues import QueueWrite
+from brokerd.store.queues.queue_write import QueueWrite
 from brokerd.store.start.checkpoint_page import Checkpoint, Positions
 from remoting.invariants import monotonic
 

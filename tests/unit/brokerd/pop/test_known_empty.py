@@ -27,6 +27,7 @@ class Story:
         waiting = self.broker.pop_service._waiting
         self._empty, waiting._empty = waiting._empty, self  # type: ignore[assignment]
         self.note, self.arrived, self.forget = self._empty.note, self._empty.arrived, self._empty.forget
+        self.is_known = self._empty.is_known
 
     def knows(self, topic: str, question: tuple[Any, ...], message_filter: MessageFilter) -> bool:
         """As `KnownEmpty.knows`, and looks all the same."""
@@ -155,12 +156,13 @@ def test_a_message_that_is_readable_and_not_told_yet_reaches_who_waits_without_a
     looks = looks_of(broker)
     told = broker.pop_service.arrived
     arrivals: list[Any] = []
-    broker.pop_service.arrived = arrivals.extend  # type: ignore[method-assign]
+    broker.pop_service.arrived = arrivals.append  # type: ignore[method-assign]
     broker.send("a")
     receive = broker.receive(1, wait_ms=5000)
     assert receive.waits
     assert not looks
-    told(arrivals)
+    for each in arrivals:
+        told(each)
     broker.turns.run()
     assert receive.bodies == ["a"]
 

@@ -12,7 +12,7 @@ from brokerd.store.log.derive import Entry
 from brokerd.store.queues.consume_queues import ConsumeQueues, is_directory_name
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings
-from brokerd.store.unit import BLANK_UNIT, UNIT, Unit
+from brokerd.store.unit import BLANK_UNIT, UNIT, UNIT_BYTES, Unit
 from remoting.errors import StorageError
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.brokerd.store.stores import SETTINGS, dispatch_all, draft, open_store, put, sync
@@ -105,6 +105,28 @@ def test_files_have_the_originals_names_and_sizes() -> None:
     assert {file.seen.size for path, file in disk.files.items() if path.startswith("consume")} == {FILE_UNITS * 20}
     content = disk.read_bytes("consumequeue/T/0/" + f"{FILE_UNITS * 20:020d}") or b""
     assert content[20:40] == UNIT.pack(*unit(FILE_UNITS + 1))
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1024), (1024, 256)])
+def test_many_queues_keep_fewer_units_in_memory(count: int, kept: int) -> None:
+    """Behind a checkpoint each keeps its newest units, and all together no more than so many."""
+    queues = ConsumeQueues(MemoryDisk(), StoreSettings(queue_file_units=3000))
+    for first in (0, 1100):
+        for n in range(count):
+            apply(queues, ("T", n, first, 10_000_000 * n + 100 * first, 100, n, 0, 1100))
+        write(queues)
+    queue = queues.table[("T", count - 1)]
+    assert len(queue.tail) // UNIT_BYTES == kept
+    assert queue.read(2000 - kept, 1) == UNIT.pack(10_000_000 * (count - 1) + 100 * (2000 - kept), 100, count - 1)
+    queues.close()
+
+
+def test_what_is_skipped_or_refused_is_no_arrival() -> None:
+    queues = ConsumeQueues(MemoryDisk(), SETTINGS)
+    assert apply(queues, entry(0), entry(0, queue_id=1)) == {("T", 0): [7], ("T", 1): [7]}
+    assert apply(queues, entry(0), entry(0, queue_id=-1), entry(1, queue_id=1, code=8)) == {("T", 1): [8]}
+    assert apply(queues, entry(1, queue_id=1, code=8), entry(2, queue_id=1, code=9)) == {("T", 1): [9]}
+    queues.close()
 
 
 def test_arrivals_name_each_queue_once_with_all_its_codes() -> None:

@@ -388,7 +388,7 @@ def test_listeners_hear_of_each_queue_once_per_round_when_it_can_be_read() -> No
     arrivals = store.dispatch(store.commitlog.end_offset)
     x, y, z = map(java_hash, "xyz")
     assert heard == [[("TopicA", 0, 3, [x, y, z], 3), ("B", 0, 1, [0], 1), ("TopicA", 1, 1, [0], 1)]]
-    assert arrivals == [entry[:4] for entry in heard[0]]
+    assert list(arrivals) == [entry[:4] for entry in heard[0]]
     assert store.dispatch(store.commitlog.end_offset) == []
 
 
