@@ -37,6 +37,7 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.loop.cold_line import Clocks
+from brokerd.loop.short_timer import ShortTimer
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
@@ -173,6 +174,7 @@ class Broker:
         self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms, settings.listen)
         self._watch = Watch(settings.unfinished)
         self._tasks = TaskOwner("broker")
+        self._short_timer = ShortTimer()
         self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(steady_ms, wall_ms, may_publish(self._guard))
 
@@ -206,6 +208,7 @@ class Broker:
                     wall_ms,
                     HelperThreads(_TIER_THREADS, "tier helper").run,
                     Clocks(time.perf_counter, time.thread_time),
+                    self._short_timer.call,
                 ),
                 mount.group if mount is not None else None,
             )
@@ -431,6 +434,7 @@ class Broker:
             self._tasks.spawn(self._mount.keep(self._fail), "keep the lease of this mount")
         self._flusher.start()
         self._housekeeper.start()
+        self._short_timer.start(asyncio.get_running_loop())
         if self._carrier is not None:
             self._carrier.start(asyncio.get_running_loop())
         await self._server.start()
@@ -470,6 +474,7 @@ class Broker:
         await self._server.close()
         if self._carrier is not None:
             self._carrier.stop()
+        self._short_timer.close()
         self._watch.close()
         if states is not None:
             await _write_last(states)

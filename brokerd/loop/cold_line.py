@@ -1,11 +1,12 @@
 """Reads of old messages, which only the tier has, in a line: one has its turn in a turn of the loop, behind all else.
 
-An event loop serves whoever is ready one after the other, so whoever reads what is new waits for each old read before him. While
-there are such others, old reads get a share of the loop's time: after a turn the line rests until the turn was no more of the
-time than that, and then until one of the others was served, for a moment at most: who got his answer does not ask again at once.
-While there are no others, nobody rests; whether there are is found out by looking, so who comes first after a while waits for a
-moment to see somebody served. What else is done for old reads (fetching them, an answer that is laid out later) is
-charged to the line, too.
+An event loop serves whoever is ready one after the other, so whoever reads what is new waits for each old read before him.
+While there are such others, old reads get a share of the loop's time: after a turn the line rests until the turn was no more of
+the time than that, and then until one of the others was served, for a while at most: who got his answer does not ask again at
+once. In front of each turn it lets a moment go by then: who was answered may be on this machine, and wait for the very
+processor that the loop has. Turns that nobody stood there to have are not made up for later. While there are no others, nobody
+rests; whether there are is found out by looking, so who comes first after a while waits for a moment to see somebody served.
+What else is done for old reads (fetching them, an answer that is laid out later) is charged to the line, too.
 
 Turns go round between those who stand there, so who asks for much at once waits for himself. How many stand is bounded.
 """
@@ -32,6 +33,7 @@ _LOOK_S: Final = 0.05  # who rests does not rest on when the others have gone
 _LONGEST_REST_S: Final = 0.25  # one turn that the machine held up is no reason to rest for long
 _PATIENCE_S: Final = 0.01  # for others to be served, and so far a share of the past is made up for
 _NO_REST_S: Final = 0.0005  # timers of event loops count whole milliseconds
+_MOMENT_S: Final = 0.0001  # in which who was answered takes his answer
 
 FULL: Final = RequestError(
     codes.SYSTEM_BUSY,
@@ -48,6 +50,10 @@ class Others(NamedTuple):
 
 
 NOBODY: Final = Others(lambda: 0, lambda _: None)
+
+
+# Have a call made in some seconds, which may be parts of a millisecond; of one at a time
+Shortly = Callable[[float, Callable[[], None]], object]
 
 
 class Clocks(NamedTuple):
@@ -70,23 +76,28 @@ def _always() -> bool:
 
 class ColdLine:
     """The line of one broker. `clock_s` goes on within a turn of the loop, and `used_s` is what its thread used of the processor:
-    `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them.
+    `share` is how much of that, for each second, old reads may use beside `others`, who are set by who knows them. `shortly` is
+    there for who has it finer than the scheduler.
 
     `waits_s` are how long each waited whose turn came; `busy_s` is what their turns used of the processor, and what was charged.
     """
 
-    def __init__(self, scheduler: Scheduler, clocks: Clocks, share: Callable[[], float]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, clocks: Clocks, share: Callable[[], float], shortly: Shortly | None = None
+    ) -> None:
         self.others = NOBODY
         self.waits_s = Histogram(_WAITS_S)
         self.busy_s = 0.0
         self.clock_s, self.used_s = clocks
         self._scheduler = scheduler
         self._share = share
+        self._shortly: Shortly = scheduler.call_later if shortly is None else shortly
         self._line: OrderedDict[object, deque[_Standing]] = OrderedDict()
         self._count = 0
         self._is_taken = False  # this turn of the loop; or the next one in line has his soon
         self._is_turn = False
         self._rests_until_s = 0.0
+        self._turn_s = 0.0  # the last one's cost
         self._after_s = 0.0
         self._patience: Timer | None = None
         self._own = 0  # of what was served
@@ -133,6 +144,8 @@ class ColdLine:
         if self._count >= MOST_STANDING:
             return False
         standing = _Standing(self.clock_s(), turn, still)
+        if not self._count:
+            self._rests_until_s = max(self._rests_until_s, standing.since_s)
         of_one = self._line.get(who)
         if of_one is None:
             self._line[who] = deque((standing,))
@@ -181,13 +194,20 @@ class ColdLine:
         rest_s = self._rests_until_s - self.clock_s()
         return rest_s if rest_s > _NO_REST_S and self.is_beside_others else 0.0
 
+    def _has_time_left(self) -> bool:
+        """For another turn like the last one, before who was served asks again."""
+        return self._rests_until_s + self._turn_s / self._share() <= self.clock_s()
+
     def _be_next(self) -> None:
-        """Behind whoever is ready now: behind one look at the sockets, and what is written now."""
+        """Behind whoever is ready now, and behind what is written now and taken by who is on this machine."""
         self.others.tell(None)
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._scheduler.call_soon(self._scheduler.call_soon, self._next)
+        self._shortly(_MOMENT_S, self._behind_all)
+
+    def _behind_all(self) -> None:
+        self._scheduler.call_soon(self._next)
 
     def _next(self) -> None:
         now_s = self.clock_s()
@@ -215,19 +235,24 @@ class ColdLine:
         finally:
             self._is_turn = False
             self._own += self.others.done() - before
-            self._spend(self.used_s() - used_s)
+            self._turn_s = self.used_s() - used_s
+            self._spend(self._turn_s)
 
     def _after(self) -> None:
         """What runs between this and the next one was asked for by the turn: its answer goes to the socket."""
         self._after_s = self.used_s()
 
     def _after_it(self) -> None:
-        self._spend(self.used_s() - self._after_s)
+        after_s = self.used_s() - self._after_s
+        self._turn_s += after_s
+        self._spend(after_s)
         self._ended()
 
     def _ended(self) -> None:
-        if self._line and not self._rest_s():
+        if self._line and not self.is_beside_others:
             self._next()
+        elif self._line and self._has_time_left():
+            self._shortly(_MOMENT_S, self._behind_all)
         else:
             self._is_taken = False
             self._go_on()

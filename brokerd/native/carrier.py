@@ -159,8 +159,9 @@ class Carrier:
         """Whether the thread makes and sends an answer of that length, which is prepared there and kept here: a large one, while
         others pull, too. Then `log` is released when that is done. When one of its records is not what was stored, nothing is
         sent, and `failed` is called; the request is to be answered yet."""
-        is_alone, self._last = self._last in (0, id(connection)), id(connection)
-        if is_alone or length < LEAST_BYTES or self._thread is None or self._loop is None:
+        name, last = id(connection), self._last
+        self._last = name
+        if last in (0, name) or length < LEAST_BYTES or self._thread is None or self._loop is None:
             return False
         if not self._has_room(1, 0) or self._answers >= MOST_ANSWERS:
             return False
@@ -245,11 +246,11 @@ class Carrier:
         """See what is done, and give back what was not written."""
         seen = self._seen
         self._seen = self._look(self._at, seen, self._missed_at, self._missed_count_at)
-        missed = self._missed[: _MISSED_NUMBERS * self._missed_count[0]].tolist()
-        given_back = [
-            self._give_back(number, written)
-            for number, written in zip(missed[::_MISSED_NUMBERS], missed[1::_MISSED_NUMBERS], strict=True)
-        ]
+        given_back: Sequence[Lender] = ()
+        if count := self._missed_count[0]:
+            missed = self._missed[: _MISSED_NUMBERS * count].tolist()
+            numbers, written = missed[::_MISSED_NUMBERS], missed[1::_MISSED_NUMBERS]
+            given_back = [self._give_back(*each) for each in zip(numbers, written, strict=True)]
         while self._batches and self._batches[0].end <= self._seen:
             done = self._batches.popleft()
             if isinstance(done, _Answer):
@@ -257,8 +258,11 @@ class Carrier:
                 done.log.release()
             else:
                 self._kept_bytes -= len(done.content)
-        for lender in given_back:
-            lender.go_on_sending()
+        for (
+            lender
+        ) in given_back:  # not at once: who waits here may cut the log, and whoever goes on may have more requests
+            assert self._loop is not None
+            self._loop.call_soon(lender.go_on_sending)
 
     def _give_back(self, number: int, written: int) -> Lender:
         """Of a piece so much was written."""

@@ -64,6 +64,7 @@ GOAL_SHARE: Final = 0.10  # of a send's CPU time
 QUEUES: Final = 8
 SHARES: Final = "1 x 64, of a signed send's CPU time"
 FLUSHES: Final[Mapping[str, tuple[str, ...]]] = {"background": BACKGROUND, "fdatasync, the default": ()}
+MANY: Final = "64 in a buffer"
 _CHECKS: Final = 2048
 HOST: Final = pack_host("127.0.0.1", 10911)
 NOW_MS: Final = 1_700_000_000_000
@@ -202,7 +203,7 @@ def _checks(mode: str) -> dict[str, _Check]:
     if library is None:
         raise RuntimeError("there is no library in C here: measure with --mode python")
     admission, connection, kernel = _admission(library), asyncio.run(_connection()), _kernel(library)
-    for count, how_many in ((64, "64 in a buffer"), (1, "one in a buffer")):
+    for count, how_many in ((64, MANY), (1, "one in a buffer")):
         buffer = b"".join((written * count)[:count])
         let_in = partial(_let_in, admission, connection, buffer, count)
 
@@ -260,7 +261,7 @@ def _share_rows(name: str, taken: list[tuple[dict[str, float], float]]) -> list[
         part = statistics.median(each_us[check] / send_us for each_us, send_us in taken)
         one_us = statistics.median(each_us[check] for each_us, _ in taken)
         send_us = statistics.median(send_us for _, send_us in taken)
-        goal = check == "the check of a signature, 64 in a buffer"
+        goal = check in (f"the check of a signature, {MANY}", f"the same, with all that is read for it, {MANY}")
         row = Row(
             f"{name}: {check}",
             f"{part:.1%} ({one_us:.2f} of {send_us:.1f} us)",

@@ -31,6 +31,10 @@ class Piece:
         self._begin: int = UNIT.unpack_from(entries)[0]
 
     @property
+    def messages(self) -> int:
+        return self.end - self.first
+
+    @property
     def size(self) -> int:
         return len(self.content) + len(self._entries) + _PIECE_BYTES
 

@@ -1,16 +1,18 @@
 """Reading queues of the tier: at once what is in the cache; the rest is fetched, and the reader asks again (shell).
 
 A read never waits. What is missing is fetched, once for all who ask for it, and who listens is told of the queue when it is there
-or cannot be had; an error is kept for a moment, and given to who asks then. A fetch is a range of entries and one of messages.
+or cannot be had; an error is kept for a moment, and given to who asks then. A fetch is a range of entries and one of messages, or
+several side by side, each of which is given out when it is there.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from brokerd.store.log.record_checks import FirstAstray, first_astray
@@ -31,9 +33,12 @@ from remoting.tier.segments import QueueSegments, Segment
 log = logging.getLogger(__name__)
 
 MOST_BYTES: Final = 16 << 20
+_PART_BYTES: Final = 2 << 20  # of a fetch, at most; each part is given out when it comes, and is an answer in bulk
+_FITTING: Final = 15, 16  # of such a part, so that messages a bit longer than others on average make no second one
 _ERROR_S: Final = 1.0
+_CACHE_PART: Final = 4  # of the cache, at most, for one fetch
 _AHEAD: Final = 2  # the next window is fetched when so much of this part of the last one is read
-_PIECES_AHEAD: Final = 2  # of who reads on and on: each takes as long as two requests, whatever its size
+_WINDOWS_AHEAD: Final = 2  # of who reads on and on: each takes as long as two requests, whatever its size
 
 Segments = Callable[[Queue], QueueSegments]
 Work = Coroutine[Any, Any, None]
@@ -95,12 +100,14 @@ class ColdReads:
         tags_codes: Collection[int] | None,
     ) -> ColdRead:
         wanted = Wanted(Queue(topic, queue_id), queue_offset)
-        found = self._found_at(wanted, end, max_count)
+        found = self._found_at(wanted, end, max_count, max_bytes)
         if isinstance(found, ColdRead):
             return found
         last = min(end, found.end)
         next_offset, records = _select(found, queue_offset, last, max_count, max_bytes, tags_codes)
-        self._was_read(wanted, found, next_offset, max_count, end)
+        self._was_read(
+            wanted, found, next_offset, end, _asked(max_count, max_bytes, found.messages, len(found.content))
+        )
         self.messages_out += len(records)
         return ColdRead(next_offset, records)
 
@@ -108,17 +115,19 @@ class ColdReads:
         self, topic: str, queue_id: int, queue_offset: int, end: int, max_count: int, max_bytes: int
     ) -> ColdRead:
         wanted = Wanted(Queue(topic, queue_id), queue_offset)
-        found = self._found_at(wanted, end, max_count)
+        found = self._found_at(wanted, end, max_count, max_bytes)
         if isinstance(found, ColdRead):
             return found
         last = min(end, found.end, queue_offset + max(1, max_count))
         next_offset = found.fitting(queue_offset, last, max_bytes)
-        self._was_read(wanted, found, next_offset, max_count, end)
+        self._was_read(
+            wanted, found, next_offset, end, _asked(max_count, max_bytes, found.messages, len(found.content))
+        )
         self.messages_out += next_offset - queue_offset
         last_bytes = found.place(next_offset) - found.place(next_offset - 1)
         return ColdRead(next_offset, (), body=found.joined(queue_offset, next_offset), last_bytes=last_bytes)
 
-    def _found_at(self, wanted: Wanted, end: int, max_count: int) -> Piece | ColdRead:
+    def _found_at(self, wanted: Wanted, end: int, max_count: int, max_bytes: int) -> Piece | ColdRead:
         """The piece that has the message, or why there is none; then it may have been asked for."""
         queue, queue_offset = wanted
         segment = self._segments(queue).at(queue_offset)
@@ -129,15 +138,25 @@ class ColdReads:
         piece = self.cache.find(queue, queue_offset)
         if piece is None:
             self.misses += 1
-            self._want(queue, queue_offset, min(end, segment.end), segment, max_count)
+            self._miss(wanted, end, segment, _asked(max_count, max_bytes, segment.messages, segment.message_bytes))
             return ColdRead(queue_offset, [], is_coming=True)
         return piece
 
-    def _was_read(self, wanted: Wanted, piece: Piece, next_offset: int, max_count: int, end: int) -> None:
+    def _miss(self, wanted: Wanted, end: int, segment: Segment, asked: int) -> None:
+        """Have it fetched. Who comes newly and asks for many at once reads on, so what follows is fetched, too."""
+        queue, first = wanted
+        last = min(end, segment.end)
+        if self._windows.is_known(queue, first) or asked <= LEAST:
+            self._want(queue, first, last, segment, self._windows.at(queue, first))
+        else:
+            first = self._want(queue, first, last, segment, asked)
+            self._have_up_to(queue, first, first + asked, end, asked)
+
+    def _was_read(self, wanted: Wanted, piece: Piece, next_offset: int, end: int, asked: int) -> None:
         queue, queue_offset = wanted
         self.hits += 1
         piece.read_to = max(piece.read_to, next_offset)
-        self._windows.read(queue, queue_offset, next_offset, max_count, was_last=next_offset == piece.end)
+        self._windows.read(queue, queue_offset, next_offset, asked, was_last=next_offset == piece.end)
         self._read_ahead(queue, piece, next_offset, end)
 
     def record(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
@@ -179,7 +198,8 @@ class ColdReads:
             return None
         piece = self.cache.find(queue, queue_offset)
         if piece is None:
-            piece = await self._piece(queue, queue_offset, queue_offset + 1, segment)
+            entries = await self._entries(queue, queue_offset, queue_offset + 1, segment)
+            piece = await self._piece(queue, queue_offset, segment, entries)
         return piece.record(queue_offset)
 
     def _record(self, queue: Queue, segment: Segment, queue_offset: int) -> bytes:
@@ -187,14 +207,15 @@ class ColdReads:
         piece = self.cache.find(queue, queue_offset)
         if piece is not None:
             return piece.record(queue_offset)
-        self._want(queue, queue_offset, segment.end, segment, 1)
+        self._want(queue, queue_offset, segment.end, segment, self._windows.at(queue, queue_offset))
         waiting = self._callbacks.setdefault(Wanted(queue, queue_offset), [])
         raise ColdMiss(f"message {queue_offset} of {queue.topic}", waiting.append)
 
     # ---- fetching
 
-    def _want(self, queue: Queue, first: int, end: int, segment: Segment, asked: int) -> int:
-        """Have it fetched, as soon as no more than so many others are; who listens is told. Up to which offset it is."""
+    def _want(self, queue: Queue, first: int, end: int, segment: Segment, window: int) -> int:
+        """Have it fetched, as soon as no more than so many others are; who listens is told. Up to which offset it is:
+        no more than the window, and of many no more than there is room for."""
         wanted = Wanted(queue, first)
         error = self._errors.get(wanted)
         if error is not None:
@@ -205,8 +226,8 @@ class ColdReads:
             return self._fetching[wanted]
         if wanted in self._line:
             return self._line[wanted][0]
-        fitting = self.most_bytes() * segment.messages // max(1, segment.message_bytes)
-        count = max(asked, min(self._windows.at(queue, first), fitting))
+        room = min(self.most_bytes(), self.cache.max_bytes // _CACHE_PART)
+        count = min(window, max(LEAST, room * segment.messages // max(1, segment.message_bytes)))
         end = self.cache.room_behind(queue, first, min(end, first + count))
         self._line[wanted] = end, segment
         self._go_on()
@@ -215,18 +236,26 @@ class ColdReads:
     def _go_on(self) -> None:
         while self._line and len(self._fetching) < self._in_flight:
             wanted, (end, segment) = self._line.popitem(last=False)
-            self._fetching[wanted] = end
-            what = f"fetch {wanted.queue.topic}/{wanted.queue.queue_id} from the tier"
-            self._loop.spawn(self.counted(partial(self._fetch, wanted, end, segment)), what)
+            self._begin(wanted, end, segment)
+
+    def _begin(self, wanted: Wanted, end: int, segment: Segment, entries: bytes = b"") -> None:
+        self._fetching[wanted] = end
+        what = f"fetch {wanted.queue.topic}/{wanted.queue.queue_id} from the tier"
+        self._loop.spawn(self.counted(partial(self._fetch, wanted, end, segment, entries)), what)
 
     def _read_ahead(self, queue: Queue, piece: Piece, next_offset: int, end: int) -> None:
         """Have what follows fetched while the reader is still busy with what he has."""
         window = self._windows.at(queue, next_offset)
         if piece.end - next_offset > window // _AHEAD or piece.end >= end:
             return
-        first, pieces = piece.end, _PIECES_AHEAD if window > LEAST else 1
-        while pieces and first < end and len(self._fetching) * 2 < self._in_flight:
-            first, pieces = self._have(queue, first, end, window), pieces - 1
+        ahead = window * _WINDOWS_AHEAD if window > LEAST else window
+        self._have_up_to(queue, piece.end, next_offset + ahead, end, window)
+
+    def _have_up_to(self, queue: Queue, first: int, up_to: int, end: int, window: int) -> None:
+        """Have all from there on fetched, in windows, the last of which begins before `up_to`; half of what may be on its way is
+        for this."""
+        while first < min(up_to, end) and len(self._fetching) * 2 < self._in_flight:
+            first = self._have(queue, first, end, window)
 
     def _have(self, queue: Queue, first: int, end: int, window: int) -> int:
         """Have a piece from there on fetched, unless it is there or on its way: where the next one begins, the end when it is not
@@ -239,12 +268,11 @@ class ColdReads:
             return end
         return self._want(queue, first, min(end, segment.end), segment, window)
 
-    async def _fetch(self, wanted: Wanted, end: int, segment: Segment) -> None:
+    async def _fetch(self, wanted: Wanted, end: int, segment: Segment, entries: bytes = b"") -> None:
+        """With `entries` that were fetched already, all of that is one part."""
         queue, first = wanted
         try:
-            found, piece = await self._found(queue, first, end, segment)
-            if self._segments(queue).at(first) == found:
-                self.cache.add(piece)
+            await self._bring(wanted, end, segment, entries)
         except ObjectStoreError as error:
             log.warning("messages of %s/%d from %d on cannot be read from the tier: %s", *queue, first, error)
             self._errors[wanted] = error
@@ -257,27 +285,55 @@ class ColdReads:
             for callback in self._callbacks.pop(wanted, ()):
                 self._loop.scheduler.call_soon(callback)
 
-    async def _found(self, queue: Queue, first: int, end: int, segment: Segment) -> tuple[Segment, Piece]:
-        """And where it was: what is not there any more may have been merged, so look again, once. Raises ObjectStoreError."""
+    async def _bring(self, wanted: Wanted, end: int, segment: Segment, entries: bytes) -> None:
+        """Fetch it to the cache. What is not there any more may have been merged, so look again once. Raises ObjectStoreError."""
+        queue, first = wanted
         try:
-            return segment, await self._piece(queue, first, end, segment)
+            piece = await self._first_part(wanted, end, segment, entries)
         except NotThere:
             now = self._segments(queue).at(first)
             if now is None or now == segment or first < now.first:
                 raise
-            return now, await self._piece(queue, first, min(end, now.end), now)
+            segment = now
+            piece = await self._first_part(wanted, min(end, now.end), now, b"")
+        if self._segments(queue).at(first) == segment:
+            self.cache.add(piece)
 
-    async def _piece(self, queue: Queue, first: int, end: int, segment: Segment) -> Piece:
-        """Raises ObjectStoreError, also when what is there is not what was stored."""
+    async def _first_part(self, wanted: Wanted, end: int, segment: Segment, entries: bytes) -> Piece:
+        """The others are fetched beside it."""
+        queue, first = wanted
+        if not entries:
+            found = await self._entries(queue, first, end, segment)
+            entries, *others = _parts(found)
+            self._fetching[wanted] = begin = first + len(entries) // ENTRY_BYTES
+            for other in others:
+                begin = self._fetch_beside(Wanted(queue, begin), segment, other)
+        return await self._piece(queue, first, segment, entries)
+
+    def _fetch_beside(self, wanted: Wanted, segment: Segment, entries: bytes) -> int:
+        """Where that part ends. It is not fetched when it is there, or on its way."""
+        end = wanted.first + len(entries) // ENTRY_BYTES
+        if wanted not in self._fetching and self.cache.find(*wanted) is None:
+            self._line.pop(wanted, None)
+            self._begin(wanted, end, segment, entries)
+        return end
+
+    async def _entries(self, queue: Queue, first: int, end: int, segment: Segment) -> bytes:
+        """Of as many messages as are fetched at once. Raises ObjectStoreError, also when they cannot be right."""
         start = (first - segment.first) * ENTRY_BYTES
         entries = bytes(await self._objects.get(segment.entries_name(*queue), start, (end - first) * ENTRY_BYTES))
         count = _count_of(entries, segment)
         if not count:
             raise NotThere(f"the entries of {segment.entries_name(*queue)} are not what was stored")
-        entries = entries[: count * ENTRY_BYTES]
-        begin = UNIT.unpack_from(entries)[0]
-        last_place, last_size, _ = UNIT.unpack_from(entries, len(entries) - ENTRY_BYTES)
-        content = await self._messages.read(queue, segment, begin - segment.base, last_place + last_size - begin)
+        return entries[: count * ENTRY_BYTES]
+
+    async def _piece(self, queue: Queue, first: int, segment: Segment, entries: bytes) -> Piece:
+        """Raises ObjectStoreError, also when what is there is not what was stored."""
+        begin, length = UNIT.unpack_from(entries)[0], _bytes_of(entries)
+        is_long = length > MOST_BYTES and len(entries) > ENTRY_BYTES
+        if begin < segment.base or not 0 < length <= segment.message_end - begin or is_long:
+            raise NotThere(f"the entries of {segment.entries_name(*queue)} are not what was stored")
+        content = await self._messages.read(queue, segment, begin - segment.base, length)
         # by a helper thread: who reads what is in files does not wait for a piece of megabytes
         if await self._loop.aside(partial(self._first_astray, content, begin, entries)) is not None:
             raise NotThere(f"messages in {segment.messages_name(*queue)} are not what was stored")
@@ -287,20 +343,45 @@ class ColdReads:
         self._windows.dropped(piece.queue, piece.read_to)
 
 
+def _asked(max_count: int, max_bytes: int, messages: int, message_bytes: int) -> int:
+    """About how many messages have room in an answer and in a part of a fetch, where so many have so many bytes."""
+    of, parts = _FITTING
+    return max(1, min(max_count, min(max_bytes, _PART_BYTES) * of // parts * messages // max(1, message_bytes)))
+
+
+def _bytes_of(entries: bytes, first: int = 0, end: int = 0) -> int:
+    """How many bytes the messages `[first, end)` of the entries have; without an end, all from there on."""
+    begin: int = UNIT.unpack_from(entries, first * ENTRY_BYTES)[0]
+    place, size, _ = UNIT.unpack_from(entries, (end or len(entries) // ENTRY_BYTES) * ENTRY_BYTES - ENTRY_BYTES)
+    length: int = place + size - begin
+    return length
+
+
 def _count_of(entries: bytes, segment: Segment) -> int:
     """How many messages from the first one on are fetched at once; 0 when the entries cannot be right."""
     count = len(entries) // ENTRY_BYTES
     begin = UNIT.unpack_from(entries)[0]
-
-    def length_of(number: int) -> int:
-        place, size, _ = UNIT.unpack_from(entries, number * ENTRY_BYTES)
-        length: int = place + size - begin
-        return length
-
-    if length_of(count - 1) > MOST_BYTES:
-        count = max(1, bisect_right(range(count), MOST_BYTES, key=length_of))
-    is_right = segment.base <= begin and 0 < length_of(count - 1) <= segment.message_end - begin
+    if _bytes_of(entries) > MOST_BYTES:
+        count = max(1, bisect_right(range(1, count + 1), MOST_BYTES, key=partial(_bytes_of, entries, 0)))
+    is_right = segment.base <= begin and 0 < _bytes_of(entries, 0, count) <= segment.message_end - begin
     return count if is_right else 0
+
+
+def _parts(entries: bytes) -> list[bytes]:
+    """The entries, cut where their messages make parts of about as many bytes each, as few as there can be."""
+    count, whole, begin = len(entries) // ENTRY_BYTES, _bytes_of(entries), UNIT.unpack_from(entries)[0]
+
+    def place_of(number: int) -> int:
+        place: int = UNIT.unpack_from(entries, number * ENTRY_BYTES)[0] - begin
+        return place
+
+    parts = -(-whole // _PART_BYTES)
+    cuts = [0]
+    for number in range(1, parts):
+        cut = bisect_left(range(count), whole * number // parts, key=place_of)
+        if cuts[-1] < cut < count:
+            cuts.append(cut)
+    return [entries[first * ENTRY_BYTES : end * ENTRY_BYTES] for first, end in pairwise((*cuts, count))]
 
 
 def _select(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, Protocol
 
-from brokerd.loop.cold_line import Clocks
+from brokerd.loop.cold_line import Clocks, Shortly
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectStoreError, Unknown
 from brokerd.tiers.settings import TierSettings
@@ -32,8 +32,8 @@ _LEAST_PAUSE_S: Final = 0.01
 
 class Loop(NamedTuple):
     """What a broker's event loop does for tiers: time, tasks, and pauses of tasks; a pause of 0 is the next turn. `aside` has a
-    helper thread do work, which touches nothing that anybody else does, and gives its result. `clocks` are
-    for the line of who reads."""
+    helper thread do work, which touches nothing that anybody else does, and gives its result. `clocks` and
+    `shortly` are for the line of who reads."""
 
     scheduler: Scheduler
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
@@ -41,6 +41,7 @@ class Loop(NamedTuple):
     wall_ms: Callable[[], int]
     aside: Callable[[Callable[[], Any]], Awaitable[Any]]
     clocks: Clocks
+    shortly: Shortly | None = None
 
 
 async def in_turn(work: Callable[[], Any]) -> Any:

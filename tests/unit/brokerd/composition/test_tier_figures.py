@@ -164,7 +164,7 @@ def test_who_is_served_from_files_or_sends_counts_beside_the_line_and_cold_reads
     broker.turns.run(5)
     assert line.turns == 3
     read(broker.core.store.local_min_offset("T", 0))
-    broker.turns.run()
+    broker.turns.run(1)
     assert line.turns == 4, "behind what was served"
     assert line.is_beside_others
     broker.turns.run(200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -153,8 +154,9 @@ def test_they_have_their_turn_behind_one_of_the_others() -> None:
     broker.turns.run(5)
     assert not broker.had, "others may ask at any time"
     broker.serve()
-    assert not broker.had, "in the next turn, when the answer has left"
     broker.turns.run()
+    assert not broker.had, "when the answer has left, and was taken"
+    broker.turns.run(0.2)
     assert [who for who, _ in broker.had] == ["a"]
 
 
@@ -215,6 +217,54 @@ def test_how_many_stand_there_is_bounded() -> None:
     broker.turns.run(1000)
     assert broker.line.standing < MOST_STANDING
     assert broker.line.stand("more", broker.read("more"))
+
+
+def test_what_nobody_stood_there_to_have_is_not_made_up_for() -> None:
+    """Who is served each millisecond would wait for the turns of ten."""
+    broker = Broker(0.1)
+    broker.serve_every(0.001, 0.0001)
+    for _ in range(5):
+        broker.turns.run(50)
+        before, now_s = len(broker.had), broker.turns.time()
+        for who in "abcd":
+            broker.line.stand(who, broker.read(who, 0.00005))
+        broker.turns.run(1.3)
+        assert len(broker.had) - before <= 2, "and not all four"
+        assert broker.turns.time() - now_s < 0.002
+        broker.turns.run(50)
+        assert len(broker.had) - before == 4
+
+
+def test_turns_behind_one_answer_let_a_moment_go_by_between_them() -> None:
+    broker = Broker(0.5)
+    broker.serve_every(0.005)
+    for who in "abcd":
+        broker.read_on(who)
+    broker.turns.run(200)
+    begins_s = [at_s for _, at_s in broker.had]
+    pauses_s = [after_s - before_s - TURN_S for before_s, after_s in pairwise(begins_s)]
+    assert min(pauses_s) == pytest.approx(0.0001)
+    assert broker.part() > 0.3, "and several turns an answer"
+
+
+def test_it_has_a_timer_of_its_own_for_the_moment_behind_an_answer() -> None:
+    turns, asked, had = Turns(), list[tuple[float, Callable[[], None]]](), list[float]()
+    line = ColdLine(
+        turns, Clocks(turns.time, turns.time), lambda: 0.5, lambda delay_s, call: asked.append((delay_s, call))
+    )
+    broker = Broker()
+    line.others = Others(lambda: broker.done, broker.hear)
+    broker.serve()
+    line.stand("a", lambda: had.append(turns.time()))
+    turns.run(3)
+    broker.serve()
+    turns.run(5)
+    ((delay_s, call),) = asked
+    assert 0 < delay_s < 0.001
+    assert not had
+    call()
+    turns.run()
+    assert had == [turns.time()]
 
 
 def test_what_is_done_for_them_elsewhere_is_charged() -> None:

@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import accumulate
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 
 from brokerd.native.carrier import LEAST_PIECES, Carrier
 from remoting import frame
+from remoting.disk import Bytes
 from remoting.frame import Command
 from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
@@ -488,3 +489,43 @@ def test_it_is_not_lent_what_is_encrypted() -> None:
     transport = TlsTransport(Socketed(), None)  # type: ignore[arg-type]
     assert transport.get_extra_info("socket") is None
     assert transport.get_extra_info("peername") == ("10.0.0.1", 1)
+
+
+class Full:
+    """A connection whose peer reads nothing; what is asked of it."""
+
+    def __init__(self) -> None:
+        self._ends = socket.socketpair()
+        self.rest = b""
+        self.went_on = 0
+
+    def lend(self, _ticket: int, _seen: int, _count: int) -> int:
+        return self._ends[0].fileno()
+
+    def give_back(self, rest: Bytes) -> None:
+        self.rest = bytes(rest)
+
+    def go_on_sending(self) -> None:
+        self.went_on += 1
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+
+
+async def test_who_waits_for_the_thread_has_nobody_go_on_meanwhile() -> None:
+    """The log is cut by somebody who waits until nothing of it is looked at: no request may be handled in that moment."""
+    carrier = Carrier(native_library())
+    carrier.start(asyncio.get_running_loop())
+    full = [Full() for _ in range(LEAST_PIECES)]
+    size = 400_000  # more than a socket takes
+    ends = [size * (number + 1) for number in range(len(full))]
+    assert carrier.answer(cast(list[RemotingConnection], full), ends, [1] * len(full), bytes(ends[-1]))
+    carrier.finish_all()
+    assert all(each.rest for each in full)
+    assert not any(each.went_on for each in full)
+    await asyncio.sleep(0)
+    assert all(each.went_on == 1 for each in full)
+    carrier.stop()
+    for each in full:
+        each.close()

@@ -144,7 +144,7 @@ def test_what_a_pop_costs_makes_the_next_one_wait() -> None:
     assert bodies(first) == ["0"]
     assert cold.line.busy_s - busy_s == pytest.approx(0.001 * cold.reads)
     second = cold.ask(count=1)
-    cold.broker.turns.run(50)
+    cold.broker.turns.run(60)
     assert bodies(second) == ["1"], "his turn had been kept"
     third = cold.ask(count=1)
     cold.broker.turns.run(50)

@@ -177,6 +177,26 @@ def test_only_what_is_a_text_differs_in_headers_that_are_alike(skeleton: str) ->
             assert told(buffer) == told_alone(buffer), changed
 
 
+@pytest.mark.parametrize("text", ["plain", "a\\u00e9\\n", "\\u0001"])
+@pytest.mark.parametrize("other", ["", "other", "\\u0002", "as long"])
+def test_a_text_is_again_what_it_was_before_another(text: str, other: str) -> None:
+    headers = [
+        f'{{"code":310,"extFields":{{"b":"T","i":"{each}","n":"{text}","AccessKey":"{user}","Signature":"{signature}"}},'
+        f'"flag":0,"opaque":{number}}}'
+        for number, (each, user, signature) in enumerate(
+            (
+                (text, "u", "A" * 28),
+                (other, "u", "B" * 28),
+                (text, "v", "A" * 28),
+                (text, "u", "A" * 28),
+                (other, "v", "A" * 28),
+            )
+        )
+    ]
+    buffer = b"".join(framed(each.encode(), b"body" * number) for number, each in enumerate(headers))
+    assert told(buffer) == len(headers)
+
+
 def pairs(*fields: tuple[str, Any]) -> bytes:
     """A header with these fields as they are, also those that are there twice."""
     signed = [("AccessKey", "u"), ("Signature", "A" * 28)]

@@ -248,6 +248,16 @@ def test_only_what_is_a_text_differs_in_sends_that_are_alike(skeleton: str) -> N
             check_alike(PAIR(), (data, changed, data))
 
 
+def test_texts_with_escapes_lie_elsewhere_in_each_header() -> None:
+    skeleton = (
+        '{"code":310,"flag":0,"opaque":1,"extFields":{"i":"%","b":"\\u0054","e":"1","f":"0","g":"17","h":"0","z":"#"}}'
+    )
+    texts = ("UNIQ_KEY\\u0001a\\u0002", "UNIQ_KEY\\u0001and longer\\u0002", "UNIQ_KEY\\u0001a\\u0002")
+    headers = [skeleton.replace("%", text).replace("#", rest).encode() for text in texts for rest in ("", "\\u0041x")]
+    check_alike(PAIR(), headers)
+    check_alike(PAIR(), headers[::-1])
+
+
 def test_fields_that_are_too_many_to_be_compared_one_by_one() -> None:
     """The texts of the last of them are not where the header before had them."""
     headers = [
@@ -258,6 +268,11 @@ def test_fields_that_are_too_many_to_be_compared_one_by_one() -> None:
     check_alike(
         PAIR(), [headers[1], headers[1].replace(b"\\u0031", b"yx" + b"\\u0001x" * 20, 1), headers[1], headers[1]]
     )
+    first, second = (
+        _SKELETONS[-1].replace("%", text, 1).replace("%", "1").replace("#", "1").encode()
+        for text in ("\\u0031", "\\u0031c\\u0001d")  # of the second, a part would pass for the last text of the first
+    )
+    check_alike(PAIR(), [first, second, first, first])
 
 
 def test_batches_and_compact_headers_between_those_that_are_alike() -> None:

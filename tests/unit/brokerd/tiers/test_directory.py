@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.tiers.objects.backend import Backend, open_backend
-from brokerd.tiers.objects.interface import AlreadyThere, ObjectStoreError, Refused, Unknown
+from brokerd.tiers.objects.interface import AlreadyThere, NotThere, ObjectStoreError, Refused, Unknown
 from brokerd.tiers.settings import TierSettings
 from remoting.disk import Bytes
 
@@ -57,6 +57,24 @@ async def test_pieces_of_any_kind_behind_each_other(store: Backend, tmp_path: Pa
     content = random.Random(2).randbytes(LONG)
     aligned = at_a_page(content)
     await check(store, tmp_path, [aligned[: 2 << 20], aligned[2 << 20 :], content, memoryview(content)[3:], aligned])
+
+
+@pytest.mark.parametrize(
+    ("start", "length"), [(0, 10), (5, 1 << 20), (4096, LONG - 4096), (77, 2 << 20), (LONG - 9, 9)]
+)
+async def test_any_range_is_read(store: Backend, start: int, length: int) -> None:
+    content = random.Random(5).randbytes(LONG)
+    await store.put(NAME, content)
+    found = await store.get(NAME, start, length)
+    assert bytes(found) == content[start : start + length]
+    assert type(found) is bytes, "who gets it needs no copy"
+
+
+@pytest.mark.parametrize("length", [20, 2 << 20])
+async def test_a_range_that_is_not_all_there_is_none(store: Backend, length: int) -> None:
+    await store.put(NAME, bytes(LONG))
+    with pytest.raises(NotThere, match=f"has 10 of the {length} bytes"):
+        await store.get(NAME, LONG - 10, length)
 
 
 async def test_a_file_system_that_cannot_write_directly(

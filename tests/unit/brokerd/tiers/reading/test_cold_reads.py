@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from brokerd.tiers.reading.cold_reads import ColdReads
 from brokerd.tiers.upload.uploader import Loop
 from remoting.disk import Bytes
 from remoting.errors import RequestError
+from remoting.record.codec import encode_record
 from remoting.tier.contents import Queue
 from tests.support.tier_files import TierFiles
 from tests.unit.tasks.tier.messages import untidy
@@ -31,12 +33,13 @@ IN_FLIGHT = 4
 class Reader:
     """Of a tier with one segment, parts of which may be replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, records: Sequence[bytes] = ()) -> None:
         self.files = TierFiles()
-        self.records = [untidy(*QUEUE, number, 1000 + number) for number in range(MESSAGES)]
+        self.records = list(records) or [untidy(*QUEUE, number, 1000 + number) for number in range(MESSAGES)]
         self.segment = self.files.commit(QUEUE, 0, self.records)
         self.checked_by: list[str] = []
         self.asked: list[tuple[int, int]] = []  # of messages whose entries were asked for: the first one, and how many
+        self.lengths: list[int] = []  # of message bytes that were asked for
         self.tasks: list[asyncio.Task[None]] = []
 
     def change(self, name: str, at: int, content: bytes) -> None:
@@ -47,6 +50,8 @@ class Reader:
     async def get(self, name: str, start: int, length: int) -> bytes:
         if name == self.segment.entries_name(*QUEUE):
             self.asked.append((start // ENTRY_BYTES, length // ENTRY_BYTES))
+        else:
+            self.lengths.append(length)
         return self.files.read(name)[start : start + length]
 
     def first_astray(self, content: Bytes, begin: int, entries: Bytes) -> int | None:
@@ -138,3 +143,106 @@ async def test_what_is_read_ahead_is_neither_missed_nor_repeated(cache_bytes: in
     assert found == reader.records
     if cache_bytes == 1 << 20:
         assert sum(count for _, count in reader.asked) == MESSAGES, "each was fetched once"
+
+
+# ---- in bulk
+
+PART = 2 << 20
+LONG_MESSAGES = 5000
+
+
+def long_records() -> list[bytes]:
+    """Of 1 KiB and more, 6 MiB together."""
+    return [
+        encode_record(
+            topic=QUEUE.topic.encode(),
+            queue_id=QUEUE.queue_id,
+            queue_offset=number,
+            physical_offset=0,
+            body=bytes(1000 + number % 400),
+            properties=b"",
+            born_timestamp_ms=1,
+            born_host=bytes(8),
+            store_timestamp_ms=1,
+            store_host=bytes(8),
+        )
+        for number in range(LONG_MESSAGES)
+    ]
+
+
+@pytest.fixture(scope="module")
+def bulk_records() -> list[bytes]:
+    return long_records()
+
+
+async def test_who_begins_to_read_in_bulk_has_what_follows_on_its_way(bulk_records: list[bytes]) -> None:
+    reader = Reader(bulk_records)
+    cold = reader.cold(64 << 20)
+    assert cold.read_joined(*QUEUE, 0, LONG_MESSAGES, 4096, PART).is_coming
+    await reader.fetched()
+    assert len(reader.asked) == 2, "what the answer has room for, and as much again"
+    (first, count), (second, ahead) = reader.asked
+    assert (first, second) == (0, count)
+    assert PART * 0.8 < sum(map(len, bulk_records[:count])) <= PART
+    assert ahead == count
+    found = cold.read_joined(*QUEUE, 0, LONG_MESSAGES, 4096, PART)
+    assert (found.next_offset, bytes(found.body)) == (count, b"".join(bulk_records[:count])), "an answer is one part"
+
+
+async def test_in_bulk_each_message_is_read_once_in_parts_of_about_one_size(bulk_records: list[bytes]) -> None:
+    reader = Reader(bulk_records)
+    cold, found, offset = reader.cold(64 << 20), list[Bytes](), 0
+    while offset < LONG_MESSAGES:
+        read = cold.read_joined(*QUEUE, offset, LONG_MESSAGES, 4096, PART)
+        offset = read.next_offset
+        found += [read.body] if read.body else []
+        await reader.fetched()
+    assert b"".join(found) == b"".join(bulk_records)
+    assert sum(reader.lengths) == sum(map(len, bulk_records)), "each was fetched once"
+    assert max(reader.lengths) <= PART
+    assert len(found) == len(reader.lengths), "an answer has what one request brought"
+
+
+async def test_what_a_long_window_brings_is_given_out_part_by_part(bulk_records: list[bytes]) -> None:
+    reader = Reader(bulk_records)
+    cold = reader.cold(64 << 20)
+    told: list[int] = []
+    cold.listeners.append(lambda *_: told.append(len(cold.cache)))
+    for start in (0, 1):  # who goes on like that has a long window
+        cold._windows.read(QUEUE, start, start + 1, 4500, was_last=True)
+    assert cold.read_joined(*QUEUE, 2, LONG_MESSAGES, 4096, PART).is_coming
+    await reader.fetched()
+    assert told[:3] == [1, 2, 3]
+    whole = sum(map(len, bulk_records[2:]))
+    assert len(reader.lengths) == -(-whole // PART)
+    assert max(reader.lengths) - min(reader.lengths) < 3000, "they are alike"
+
+
+@pytest.mark.parametrize("cache_bytes", [1, 1 << 20, 3 << 20])
+async def test_who_has_a_small_cache_comes_to_the_end(bulk_records: list[bytes], cache_bytes: int) -> None:
+    reader = Reader(bulk_records)
+    cold, offset, vain = reader.cold(cache_bytes), 0, 0
+    while offset < LONG_MESSAGES:
+        read = cold.read_joined(*QUEUE, offset, LONG_MESSAGES, 4096, PART)
+        vain = 0 if read.body else vain + 1
+        assert vain < 10, "what is fetched pushes out what was to be read"
+        assert bytes(read.body) == b"".join(bulk_records[offset : read.next_offset])
+        offset = read.next_offset
+        await reader.fetched()
+
+
+@pytest.mark.parametrize("place", [-1, 0, 1 << 20, 1 << 40])
+async def test_parts_whose_entries_are_damaged_are_given_to_nobody(bulk_records: list[bytes], place: int) -> None:
+    reader = Reader(bulk_records)
+    places = list(accumulate(map(len, bulk_records), initial=0))
+    for number in range(1, LONG_MESSAGES - 1):
+        entry = UNIT.pack(place if number % 2 else places[number], len(bulk_records[number]), 0)
+        reader.change(reader.segment.entries_name(*QUEUE), number * ENTRY_BYTES, entry)
+    cold = reader.cold(64 << 20)
+    cold._windows.read(QUEUE, -1, 0, 5000, was_last=True)  # one window has all
+    assert cold.read_joined(*QUEUE, 0, LONG_MESSAGES, 4096, PART).is_coming
+    await reader.fetched()
+    with pytest.raises(RequestError, match="not what was stored"):
+        cold.read_joined(*QUEUE, 0, LONG_MESSAGES, 4096, PART)
+    assert max(reader.lengths, default=0) <= 16 << 20
+    assert not len(cold.cache)
