@@ -109,11 +109,21 @@ static int is_first(uint32_t *seen, int64_t field) {
     return 1;
 }
 
+/* Whether eight bytes are of ASCII without its control characters. What is taken away of one borrows of none where that is so. */
+static int are_printable(uint64_t bytes) {
+    uint64_t each = 0x0101010101010101u;
+    return ((bytes | (bytes + each) | (bytes - each * 0x20)) & each * 0x80) == 0;
+}
+
 /* Whether a text can be stored: UTF-8 without control characters, and not empty. */
 static int is_clean(struct text text) {
     if (text.length == 0) return 0;
     const uint8_t *at = text.at, *end = at + text.length;
     while (at < end) {
+        if (end - at >= 8 && are_printable(get64_little(at))) {
+            at += 8;
+            continue;
+        }
         if (*at < 0x20 || *at == 0x7F) return 0;
         size_t length = utf8_length(at, end);
         if (length == 0 || (length == 2 && at[0] == 0xC2 && at[1] < 0xA0)) return 0;
@@ -191,15 +201,33 @@ static int is_forbidden(const struct sends *sends, struct text name) {
 /* Whether no property before has the name of the next one, which has a place among them then. Names are chosen by clients: what they
  * have in common costs no more than as many comparisons as there are names. */
 static int is_new_name(struct message *message, struct text name) {
-    uint32_t hash = 2166136261u; /* FNV-1a */
+    const uint64_t factor = 0x9E3779B97F4A7C15u;
+    uint64_t hash = name.length, last = 0;
+    size_t i = 0;
     if (message->property_count == 0) memset(message->places, 0, sizeof message->places);
-    for (size_t i = 0; i < name.length; i++) hash = (hash ^ name.at[i]) * 16777619u;
-    uint32_t place = (hash ^ hash >> 16) % NAME_PLACES;
+    for (; name.length - i >= 8; i += 8) hash = (hash ^ get64_little(name.at + i)) * factor;
+    for (; i < name.length; i++) last = last << 8 | name.at[i];
+    hash = (hash ^ last) * factor;
+    uint32_t place = (uint32_t)(hash >> 32) % NAME_PLACES;
     for (; message->places[place] != 0; place = (place + 1) % NAME_PLACES) {
         struct text other = message->names[message->places[place] - 1];
         if (name.length == other.length && memcmp(name.at, other.at, name.length) == 0) return 0;
     }
     message->places[place] = (uint8_t)(message->property_count + 1);
+    return 1;
+}
+
+/* Take a name and a value as everybody writes them: in this order, each shorter than 128 bytes. */
+static int take_pair(struct text text, struct text *name, struct text *value) {
+    const uint8_t *at = text.at;
+    size_t length = text.length, first, second;
+    if (length < 4 || at[0] != (1 << 3 | LENGTH)) return 0;
+    first = at[1];
+    if (first >= 0x80 || first + 4 > length || at[first + 2] != (2 << 3 | LENGTH)) return 0;
+    second = at[first + 3];
+    if (second >= 0x80 || first + 4 + second != length) return 0;
+    *name = (struct text){at + 2, first};
+    *value = (struct text){at + first + 4, second};
     return 1;
 }
 
@@ -209,6 +237,7 @@ static int take_user_property(const struct sends *sends, struct text text, struc
     int64_t field, number;
     uint32_t seen = 0;
     if (message->property_count == MAX_USER_PROPERTIES) return 0;
+    if (take_pair(text, &name, &value)) r.at = r.end;
     while (r.at < r.end) {
         if (!take_field(&r, &field, &number, &text) || is_number(text) || !is_first(&seen, field)) return 0;
         if (field == 1) name = text;

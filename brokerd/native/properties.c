@@ -10,11 +10,12 @@ struct reader {
     const uint8_t *at, *end;
 };
 
-/* Whether something in the properties is for the general path: `_SPECIAL` in brokerd/sending/rules.py. */
+/* Whether something in the properties is for the general path: `_SPECIAL` in brokerd/sending/rules.py, but for an empty value, which
+ * is not read at all. */
 static int has_special(struct text text) {
     static const char *const specials[] = {"POP_CK",     "TRAN_MSG", "DELAY",           "TIMER_",       "INNER_", "__CRC32#",
-                                           "MSG_REGION", "TRACE_ON", "REPLY_TO_CLIENT", "WAIT\1false", "\1\2"};
-    static const uint8_t begins[256] = {['P'] = 1, ['T'] = 1, ['D'] = 1, ['I'] = 1, ['_'] = 1, ['M'] = 1, ['R'] = 1, ['W'] = 1, [1] = 1};
+                                           "MSG_REGION", "TRACE_ON", "REPLY_TO_CLIENT", "WAIT\1false"};
+    static const uint8_t begins[256] = {['P'] = 1, ['T'] = 1, ['D'] = 1, ['I'] = 1, ['_'] = 1, ['M'] = 1, ['R'] = 1, ['W'] = 1};
     const uint8_t *end = text.at + text.length;
     for (const uint8_t *at = text.at; at < end; at++) {
         if (!begins[*at]) continue;
@@ -51,10 +52,22 @@ static int is_unescaped(struct text text) {
     return 1;
 }
 
+/* Where the next byte from 0 to 2 is, or the end. */
+static const uint8_t *find_separator(const uint8_t *at, const uint8_t *end) {
+    const uint64_t each = 0x0101010101010101u;
+    while (end - at >= 8) {
+        uint64_t bytes = get64_little(at), found = (bytes - each * 3) & ~bytes & each * 0x80;
+        if (found != 0) return at + __builtin_ctzll(found) / 8; /* what is taken away borrows of bytes behind the first one alone */
+        at += 8;
+    }
+    while (at < end && *at > 2) at++;
+    return at;
+}
+
 /* Take a name and the separator behind it; neither it nor a value is empty, or has the bytes 0 to 2 in it. */
 static int take_name(struct reader *r, struct text *name) {
     name->at = r->at;
-    while (r->at < r->end && *r->at > 2) r->at++;
+    r->at = find_separator(r->at, r->end);
     if (r->at == r->end || *r->at != 1) return 0;
     name->length = (size_t)(r->at++ - name->at);
     return name->length > 0;
@@ -63,7 +76,7 @@ static int take_name(struct reader *r, struct text *name) {
 /* Take a value and the separator behind it, which the last may lack: then it is open. */
 static int take_value(struct reader *r, struct text *value, int *is_open) {
     value->at = r->at;
-    while (r->at < r->end && *r->at > 2) r->at++;
+    r->at = find_separator(r->at, r->end);
     value->length = (size_t)(r->at - value->at);
     *is_open = r->at == r->end;
     if (!*is_open && *r->at++ != 2) return 0;
@@ -128,13 +141,16 @@ uint8_t *put_again(const struct properties *read, uint8_t *at) {
 }
 
 int look_at(struct text properties, struct look *look) {
+    static const uint8_t begins[256] = {['U'] = 1, ['T'] = 1, ['K'] = 1, ['W'] = 1, ['D'] = 1, ['P'] = 1, ['C'] = 1, ['R'] = 1};
     struct reader r = {properties.at, properties.at + properties.length};
     struct text name, value;
     int all_common = 1, is_usual = 0;
     memset(look, 0, sizeof *look);
     while (r.at < r.end) {
         if (!take_name(&r, &name) || !take_value(&r, &value, &look->is_open)) return 0;
-        if (IS(name, "UNIQ_KEY")) {
+        if (!begins[*name.at]) {
+            all_common = 0; /* no name that is looked for begins so */
+        } else if (IS(name, "UNIQ_KEY")) {
             is_usual = is_alphanumeric(value);
             if (look->key.length || (!is_usual && !is_unescaped(value))) return 0;
             look->key = value;

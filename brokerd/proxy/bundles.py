@@ -2,12 +2,15 @@
 
 The request is an internal one (`proxy_call.py`) with the method SENDS and an id of its own. Its body has, for each call, the
 lengths of its description and of its message, then these; the description is the `ext` that it would be forwarded with alone, as
-JSON. The body of an answer has those that there are, each behind the id of its call, its outcome and its length. While calls are
-left that were not answered, `more` is set, and the replica asks for more with the bundle's id: so none waits for another one.
+JSON. What a client's calls have in common in it comes last, behind the id and the time of each, so that it is written and read
+once; a description in another order is read by itself. The body of an answer has those that there are, each behind the id of its
+call, its outcome and its length. While calls are left that were not answered, `more` is set, and the replica asks for more with
+the bundle's id: so none waits for another one.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
@@ -23,6 +26,7 @@ MAX_CALLS: Final = 256  # of a bundle
 
 _LENGTHS: Final = struct.Struct(">II")
 _ANSWER: Final = struct.Struct(">QBI")
+_OWN: Final = re.compile(rb'\{"callId":"([0-9]{1,18})",(?:"timeoutMs":"([0-9]{1,12})",)?')
 
 
 class Outcome(IntEnum):
@@ -44,8 +48,18 @@ class BundledAnswer(NamedTuple):
 def encode_calls(calls: Iterable[tuple[ProxyCall, bytes]]) -> bytes:
     """The body of a request, of calls and their messages."""
     parts: list[bytes] = []
+    shared: dict[tuple[str, int, int], bytes] = {}  # by the method, the client and the headers
+    kept: list[ProxyCall] = []  # whose headers those are: no others have their ids meanwhile
     for origin, message in calls:
-        ext = orjson.dumps(origin.to_ext())
+        key = origin.method, origin.client, id(origin.metadata)
+        common = shared.get(key)
+        if common is None:
+            common = shared[key] = orjson.dumps(origin.common_ext())[1:]
+            kept.append(origin)
+        if origin.timeout_ms:
+            ext = b'{"callId":"%d","timeoutMs":"%d",' % (origin.call_id, origin.timeout_ms) + common
+        else:
+            ext = b'{"callId":"%d",' % origin.call_id + common
         parts += (_LENGTHS.pack(len(ext), len(message)), ext, message)
     return b"".join(parts)
 
@@ -53,6 +67,7 @@ def encode_calls(calls: Iterable[tuple[ProxyCall, bytes]]) -> bytes:
 def decode_calls(body: bytes) -> list[tuple[ProxyCall, bytes]]:
     """The calls of a request's body. Raises ProtocolError."""
     calls: list[tuple[ProxyCall, bytes]] = []
+    shared: dict[bytes, ProxyCall] = {}  # by what several have in common
     position = 0
     while position < len(body):
         begin = position + _LENGTHS.size
@@ -62,7 +77,7 @@ def decode_calls(body: bytes) -> list[tuple[ProxyCall, bytes]]:
         middle, position = begin + ext_bytes, begin + ext_bytes + message_bytes
         if position > len(body):
             raise ProtocolError("a bundle of forwarded calls is cut off")
-        calls.append((_origin_of(body[begin:middle]), body[middle:position]))
+        calls.append((_origin_of(body[begin:middle], shared), body[middle:position]))
     return calls
 
 
@@ -91,7 +106,19 @@ def decode_answers(body: bytes) -> list[BundledAnswer]:
     return answers
 
 
-def _origin_of(encoded: bytes) -> ProxyCall:
+def _origin_of(encoded: bytes, shared: dict[bytes, ProxyCall]) -> ProxyCall:
+    own = _OWN.match(encoded)
+    if own is None:
+        return _described(encoded)
+    rest = encoded[own.end() :]
+    common = shared.get(rest)
+    if common is None:
+        common = shared[rest] = _described(b'{"callId":"0",' + rest)
+    timeout_ms = int(own[2]) if own[2] else common.timeout_ms
+    return ProxyCall(common.method, int(own[1]), timeout_ms, common.peer, common.client, common.metadata)
+
+
+def _described(encoded: bytes) -> ProxyCall:
     try:
         ext = orjson.loads(encoded)
     except orjson.JSONDecodeError as error:

@@ -221,9 +221,12 @@ class ForwardedCalls:
         calls[bundle.call_id] = answers
         now_ms = int(self._scheduler.time() * 1000)
         found = []
+        peers: dict[int, Peer] = {}
         for origin, message in sent:
             deadline_ms = now_ms + origin.timeout_ms if origin.timeout_ms else None
-            peer = self._peer(connection, origin)
+            peer = peers.get(origin.client)
+            if peer is None:
+                peer = peers[origin.client] = self._peer(connection, origin)
             call = BundledCall(self._finished, connection, None, origin, peer, deadline_ms, message, bundle=answers)
             calls[origin.call_id] = call
             found.append(call)

@@ -28,7 +28,7 @@ PLAIN, TIMED, GROUPED, PRIORITIZED, HALF = range(len(TYPES))
 QUEUE_DIGITS: Final = 10
 
 _MORE_BYTES: Final = 1024  # that a frame may take beside its request
-_KEPT_BYTES: Final = 256 * 1024
+_KEPT_BYTES: Final = 1024 * 1024
 
 
 class Found(NamedTuple):

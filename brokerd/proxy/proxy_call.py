@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from remoting.errors import ProtocolError
 from remoting.frame import MAX_FRAME_BYTES
@@ -36,8 +35,7 @@ _FORWARDED_HEADERS: Final = ("x-mq-", "authorization", "user-agent", ":scheme")
 _LENGTH: Final = struct.Struct(">I")
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyCall:
+class ProxyCall(NamedTuple):
     """A forwarded call's description. `client` names the client's connection on the replica; `timeout_ms` 0 = no deadline."""
 
     method: str
@@ -48,9 +46,14 @@ class ProxyCall:
     metadata: Mapping[str, str] | None = None
 
     def to_ext(self) -> dict[str, str]:
-        ext = {"method": self.method, "callId": str(self.call_id), "client": str(self.client)}
+        ext = {"callId": str(self.call_id), **self.common_ext()}
         if self.timeout_ms:
             ext["timeoutMs"] = str(self.timeout_ms)
+        return ext
+
+    def common_ext(self) -> dict[str, str]:
+        """Of `to_ext`, what a client's calls of a method have in common."""
+        ext = {"method": self.method, "client": str(self.client)}
         if self.peer:
             ext["peer"] = self.peer
         for name, value in (self.metadata or {}).items():

@@ -2,12 +2,17 @@
 
 What is not ordinary, and what other broker groups own, is for the method to do (`send_message.py`), after
 these: so of the messages of message groups in a batch, all are left from the first on that is.
+
+The messages of a request that has several are taken together or left together, as far as that can be told before one is stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
+from itertools import repeat
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from brokerd.metadata.configs import Metadata, TopicConfig
@@ -17,7 +22,8 @@ from brokerd.proxy.frame_offers import FrameAnswers, FrameOffer, FramePart, Left
 from brokerd.proxy.mapping import MIXED_TYPES, TYPE_NAMES
 from brokerd.proxy.methods.base import CLIENT_ID
 from brokerd.proxy.methods.placing import Placing
-from brokerd.proxy.native_sends import GROUPED, HALF, PRIORITIZED, QUEUE_DIGITS, TYPES, SendReader
+from brokerd.proxy.methods.several import Rest, Several, messages_of
+from brokerd.proxy.native_sends import GROUPED, HALF, PRIORITIZED, QUEUE_DIGITS, TIMED, TYPES, SendReader
 from brokerd.proxy.status import OK, encode_length
 from brokerd.sending.outcomes import SendOutcome
 from brokerd.sending.turns import SendTurns
@@ -28,14 +34,30 @@ from remoting.facts.placements import MESSAGE_TYPES
 from remoting.message_groups import queue_of_group
 from remoting.names import is_system_topic
 
+MAX_MESSAGES: Final = 1024  # of a request
+
 _ID: Final = b"\x12"  # field 2 of an entry of the answer
 _TRANSACTION: Final = b"\x1a"  # field 3
 _OFFSET: Final = b"\x20"  # field 4
 _HANDLE: Final = b"\x2a"  # field 5
 _ENTRY: Final = b"\x12"  # field 2 of the answer
 
-# The answer to a call whose message, of that id, was not stored, or not as it should, with the id of the transaction if one began
-Answer = Callable[[Call, str, SendOutcome, str], None]
+_END_OF: Final = itemgetter(0)  # of what is found in a request
+
+# What a call is answered whose message, of that id, was not stored, or not as it should; and the id of the transaction, if one
+# began
+Encode = Callable[[str, SendOutcome, str], bytes]
+
+
+class _Sent(NamedTuple):
+    """What a batch sends, by the numbers of the messages: the requests of each alone, what was found in them, the calls that they
+    are of, the secrets of transactions that begin, and for each of several of a call these, and its place among them."""
+
+    requests: Sequence[bytes]
+    found: Sequence[tuple[int, ...]]
+    calls: Sequence[Call]
+    secrets: Mapping[int, str]
+    several: dict[int, tuple[Several, int]]
 
 
 class Quick(NamedTuple):
@@ -46,7 +68,7 @@ class Quick(NamedTuple):
 
 
 class QuickSends:
-    """Those of one broker group; `answer` answers what was not stored as it should be."""
+    """Those of one broker group; `encode` makes the answer for what was not stored as it should be."""
 
     def __init__(
         self,
@@ -55,22 +77,33 @@ class QuickSends:
         broker_name: str,
         placing: Placing,
         new_secret: Callable[[], str],
-        answer: Answer,
+        encode: Encode,
     ) -> None:
         self._reader, self._turns = quick
         self._metadata = metadata
         self._broker_name = broker_name
         self._placing = placing
         self._new_secret = new_secret
-        self._answer = answer
+        self._encode = encode
 
     def send(self, calls: Sequence[Call], now_ms: int) -> Sequence[Call]:
         """Carry out what is ordinary; the calls that are left, in order."""
         requests = [call.message for call in calls]
         frames, found = self._reader.read(requests, now_ms)
+        counts: Sequence[int] = ()  # of each call's messages; none when each has one
+        if not all(map(_END_OF, found)) and (counts := _take_apart(requests, found)):
+            frames, found = self._reader.read(requests, now_ms)
         sorting = _Sorting(self._metadata, self._broker_name, self._placing, self._new_secret)
-        begin = 0
-        for number, call in enumerate(calls):
+        of_messages = (
+            calls if not counts else [call for call, count in zip(calls, counts, strict=True) for _ in range(count)]
+        )
+        sent = _Sent(requests, found, of_messages, sorting.secrets, {})
+        number = begin = 0
+        for call, count in zip(calls, counts or repeat(1), strict=False):
+            if count > 1:
+                begin = self._sort_several(call, number, count, begin, sent, sorting, frames)
+                number += count
+                continue
             fields = found[number]
             end = fields[0]
             if not end:
@@ -78,46 +111,106 @@ class QuickSends:
             elif call.metadata.get(CLIENT_ID) and sorting.takes(number, requests[number], fields, frames):
                 sorting.add(number, call.peer.packed_host, begin, end, is_grouped=fields[1] == GROUPED)
             begin = end or begin
+            number += 1
         if not sorting.taken:
             return calls
         left = Left()
-        turn = self._turns.begin(partial(FrameAnswers, partial(self._done, calls, found, sorting.secrets)))
+        turn = self._turns.begin(partial(FrameAnswers, partial(self._done, sent)))
         turn.take([FrameOffer(part, left) for part in sorting.parts(frames)])
         turn.append()
-        if not left.keys and len(sorting.taken) == len(calls):
+        if not left.keys and len(sorting.taken) == number:
             return ()
         taken = sorting.taken.difference(left.keys)
+        if counts:
+            return _left_of(calls, counts, sent, taken)
         return [call for number, call in enumerate(calls) if number not in taken]
 
-    def _done(
+    def _sort_several(
         self,
-        calls: Sequence[Call],
-        found: Sequence[tuple[int, ...]],
-        secrets: Mapping[int, str],
-        stored: Sequence[StoredFrame],
-        status: PutStatus,
-        error: RequestError | None,
-    ) -> None:
+        call: Call,
+        first: int,
+        count: int,
+        begin: int,
+        sent: _Sent,
+        sorting: _Sorting,
+        frames: bytearray,
+    ) -> int:
+        """The same of the messages of one call, whose frames begin there; where the next one's do."""
+        numbers = range(first, first + count)
+        takes = call.metadata.get(CLIENT_ID) and sorting.takes_all(numbers, sent.requests, sent.found, frames)
+        if takes:
+            several = Several(call, count)
+        else:
+            sorting.leave_groups()
+        for number in numbers:
+            end, kind = sent.found[number][:2]
+            if takes:
+                sorting.add(number, call.peer.packed_host, begin, end, is_grouped=kind == GROUPED)
+                sent.several[number] = several, number - first
+            begin = end or begin
+        return begin
+
+    def _done(self, sent: _Sent, stored: Sequence[StoredFrame], status: PutStatus, error: RequestError | None) -> None:
+        requests, found, calls, secrets, several = sent
         for number, position, queue_offset, handle in stored:
-            call = calls[number]
             id_at, id_length = found[number][4:6]
-            message_id = call.message[id_at : id_at + id_length]
+            message_id = requests[number][id_at : id_at + id_length]
             transaction = ""
             if secrets and number in secrets and position >= 0:
                 transaction = str(TransactionId(position, queue_offset, secrets[number], self._broker_name))
-            if status is PutStatus.PUT_OK:
-                entry = OK + _ID + encode_length(id_length) + message_id
-                if transaction:
-                    encoded = transaction.encode()
-                    entry += _TRANSACTION + encode_length(len(encoded)) + encoded
-                if queue_offset:
-                    entry += _OFFSET + encode_length(queue_offset)
-                if handle:
-                    encoded = handle.encode()
-                    entry += _HANDLE + encode_length(len(encoded)) + encoded
-                call.answer(OK + _ENTRY + encode_length(len(entry)) + entry)
+            if status is not PutStatus.PUT_OK:
+                outcome = SendOutcome(status, -1, queue_offset, error=error)
+                answer = self._encode(message_id.decode(), outcome, transaction)
+                if number in several:
+                    whole, index = several[number]
+                    whole.take((index,), answer)
+                else:
+                    calls[number].answer(answer)
+                continue
+            entry = OK + _ID + encode_length(id_length) + message_id
+            if transaction:
+                encoded = transaction.encode()
+                entry += _TRANSACTION + encode_length(len(encoded)) + encoded
+            if queue_offset:
+                entry += _OFFSET + encode_length(queue_offset)
+            if handle:
+                encoded = handle.encode()
+                entry += _HANDLE + encode_length(len(encoded)) + encoded
+            if several and number in several:
+                whole, index = several[number]
+                whole.add(index, OK, entry)
             else:
-                self._answer(call, message_id.decode(), SendOutcome(status, -1, queue_offset, error=error), transaction)
+                calls[number].answer(OK + _ENTRY + encode_length(len(entry)) + entry)
+
+
+def _take_apart(requests: list[bytes], found: Sequence[tuple[int, ...]]) -> Sequence[int]:
+    """Put in place of each request that has several messages these, as far as they can be told apart; how many messages each has.
+    None when nothing changes."""
+    apart = [
+        messages if not fields[0] and len(messages := messages_of(request, MAX_MESSAGES)) > 1 else (request,)
+        for request, fields in zip(requests, found, strict=True)
+    ]
+    counts = [len(messages) for messages in apart]
+    if len(requests) == sum(counts):
+        return ()
+    requests[:] = [message for messages in apart for message in messages]
+    return counts
+
+
+def _left_of(calls: Sequence[Call], counts: Sequence[int], sent: _Sent, taken: AbstractSet[int]) -> Sequence[Call]:
+    """The calls that are left of these, in order: whole, or what of their messages is."""
+    rest: list[Call] = []
+    first = 0
+    for call, count in zip(calls, counts, strict=True):
+        numbers = [number for number in range(first, first + count) if number not in taken]
+        if len(numbers) == count:
+            rest.append(call)
+        elif numbers:
+            several, _ = sent.several[first]
+            message = b"".join([sent.requests[number] for number in numbers])
+            rest.append(Rest(several, [number - first for number in numbers], message))
+        first += count
+    return rest
 
 
 class _Sorting:
@@ -161,6 +254,21 @@ class _Sorting:
                 return True
         self._groups_are_left = True
         return False
+
+    def takes_all(
+        self, numbers: Sequence[int], requests: Sequence[bytes], found: Sequence[tuple[int, ...]], frames: bytearray
+    ) -> bool:
+        """The same of all messages of a request, which have one topic. None of them begins a transaction, and of those that wait
+        for a time the kernel could leave some."""
+        topics = set()
+        for number in numbers:
+            end, kind, topic_at, topic_length = found[number][:4]
+            if not end or kind in (HALF, TIMED):
+                return False
+            topics.add(bytes(frames[topic_at : topic_at + topic_length]))
+        return len(topics) == 1 and all(
+            self.takes(number, requests[number], found[number], frames) for number in numbers
+        )
 
     def leave_groups(self) -> None:
         """No message of a message group is taken any more."""

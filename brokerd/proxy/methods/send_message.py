@@ -16,7 +16,7 @@ from brokerd.proxy.calls import Call, Handler
 from brokerd.proxy.mapping import TRANSACTION, check_same_topic, to_draft
 from brokerd.proxy.methods.base import attempt, parse
 from brokerd.proxy.methods.placing import PLACED, Anywhere, Placing, Unplaced, place
-from brokerd.proxy.methods.quick_sends import Quick, QuickSends
+from brokerd.proxy.methods.quick_sends import MAX_MESSAGES, Quick, QuickSends
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import OK, Code, Refusal, encode_length, refusal_of, status_field
 from brokerd.sending.outcomes import Sender, SendOutcome
@@ -24,8 +24,6 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.transactions.ids import SECRET_BYTES, TransactionId
 from remoting.facts.placements import MESSAGE_TYPES
-
-MAX_MESSAGES: Final = 1024
 
 _CODES: Final = {
     PutStatus.PUT_OK: Code.OK,
@@ -68,7 +66,7 @@ def send_message(
     placing: Placing = _ANYWHERE,
 ) -> Handler:
     """`max_ahead_ms()` says how far ahead of now a message may be delivered; with `quick` what is ordinary takes its way."""
-    ordinary = QuickSends(quick, metadata, broker_name, placing, new_secret, _answer_one) if quick is not None else None
+    ordinary = QuickSends(quick, metadata, broker_name, placing, new_secret, _encode_one) if quick is not None else None
 
     def handler(calls: Sequence[Call]) -> None:
         now_ms = wall_ms()
@@ -123,8 +121,8 @@ def _answer(accepted: Sequence[_Accepted], outcomes: Sequence[SendOutcome], brok
         start = end
 
 
-def _answer_one(call: Call, message_id: str, outcome: SendOutcome, transaction_id: str) -> None:
-    call.answer(encode_response([message_id], [outcome], transaction_id))
+def _encode_one(message_id: str, outcome: SendOutcome, transaction_id: str) -> bytes:
+    return encode_response([message_id], [outcome], transaction_id)
 
 
 def encode_response(message_ids: Sequence[str], outcomes: Sequence[SendOutcome], transaction_id: str = "") -> bytes:

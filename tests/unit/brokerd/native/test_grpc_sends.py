@@ -191,3 +191,63 @@ def test_no_name_that_means_something_is_taken(name: str) -> None:
         sent = ordinary()
         sent.messages[0].user_properties[property_name] = "v"
         assert check([sent.SerializeToString()]) == is_taken
+
+
+def with_property(entry: bytes) -> bytes:
+    """An ordinary request with the bytes of one user property."""
+    sent = ordinary()
+    message: bytes = (
+        sent.messages[0].SerializeToString() + b"\x12" + bytes((len(entry) & 0x7F | 0x80, len(entry) >> 7)) + entry
+    )
+    return b"\x0a" + bytes((len(message) & 0x7F | 0x80, len(message) >> 7)) + message
+
+
+def part(field: int, text: bytes) -> bytes:
+    length = bytes((len(text),)) if len(text) < 128 else bytes((len(text) & 0x7F | 0x80, len(text) >> 7))
+    return bytes((field << 3 | 2,)) + length + text
+
+
+def test_a_character_that_is_none_is_seen_wherever_it_is() -> None:
+    good, bad = [], []
+    for length in range(1, 19):
+        for at in range(length):
+            for character in ("\0", "\x01", "\x1f", "\x7f", "\x80", "\x9f"):
+                bad.append("~" * at + character + " " * (length - at - 1))
+            for character in (" ", "~", "\xa0", "ä", "\U0001f600"):
+                good.append("~" * at + character + " " * (length - at - 1))
+    requests = [with_property(part(1, b"name") + part(2, value.encode())) for value in good]
+    assert check(requests) == len(good)
+    assert check([with_property(part(1, value.encode()) + part(2, b"value")) for value in good]) == len(good)
+    for value in bad:
+        assert check([with_property(part(1, b"name") + part(2, value.encode()))]) == 0, value
+        assert check([with_property(part(1, value.encode()) + part(2, b"value"))]) == 0, value
+    for cut in range(18):
+        assert check([with_property(part(1, b"name") + part(2, b"x" * cut + b"\xff" + b"x" * (17 - cut)))]) == 0
+
+
+def test_a_property_is_read_in_whatever_way_it_is_written() -> None:
+    for length in (1, 126, 127, 128, 129, 300):
+        text = b"t" * length
+        for entry in (part(1, text) + part(2, b"v"), part(1, b"n") + part(2, text), part(2, text) + part(1, b"n")):
+            assert check([with_property(entry)]) == 1, entry
+            for cut in range(1, len(entry)):
+                check([with_property(entry[:cut])])  # what is taken of it is as its draft says
+    for entry in (b"", part(1, b"n"), part(2, b"v"), part(1, b"n") + part(2, b"v") + part(2, b"w"), part(3, b"n")):
+        assert check([with_property(entry)]) == 0, entry
+
+
+def test_names_that_differ_in_little_are_told_apart() -> None:
+    names = ["n" * length for length in range(1, 40)] + [f"{'n' * at}m{'n' * (16 - at)}" for at in range(17)]
+    sent = ordinary()
+    for name in names:
+        sent.messages[0].user_properties[name] = "v"
+    assert check([sent.SerializeToString()]) == 1
+    for name in names:
+        twice = (
+            sent.messages[0].SerializeToString()
+            + b"\x12"
+            + bytes((len(name) + 5,))
+            + part(1, name.encode())
+            + part(2, b"w")
+        )
+        assert check([b"\x0a" + bytes((len(twice) & 0x7F | 0x80, len(twice) >> 7)) + twice]) == 0, name

@@ -6,6 +6,7 @@ import asyncio
 import struct
 from typing import Any
 
+import orjson
 import pytest
 
 from brokerd.proxy import bundles, forward
@@ -46,6 +47,51 @@ def test_calls_and_answers_survive_and_broken_ones_are_refused() -> None:
         decode_answers(struct.pack(">QBI", 1, 3, 0))
     with pytest.raises(ProtocolError, match="more than"):
         decode_calls(encode_calls([*calls, call(0)]))
+
+
+def described(ext: bytes, message: bytes = b"") -> bytes:
+    return struct.pack(">II", len(ext), len(message)) + ext + message
+
+
+def test_what_calls_have_in_common_is_read_once_and_each_has_its_own() -> None:
+    """Clients by turns, each with its headers, with and without a deadline, as clients sign their calls or not."""
+    headers = [{"x-mq-client-id": f"client {n}", "authorization": "by hand"} for n in range(3)]
+    calls = [
+        (ProxyCall("SendMessage", 7 + n, n % 4 * 1000, f"127.0.0.1:{n % 3}", n % 3, headers[n % 3]), b"m" * n)
+        for n in range(20)
+    ]
+    calls.append((ProxyCall("SendMessage", 99, 0, "127.0.0.1:0", 0, {"x-mq-client-id": "another of client 0"}), b""))
+    found = decode_calls(encode_calls(calls))
+    assert found == calls
+    assert len({id(origin.metadata) for origin, _ in found}) == 4
+
+
+def test_headers_of_which_nothing_is_left_are_not_taken_for_others() -> None:
+    """Each call's are made when it is asked for."""
+    calls = ((ProxyCall("SendMessage", n, 0, "", 1, {"x-mq-client-id": str(n)}), b"") for n in range(50))
+    assert [origin.metadata for origin, _ in decode_calls(encode_calls(calls))] == [
+        {"x-mq-client-id": str(n)} for n in range(50)
+    ]
+
+
+def test_descriptions_are_read_in_any_order() -> None:
+    """Also as brokers of an earlier version write them."""
+    wanted, message = call(3)
+    earlier = {"method": "SendMessage", "callId": "3", "client": "9", "timeoutMs": "3000", "peer": "127.0.0.1:5"}
+    for ext in (wanted.to_ext(), earlier | {"h.x-mq-client-id": "ü3"}):
+        assert decode_calls(described(orjson.dumps(ext), message)) == [(wanted, message)]
+    long = b'{"callId":"3","timeoutMs":"%d","method":"SendMessage","client":"9"}'
+    for timeout_ms in (0, 5, 1 << 39, 1 << 50):
+        ((found, _),) = decode_calls(described(long % timeout_ms))
+        assert (found.call_id, found.timeout_ms) == (3, min(timeout_ms, 1 << 40))
+
+
+@pytest.mark.parametrize("rest", [b"", b"}", b'"method":1}', b'"method":"SendMessage"}', b'"client":"9"}', b"\xff}"])
+def test_a_description_that_only_begins_well_is_refused(rest: bytes) -> None:
+    whole = b'{"callId":"1","method":"SendMessage","client":"9"}'
+    assert len(decode_calls(described(whole))) == 1
+    with pytest.raises(ProtocolError):
+        decode_calls(described(whole) + described(b'{"callId":"2",' + rest))
 
 
 @pytest.mark.parametrize("ext", [b"", b"[]", b'{"method":1}', b'{"method":"SendMessage"}', b"\xff", b'{"callId":[]}'])

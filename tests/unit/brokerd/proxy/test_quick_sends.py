@@ -14,6 +14,7 @@ from brokerd.proxy.calls import Peer
 from brokerd.proxy.methods.placing import PLACED, Anywhere, Unplaced
 from brokerd.proxy.methods.quick_sends import Quick
 from brokerd.proxy.methods.send_message import send_message
+from brokerd.proxy.methods.several import messages_of
 from brokerd.proxy.native_sends import SendReader
 from brokerd.proxy.protobuf import service
 from brokerd.proxy.status import Code
@@ -110,6 +111,13 @@ def delayed(ahead_ms: int, number: int = 0, topic: str = "Delay") -> FakeCall:
     return FakeCall(request)
 
 
+def together(*calls: FakeCall) -> FakeCall:
+    """One call of the messages of all."""
+    call = FakeCall(service.SendMessageRequest.FromString(b"".join(each.message for each in calls)))
+    call.metadata, call.peer = calls[0].metadata, calls[0].peer
+    return call
+
+
 def of_peer(call: FakeCall, host: str) -> FakeCall:
     call.peer = Peer(host, pack_host(host, 5000), object())
     return call
@@ -140,7 +148,22 @@ def random_calls(rng: Random) -> list[FakeCall]:
         if rng.random() < 0.1:
             call.metadata = rng.choice(({}, {"x-mq-client-id": ""}))
         calls.append(of_peer(call, rng.choice(("10.0.0.1", "10.0.0.1", "10.0.0.2", "fe80::1"))))
-    return calls
+    return joined(rng, calls)
+
+
+def joined(rng: Random, calls: list[FakeCall]) -> list[FakeCall]:
+    """Some of the calls become one, mostly of messages to the same topic."""
+    found: list[FakeCall] = []
+    for call in calls:
+        earlier = found[-1] if found else call
+        topics = [
+            service.SendMessageRequest.FromString(each.message).messages[0].topic.name for each in (earlier, call)
+        ]
+        if found and rng.random() < (0.5 if topics[0] == topics[1] else 0.03):
+            found[-1] = together(earlier, call)
+        else:
+            found.append(call)
+    return found
 
 
 def plainly(answer: Any) -> Any:
@@ -296,3 +319,67 @@ def test_each_type_goes_to_topics_that_take_it(bench: Bench) -> None:
     assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     (answer,) = bench.call(sending("Mixed", 1))
     assert answer.status.code == Code.OK
+
+
+def test_several_messages_of_a_request_make_no_drafts_either(bench: Bench) -> None:
+    several = together(*(sending("Normal", n) for n in range(3)))
+    grouped = together(*(sending("Fifo", n, message_group=f"g{n % 2}") for n in range(3, 7)))
+    answers = bench.call(sending("Normal", 9), several, grouped)
+    assert bench.general == 0
+    assert [each.status.code for each in answers] == [Code.OK] * 3
+    assert [each.message_id for each in answers[1].entries] == [f"{n:032X}" for n in range(3)]
+    assert [each.message_id for each in answers[2].entries] == [f"{n:032X}" for n in range(3, 7)]
+    assert len(several.answers) == 1
+    assert bench.broker.counters.puts.counts[0] == 8, "all of a turn are one append"
+
+
+def test_several_messages_are_answered_when_all_are_acknowledged(bench: Bench) -> None:
+    several = together(*(sending("Normal", n, bytes(20_000)) for n in range(5)))
+    bench.handler([several])
+    waiting = list(bench.broker.acknowledger.waiting)
+    assert len(waiting) > 1, "they are in two files of the log"
+    assert not several.answers
+    bench.broker.acknowledger.complete()
+    assert [each.status.code for each in several.response(service.SendMessageResponse).entries] == [Code.OK] * 5
+    lost = together(sending("Normal", 1), sending("Normal", 2))
+    bench.handler([lost])
+    bench.broker.acknowledger.complete(PutStatus.FLUSH_DISK_TIMEOUT)
+    answer = lost.response(service.SendMessageResponse)
+    assert answer.status.code == Code.MASTER_PERSISTENCE_TIMEOUT
+    assert [each.status.code for each in answer.entries] == [Code.MASTER_PERSISTENCE_TIMEOUT] * 2
+
+
+def test_one_of_several_that_no_file_has_room_for_is_refused_alone(bench: Bench) -> None:
+    sizes = (10, 70_000, 10)
+    (answer,) = bench.call(together(*(sending("Normal", n, bytes(size)) for n, size in enumerate(sizes))))
+    assert answer.status.code == Code.MULTIPLE_RESULTS
+    assert [each.status.code == Code.OK for each in answer.entries] == [True, False, True]
+    assert [each.message_id for each in answer.entries] == [f"{n:032X}" for n in range(3)]
+    assert len(bench.stored()) == 2
+    assert bench.general == 1
+
+
+def test_of_several_of_a_group_none_overtakes_the_one_that_the_kernel_leaves(bench: Bench) -> None:
+    several = together(*(sending("Fifo", n, bytes(70_000 if n == 2 else 10), message_group="g") for n in range(1, 4)))
+    answer, behind = bench.call(several, sending("Fifo", 4, message_group="g"))
+    assert [each.status.code == Code.OK for each in answer.entries] == [True, False, True]
+    assert behind.status.code == Code.OK
+    assert [each.property_map()["UNIQ_KEY"][-1] for each in bench.stored()] == ["1", "3", "4"]
+
+
+def test_a_request_is_refused_whole_for_one_message_that_breaks_a_rule(bench: Bench) -> None:
+    for bad in (sending("Normal", 2, tag="|"), sending("Mixed", 2), sending("Normal", 2, message_group="g")):
+        (answer,) = bench.call(together(sending("Normal", 1), bad, sending("Normal", 3)))
+        assert answer.status.code not in (Code.OK, Code.MULTIPLE_RESULTS)
+        assert [each.status.code for each in answer.entries] == [answer.status.code] * 3
+    (answer,) = bench.call(together(*(sending("Normal", n) for n in range(1025))))
+    assert "at most 1024" in answer.status.message
+    assert bench.stored() == []
+
+
+@pytest.mark.parametrize("cut", [b"\x0a", b"\x0a\x7f", b"\x0a" + b"\xff" * 6, b"\x12\x00", b"\x0a\xff\xff\xff\xff\x7f"])
+def test_what_cannot_be_told_apart_is_for_the_general_path(cut: bytes) -> None:
+    whole = sending().message
+    assert messages_of(whole + whole, 2) == [whole, whole]
+    assert messages_of(whole + whole, 1) == []
+    assert messages_of(whole + cut, 9) == []
