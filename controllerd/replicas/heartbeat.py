@@ -10,7 +10,8 @@ Every controller keeps its own table, because brokers send to all of them; only 
   is compared for equality only: two that run on copies of one directory do not follow one another;
 - an id belongs to one process: while the one that has it is heard, another incarnation is refused. It changes hands when the
   connection of the first closes, or it is silent too long. Of two that came at about the same time, as after a start of this
-  controller, nobody knows which was there first: the id is contested;
+  controller, nobody knows which was there first: the id is contested. So it is when several waited for it to become free: one of
+  them has it then, the others go on claiming it, on whatever connection;
 - what a refused process says it has counts all the same: another leader may have heard it first, and counted it as the member.
   So the process that is heard has lost its tail, as long as it has less;
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
@@ -38,6 +39,9 @@ _ALONE_MS: Final = 2000
 _MAX_TIMEOUT_MS: Final = 60_000
 _FORGET_MS: Final = 3_600_000
 _FORGET_EVERY_MS: Final = 60_000
+# What a life that is over left under way comes at once; who speaks for longer than that on an older connection lives, too.
+_LAST_WORDS_MS: Final = 200
+_MOST_TWINS: Final = 8  # of one id
 # When who spoke last did not speak again for so many of its intervals, nobody's silence grows.
 _DEAF_INTERVALS: Final = 2
 _USUAL_INTERVAL_MS: Final = 1000  # of brokers that do not say theirs
@@ -122,7 +126,7 @@ class HeartbeatTable:
         self.awake = Awake(pause_ms)
         self._beats: dict[ReplicaKey, Heartbeat] = {}
         self._silences: dict[ReplicaKey, Silence] = {}
-        self._twins: dict[ReplicaKey, Heartbeat] = {}  # who else claims an id
+        self._twins: dict[ReplicaKey, dict[int, Heartbeat]] = {}  # who else claims an id, by incarnation
         self._claims: dict[ReplicaKey, Claim] = {}
         self._voice_ms: int | None = None  # when anybody was heard last
         self._deaf_ms = 0  # and for how long after that silence counts
@@ -138,12 +142,12 @@ class HeartbeatTable:
         if known is None:
             if len(self._beats) >= 2 * MAX_REPLICAS_IN_ALL:
                 return False
-        elif beat.connection < known.connection and not _goes_on(beat, known, now_ms):
-            return False  # what an older connection still had under way, or the last words of a life that is over
         elif self._has_other(known, beat.incarnation, now_ms):
             self._note_twin(beat, now_ms)
             self._beats[beat.key] = _with_what_twin_has(known, beat)
             return False
+        elif beat.connection < known.connection and not self._goes_on(beat, known, now_ms):
+            return False  # what an older connection still had under way, or the last words of a life that is over
         was_alive = known is not None and self._in_time(known, now_ms)
         self._note_heard(beat, now_ms)
         timeout_ms = min(max(beat.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
@@ -164,15 +168,18 @@ class HeartbeatTable:
         elif known is not None:
             taken = _compared(taken, known)
         self._beats[beat.key] = taken
+        self._twins.get(beat.key, {}).pop(beat.incarnation, None)
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
         return not was_alive or known is None or known.incarnation != beat.incarnation
 
     def _note_twin(self, beat: Heartbeat, now_ms: int) -> None:
         """Another process claims an id that is not free."""
-        before = self._twins.get(beat.key)
-        is_known = before is not None and before.incarnation == beat.incarnation
-        since_ms = before.since_ms if before is not None and is_known else now_ms
-        self._twins[beat.key] = replace(beat, received_ms=now_ms, since_ms=since_ms)
+        twins = self._twins.setdefault(beat.key, {})
+        before = twins.get(beat.incarnation)
+        if before is None and len(twins) >= _MOST_TWINS:
+            del twins[min(twins, key=lambda each: twins[each].received_ms)]
+        since_ms = before.since_ms if before is not None else now_ms
+        twins[beat.incarnation] = replace(beat, received_ms=now_ms, since_ms=since_ms)
 
     def other_process(self, group: Group, broker_id: int, incarnation: int, now_ms: int) -> Heartbeat | None:
         """What another process than this incarnation said last that has the id and lives; None when it is free."""
@@ -197,15 +204,18 @@ class HeartbeatTable:
         return bool(known.incarnation and incarnation not in (0, known.incarnation)) and self._in_time(known, now_ms)
 
     def _is_contested(self, beat: Heartbeat, now_ms: int) -> bool:
-        twin = self._twins.get(beat.key)
-        if twin is None or twin.incarnation == beat.incarnation or twin.since_ms - beat.since_ms > _ALONE_MS:
-            return False
-        return now_ms - twin.received_ms <= min(max(twin.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
+        return any(
+            twin.since_ms - beat.since_ms <= _ALONE_MS
+            and now_ms - twin.received_ms <= min(max(twin.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
+            and (twin.connection > beat.connection or twin.received_ms - twin.since_ms > _LAST_WORDS_MS)
+            for twin in self._twins.get(beat.key, {}).values()
+        )
 
     def connection_closed(self, connection: int, now_ms: int) -> list[ReplicaKey]:
         """A connection is gone: who spoke on it is dead until heard again."""
-        for key in [key for key, twin in self._twins.items() if twin.connection == connection]:
-            del self._twins[key]
+        for twins in self._twins.values():
+            for incarnation in [each for each, twin in twins.items() if twin.connection == connection]:
+                del twins[incarnation]
         closed = [key for key, beat in self._beats.items() if beat.connection == connection and not beat.is_closed]
         for key in closed:
             self._beats[key] = replace(self._beats[key], is_closed=True, closed_ms=now_ms)
@@ -294,6 +304,12 @@ class HeartbeatTable:
     def _in_time(self, beat: Heartbeat, now_ms: int) -> bool:
         return not beat.is_closed and not self._silences[beat.key].is_dead(now_ms)
 
+    def _goes_on(self, beat: Heartbeat, known: Heartbeat, now_ms: int) -> bool:
+        """Whether a heartbeat on an older connection counts: who had the newer one is gone, and these are no last words."""
+        if known.is_closed:
+            return beat.incarnation == known.incarnation or now_ms - known.closed_ms >= DEFAULT_TIMEOUT_MS
+        return not self._in_time(known, now_ms) and now_ms - known.received_ms >= DEFAULT_TIMEOUT_MS
+
     def _judged_ms(self, now_ms: int) -> int:
         """The moment at which silence is looked at: it stops soon after the last voice."""
         return now_ms if self._voice_ms is None else min(now_ms, self._voice_ms + self._deaf_ms)
@@ -327,13 +343,6 @@ class HeartbeatTable:
             del self._beats[key], self._silences[key]
             self._twins.pop(key, None)
             self._claims.pop(key, None)
-
-
-def _goes_on(beat: Heartbeat, known: Heartbeat, now_ms: int) -> bool:
-    """Whether a heartbeat on an older connection counts: the newer one closed, and these are no last words."""
-    if not known.is_closed:
-        return False
-    return beat.incarnation == known.incarnation or now_ms - known.closed_ms >= DEFAULT_TIMEOUT_MS
 
 
 def _monotone(beat: Heartbeat, known: Heartbeat) -> Heartbeat:

@@ -9,6 +9,7 @@ from typing import Final
 LIGHT: Final = "light"
 TIMERS: Final = "timers"  # light ones of timers
 DRAWN: Final = "drawn"  # whole clusters, with the mood and the ingredients that the seed draws
+EAGER: Final = "eager"  # the same, with a heartbeat of the controllers' leader in each tick of Raft
 _FILE: Final = Path(__file__).with_name("regressions.txt")
 
 

@@ -33,7 +33,8 @@ from controllerd.replicas.state import Group
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
-from tests.sim.mutants import Mutant, as_drawn_with, full
+from tests.sim.mutants import Mutant, as_drawn_with, full, scenario
+from tests.unit.controllerd.replicas import test_heartbeat
 
 
 def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
@@ -44,6 +45,15 @@ def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnati
 def _who_is_refused_has_nothing(known: Heartbeat, twin: Heartbeat) -> Heartbeat:
     """W27: what a refused process with a copy has does not count, though another leader counted it."""
     return known
+
+
+def _the_last_claim_counts(self: HeartbeatTable, beat: Heartbeat, now_ms: int) -> None:
+    """W27: of several processes that claim an id, the one that did so last is remembered."""
+    self._twins[beat.key] = {}
+    _note_twin(self, beat, now_ms)
+
+
+_note_twin = HeartbeatTable._note_twin
 
 
 def _whoever_has_the_id(self: HeartbeatTable, group: Group, broker_id: int) -> Heartbeat | None:
@@ -143,6 +153,14 @@ MUTANTS = (
         as_drawn_with(heartbeat_ticks=1),
         within=1,
         first=1162,
+    ),
+    Mutant(
+        "the last claim to an id",
+        "W27",
+        _says(_the_last_claim_counts),
+        ((HeartbeatTable, "_note_twin", _the_last_claim_counts),),
+        scenario(test_heartbeat.test_several_that_wait_for_an_id_contest_it_when_one_of_them_has_it),
+        within=1,
     ),
     Mutant(
         "groups mixed up",

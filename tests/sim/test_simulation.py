@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import Pair
 from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
-from tests.sim.regressions import DRAWN, LIGHT, TIMERS, regressions
+from tests.sim.regressions import DRAWN, EAGER, LIGHT, TIMERS, regressions
 from tests.sim.soak import CHANGES
 
 _SEEDS = range(9)
@@ -23,7 +24,8 @@ _SEEDS = range(9)
 
 @pytest.mark.parametrize(("seed", "mood"), [each for each in regressions() if each[1] not in (LIGHT, TIMERS)])
 def test_what_once_broke_holds(seed: int, mood: str) -> None:
-    SimCluster(Story(seed, None if mood == DRAWN else mood)).run()
+    story = Story(seed, None if mood in (DRAWN, EAGER) else mood)
+    SimCluster(replace(story, heartbeat_ticks=1) if mood == EAGER else story).run()
 
 
 def test_every_promise_is_kept_under_faults() -> None:

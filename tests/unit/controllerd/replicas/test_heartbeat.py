@@ -7,6 +7,7 @@ import random
 from controllerd.replicas.elect import explain_eligibility
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
 from controllerd.replicas.requests import ElectMaster, Trigger
+from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections, observe_for_request
 from remoting import codes
 from tests.unit.controllerd.replicas.builders import (
@@ -399,3 +400,77 @@ def test_who_was_heard_alone_for_a_while_can_be_elected_whatever_comes_later() -
     table.heartbeat(beat(2, 9, incarnation=77, epoch=1, max_offset=90), 2400)
     [found] = table.observe(group_of(machine), 2400)
     assert (found.incarnation, found.is_contested) == (2, False)
+
+
+def test_several_that_wait_for_an_id_contest_it_when_one_of_them_has_it() -> None:
+    """A broker that starts again and a copy of its directory are refused while its last life was not found dead. Whoever speaks
+    first after that has the id, and the other one, whose connection may be older, claims it as before."""
+    for last in (2, 77):
+        machine, table = make_live_group()
+        calm = {"interval_ms": 250, "timeout_ms": 1000, "epoch": 1}
+        table.heartbeat(beat(2, 2, incarnation=1, **calm), 10_000)
+        waiting = ((77, 9), (2, 8)) if last == 2 else ((2, 8), (77, 9))
+        for now_ms in range(10_100, 11_100, 250):
+            for incarnation, connection in waiting:
+                assert not table.heartbeat(beat(2, connection, incarnation=incarnation, **calm), now_ms)
+        group = group_of(machine)
+        assert table.heartbeat(beat(2, 9, incarnation=77, **calm), 11_200), "the last life is silent too long"
+        assert _contested(table, group, 11_200) == (77, True)
+        for now_ms in range(11_250, 14_000, 250):
+            assert not table.heartbeat(beat(2, 8, incarnation=2, **calm), now_ms)
+            table.heartbeat(beat(2, 9, incarnation=77, **calm), now_ms)
+            assert _contested(table, group, now_ms) == (77, True)
+        table.connection_closed(9, 14_000)
+        assert not table.heartbeat(beat(2, 8, incarnation=2, **calm), 14_100)
+        assert table.heartbeat(beat(2, 8, incarnation=2, **calm), 16_000)
+        assert _contested(table, group, 16_000) == (2, False)
+
+
+def test_last_words_on_an_older_connection_contest_nothing() -> None:
+    machine, table = make_live_group()
+    for connection, incarnation, now_ms in ((2, 1, 10_000), (8, 2, 12_100), (2, 1, 12_100), (2, 1, 12_200)):
+        table.heartbeat(beat(2, connection, incarnation=incarnation, timeout_ms=1000), now_ms)
+    assert _contested(table, group_of(machine), 12_200) == (2, False)
+    table.heartbeat(beat(2, 2, incarnation=1, timeout_ms=1000), 12_350)
+    assert _contested(table, group_of(machine), 12_350) == (2, True), "it goes on speaking"
+
+
+def test_what_is_said_on_an_older_connection_is_counted_all_the_same() -> None:
+    """The process that had the id was not heard for a while, and goes on acknowledging as the member: the copy that has the id
+    now has not what that has."""
+    machine, table = make_live_group()
+    table.heartbeat(beat(2, 2, incarnation=1, epoch=1, max_offset=50, confirm_offset=50, timeout_ms=1000), 10_000)
+    assert table.heartbeat(beat(2, 8, incarnation=2, epoch=1, max_offset=50, timeout_ms=1000), 12_100)
+    table.heartbeat(beat(2, 2, incarnation=1, epoch=1, max_offset=90, confirm_offset=90, timeout_ms=1000), 12_200)
+    assert [each.lost_tail for each in table.observe(group_of(machine), 12_200) if each.broker_id == 2] == [True]
+
+
+def test_who_speaks_on_an_older_connection_is_heard_when_the_newer_one_is_silent() -> None:
+    """The machine of a copy lost its power: its connection does not close, and nobody speaks on it any more."""
+    machine, table = make_live_group()
+    for now_ms in range(10_000, 16_000, 250):
+        table.heartbeat(beat(2, 2, incarnation=1, timeout_ms=1000), now_ms)
+        if now_ms == 12_000:
+            table.connection_closed(2, now_ms)
+            table.heartbeat(beat(2, 9, incarnation=77, timeout_ms=1000), now_ms)
+    [found] = [each for each in table.observe(group_of(machine), 16_000) if each.broker_id == 2]
+    assert (found.incarnation, found.is_contested) == (1, False)
+
+
+def test_an_id_remembers_a_bounded_number_of_claims() -> None:
+    machine, table = make_live_group()
+    table.heartbeat(beat(2, 2, incarnation=1, timeout_ms=60_000), 10_000)
+    for incarnation in range(2, 1000):
+        table.heartbeat(beat(2, 1000 + incarnation, incarnation=incarnation), 10_000 + incarnation)
+    [twins] = table._twins.values()
+    assert sorted(twins) == list(range(992, 1000))
+    for incarnation in range(992, 1000):
+        assert _contested(table, group_of(machine), 11_000) == (1, True)
+        table.connection_closed(1000 + incarnation, 11_000)
+    assert _contested(table, group_of(machine), 11_000) == (1, False)
+
+
+def _contested(table: HeartbeatTable, group: Group, now_ms: int) -> tuple[int, bool]:
+    """Which process has the id of broker 2, and whether another one claims it."""
+    [found] = [each for each in table.observe(group, now_ms) if each.broker_id == 2]
+    return found.incarnation, found.is_contested
