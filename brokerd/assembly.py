@@ -75,6 +75,7 @@ from brokerd.store.log.flusher import Flusher
 from brokerd.store.log.native_derive import derive_agrees
 from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.log.run_copies import copies_agree
+from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.native_again import again_agrees
 from brokerd.store.store_reads import Suspicion
 from brokerd.tiers.index.keys import keys_agree
@@ -223,7 +224,8 @@ class Broker:
             raise
         store.failure_listeners.append(self._fail)
         ack_after_flush = settings.replication.ack_after_flush
-        self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS)
+        syncs = SyncsInC(store.commitlog, native.library) if ack_after_flush and native.library is not None else None
+        self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS, in_c=syncs)
         replicated_log = StoreReplicatedLog(store, self._flusher.request)
         try:
             self.replica = replica = Replica(

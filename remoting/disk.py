@@ -64,6 +64,10 @@ class FileSegment(Protocol):
     def size_bytes(self) -> int:
         """The file's present length."""
 
+    @property
+    def descriptor(self) -> int:
+        """The system's number of the open file, for who syncs it by himself; -1 where that is not all there is to a sync."""
+
     def write(self, position: int, buffers: Sequence[Bytes]) -> int:
         """Write the buffers one after the other at `position`, growing the file if needed; return the bytes written (all)."""
 
@@ -139,6 +143,10 @@ class LocalSegment:
     @property
     def size_bytes(self) -> int:
         return self._size_bytes
+
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
 
     def write(self, position: int, buffers: Sequence[Bytes]) -> int:
         start = position

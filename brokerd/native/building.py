@@ -42,6 +42,7 @@ SOURCES: Final = (
     "send.c",
     "sha1.c",
     "signed.c",
+    "syncs.c",
     "timer_codes.c",
     "timer_notes.c",
     "walk.c",

@@ -124,6 +124,10 @@ class MemorySegment:
         return self._path
 
     @property
+    def descriptor(self) -> int:
+        return -1
+
+    @property
     def size_bytes(self) -> int:
         return self._file.seen.size
 

@@ -91,6 +91,7 @@ class CommitLog:
         self.keeps_rest = False
         self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
+        self.set_back: Callable[[int], None] | None = None  # told when the log is cut, and where it ends then
         self.unreadable_offset = -1  # the highest offset from which on a read met what the disk refuses to give
         self._open_existing(self._find_files(), is_ours=is_ours)
         last = next(reversed(self._segments.values()), None)
@@ -249,6 +250,8 @@ class CommitLog:
 
     def _start_empty_at(self, offset: int) -> None:
         assert not self._segments
+        if self.set_back is not None:
+            self.set_back(offset)
         self.min_offset = self.end_offset = self.flushed_offset = self._synced_offset = offset
         self._tracker.move(offset)
 
@@ -338,6 +341,27 @@ class CommitLog:
         except StorageError as error:
             self.refusal = error
             raise
+
+    @property
+    def file_to_sync(self) -> Segment | None:
+        """The file with the log's end, which who has `contents` may sync by its descriptor; None when that is not enough."""
+        segment = self._current
+        if segment is None or segment.file.descriptor < 0 or self._synced_offset < segment.start:
+            return None
+        return segment if self.refusal is None else None
+
+    def synced(self, mark: SyncMark) -> None:
+        """Who has `contents` synced so much by himself."""
+        self._synced_offset = mark.offset
+
+    def note_synced(self, offset: int) -> None:
+        """Take note, on the loop, of what he synced, in this generation."""
+        self.mark_flushed(SyncMark(offset, offset, self.generation))
+
+    def sync_failed(self, segment: Segment, error: OSError) -> StorageError:
+        """He could not; that is final. Returns what is to be raised."""
+        self.refusal = StorageError(f"cannot sync {segment.file.path}: {error.strerror}")
+        return self.refusal
 
     # -- cutting -----------------------------------------------------------------------------------------------------------
 
@@ -443,6 +467,8 @@ class CommitLog:
         self._map_recent()
 
     def _end_at(self, offset: int) -> None:
+        if self.set_back is not None:
+            self.set_back(offset)
         self.end_offset = offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self._synced_offset = min(self._synced_offset, offset)

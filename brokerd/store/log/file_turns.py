@@ -15,6 +15,7 @@ Four locks, taken in this order by who needs several:
 | event loop | throws the whole log away, and the files that left it before | all |
 | event loop | takes the oldest file out of the log; the file itself stays until it is removed | nothing |
 | flusher | syncs any file of the log, up to where it ended when the sync began | `contents` |
+| flusher | syncs the last one, again and again (`syncs_in_c`) | `contents`, until somebody wants it |
 | flusher | makes the file after the current one ahead of need (the spare) | `names` |
 | housekeeper | removes a file that was taken out, if a reset did not do so | `removals`; `contents` to close it |
 | scrubber | writes intact bytes over damaged ones before the end, in any file, and syncs them | `contents` |
@@ -70,6 +71,49 @@ class Looks:
             yield
 
 
+class Contents:
+    """A lock that somebody may hold for long while nobody else wants it: he is told to let it go by `when_wanted`."""
+
+    __slots__ = ("_changed", "_counting", "_lock", "_wanted", "when_wanted")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counting = threading.Lock()
+        self._changed = threading.Condition(self._counting)
+        self._wanted = 0
+        self.when_wanted: Callable[[], None] | None = None  # called in the thread of who wants it
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._wanted += 1
+        if (tell := self.when_wanted) is not None:
+            tell()
+        self._lock.acquire()
+        with self._changed:
+            self._wanted -= 1
+            self._changed.notify_all()
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        """Whether somebody has it, or is on his way."""
+        return self._lock.locked() or self._counting.locked()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for it."""
+        return self._wanted > 0
+
+    @contextmanager
+    def while_nobody_wants(self) -> Iterator[None]:
+        """Hold it when all have had it who want it now. Inside, look whether it `is_wanted` when `when_wanted` is heard."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._wanted)
+        with self._lock:
+            yield
+
+
 class FileTurns:
     """The locks of one log."""
 
@@ -77,6 +121,6 @@ class FileTurns:
 
     def __init__(self) -> None:
         self.removals = threading.Lock()
-        self.contents = threading.Lock()
+        self.contents = Contents()
         self.names = threading.Lock()
         self.looks = Looks()

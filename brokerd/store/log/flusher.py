@@ -4,6 +4,9 @@
 So nothing waits for more than two syncs: the one under way when it comes, and the next, which begins at once and covers it.
 After a sync the loop gets one callback, however many requests it answered. A failed sync is reported
 once and ends the thread: what is durable is unknown from then on (the kernel may have dropped the pages).
+
+Where the native library is, the thread spends most of its time in C (`syncs_in_c`), so that it does not need the interpreter
+when the loop does: at the end of a sync.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from time import perf_counter_ns
 from typing import Final, Protocol
 
 from brokerd.store.log.commitlog import SyncMark
+from brokerd.store.log.syncs_in_c import SyncsInC
 from remoting.errors import StorageError
 from remoting.exposition import Histogram
 
@@ -43,8 +47,10 @@ class Syncable(Protocol):
 class Flusher:
     """Started and stopped by its owner on the loop, on which `listeners` are called after every sync."""
 
-    def __init__(self, store: Syncable, *, pause_ms: int = 0) -> None:
-        """`pause_ms` between two syncs is for a broker whose answers do not wait for them: fewer, larger syncs."""
+    def __init__(self, store: Syncable, *, pause_ms: int = 0, in_c: SyncsInC | None = None) -> None:
+        """`pause_ms` between two syncs is for a broker whose answers do not wait for them: fewer, larger syncs. `in_c` is of the
+        store's log, for one whose answers do."""
+        self._in_c = in_c
         self._pause_s = pause_ms / 1000
         self._ending = threading.Event()
         self._store = store
@@ -60,11 +66,15 @@ class Flusher:
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
+        if self._in_c is not None:
+            self._in_c.start(self._loop, self._tell)
         threading.Thread(target=self._run, name="flusher", daemon=True).start()
 
     def request(self) -> None:
         """Have everything that the log holds now made durable soon; called on the loop, once per group of appends."""
         self._requests += 1
+        if self._in_c is not None:
+            self._in_c.want(self._requests)
         if self._asleep:
             self._asleep = False
             self._wake.put(None)
@@ -75,7 +85,12 @@ class Flusher:
         self._stopping = True
         self._ending.set()
         self._wake.put(None)
+        if self._in_c is not None:
+            self._in_c.end()
         await self._stopped
+        if self._in_c is not None:
+            self._in_c.close()
+            self._in_c = None
 
     # -- the thread --------------------------------------------------------------------------------------------------------
 
@@ -93,6 +108,9 @@ class Flusher:
     def _serve(self) -> None:
         answered = 0
         while True:
+            if (by_c := self._sync_in_c(answered)) is not None:
+                answered = by_c
+                continue
             requests = self._requests
             if requests != answered:
                 self._sync()
@@ -119,6 +137,18 @@ class Flusher:
         self._note(mark)
         self._prepare()
 
+    def _sync_in_c(self, answered: int) -> int | None:
+        """The number of the last request that was answered there; None when it is to be done here."""
+        served = self._in_c.serve(answered) if self._in_c is not None else None
+        if served is None:
+            return None
+        for duration_ns in served.durations_ns:
+            self.durations.observe(duration_ns / 1e9)
+        if served.mark is not None:
+            self._note(served.mark)
+            self._prepare()
+        return served.answered
+
     def _note(self, mark: SyncMark) -> None:
         """Where nothing is overwritten in place even the checkpoint's page needs room; a start then checks more of the log."""
         try:
@@ -138,6 +168,9 @@ class Flusher:
 
     def _synced(self, mark: SyncMark) -> None:
         self._store.mark_flushed(mark)
+        self._tell()
+
+    def _tell(self) -> None:
         for listener in self.listeners:
             listener()
 

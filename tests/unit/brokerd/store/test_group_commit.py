@@ -49,8 +49,9 @@ def loop_steps(state: State) -> Iterator[State]:
         yield replace(state, loop="append", asleep=False, wakes=state.wakes + state.asleep)
 
 
-def thread_steps(state: State, *, looks_again: bool) -> Iterator[State]:
-    """`Flusher._serve`; without its second look for a mutant."""
+def thread_steps(state: State, *, looks_again: bool, in_c: bool) -> Iterator[State]:
+    """`Flusher._serve`, or `native_syncs_serve`, which leaves `asleep` as it is when it does not sleep; without the second look
+    for a mutant."""
     if state.thread == "look":
         yield replace(state, thread="begin" if state.requests != state.answered else "sleep", seen=state.requests)
     elif state.thread == "begin":
@@ -62,20 +63,20 @@ def thread_steps(state: State, *, looks_again: bool) -> Iterator[State]:
         yield replace(state, thread="look again" if looks_again else "wait", asleep=True)
     elif state.thread == "look again":
         if state.requests != state.answered:
-            yield replace(state, thread="look", asleep=False)
+            yield replace(state, thread="look", asleep=in_c)
         else:
             yield replace(state, thread="wait")
     elif state.thread == "wait" and state.wakes:
         yield replace(state, thread="look", wakes=state.wakes - 1)
 
 
-def explore(*, looks_again: bool) -> tuple[int, int, list[State]]:
+def explore(*, looks_again: bool, in_c: bool = False) -> tuple[int, int, list[State]]:
     """(states, the most syncs that a put waited for, states in which nothing happens any more though a put waits)."""
     found, todo, most, stuck = {State()}, [State()], 0, []
     while todo:
         state = todo.pop()
         most = max(most, *state.waits, 0)
-        following = [*loop_steps(state), *thread_steps(state, looks_again=looks_again)]
+        following = [*loop_steps(state), *thread_steps(state, looks_again=looks_again, in_c=in_c)]
         if not following and state.durable < len(state.waits):
             stuck.append(state)
         for each in following:
@@ -85,15 +86,17 @@ def explore(*, looks_again: bool) -> tuple[int, int, list[State]]:
     return len(found), most, stuck
 
 
-def test_in_every_order_of_steps_a_put_waits_for_two_syncs_at_most_and_none_is_forgotten() -> None:
-    states, most, stuck = explore(looks_again=True)
+@pytest.mark.parametrize("in_c", [False, True])
+def test_in_every_order_of_steps_a_put_waits_for_two_syncs_at_most_and_none_is_forgotten(in_c: bool) -> None:
+    states, most, stuck = explore(looks_again=True, in_c=in_c)
     assert states > 1000
     assert most == MOST_SYNCS
     assert stuck == []
 
 
-def test_the_model_finds_a_put_that_nobody_wakes_the_thread_for() -> None:
-    assert explore(looks_again=False)[2]
+@pytest.mark.parametrize("in_c", [False, True])
+def test_the_model_finds_a_put_that_nobody_wakes_the_thread_for(in_c: bool) -> None:
+    assert explore(looks_again=False, in_c=in_c)[2]
 
 
 class Gate:

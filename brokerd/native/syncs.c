@@ -1,0 +1,132 @@
+/* The syncs of a log's last file, over and over, without the interpreter. brokerd/native/syncs.py owns the memory and lends the thread.
+ *
+ * The loop says what is wanted: all before `end`, of which what is before `complete` are whole records, and numbers what it says. The
+ * thread looks at the number first, then at `complete`, then at `end`, which the loop writes the other way round: so what it syncs
+ * is at least what had that number, and `complete` is not behind `end`. A sync that ended is told by `done` and the event.
+ *
+ * `asleep` says whether the bell has to be rung. It is set before the thread looks a last time, and read behind a change of what it
+ * looks at; all of it in one order that everybody sees the same. So either the thread sees the change or it is woken.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "native.h"
+
+#include <errno.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DURATIONS = 256 };
+#define SECOND_NS INT64_C(1000000000)
+enum { LEFT = 0, PAST_FILE = 1, TO_NOTE = 2 }; /* syncs.py says the same */
+
+struct syncs {
+    int64_t answered;      /* the number up to which all is durable; the thread's, as what follows */
+    int64_t done_complete; /* whole records before it are durable */
+    int64_t count;         /* of the syncs of this call */
+    int64_t durations_ns[DURATIONS];
+    _Atomic int64_t done; /* all before it is durable */
+    _Atomic int64_t number, end, complete;
+    _Atomic int32_t asleep, leaving;
+    int32_t event; /* a descriptor that the loop watches */
+    sem_t bell;
+};
+
+/* How much memory one needs. */
+EXPORT int64_t native_syncs_bytes(void) { return sizeof(struct syncs); }
+
+/* Make one of memory that is zero; `event` is an eventfd that does not block. 0 when the system has no room for it. */
+EXPORT int32_t native_syncs_begin(struct syncs *syncs, int32_t event) {
+    syncs->event = event;
+    return sem_init(&syncs->bell, 0, 0) == 0;
+}
+
+static void wake(struct syncs *syncs) {
+    if (atomic_exchange(&syncs->asleep, 0)) sem_post(&syncs->bell);
+}
+
+/* Want all before `end` durable. The number is higher than the one before. */
+EXPORT void native_syncs_want(struct syncs *syncs, int64_t number, int64_t end, int64_t complete) {
+    atomic_store(&syncs->end, end);
+    atomic_store(&syncs->complete, complete);
+    atomic_store(&syncs->number, number);
+    wake(syncs);
+}
+
+/* The log was cut while nobody was in `native_syncs_serve`: it ends there. */
+EXPORT void native_syncs_set_back(struct syncs *syncs, int64_t end) {
+    atomic_store(&syncs->end, end);
+    atomic_store(&syncs->complete, end);
+    if (atomic_load(&syncs->done) > end) atomic_store(&syncs->done, end);
+}
+
+/* All before this is durable. */
+EXPORT int64_t native_syncs_done(struct syncs *syncs) { return atomic_load(&syncs->done); }
+
+/* Have `native_syncs_serve` return soon, or not. */
+EXPORT void native_syncs_leave(struct syncs *syncs, int32_t leaving) {
+    atomic_store(&syncs->leaving, leaving);
+    if (leaving) wake(syncs);
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+static void tell(struct syncs *syncs) {
+    const uint64_t one = 1;
+    ssize_t told = write(syncs->event, &one, sizeof one);
+    (void)told; /* it blocks for an event that is set already */
+}
+
+/* Wait until something is wanted, or for so long; 0 is for ever. A wall clock that is set back makes it longer, which is no harm:
+ * what comes wakes it. */
+static void rest(struct syncs *syncs, int64_t most_ns) {
+    struct timespec until;
+    atomic_store(&syncs->asleep, 1);
+    if (atomic_load(&syncs->number) != syncs->answered || atomic_load(&syncs->leaving)) return;
+    if (!most_ns) {
+        while (sem_wait(&syncs->bell) != 0) continue; /* a signal came */
+        return;
+    }
+    clock_gettime(CLOCK_REALTIME, &until);
+    most_ns += until.tv_nsec;
+    until.tv_sec += most_ns / SECOND_NS;
+    until.tv_nsec = most_ns % SECOND_NS;
+    while (sem_timedwait(&syncs->bell, &until) != 0 && errno == EINTR) continue;
+}
+
+/* Sync the file whenever something is wanted. Returns when somebody wants that, when what is wanted goes on behind `limit`, where the
+ * file ends, and so long after the first sync of this call that word of it is to be left; or with the error of a sync, negative. */
+EXPORT int32_t native_syncs_serve(struct syncs *syncs, int32_t descriptor, int64_t limit, int64_t note_after_ns) {
+    int64_t first_ns = 0;
+    syncs->count = 0;
+    while (!atomic_load(&syncs->leaving)) {
+        int64_t number = atomic_load(&syncs->number);
+        if (number == syncs->answered) {
+            int64_t most_ns = 0;
+            if (first_ns && (most_ns = first_ns + note_after_ns - now_ns()) <= 0) return TO_NOTE;
+            rest(syncs, most_ns);
+            continue;
+        }
+        int64_t complete = atomic_load(&syncs->complete), end = atomic_load(&syncs->end);
+        if (end > limit) return PAST_FILE;
+        int64_t begin_ns = now_ns();
+        while (fdatasync(descriptor) != 0)
+            if (errno != EINTR) return -errno;
+        int64_t end_ns = now_ns();
+        syncs->answered = number;
+        syncs->done_complete = complete;
+        atomic_store(&syncs->done, end);
+        tell(syncs);
+        syncs->durations_ns[syncs->count++] = end_ns - begin_ns;
+        if (!first_ns) first_ns = begin_ns;
+        if (syncs->count == DURATIONS || end_ns - first_ns >= note_after_ns) return TO_NOTE;
+    }
+    return LEFT;
+}
+
+/* Nobody is in `native_syncs_serve`, or will be. */
+EXPORT void native_syncs_close(struct syncs *syncs) { sem_destroy(&syncs->bell); }
