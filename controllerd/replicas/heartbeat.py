@@ -225,9 +225,10 @@ class HeartbeatTable:
         """This controller became leader: whom it never heard gets a grace period to be heard."""
         self.grace_until_ms = now_ms + self._grace_ms
 
-    def scan(self, now_ms: int) -> int:
-        """To be called every `scan_ms`. How long this process stood still since the last one: its silence is not the brokers'."""
-        pause_ms = self.awake.tick(now_ms, self._scan_ms)
+    def scan(self, now_ms: int, after_ms: int | None = None) -> int:
+        """To be called every `scan_ms`, or `after_ms` after the last time. How long this process stood still since then: its
+        silence is not the brokers'."""
+        pause_ms = self.awake.tick(now_ms, self._scan_ms if after_ms is None else after_ms)
         if pause_ms:
             self._discount_pause(pause_ms, now_ms)
             self.grace_until_ms += pause_ms
@@ -235,6 +236,13 @@ class HeartbeatTable:
             self._forget_at_ms = now_ms + _FORGET_EVERY_MS
             self._forget(now_ms)
         return pause_ms
+
+    def is_calm(self, now_ms: int, for_ms: int) -> bool:
+        """Whether all that were heard live, and nobody's silence can be too long within `for_ms`."""
+        return now_ms >= self.grace_until_ms and all(
+            not beat.is_closed and self._silences[key].silent_ms(now_ms) + for_ms <= self._silences[key].limit_ms
+            for key, beat in self._beats.items()
+        )
 
     def get(self, group: Group, broker_id: int) -> Heartbeat | None:
         return self._beats.get((group.cluster_name, group.broker_name, broker_id))
