@@ -442,6 +442,7 @@ def test_several_that_wait_for_an_id_contest_it_when_one_of_them_has_it() -> Non
         group = group_of(machine)
         assert table.heartbeat(beat(2, 9, incarnation=77, **calm), 11_200), "the last life is silent too long"
         assert _contested(table, group, 11_200) == (77, True)
+        assert [_other(table, group, each, 11_200) for each in (77, 2)] == [2, 77], "neither is registered"
         for now_ms in range(11_250, 14_000, 250):
             assert not table.heartbeat(beat(2, 8, incarnation=2, **calm), now_ms)
             table.heartbeat(beat(2, 9, incarnation=77, **calm), now_ms)
@@ -450,6 +451,7 @@ def test_several_that_wait_for_an_id_contest_it_when_one_of_them_has_it() -> Non
         assert not table.heartbeat(beat(2, 8, incarnation=2, **calm), 14_100)
         assert table.heartbeat(beat(2, 8, incarnation=2, **calm), 16_000)
         assert _contested(table, group, 16_000) == (2, False)
+        assert _other(table, group, 2, 16_000) is None
 
 
 def test_last_words_on_an_older_connection_contest_nothing() -> None:
@@ -494,6 +496,12 @@ def test_an_id_remembers_a_bounded_number_of_claims() -> None:
         assert _contested(table, group_of(machine), 11_000) == (1, True)
         table.connection_closed(1000 + incarnation, 11_000)
     assert _contested(table, group_of(machine), 11_000) == (1, False)
+
+
+def _other(table: HeartbeatTable, group: Group, incarnation: int, now_ms: int) -> int | None:
+    """Which process keeps this one from being broker 2."""
+    found = table.other_process(group, 2, incarnation, now_ms)
+    return None if found is None else found.incarnation
 
 
 def _contested(table: HeartbeatTable, group: Group, now_ms: int) -> tuple[int, bool]:
