@@ -299,6 +299,8 @@ class Broker:
         locks = QueueLocks()
         self._retry = build_retry(core, locks)
         self._carrier = carrier_of(native.library)
+        if self._carrier is not None:
+            core.store.commitlog.turns.looks.enders.append(self._carrier.finish_all)
         self._sends, send_turns = build_sends(
             core,
             self._retry,
@@ -369,6 +371,7 @@ class Broker:
                 lambda: scrub_state(scrubber),
                 native.mode,
                 native.library,
+                self._carrier,
                 lambda: client_times(self._proxy.figures().clients, wall_ms()),
                 self._guard,
                 settings.flow.pull_wait_ms,

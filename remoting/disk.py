@@ -227,6 +227,10 @@ class LocalDisk:
         """Give the directory free; segments must be closed before."""
         os.close(self._lock_descriptor)
 
+    def full_path(self, path: str) -> str:
+        """Where a file of the tree is, for who opens it by itself."""
+        return self._prefix + path
+
     def names(self, directory: str) -> list[str]:
         try:
             return sorted(os.listdir(self._root / directory))

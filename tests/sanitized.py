@@ -31,11 +31,13 @@ _TESTS = (
     "tests/unit/brokerd/native/test_due.py",
     "tests/unit/brokerd/native/test_timer_codes.py",
     "tests/unit/brokerd/native/test_walk.py",
+    "tests/unit/brokerd/processors/test_given_pulls.py",
     "tests/unit/brokerd/sending/test_native_kernel.py",
     "tests/unit/brokerd/sending/test_native_signed.py",
     "tests/unit/brokerd/sending/test_readings.py",
     "tests/unit/brokerd/sending/test_stored_form.py",
     "tests/unit/brokerd/sending/test_timed_kernel.py",
+    "tests/unit/brokerd/store/test_native_writes.py",
 )
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -85,6 +85,7 @@ class Parts:
     scrub: Callable[[], ScrubState]
     kernel: str
     library: Library | None
+    carrier: Carrier | None
     client_times: Callable[[], tuple[ClientTimesState, ...]]
     guard: Guard
     pull_wait_ms: int
@@ -165,7 +166,7 @@ def build_processors(parts: Parts) -> Processors:
     is_cold = store.is_cold if core.tiers.cold is not None else None
     quick = None
     if parts.library is not None:
-        pull.lay_out_by(AnswerLayout(parts.library))
+        pull.lay_out_by(AnswerLayout(parts.library, parts.carrier))
         quick = QuickPulls(pull, checks, place, is_cold, parts.library)
     bulk = BulkProcessor(checks, store, counters, place, scheduler)
     consumption = Consumption(metadata, clients, progress, store, broker_name)

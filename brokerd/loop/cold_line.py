@@ -3,7 +3,8 @@
 An event loop serves whoever is ready one after the other, so whoever reads what is new waits for each old read before him. While
 there are such others, old reads get a share of the loop's time: after a turn the line rests until the turn was no more of the
 time than that, and then until one of the others was served, for a moment at most: who got his answer does not ask again at once.
-While there are no others, nobody rests. What else is done for old reads (fetching them, an answer that is laid out later) is
+While there are no others, nobody rests; whether there are is found out by looking, so who comes first after a while waits for a
+moment to see somebody served. What else is done for old reads (fetching them, an answer that is laid out later) is
 charged to the line, too.
 
 Turns go round between those who stand there, so who asks for much at once waits for himself. How many stand is bounded.
@@ -27,6 +28,7 @@ SHORT_MESSAGES: Final = 64
 
 _WAITS_S: Final = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _BESIDE_S: Final = 0.1  # who was served so long ago is served, too, in a moment
+_LOOK_S: Final = 0.05  # who rests does not rest on when the others have gone
 _LONGEST_REST_S: Final = 0.25  # one turn that the machine held up is no reason to rest for long
 _PATIENCE_S: Final = 0.01  # for others to be served, and so far a share of the past is made up for
 _NO_REST_S: Final = 0.0005  # timers of event loops count whole milliseconds
@@ -89,7 +91,7 @@ class ColdLine:
         self._patience: Timer | None = None
         self._own = 0  # of what was served
         self._seen = 0
-        self._seen_s = -_BESIDE_S
+        self._seen_s = self._looked_s = -_BESIDE_S
 
     @property
     def turns(self) -> int:
@@ -106,7 +108,9 @@ class ColdLine:
         """Whether others are served, now or a moment ago."""
         now_s, others = self.clock_s(), self.others.done() - self._own
         if others != self._seen:
-            self._seen, self._seen_s = others, now_s
+            # it may have been at any time since the last look, which was long ago when nobody stood here
+            self._seen, self._seen_s = others, max(self._looked_s, now_s - _BESIDE_S + _PATIENCE_S)
+        self._looked_s = now_s
         return now_s - self._seen_s < _BESIDE_S
 
     @property
@@ -166,7 +170,7 @@ class ColdLine:
     def _look(self) -> None:
         rest_s = self._rest_s()
         if rest_s > 0:
-            self._scheduler.call_later(rest_s, self._look)
+            self._scheduler.call_later(min(rest_s, _LOOK_S), self._look)
         elif self.is_beside_others:
             self._patience = self._scheduler.call_later(_PATIENCE_S, self._be_next)
             self.others.tell(self._be_next)

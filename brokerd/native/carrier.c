@@ -1,16 +1,19 @@
 /* Answers that leave beside the loop: a thread of this process writes to sockets what the loop puts here, each piece to one of them.
  * brokerd/native/carrier.py owns the memory and the thread, which never holds the interpreter's lock.
  *
+ * A piece is bytes, or an answer to a pull that was prepared (pulls.c): the thread makes its bytes before it writes them.
+ *
  * One puts, one carries: pieces are a ring, numbered from 0 on. Below `done` all were tried, from there to `put` they wait. What a
- * socket did not take whole (it is full, or broken) is left to the loop, which finds it by `native_carrier_look`. The caller keeps
- * the bytes and the descriptor of a piece until it is done, puts no second piece of a descriptor before that, and has no more than
- * PIECES pieces that he did not look at.
+ * socket did not take whole (it is full, or broken) is left to the loop, which finds it by `native_carrier_look`; likewise an answer
+ * of which a record is not what was stored, and nothing was written. The caller keeps the bytes, or the file that the answer is made
+ * of, and the descriptor of a piece until it is done, puts no second piece of a descriptor before that, and has no more than PIECES
+ * pieces, ANSWERS of them answers, that he did not look at.
  *
  * Two variables say who has to be woken. Each is set before its owner looks a last time at what he waits for, and read by the other
  * one behind a change of that; all of it in one order that everybody sees the same. So either he sees the change or he is woken.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "native.h"
+#include "pulls.h"
 
 #include <sched.h>
 #include <semaphore.h>
@@ -18,11 +21,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PIECES = 4096 }; /* carrier.py says the same */
+enum { PIECES = 4096, ANSWERS = 16 };      /* carrier.py says the same */
+enum { MADE_BYTES = 256 * 1024 + HEAD_ROOM }; /* of an answer, likewise */
+enum { NOT_MADE = -1 };
 
 struct piece {
-    const uint8_t *at;
-    int64_t length, written;
+    const uint8_t *at;           /* bytes */
+    const struct answer *answer; /* or what to make them of */
+    int64_t length, written;     /* NOT_MADE, or so many bytes */
     int32_t descriptor;
 };
 
@@ -33,10 +39,13 @@ struct carrier {
     _Atomic int32_t ending;
     int32_t event; /* a descriptor that the loop watches */
     sem_t bell;
+    uint64_t answer_count; /* that were put */
     struct piece pieces[PIECES];
+    struct answer answers[ANSWERS];
+    uint8_t made[MADE_BYTES]; /* by the thread */
 };
 
-struct missed { /* a piece of which so much was written */
+struct missed { /* a piece of which so much was written, or NOT_MADE */
     int64_t number, written;
 };
 
@@ -58,9 +67,24 @@ EXPORT void native_carrier_put(struct carrier *carrier, const uint8_t *bytes, co
                                int64_t count) {
     uint64_t put = atomic_load(&carrier->put);
     for (int64_t n = 0; n < count; n++, places += 2)
-        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], places[1] - places[0], 0, descriptors[n]};
+        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, descriptors[n]};
     atomic_store(&carrier->put, put);
     wake(carrier);
+}
+
+/* Put an answer, which is kept here. */
+EXPORT void native_carrier_put_answer(struct carrier *carrier, const struct answer *answer, int32_t descriptor) {
+    struct answer *kept = &carrier->answers[carrier->answer_count++ % ANSWERS];
+    uint64_t put = atomic_load(&carrier->put);
+    *kept = *answer;
+    carrier->pieces[put % PIECES] = (struct piece){NULL, kept, answer->length, 0, descriptor};
+    atomic_store(&carrier->put, put + 1);
+    wake(carrier);
+}
+
+/* The answer of a piece that was missed, made again: its length, or 0 when one of its records is no more what was stored. */
+EXPORT int64_t native_carrier_made(const struct carrier *carrier, int64_t number, uint8_t *out, int64_t room) {
+    return native_pull_made(carrier->pieces[number % PIECES].answer, out, room);
 }
 
 /* How many pieces are done. Those from `seen` on that were not written whole are listed, `count` of them. */
@@ -77,7 +101,7 @@ EXPORT int64_t native_carrier_look(struct carrier *carrier, int64_t seen, struct
 /* Have the event set when the next piece is done. What was done before this is seen by a look behind it. */
 EXPORT void native_carrier_ask(struct carrier *carrier) { atomic_store(&carrier->asked, 1); }
 
-/* Return when so many pieces are done: soon, as nothing here waits for a peer. */
+/* Return when so many pieces are done: soon, as nothing here waits for a peer, though maybe for the log's disk. */
 EXPORT void native_carrier_finish(struct carrier *carrier, int64_t number) {
     while ((int64_t)atomic_load(&carrier->done) < number) sched_yield();
 }
@@ -88,10 +112,22 @@ EXPORT void native_carrier_end(struct carrier *carrier) {
     wake(carrier);
 }
 
-/* Write what the socket takes now; whether that was all. Why it takes no more, the loop finds out when it writes the rest. */
-static int carry(struct piece *piece) {
-    ssize_t sent = send(piece->descriptor, piece->at, (size_t)piece->length, MSG_DONTWAIT | MSG_NOSIGNAL);
-    piece->written = sent < 0 ? 0 : sent;
+/* Write what the socket takes now: how much. Why it takes no more, the loop finds out when it writes the rest. */
+static int64_t written(int32_t descriptor, const uint8_t *at, int64_t length) {
+    ssize_t sent = send(descriptor, at, (size_t)length, MSG_DONTWAIT | MSG_NOSIGNAL);
+    return sent < 0 ? 0 : sent;
+}
+
+/* Make an answer and write what the socket takes of it now: how much, or NOT_MADE. Also for the loop, which has `made` of its own. */
+EXPORT int64_t native_answer_sent(const struct answer *answer, uint8_t *made, int64_t room, int32_t descriptor) {
+    int64_t length = native_pull_made(answer, made, room);
+    return length ? written(descriptor, made, length) : NOT_MADE;
+}
+
+/* Whether all of a piece was written. */
+static int carry(struct carrier *carrier, struct piece *piece) {
+    piece->written = piece->answer ? native_answer_sent(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
+                                   : written(piece->descriptor, piece->at, piece->length);
     return piece->written == piece->length;
 }
 
@@ -106,7 +142,7 @@ EXPORT void native_carry(struct carrier *carrier) {
     uint64_t done = 0;
     for (;;) {
         while (done < atomic_load(&carrier->put)) {
-            int is_whole = carry(&carrier->pieces[done % PIECES]);
+            int is_whole = carry(carrier, &carrier->pieces[done % PIECES]);
             atomic_store(&carrier->done, ++done);
             if (atomic_exchange(&carrier->asked, 0) || !is_whole) tell(carrier);
         }

@@ -1,4 +1,5 @@
-"""The thread in C that writes answers to sockets while the loop goes on (`carrier.c`), for who answers many connections at once.
+"""The thread in C that writes answers to sockets while the loop goes on (`carrier.c`), for who answers many connections at once,
+or with much: answers to pulls are given to it prepared, and it makes their bytes.
 
 A connection is lent for one piece at a time (`RemotingConnection.lend`): until that is done nothing else is written to it, and
 its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is another one's by now. What a socket
@@ -13,7 +14,7 @@ import os
 import threading
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
@@ -21,9 +22,15 @@ from remoting.transport.carrying import Lender
 from remoting.transport.connection import RemotingConnection
 
 LEAST_PIECES: Final = 8  # for fewer, waking the thread costs as much as it spares
+LEAST_BYTES: Final = 8192  # of an answer to a pull: likewise
+MOST_ANSWERS: Final = 4  # to pulls that wait for the thread: with more, the loop is sooner done with the next one
+NOT_MADE: Final = -1  # carrier.c has the same number
+NOT_LENT: Final = -2
 _PIECES: Final = 4096  # carrier.c has the same number
+_MADE_BYTES: Final = 256 * 1024 + 512  # likewise
 _MOST_BYTES: Final = 4 * 1024 * 1024  # that wait for the thread
 _MISSED_NUMBERS: Final = 2
+_MOST_LOOKED_AT_S: Final = 0.1  # a file's mapping stays no longer than that after an answer was made of it
 
 
 class _Batch(NamedTuple):
@@ -36,21 +43,35 @@ class _Batch(NamedTuple):
     content: bytes
 
 
+class _Answer(NamedTuple):
+    """The piece before `end`: an answer that is made of a part of the log. `failed` is to be called when it cannot be made."""
+
+    end: int
+    lender: Lender
+    length: int
+    log: memoryview
+    failed: Callable[[], None]
+
+
 def carrier_of(library: Library | None) -> Carrier | None:
-    """A carrier, where there is a library, and a processor for it beside that of the loop."""
-    return Carrier(library) if library is not None and len(os.sched_getaffinity(0)) > 1 else None
+    """A carrier, where there is a library. It has a thread where there is a processor for it beside that of the loop."""
+    return None if library is None else Carrier(library, has_thread=len(os.sched_getaffinity(0)) > 1)
 
 
 class Carrier:
     """`carrying.Carrier`. Everything but the thread is the loop's."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, *, has_thread: bool = True) -> None:
+        self._has_thread = has_thread
         area, numbers = ctypes.c_void_p, ctypes.c_int64
         size: int = library.function("native_carrier_bytes", numbers)()
         self._memory = bytearray(size)
         self._at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._begin = library.function("native_carrier_begin", ctypes.c_int32, area, ctypes.c_int32)
         self._put_pieces = library.function("native_carrier_put", None, area, ctypes.c_char_p, area, area, numbers)
+        self._put_answer = library.function("native_carrier_put_answer", None, area, area, ctypes.c_int32)
+        self._make_again = library.function("native_carrier_made", numbers, area, numbers, area, numbers)
+        self._send = library.function("native_answer_sent", numbers, area, area, numbers, ctypes.c_int32)
         self._look = library.function("native_carrier_look", numbers, area, numbers, area, area)
         self._ask = library.function("native_carrier_ask", None, area)
         self._wait = library.function("native_carrier_finish", None, area, numbers)
@@ -61,7 +82,12 @@ class Carrier:
         self._missed_count = array("q", (0,))
         self._missed_at, self._missed_count_at = self._missed.buffer_info()[0], self._missed_count.buffer_info()[0]
         self._put = self._seen = 0  # pieces
-        self._batches: deque[_Batch] = deque()  # of which not all pieces were seen to be done
+        self._batches: deque[_Batch | _Answer] = deque()  # of which not all pieces were seen to be done
+        self._answers = 0  # of these
+        self._last = 0  # the connection that pulled last
+        self._made = bytearray(_MADE_BYTES)  # what the loop makes
+        self._made_at = ctypes.addressof(ctypes.c_char.from_buffer(self._made))
+        self._timer: asyncio.TimerHandle | None = None
         self._kept_bytes = 0  # of these
         self._waiting: dict[Lender, int] = {}  # for the piece with that ticket, with something behind it
         self._thread: threading.Thread | None = None
@@ -70,10 +96,12 @@ class Carrier:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Raises OSError when the system has no room for it."""
+        self._loop = loop
+        if not self._has_thread:
+            return
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         if not self._begin(self._at, self._event):
             raise OSError("the system has no room for a semaphore")
-        self._loop = loop
         loop.add_reader(self._event, self._heard)
         self._thread = threading.Thread(target=self._run, name="carrier", daemon=True)
         self._thread.start()
@@ -86,6 +114,8 @@ class Carrier:
         self._end(self._at)
         thread.join()
         self._go_on()
+        if self._timer is not None:
+            self._timer.cancel()
         self._loop.remove_reader(self._event)
         os.close(self._event)
         self._close(self._at)
@@ -122,6 +152,50 @@ class Carrier:
         for connection, answers, count in others:  # not before: who goes on sending may have more answered here
             connection.respond_encoded(answers, count)
         return True
+
+    def carry(
+        self, connection: RemotingConnection, answer_at: int, length: int, log: memoryview, failed: Callable[[], None]
+    ) -> bool:
+        """Whether the thread makes and sends an answer of that length, which is prepared there and kept here: a large one, while
+        others pull, too. Then `log` is released when that is done. When one of its records is not what was stored, nothing is
+        sent, and `failed` is called; the request is to be answered yet."""
+        is_alone, self._last = self._last in (0, id(connection)), id(connection)
+        if is_alone or length < LEAST_BYTES or self._thread is None or self._loop is None:
+            return False
+        if not self._has_room(1, 0) or self._answers >= MOST_ANSWERS:
+            return False
+        number = self._put + 1
+        descriptor = connection.lend(number, self._seen, 1)
+        if descriptor < 0:
+            return False
+        self._batches.append(_Answer(number, connection, length, log, failed))
+        self._answers += 1
+        self._put = number
+        self._put_answer(self._at, answer_at, descriptor)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_MOST_LOOKED_AT_S, self._see_in_time)
+        return True
+
+    def send(self, connection: RemotingConnection, answer_at: int, length: int) -> int:
+        """Make and send it at once: a negative number when that was not done, NOT_MADE when one of its records is not what was
+        stored, NOT_LENT when something is to be sent before it."""
+        if self._put != self._seen:
+            self._settle()
+        descriptor = connection.lend(0, self._seen, 1)
+        if descriptor < 0:
+            return NOT_LENT
+        written: int = self._send(answer_at, self._made_at, _MADE_BYTES, descriptor)
+        if written == NOT_MADE:
+            connection.owe(1)
+        elif written < length:
+            connection.give_back(bytes(memoryview(self._made)[written:length]))
+            connection.go_on_sending()
+        return written
+
+    def finish_all(self) -> None:
+        """Return when nothing is looked at any more."""
+        if self._put != self._seen:
+            self.finish(self._put)
 
     def _has_room(self, count: int, size: int) -> bool:
         if self._put != self._seen:
@@ -177,15 +251,40 @@ class Carrier:
             for number, written in zip(missed[::_MISSED_NUMBERS], missed[1::_MISSED_NUMBERS], strict=True)
         ]
         while self._batches and self._batches[0].end <= self._seen:
-            self._kept_bytes -= len(self._batches.popleft().content)
+            done = self._batches.popleft()
+            if isinstance(done, _Answer):
+                self._answers -= 1
+                done.log.release()
+            else:
+                self._kept_bytes -= len(done.content)
         for lender in given_back:
             lender.go_on_sending()
 
     def _give_back(self, number: int, written: int) -> Lender:
         """Of a piece so much was written."""
         batch = next(each for each in self._batches if number < each.end)
+        if isinstance(batch, _Answer):
+            self._give_answer_back(batch, number, written)
+            return batch.lender
         index = number - batch.first
         begin, end = batch.places[2 * index : 2 * index + 2]
         lender = batch.lenders[index]
         lender.give_back(batch.content[begin + written : end])
         return lender
+
+    def _give_answer_back(self, answer: _Answer, number: int, written: int) -> None:
+        """It is made again: then at once, before its file may change. What was sent cannot be taken back."""
+        if written == NOT_MADE:
+            assert self._loop is not None
+            self._loop.call_soon(answer.failed)  # reads the log, which may be cut right now
+        elif self._make_again(self._at, number, self._made_at, _MADE_BYTES):
+            answer.lender.give_back(bytes(memoryview(self._made)[written : answer.length]))
+        else:
+            answer.lender.abort()
+
+    def _see_in_time(self) -> None:
+        """Release what is done, also when nobody puts anything behind it."""
+        self._timer = None
+        self._settle()
+        if self._answers and self._loop is not None:
+            self._timer = self._loop.call_later(_MOST_LOOKED_AT_S, self._see_in_time)

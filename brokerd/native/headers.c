@@ -6,8 +6,7 @@ struct reader { /* `scratch` is where strings with escapes go, `fields` where al
     const uint8_t *at, *end;
     uint8_t *scratch, *scratch_end;
     struct fields *fields;
-    const uint8_t *gap; /* where the last part ended */
-    int is_unlike;      /* the next header is to be read for itself */
+    int is_unlike; /* no other is to be compared with it */
 };
 
 int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame) {
@@ -67,6 +66,11 @@ static int take_escape(struct reader *r) {
         return 1;
     }
     if (r->end - r->at < 5) return 0;
+    if (memcmp(r->at, "u000", 4) == 0 && r->at[4] > '0' && r->at[4] <= '9') { /* most are separators of properties */
+        *r->scratch++ = (uint8_t)(r->at[4] - '0');
+        r->at += 5;
+        return 1;
+    }
     uint32_t point = 0;
     for (int i = 1; i <= 4; i++) {
         int digit = hex_digit(r->at[i]);
@@ -110,8 +114,7 @@ static int take_rest(struct reader *r, struct text *text) {
         }
         if ((size_t)(r->scratch_end - r->scratch) < length + 3) return 0;
         if (begin == NULL) begin = r->scratch;
-        memcpy(r->scratch, pending, length);
-        r->scratch += length;
+        r->scratch = put_short(r->scratch, pending, length);
         if (*r->at++ == '"') break;
         if (!take_escape(r)) return 0;
         pending = r->at;
@@ -201,15 +204,10 @@ static int take_value(struct reader *r, struct text *value) {
     return 1;
 }
 
-/* What was taken from `begin` on is a part. */
-static void note_part(struct reader *r, const uint8_t *begin, size_t field, int named) {
-    struct part *part = &r->fields->parts[r->fields->part_count++];
-    *part = (struct part){{r->gap, (size_t)(begin - r->gap)}, 0, 0, field, named};
-    for (size_t i = 0; i < sizeof part->mask && i < part->gap.length; i++) {
-        part->beginning |= (uint64_t)part->gap.at[i] << 8 * i;
-        part->mask |= (uint64_t)0xFF << 8 * i;
-    }
-    r->gap = r->at;
+/* What lies from `begin` to `end` is a part. */
+static void note_part(struct fields *fields, const uint8_t *begin, const uint8_t *end, size_t field, int named, int is_read) {
+    const uint8_t *model = fields->model.at;
+    fields->parts[fields->part_count++] = (struct part){(size_t)(begin - model), (size_t)(end - model), field, named, is_read};
 }
 
 /* Take extFields: an object, not empty. */
@@ -220,40 +218,67 @@ static int take_fields(struct reader *r, struct header *header) {
         const uint8_t *scratch = r->scratch;
         if (!take_string(r, &name) || !take(r, ':')) return 0;
         if (r->scratch != scratch) r->is_unlike = 1; /* the name is where the next header's texts go */
+        scratch = r->scratch;
         int is_text = peek(r) == '"';
         const uint8_t *begin = r->at + 1;
         if (!take_value(r, &value)) return 0;
         int which = set_field(r, header, name, value);
-        if (r->fields != NULL && is_text && !r->fields->is_cut) note_part(r, begin, r->fields->count - 1, which);
+        if (r->fields != NULL && is_text && !r->fields->is_cut)
+            note_part(r->fields, begin, r->at - 1, r->fields->count - 1, which, r->scratch != scratch);
     } while (take(r, ','));
     return take(r, '}');
 }
 
-/* Take what is byte by byte what the gap is. */
-static inline int take_gap(struct reader *r, const struct part *part) {
-    size_t length = part->gap.length;
-    if ((size_t)(r->end - r->at) < (length < 8 ? 8 : length) || (get64_little(r->at) & part->mask) != part->beginning) return 0;
-    if (length > 8 && memcmp(r->at + 8, part->gap.at + 8, length - 8) != 0) return 0;
-    r->at += length;
-    return 1;
+/* How many bytes are the same from both on. */
+static inline size_t same_bytes(const uint8_t *a, const uint8_t *a_end, const uint8_t *b, const uint8_t *b_end) {
+    size_t most = (size_t)(a_end - a < b_end - b ? a_end - a : b_end - b), same = 0;
+    for (; same + 8 <= most; same += 8) {
+        uint64_t difference = get64_little(a + same) ^ get64_little(b + same);
+        if (difference != 0) return same + (size_t)__builtin_ctzll(difference) / 8;
+    }
+    while (same < most && a[same] == b[same]) same++;
+    return same;
 }
 
-/* Take a header that is like the one before it but for its parts. */
+static inline void set_part(struct fields *fields, struct header *header, const struct part *part, struct text value) {
+    fields->values[part->field] = value;
+    if (part->named < FIELDS) header->fields[part->named] = value;
+}
+
+/* Take a header that is like the model but for its parts. What is the same up to the byte behind a part was read of the model. */
 static int take_alike(struct reader *r, struct header *header) {
     struct fields *fields = r->fields;
-    for (size_t i = 0; i < fields->part_count; i++) {
-        const struct part *part = &fields->parts[i];
+    const uint8_t *model = fields->model.at, *model_end = model + fields->model.length;
+    uint64_t changed = 0;
+    size_t n = 0, at = 0; /* the next part; how far the model is passed */
+    for (;;) {
+        size_t same_up_to = at + same_bytes(r->at, r->end, model + at, model_end);
+        while (n < fields->part_count && fields->parts[n].end < same_up_to && !fields->parts[n].is_read) n++;
+        if (n == fields->part_count) {
+            r->at += same_up_to - at;
+            if (r->at != r->end || same_up_to != fields->model.length) return 0;
+            break;
+        }
+        const struct part *part = &fields->parts[n];
         struct text value;
-        if (!take_gap(r, part)) return 0;
+        if (same_up_to < part->begin) return 0;
+        r->at += part->begin - at;
+        changed |= (uint64_t)1 << n++;
         if (part->field == MAX_FIELDS) {
             if (!take_int(r, &header->opaque)) return 0;
-            continue;
+            at = part->end;
+        } else {
+            if (!take_inside(r, &value)) return 0;
+            set_part(fields, header, part, value);
+            at = part->end + 1;
         }
-        if (!take_inside(r, &value)) return 0;
-        fields->values[part->field] = value;
-        if (part->named < FIELDS) header->fields[part->named] = value;
     }
-    return (size_t)(r->end - r->at) == fields->end.length && memcmp(r->at, fields->end.at, fields->end.length) == 0;
+    for (uint64_t again = fields->changed & ~changed; again != 0; again &= again - 1) { /* what is as in the model once more */
+        const struct part *part = &fields->parts[__builtin_ctzll(again)];
+        set_part(fields, header, part, (struct text){model + part->begin, part->end - part->begin});
+    }
+    fields->changed = changed;
+    return 1;
 }
 
 /* Take a number without an exponent. */
@@ -305,9 +330,8 @@ static int take_json(struct reader *r, struct header *header) {
                : which == EXT      ? take_fields(r, header)
                                    : take_unknown(r, MAX_LEVELS);
         if (!done) return 0;
-        if (r->fields != NULL && which == OPAQUE) note_part(r, begin, MAX_FIELDS, FIELDS);
+        if (r->fields != NULL && which == OPAQUE) note_part(r->fields, begin, r->at, MAX_FIELDS, FIELDS, 1);
     } while (take(r, ','));
-    if (r->fields != NULL) r->fields->end = (struct text){r->gap, (size_t)(r->end - r->gap)};
     return take(r, '}') && peek(r) < 0 && seen == (CODE | OPAQUE | HAS_FLAG | EXT);
 }
 
@@ -344,11 +368,18 @@ static int take_compact(struct reader *r, struct header *header) {
     return 1;
 }
 
-int read_fields(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
-                struct fields *fields) {
-    struct reader r = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields, text.at, 0};
+/* What is read from now on is read in full. */
+static void begin_fields(struct fields *fields, struct text model) {
     fields->count = fields->part_count = 0;
     fields->is_cut = 0;
+    fields->model = model;
+    fields->changed = 0;
+}
+
+int read_fields(struct text text, uint32_t encoding, uint8_t *scratch, int64_t scratch_room, struct header *header,
+                struct fields *fields) {
+    struct reader r = {text.at, text.at + text.length, scratch, scratch + scratch_room, fields, 0};
+    begin_fields(fields, text);
     memset(header, 0, sizeof *header);
     int is_read = encoding == 0 ? take_json(&r, header) : encoding == 1 && take_compact(&r, header);
     return is_read && !fields->is_cut;
@@ -356,7 +387,7 @@ int read_fields(struct text text, uint32_t encoding, uint8_t *scratch, int64_t s
 
 int read_header(struct text text, uint32_t encoding, uint8_t **scratch, uint8_t *scratch_end, struct header *header,
                 struct fields *fields) {
-    const struct reader begin = {text.at, text.at + text.length, *scratch, scratch_end, fields, text.at, 0};
+    const struct reader begin = {text.at, text.at + text.length, *scratch, scratch_end, fields, 0};
     struct reader r = begin;
     if (fields != NULL) {
         fields->is_alike = encoding == 0 && fields->part_count > 0 && take_alike(&r, header);
@@ -364,8 +395,7 @@ int read_header(struct text text, uint32_t encoding, uint8_t **scratch, uint8_t 
             *scratch = r.scratch;
             return 1;
         }
-        fields->count = fields->part_count = 0;
-        fields->is_cut = 0;
+        begin_fields(fields, text);
         r = begin;
     }
     memset(header, 0, sizeof *header);

@@ -17,22 +17,24 @@ struct header {
 
 enum { MAX_FIELDS = 32 };
 
-/* What may differ in a header in JSON that is otherwise like the one before it, byte by byte: the text of a field, or the opaque. */
+/* What may differ in a header in JSON that is otherwise like the one that was read in full, byte by byte: the text of a field, or the
+ * opaque. */
 struct part {
-    struct text gap;          /* what is before it, behind the last one */
-    uint64_t beginning, mask; /* of the gap, and which of these bytes it has */
-    size_t field;             /* MAX_FIELDS: the opaque */
-    int named;                /* which field of a send it is; FIELDS: none */
+    size_t begin, end; /* in that header; of a text without its quotes */
+    size_t field;      /* MAX_FIELDS: the opaque */
+    int named;         /* which field of a send it is; FIELDS: none */
+    int is_read;       /* each time: the opaque, and a text with escapes, which the scratch may have no more */
 };
 
 struct fields { /* all that a header has, as they came; of null there is no byte */
     struct text names[MAX_FIELDS], values[MAX_FIELDS];
     size_t count;
     int is_cut;   /* there are others, for which there was no room */
-    int is_alike; /* the names, and the header but for its parts, are those of the one before it */
-    struct part parts[MAX_FIELDS + 1]; /* for the next header */
-    size_t part_count;                 /* 0: it is read for itself */
-    struct text end;                   /* what is behind the last part */
+    int is_alike; /* the names, and the header but for its parts, are those of the one that was read in full */
+    struct text model; /* that one */
+    struct part parts[MAX_FIELDS + 1]; /* of it, in their order */
+    size_t part_count;                 /* 0: the next header is read in full */
+    uint64_t changed;                  /* a bit for each of its parts: the last header has another one */
 };
 
 struct frame {
@@ -52,8 +54,9 @@ struct reading {
 int64_t find_frame(const uint8_t *at, int64_t left, int64_t max_frame_bytes, struct frame *frame);
 
 /* Read a header; texts with escapes go to the scratch, which then begins behind them, all its fields to `fields` if somebody wants them. 0
- * for what is left: of what the twin's parsers take, this takes a part, with the same outcome. Clients write one header like the other: where `header` and
- * `fields` are those of the header before, which is still where it was, only what differs is read. There was none: no parts. */
+ * for what is left: of what the twin's parsers take, this takes a part, with the same outcome. Clients write one header like the
+ * other: where `header` and `fields` are those of the header before, only what differs from the last one that was read in full is
+ * read; that is still where it was, and its texts with escapes need not be. There was none: no parts. */
 int read_header(struct text text, uint32_t encoding, uint8_t **scratch, uint8_t *scratch_end, struct header *header,
                 struct fields *fields);
 

@@ -30,7 +30,7 @@ struct piece {
 
 struct lane {
     int64_t send; /* < 0: none */
-    struct piece covered, body;
+    struct piece first, rest; /* the texts, with the body's first bytes behind them; the body's others */
     int64_t position, end; /* of the next block in the message, and of all its blocks */
     const uint8_t *at;     /* blocks to take, one behind the other, */
     int64_t left;          /* and how many */
@@ -55,27 +55,38 @@ static void put_digest(uint8_t *at, const struct sha1_lanes *lanes, int lane) {
     for (int i = 0; i < SHA1_WORDS; i++) put32(at + 4 * i, lanes->words[i][lane]);
 }
 
+/* Six bytes in Base64: eight digits. They are reckoned, as where a secret is looked up in a table can be seen. */
+static inline uint64_t digits_of(uint64_t bytes) {
+    const uint64_t ones = 0x0101010101010101u;
+    bytes = (bytes & 0xFFFFFF000000u) << 8 | (bytes & 0xFFFFFFu);
+    bytes = (bytes & 0x00FFF00000FFF000u) << 4 | (bytes & 0x00000FFF00000FFFu);
+    bytes = (bytes & 0x0FC00FC00FC00FC0u) << 2 | (bytes & 0x003F003F003F003Fu); /* six bits each */
+#define ABOVE(value) ((bytes + ones * (127 - (value))) >> 7 & ones)
+    return bytes + ones * 'A' + ABOVE(25) * ('a' - 'Z' - 1) - ABOVE(51) * ('z' + 1 - '0') - ABOVE(61) * ('9' + 1 - '+') +
+           ABOVE(62) * ('/' - '+' - 1);
+#undef ABOVE
+}
+
 /* Whether the lane's digest in Base64 is the signature: all of it is compared. */
 static int is_signature(const struct sha1_lanes *lanes, int lane, const uint8_t *signature) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint8_t digest[SHA1_BYTES + 1] = {0}, difference = 0;
-    put_digest(digest, lanes, lane);
-    for (int i = 0; i < SIGNATURE_BYTES - 1; i++) {
-        const uint8_t *three = digest + i / 4 * 3;
-        uint32_t bits = (uint32_t)three[0] << 16 | (uint32_t)three[1] << 8 | three[2];
-        difference |= signature[i] ^ (uint8_t)digits[bits >> (18 - 6 * (i % 4)) & 63];
-    }
-    return (difference | (signature[SIGNATURE_BYTES - 1] ^ '=')) == 0;
+    uint64_t words[SHA1_WORDS], difference = 0;
+    for (int i = 0; i < SHA1_WORDS; i++) words[i] = lanes->words[i][lane];
+    difference |= digits_of(words[0] << 16 | words[1] >> 16) ^ get64(signature);
+    difference |= digits_of((words[1] & 0xFFFF) << 32 | words[2]) ^ get64(signature + 8);
+    difference |= digits_of(words[3] << 16 | words[4] >> 16) ^ get64(signature + 16);
+    difference |= ((digits_of((words[4] & 0xFFFF) << 32) >> 32 & 0xFFFFFF00u) | '=') ^ get32(signature + 24);
+    return difference == 0;
 }
 
 static void begin_send(struct proving *all, int number) {
     struct lane *lane = &all->lanes[number];
     const struct signed_send *send = &all->areas->sends[all->begun];
     lane->send = all->begun++;
-    lane->covered = (struct piece){all->areas->texts + send->covered_at, send->covered_end - send->covered_at};
-    lane->body = (struct piece){all->buffer + send->body_at, send->end - send->body_at};
+    int64_t covered = send->covered_end - send->covered_at, body = send->end - send->body_at, drawn = drawn_bytes(covered, body);
+    lane->first = (struct piece){all->areas->texts + send->covered_at, covered + drawn};
+    lane->rest = (struct piece){all->buffer + send->body_at + drawn, body - drawn};
     lane->position = lane->is_outer = 0;
-    lane->end = (lane->covered.length + lane->body.length + END_BYTES + SHA1_BLOCK_BYTES - 1) / SHA1_BLOCK_BYTES * SHA1_BLOCK_BYTES;
+    lane->end = (lane->first.length + lane->rest.length + END_BYTES + SHA1_BLOCK_BYTES - 1) / SHA1_BLOCK_BYTES * SHA1_BLOCK_BYTES;
     set_words(&all->states, number, all->keys[send->sender].inner);
 }
 
@@ -100,17 +111,17 @@ static void put_piece(struct lane *lane, struct piece piece, int64_t begin) {
 
 /* Find as many of the message's next blocks as are in one piece, or put one together. */
 static void find_blocks(struct lane *lane) {
-    int64_t at = lane->position, covered = lane->covered.length, length = covered + lane->body.length;
-    if (at + SHA1_BLOCK_BYTES <= covered) {
-        lane->at = lane->covered.at + at;
-        lane->left = (covered - at) / SHA1_BLOCK_BYTES;
-    } else if (at >= covered && at + SHA1_BLOCK_BYTES <= length) {
-        lane->at = lane->body.at + (at - covered);
+    int64_t at = lane->position, first = lane->first.length, length = first + lane->rest.length;
+    if (at + SHA1_BLOCK_BYTES <= first) {
+        lane->at = lane->first.at + at;
+        lane->left = (first - at) / SHA1_BLOCK_BYTES;
+    } else if (at >= first && at + SHA1_BLOCK_BYTES <= length) {
+        lane->at = lane->rest.at + (at - first);
         lane->left = (length - at) / SHA1_BLOCK_BYTES;
     } else {
         memset(lane->block, 0, sizeof lane->block);
-        put_piece(lane, lane->covered, 0);
-        put_piece(lane, lane->body, covered);
+        put_piece(lane, lane->first, 0);
+        put_piece(lane, lane->rest, first);
         if (length >= at && length < at + SHA1_BLOCK_BYTES) lane->block[length - at] = 0x80;
         lane->at = lane->block;
         lane->left = 1;

@@ -1,16 +1,19 @@
 /* Pulls: what a request asks for, and its answer, from a consume queue's units and the mapped file of the log that has their records.
  * The twins are in brokerd/processors/pulling/asked.py and laid_out.py.
  *
+ * An answer is made in two steps. The first chooses its messages and writes its head, which takes the loop a microsecond; the second
+ * copies the records and checks them where they were copied to, and may be another thread's (carrier.c). Until then the file has to
+ * stay mapped, and as long as it is.
+ *
  * Bounds: a header's texts travel with their lengths, and each is compared with the room that is left before it is copied. Of an
  * answer, head and records are added up in 64 bits and compared with the room before anything is written.
  */
+#include "pulls.h"
 #include "headers.h"
 #include "record.h"
 
 enum { PULL_MESSAGE = 11, LITE_PULL_MESSAGE = 361 };
-enum { MOST_MESSAGES = 64, HEAD_ROOM = 512 /* the text of a head, and ten numbers of 20 digits */ };
 
-#define UNIT_BYTES 20 /* physical offset, size, and the code of a tag */
 #define BLANK_SIZE 0x7FFFFFFF /* of a unit without a message */
 
 /* ---- Requests */
@@ -77,8 +80,7 @@ EXPORT int64_t native_pull_asked(struct asked *asked, const uint8_t *buffer, int
 struct wanted { /* laid_out.py has the same */
     const uint8_t *file;              /* of the log, */
     int64_t file_length, file_begin;  /* and where its bytes begin there */
-    uint8_t *out;
-    int64_t out_room;
+    int64_t room;                     /* for the whole answer */
     int64_t unit_count, queue_offset; /* so many units, from that one of the queue on */
     int64_t max_count, max_bytes, tag_count; /* -1: all messages are wanted */
     int64_t min_offset, max_offset, opaque, group_sys_flag, version;
@@ -98,7 +100,7 @@ static int is_tag(const int64_t *tags, int64_t count, int64_t code) {
 }
 
 /* Choose which of the units go into the answer: 0 when one of them can be no record's. */
-static int choose(struct wanted *wanted, const uint8_t *units, const int64_t *tags, const uint8_t *chosen[MOST_MESSAGES]) {
+static int choose(struct wanted *wanted, const uint8_t *units, const int64_t *tags, struct answer *answer) {
     int64_t count = 0, looked_at = 0, total = 0;
     for (const uint8_t *unit = units; looked_at < wanted->unit_count && count < wanted->max_count; unit += UNIT_BYTES) {
         int64_t size = (int32_t)get32(unit + 8);
@@ -107,11 +109,11 @@ static int choose(struct wanted *wanted, const uint8_t *units, const int64_t *ta
             if (size < RECORD_LEAST_BYTES) return 0;
             if (count > 0 && total + size > wanted->max_bytes) break;
             total += size;
-            chosen[count++] = unit;
+            memcpy(answer->units + UNIT_BYTES * count++, unit, UNIT_BYTES);
         }
         looked_at++;
     }
-    wanted->message_count = count;
+    answer->count = wanted->message_count = count;
     wanted->body_bytes = total;
     wanted->next_offset = wanted->queue_offset + looked_at;
     return 1;
@@ -132,21 +134,28 @@ static uint8_t *put_head(const struct wanted *wanted, int64_t read_up_to, uint8_
     return at;
 }
 
-/* Lay out the answer: how many bytes it has; 0 when none of the messages is wanted; -1 for what is left to the twins, among it all that
- * is not what was stored. The units are `unit_count` of UNIT_BYTES, the tags `tag_count`. */
-EXPORT int64_t native_pull_answer(struct wanted *wanted, const uint8_t *units, const int64_t *tags) {
-    const uint8_t *chosen[MOST_MESSAGES];
-    if (wanted->max_count < 1 || wanted->max_count > MOST_MESSAGES || !choose(wanted, units, tags, chosen)) return -1;
-    int64_t count = wanted->message_count;
-    if (count == 0) return 0;
-    if (wanted->body_bytes > wanted->out_room - HEAD_ROOM) return -1;
-    const uint8_t *last = chosen[count - 1];
-    uint8_t *at = put_head(wanted, (int64_t)(get64(last) + get32(last + 8)), wanted->out);
-    uint8_t *end = at + wanted->body_bytes; /* in the room: a head is no longer than HEAD_ROOM */
-    for (int64_t n = 0; n < count; n++) {
-        int64_t size = copy_record(wanted->file, wanted->file_length, wanted->file_begin, chosen[n], at, end - at);
-        if (size == 0) return -1;
+/* Say what the answer is made of: how many bytes it will have; 0 when none of the messages is wanted; -1 for what is left to the twins.
+ * The units are `unit_count` of UNIT_BYTES, the tags `tag_count`. */
+EXPORT int64_t native_pull_prepared(struct wanted *wanted, const uint8_t *units, const int64_t *tags, struct answer *answer) {
+    if (wanted->max_count < 1 || wanted->max_count > MOST_MESSAGES || !choose(wanted, units, tags, answer)) return -1;
+    if (answer->count == 0) return 0;
+    if (wanted->body_bytes > wanted->room - HEAD_ROOM) return -1;
+    const uint8_t *last = answer->units + UNIT_BYTES * (answer->count - 1);
+    answer->file = wanted->file;
+    answer->file_length = wanted->file_length;
+    answer->file_begin = wanted->file_begin;
+    answer->head_length = put_head(wanted, (int64_t)(get64(last) + get32(last + 8)), answer->head) - answer->head;
+    answer->length = answer->head_length + wanted->body_bytes; /* in the room: a head is no longer than HEAD_ROOM */
+    return answer->length;
+}
+
+int64_t native_pull_made(const struct answer *answer, uint8_t *out, int64_t room) {
+    if (answer->length > room) return 0;
+    uint8_t *at = put_text(out, answer->head, (size_t)answer->head_length), *end = out + answer->length;
+    for (int64_t n = 0; n < answer->count; n++) {
+        int64_t size = copy_record(answer->file, answer->file_length, answer->file_begin, answer->units + UNIT_BYTES * n, at, end - at);
+        if (size == 0) return 0;
         at += size;
     }
-    return at - wanted->out;
+    return at - out;
 }

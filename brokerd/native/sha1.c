@@ -67,27 +67,61 @@ static inline void turn(uint32_t (*words)[SHA1_LANES], const uint8_t *const *blo
     store(words[3], high, high_behind, 1);
 }
 
-/* All lanes, for whatever processor the caller is compiled for. */
-static inline __attribute__((always_inline)) void step(struct sha1_lanes *of, const uint8_t *const *blocks, int64_t count) {
-    lanes16 words[16], state[SHA1_WORDS];
-    memcpy(state, of->words, sizeof state);
-    for (int64_t at = 0; at < count * SHA1_BLOCK_BYTES; at += SHA1_BLOCK_BYTES) {
-        for (int lane = 0; lane < SHA1_LANES; lane += 4)
-            for (int t = 0; t < 16; t += 4)
-                turn((uint32_t(*)[SHA1_LANES])((uint32_t *)(void *)&words[t] + lane), blocks + lane, at + 4 * t);
-        for (int t = 0; t < 16; t++) words[t] = (ROTATED(words[t], 8) & 0x00FF00FFu) | (ROTATED(words[t], 24) & 0xFF00FF00u);
-        TAKE_BLOCK(lanes16);
-    }
-    memcpy(of->words, state, sizeof state);
+/* All lanes, for whatever processor the caller is compiled for, which is one where `load_words` may be called. */
+#define STEP(load_words)                                                                                  \
+    do {                                                                                                  \
+        lanes16 words[16], state[SHA1_WORDS];                                                             \
+        memcpy(state, of->words, sizeof state);                                                           \
+        for (int64_t at = 0; at < count * SHA1_BLOCK_BYTES; at += SHA1_BLOCK_BYTES) {                     \
+            load_words(words, blocks, at);                                                                \
+            TAKE_BLOCK(lanes16);                                                                          \
+        }                                                                                                 \
+        memcpy(of->words, state, sizeof state);                                                           \
+    } while (0)
+
+/* Load a block of each lane, each word from the most significant byte on. */
+static inline __attribute__((always_inline)) void load_by_four(lanes16 words[16], const uint8_t *const *blocks, int64_t at) {
+    for (int lane = 0; lane < SHA1_LANES; lane += 4)
+        for (int t = 0; t < 16; t += 4)
+            turn((uint32_t(*)[SHA1_LANES])((uint32_t *)(void *)&words[t] + lane), blocks + lane, at + 4 * t);
+    for (int t = 0; t < 16; t++) words[t] = (ROTATED(words[t], 8) & 0x00FF00FFu) | (ROTATED(words[t], 24) & 0xFF00FF00u);
 }
 
-__attribute__((target("avx512f,avx512bw,avx512vl"))) static void step_of_512_bits(struct sha1_lanes *of, const uint8_t *const *blocks,
-                                                                                  int64_t count) {
-    step(of, blocks, count);
+#define FOR_512_BITS __attribute__((target("avx512f,avx512bw,avx512vl")))
+
+/* The same. A vector has a lane's block, then of four lanes each fourth word, then a word of each lane. */
+FOR_512_BITS static inline void load_at_once(lanes16 words[16], const uint8_t *const *blocks, int64_t at) {
+    const __m512i swapped = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203));
+    __m512i four[4][4]; /* lanes, by which of their fourth words these are */
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; n++) {
+        __m512i of[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++)
+            of[i] = _mm512_shuffle_epi8(_mm512_loadu_si512((const void *)(blocks[4 * n + i] + at)), swapped);
+        __m512i low = _mm512_unpacklo_epi32(of[0], of[1]), high = _mm512_unpackhi_epi32(of[0], of[1]);
+        __m512i low_behind = _mm512_unpacklo_epi32(of[2], of[3]), high_behind = _mm512_unpackhi_epi32(of[2], of[3]);
+        four[n][0] = _mm512_unpacklo_epi64(low, low_behind);
+        four[n][1] = _mm512_unpackhi_epi64(low, low_behind);
+        four[n][2] = _mm512_unpacklo_epi64(high, high_behind);
+        four[n][3] = _mm512_unpackhi_epi64(high, high_behind);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m512i even = _mm512_shuffle_i32x4(four[0][i], four[1][i], 0x88), odd = _mm512_shuffle_i32x4(four[0][i], four[1][i], 0xdd);
+        __m512i even_behind = _mm512_shuffle_i32x4(four[2][i], four[3][i], 0x88);
+        __m512i odd_behind = _mm512_shuffle_i32x4(four[2][i], four[3][i], 0xdd);
+        words[i] = (lanes16)_mm512_shuffle_i32x4(even, even_behind, 0x88);
+        words[4 + i] = (lanes16)_mm512_shuffle_i32x4(odd, odd_behind, 0x88);
+        words[8 + i] = (lanes16)_mm512_shuffle_i32x4(even, even_behind, 0xdd);
+        words[12 + i] = (lanes16)_mm512_shuffle_i32x4(odd, odd_behind, 0xdd);
+    }
 }
+
+FOR_512_BITS static void step_of_512_bits(struct sha1_lanes *of, const uint8_t *const *blocks, int64_t count) { STEP(load_at_once); }
 
 __attribute__((target("avx2"))) static void step_of_256_bits(struct sha1_lanes *of, const uint8_t *const *blocks, int64_t count) {
-    step(of, blocks, count);
+    STEP(load_by_four);
 }
 
 #define PAIR _Pragma("GCC unroll 2") for (int i = 0; i < 2; i++)

@@ -19,6 +19,14 @@ enum {
     SENDER_HEAD_BYTES = 3, /* the request's code, and the length of the user's name */
 };
 
+/* The last frame whose header was read in full; others are mostly like it. */
+struct model {
+    uint8_t covered[MAX_FIELDS]; /* of its fields: those that are signed, in the order of their names */
+    size_t covered_count, user, signature;
+    int64_t sender, covered_at, covered_end; /* what was written of it */
+    size_t places[MAX_FIELDS], lengths[MAX_FIELDS]; /* of the fields' values, in what is covered */
+};
+
 /* What the sends of one call are written to. */
 struct told {
     uint8_t *texts, *at;
@@ -26,8 +34,7 @@ struct told {
     struct signed_send *sends;
     struct sender *senders;
     int64_t count, sender_count;
-    uint8_t covered[MAX_FIELDS]; /* of the last frame's fields: those that are signed, in the order of their names */
-    size_t covered_count, user, signature;
+    struct model model;
 };
 
 static int order_of(struct text a, struct text b) {
@@ -77,59 +84,95 @@ static int64_t sender_at(struct told *told, int64_t length) {
 }
 
 /* Find out what is signed of fields with these names, by whom, and where the signature is; 0 for what is left. */
-static int understand_names(const struct fields *fields, struct told *told) {
+static int understand_names(const struct fields *fields, struct model *model) {
     uint8_t order[MAX_FIELDS];
-    told->covered_count = 0;
-    told->user = told->signature = MAX_FIELDS;
+    size_t place = 0;
+    model->covered_count = 0;
+    model->user = model->signature = MAX_FIELDS;
     if (!sort(fields, order)) return 0;
     for (size_t i = 0; i < fields->count; i++) {
-        struct text name = fields->names[order[i]];
+        size_t field = order[i];
+        struct text name = fields->names[field];
         if (IS(name, "_UNIQUE_KEY_QUERY")) return 0; /* whether it counts the twin knows */
-        if (IS(name, "AccessKey")) told->user = order[i];
-        if (IS(name, "Signature")) told->signature = order[i];
-        else told->covered[told->covered_count++] = order[i];
+        if (IS(name, "AccessKey")) model->user = field;
+        model->places[field] = place;
+        model->lengths[field] = fields->values[field].length;
+        if (IS(name, "Signature")) {
+            model->signature = field;
+        } else {
+            model->covered[model->covered_count++] = (uint8_t)field;
+            place += fields->values[field].length;
+        }
     }
-    return told->user < MAX_FIELDS && told->signature < MAX_FIELDS;
+    return model->user < MAX_FIELDS && model->signature < MAX_FIELDS;
 }
 
-/* As put_text, and faster for what most values are. */
-static inline uint8_t *put_value(uint8_t *at, struct text value) {
-    const uint8_t *from = value.at;
-    size_t length = value.length;
-    if (length > 16) return put_text(at, from, length);
-    if (length >= 8) {
-        memcpy(at, from, 8);
-        memcpy(at + length - 8, from + length - 8, 8);
-    } else if (length >= 4) {
-        memcpy(at, from, 4);
-        memcpy(at + length - 4, from + length - 4, 4);
-    } else {
-        for (size_t i = 0; i < length; i++) at[i] = from[i];
+/* Whether there is room for so many bytes, the body's among them. */
+static inline int has_room(const struct told *told, size_t bytes) {
+    return bytes + SIGNATURE_BYTES + SHA1_BLOCK_BYTES <= (size_t)(told->end - told->at);
+}
+
+/* What is next of the texts is the send's signature, and behind it so many bytes of covered values. */
+static void note_places(struct told *told, size_t covered, struct text body) {
+    struct signed_send *send = &told->sends[told->count];
+    size_t drawn = (size_t)drawn_bytes((int64_t)covered, (int64_t)body.length);
+    send->signature_at = told->at - told->texts;
+    send->covered_at = send->signature_at + SIGNATURE_BYTES;
+    send->covered_end = send->covered_at + (int64_t)covered;
+    told->at = put_text(told->at + SIGNATURE_BYTES + covered, body.at, drawn);
+}
+
+/* Write out the signature and covered values of a frame that has what the model has, but for values as long as the model's. 0, and
+ * nothing is written that counts, for another one. */
+static int put_alike(const struct fields *fields, struct text body, struct told *told) {
+    const struct model *model = &told->model;
+    struct text signature = fields->values[model->signature];
+    size_t covered = (size_t)(model->covered_end - model->covered_at);
+    if (signature.length != SIGNATURE_BYTES || !has_room(told, covered)) return 0;
+    uint8_t *at = told->at + SIGNATURE_BYTES;
+    memcpy(at, told->texts + model->covered_at, covered);
+    for (uint64_t changed = fields->changed; changed != 0; changed &= changed - 1) {
+        const struct part *part = &fields->parts[__builtin_ctzll(changed)];
+        size_t field = part->field;
+        if (field == MAX_FIELDS || field == model->signature) continue;
+        struct text value = fields->values[field];
+        if (field == model->user || part->named == TOPIC || value.length != model->lengths[field]) return 0;
+        put_short(at + model->places[field], value.at, value.length);
     }
-    return at + length;
+    put_text(told->at, signature.at, SIGNATURE_BYTES);
+    told->sends[told->count].sender = model->sender;
+    note_places(told, covered, body);
+    return 1;
 }
 
 /* Write out a frame's sender, signature and covered values; 0 for what is left or has no room. */
-static int put_signed(const struct header *header, const struct fields *fields, struct told *told) {
+static int put_signed(const struct header *header, const struct fields *fields, struct text body, struct told *told) {
     struct signed_send *send = &told->sends[told->count];
+    struct model *model = &told->model;
     size_t covered = 0;
+    if (fields->is_alike && put_alike(fields, body, told)) return 1;
     if (header->code != SEND_MESSAGE_V2 && header->code != SEND_BATCH_MESSAGE && header->code != SEND_MESSAGE) return 0;
-    if (!fields->is_alike && (fields->is_cut || !understand_names(fields, told))) return 0;
-    for (size_t i = 0; i < told->covered_count; i++) covered += fields->values[told->covered[i]].length;
-    struct text user = fields->values[told->user], signature = fields->values[told->signature], topic = header->fields[TOPIC];
+    if (!fields->is_alike && (fields->is_cut || !understand_names(fields, model))) return 0;
+    for (size_t i = 0; i < model->covered_count; i++) covered += fields->values[model->covered[i]].length;
+    struct text user = fields->values[model->user], signature = fields->values[model->signature], topic = header->fields[TOPIC];
     if (user.length == 0 || user.length > MAX_USER_BYTES || signature.length != SIGNATURE_BYTES || topic.length == 0 ||
         topic.length > MAX_TOPIC_BYTES ||
-        covered + SENDER_HEAD_BYTES + user.length + topic.length + SIGNATURE_BYTES > (size_t)(told->end - told->at))
+        !has_room(told, covered + SENDER_HEAD_BYTES + user.length + topic.length))
         return 0;
     put16(told->at, (uint16_t)header->code);
     told->at[2] = (uint8_t)user.length;
-    put_value(put_value(told->at + SENDER_HEAD_BYTES, user), topic);
+    put_short(put_short(told->at + SENDER_HEAD_BYTES, user.at, user.length), topic.at, topic.length);
     send->sender = sender_at(told, (int64_t)(SENDER_HEAD_BYTES + user.length + topic.length));
-    send->signature_at = told->at - told->texts;
-    told->at = put_text(told->at, signature.at, SIGNATURE_BYTES);
-    send->covered_at = told->at - told->texts;
-    for (size_t i = 0; i < told->covered_count; i++) told->at = put_value(told->at, fields->values[told->covered[i]]);
-    send->covered_end = told->at - told->texts;
+    uint8_t *at = put_text(told->at, signature.at, SIGNATURE_BYTES);
+    for (size_t i = 0; i < model->covered_count; i++) {
+        struct text value = fields->values[model->covered[i]];
+        at = put_short(at, value.at, value.length);
+    }
+    note_places(told, covered, body);
+    if (fields->is_alike) return 1;
+    model->sender = send->sender;
+    model->covered_at = send->covered_at;
+    model->covered_end = send->covered_end;
     return 1;
 }
 
@@ -158,7 +201,7 @@ EXPORT int64_t native_signed(struct signed_areas *areas, const uint8_t *buffer, 
            (length_of = find_frame(buffer + position, length - position, areas->max_frame_bytes, &frame)) > 0) {
         struct signed_send *send = &told.sends[told.count];
         if (!read_header(frame.header, frame.encoding, &scratch, scratch_end, &header, &fields)) break;
-        if (!put_signed(&header, &fields, &told)) break;
+        if (!put_signed(&header, &fields, frame.body, &told)) break;
         readings[told.count++] = (struct reading){position, length_of, header, frame.body};
         position += length_of;
         send->body_at = frame.body.at - buffer;

@@ -3,6 +3,7 @@
 #define LOGBOOM_SIGNED_H
 
 #include "headers.h"
+#include "sha1.h"
 
 enum { SIGNATURE_BYTES = 28 /* 20 bytes in Base64 */ };
 
@@ -10,9 +11,15 @@ enum { SIGNATURE_BYTES = 28 /* 20 bytes in Base64 */ };
 
 struct signed_send { /* places in the buffer, then in the texts */
     int64_t body_at, end;
-    int64_t signature_at, covered_at, covered_end; /* each goes as far as the next begins */
+    int64_t signature_at, covered_at, covered_end; /* each goes as far as the next begins; behind the last, the body's first bytes */
     int64_t sender;                                /* which of the senders */
 };
+
+/* How many of the body's first bytes lie behind so many covered ones: as many as make whole blocks of both. */
+static inline int64_t drawn_bytes(int64_t covered, int64_t body) {
+    int64_t drawn = -covered & (SHA1_BLOCK_BYTES - 1);
+    return drawn < body ? drawn : body;
+}
 
 struct sender { /* somebody who sends to a topic, and which send of the call is his first */
     int64_t at, end, first;

@@ -79,6 +79,24 @@ static inline uint8_t *put_text(uint8_t *at, const void *text, size_t length) {
     return at + length;
 }
 
+/* As put_text, and faster for what most texts are. */
+static inline uint8_t *put_short(uint8_t *at, const uint8_t *from, size_t length) {
+    if (length > 32) return put_text(at, from, length);
+    if (length >= 16) {
+        memcpy(at, from, 16);
+        memcpy(at + length - 16, from + length - 16, 16);
+    } else if (length >= 8) {
+        memcpy(at, from, 8);
+        memcpy(at + length - 8, from + length - 8, 8);
+    } else if (length >= 4) {
+        memcpy(at, from, 4);
+        memcpy(at + length - 4, from + length - 4, 4);
+    } else {
+        for (size_t i = 0; i < length; i++) at[i] = from[i];
+    }
+    return at + length;
+}
+
 #define PUT(at, literal) put_text(at, literal, sizeof literal - 1)
 
 /* At most 20 bytes. */

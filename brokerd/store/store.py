@@ -118,7 +118,7 @@ class MessageStore(StoreReads):
         self._again = again_for(library, store_host, settings.largest_record_bytes)
         self.begin_times = BeginTimes(self.commitlog)
         self.durable = DurablePositions(page, self.commitlog)
-        self.queues = ConsumeQueues(disk, settings)
+        self.queues = ConsumeQueues(disk, settings, library=library)
         self.queue_offsets = QueueOffsets()
         self._most_run_bytes = self.commitlog.segment_size_bytes - FILLER_BYTES
         self.dispatcher = Dispatcher(self.commitlog, self.queues, settings.dispatch_chunk_bytes, rules)

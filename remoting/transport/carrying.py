@@ -14,14 +14,17 @@ class Lender(Protocol):
     """What a carrier needs of a connection."""
 
     def lend(self, ticket: int, seen: int, count: int) -> int:
-        """The descriptor to write the answers of `count` two-way requests to; the ticket is for this piece. -1 when something is
-        to be written before them, or nobody else may write. All tickets up to `seen` are through."""
+        """The descriptor to write the answers of `count` two-way requests to; the ticket is for this piece, 0 for who writes them
+        now. -1 when something is to be written before them, or nobody else may write. All tickets up to `seen` are through."""
 
     def give_back(self, rest: Bytes) -> None:
         """The socket did not take this; it is to be sent before everything else."""
 
     def go_on_sending(self) -> None:
         """Send what waited, or was given back."""
+
+    def abort(self) -> None:
+        """Close: what was begun cannot be sent to its end."""
 
 
 class Carrier(Protocol):

@@ -1,8 +1,9 @@
 """A pull's answer as it is sent, head and records, made at once from a queue's units and the mapped log.
 
-In C (`native/pulls.c`) records are copied once, checked where they were copied to, and left behind their head. What of an answer
-is not of the usual form, or not as it was stored, is left to the reads of the store, which say what is right. `laid_out` is the
-same in Python.
+In C (`native/pulls.c`) an answer is prepared, which takes a microsecond: its messages are chosen and its head is written. Then it
+is made: records are copied once, checked where they were copied to, and left behind their head. That may be done beside the loop
+(`native/carrier.py`). What of an answer is not of the usual form, or not as it was stored, is left to the reads of the store,
+which say what is right. `laid_out` is both in Python.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import ctypes
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from brokerd.native.carrier import NOT_LENT, Carrier
 from brokerd.native.library import Library
 from brokerd.native.memory import Pinned
 from brokerd.processors.pulling.terms import MAX_BYTES, MAX_MESSAGES
@@ -21,9 +23,11 @@ from brokerd.store.store_reads import Window
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting import codes, frame
 from remoting.record.layout import RECORD_OVERHEAD_BYTES
+from remoting.transport.connection import RemotingConnection
 
 _HEAD_BYTES: Final = 512
-_WANTED: Final = struct.Struct("=18q")
+_WANTED: Final = struct.Struct("=17q")
+_ANSWER_BYTES: Final = 1840  # pulls.h: `struct answer`
 _FOUND: Final = 3  # numbers behind them
 _NUMBER_BYTES: Final = 8
 _LEFT: Final = -1
@@ -43,10 +47,9 @@ class Wanted(NamedTuple):
     far_below: int
 
 
-class LaidOut(NamedTuple):
-    """The answer, and how many messages and bytes it gives. No answer: none of the messages up to `next_offset` is wanted."""
+class Given(NamedTuple):
+    """An answer that was given, or prepared: how many messages and bytes. None: none of those up to `next_offset` is wanted."""
 
-    frame: bytes
     messages: int
     body_bytes: int
     next_offset: int
@@ -54,34 +57,83 @@ class LaidOut(NamedTuple):
     max_offset: int
 
 
-class AnswerLayout:
-    """Makes answers in C."""
+class LaidOut(NamedTuple):
+    """An answer as it is sent, which is nothing when none of the messages is wanted."""
 
-    def __init__(self, library: Library) -> None:
-        pointer = ctypes.c_void_p
-        self._call = library.function("native_pull_answer", ctypes.c_int64, pointer, ctypes.c_char_p, pointer)
+    frame: bytes
+    given: Given
+
+    @property
+    def messages(self) -> int:
+        return self.given.messages
+
+
+class AnswerLayout:
+    """Makes answers in C, and has the carrier send them where there is one."""
+
+    def __init__(self, library: Library, carrier: Carrier | None = None) -> None:
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self._carrier = carrier
+        self._prepared = library.function("native_pull_prepared", number, pointer, ctypes.c_char_p, pointer, pointer)
+        self._made = library.function("native_pull_made", number, pointer, pointer, number)
         out, area = bytearray(MAX_BYTES + _HEAD_BYTES), bytearray(_WANTED.size + _FOUND * _NUMBER_BYTES)
-        self._areas = out, area  # to keep them where they are
-        self._out_at, self._area_at = map(_address_of, self._areas)
+        self._areas = out, area, bytearray(_ANSWER_BYTES)  # to keep them where they are
+        self._out_at, self._area_at, self._answer_at = map(_address_of, self._areas)
         self._area, self._out = area, memoryview(out)
         self._found = memoryview(area)[_WANTED.size :].cast("q")
 
+    def give(
+        self,
+        connection: RemotingConnection,
+        window: Window,
+        wanted: Wanted,
+        tags: array[int] | None,
+        failed: Callable[[], None],
+    ) -> Given | None:
+        """Have the connection get the answer, if one of the messages is wanted: at once, or soon. None for what is left to
+        others; of that nothing was sent. When it is found out later, `failed` is called."""
+        log, address, carrier = window.log, window.address, self._carrier
+        if not address or carrier is None:
+            made = self.lay_out(window, wanted, tags)
+            if made is None:
+                return None
+            if made.messages:
+                connection.respond_encoded(made.frame, 1)
+            return made.given
+        length = self._prepare_at(address, window, wanted, tags)
+        if length == _LEFT:
+            log.release()
+            return None
+        given = self._given(window)
+        if length and carrier.carry(connection, self._answer_at, length, log, failed):
+            return given
+        with log:
+            if length:
+                sent = carrier.send(connection, self._answer_at, length)
+                if sent == NOT_LENT and (answer := self._make()):
+                    connection.respond_encoded(answer, 1)
+                elif sent < 0:
+                    return None
+        return given
+
     def lay_out(self, window: Window, wanted: Wanted, tags: array[int] | None) -> LaidOut | None:
         """The answer; None for what is left to others. `tags` are codes in order; None: all messages are wanted."""
-        with window.log as log:
-            if window.address:
-                length = self._lay_out_at(window.address, window, wanted, tags)
-            else:
-                with Pinned(log) as log_at:
-                    length = self._lay_out_at(log_at, window, wanted, tags)
-        if length == _LEFT:
+        with window.log as log, Pinned(log) as log_at:
+            length = self._prepare_at(log_at, window, wanted, tags)
+            answer = self._make() if length > 0 else b""
+        if length == _LEFT or len(answer) != length:
             return None
-        messages, body_bytes, next_offset = self._found
-        return LaidOut(
-            bytes(self._out[:length]), messages, body_bytes, next_offset, window.min_offset, window.max_offset
-        )
+        return LaidOut(answer, self._given(window))
 
-    def _lay_out_at(self, log_at: int, window: Window, wanted: Wanted, tags: array[int] | None) -> int:
+    def _given(self, window: Window) -> Given:
+        messages, body_bytes, next_offset = self._found
+        return Given(messages, body_bytes, next_offset, window.min_offset, window.max_offset)
+
+    def _make(self) -> bytes:
+        """What is prepared; nothing when it is not what was stored."""
+        return bytes(self._out[: self._made(self._answer_at, self._out_at, len(self._out))])
+
+    def _prepare_at(self, log_at: int, window: Window, wanted: Wanted, tags: array[int] | None) -> int:
         min_offset, max_offset, units, log, log_begin, _ = window
         queue_offset, max_count, max_bytes, opaque, group_sys_flag, near, far, far_below = wanted
         tags_at, tag_count = (None, -1) if tags is None else tags.buffer_info()
@@ -91,7 +143,6 @@ class AnswerLayout:
             log_at,
             len(log),
             log_begin,
-            self._out_at,
             len(self._out),
             len(units) // UNIT_BYTES,
             queue_offset,
@@ -107,7 +158,7 @@ class AnswerLayout:
             far,
             far_below,
         )
-        length: int = self._call(self._area_at, units, tags_at)
+        length: int = self._prepared(self._area_at, units, tags_at, self._answer_at)
         return length
 
 
@@ -117,7 +168,7 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
     if any(size < RECORD_OVERHEAD_BYTES for _, size, _ in chosen):
         return None
     if not chosen:
-        return LaidOut(b"", 0, 0, next_offset, window.min_offset, window.max_offset)
+        return LaidOut(b"", Given(0, 0, next_offset, window.min_offset, window.max_offset))
     total = sum(size for _, size, _ in chosen)
     if total > MAX_BYTES:
         return None
@@ -139,7 +190,7 @@ def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> Laid
         "groupSysFlag": str(wanted.group_sys_flag),
     }
     answer = frame.encode_response(codes.SUCCESS, wanted.opaque, ext, body, "FOUND")
-    return LaidOut(answer, len(chosen), total, next_offset, window.min_offset, window.max_offset)
+    return LaidOut(answer, Given(len(chosen), total, next_offset, window.min_offset, window.max_offset))
 
 
 def _choose(units: bytes, wanted: Wanted, tags: Sequence[int] | None) -> tuple[list[Unit], int]:

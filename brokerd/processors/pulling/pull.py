@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
@@ -20,7 +21,7 @@ from brokerd.loop.scheduler import Scheduler
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pulling.checks import Forbidden, PullChecks
-from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted
+from brokerd.processors.pulling.laid_out import AnswerLayout, Given, Wanted
 from brokerd.processors.pulling.terms import PullTerms
 from brokerd.sending.counters import Counters
 from brokerd.store.derived.dispatcher import Arrival
@@ -150,15 +151,17 @@ class PullProcessor:
             connection.respond_error(pull.request, error)
         except Exception as error:
             log.exception("a pull of %s failed", connection.peer)
-            connection.respond(pull.request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+            _respond_failed(pull, error)
 
     def _begin(self, pull: _Pull, commit_offset: int) -> None:
         terms = pull.terms
         if commit_offset >= 0 and terms.commits and self._is_master():
             self._commits.commit(terms.group, terms.topic, terms.queue_id, commit_offset, None, is_carried=True)
-        suspend_ms = terms.suspend_ms
-        if self._answer(pull, hold=suspend_ms > 0):
-            return
+        if not self._answer(pull, hold=terms.suspend_ms > 0):
+            self._wait(pull)
+
+    def _wait(self, pull: _Pull) -> None:
+        suspend_ms = pull.terms.suspend_ms
         if pull.is_cold:
             suspend_ms = max(suspend_ms, _FETCH_MS)
         pull.deadline_ms = int(self._scheduler.time() * 1000) + suspend_ms
@@ -208,14 +211,22 @@ class PullProcessor:
         if again and pull.connection.is_slow:
             self._send_back(pull)
             return True
-        laid_out = self._lay_out(pull)
-        if laid_out is not None and laid_out.messages:
-            self._pulled.note(terms.reader, laid_out.next_offset)
+        given = self._give(pull)
+        if given is not None and given.messages:
+            self._pulled.note(terms.reader, given.next_offset)
             read_ms = (perf_counter_ns() - started_ns) / 1e6
-            self._counters.pulled(terms.reader, laid_out.messages, laid_out.body_bytes, read_ms)
-            pull.connection.respond_encoded(laid_out.frame, 1)
+            self._counters.pulled(terms.reader, given.messages, given.body_bytes, read_ms)
             return True
-        code, next_offset, result = self._read(pull) if laid_out is None else _without_match(laid_out)
+        if given is None:
+            return self._answer_read(pull, self._read(pull), started_ns, hold=hold, again=again)
+        return self._answer_read(pull, _without_match(given), started_ns, hold=hold, again=again)
+
+    def _answer_read(
+        self, pull: _Pull, found: tuple[int, int, JoinedResult], started_ns: int, *, hold: bool, again: bool
+    ) -> bool:
+        """Likewise, with what the reads of the store found."""
+        terms = pull.terms
+        code, next_offset, result = found
         pull.is_cold = result.status is GetStatus.BEING_FETCHED
         if pull.is_cold:
             return False
@@ -238,8 +249,8 @@ class PullProcessor:
         pull.connection.respond(pull.request, codes.SUCCESS, ext, body, _FOUND)
         return True
 
-    def _lay_out(self, pull: _Pull) -> LaidOut | None:
-        """The answer, made at once, if it is of the usual form."""
+    def _give(self, pull: _Pull) -> Given | None:
+        """Answer, if that is of the usual form and one of the messages is wanted; None for what is left to others."""
         layout, terms = self._layout, pull.terms
         if layout is None or pull.is_oneway or not terms.is_by_units:
             return None
@@ -249,7 +260,20 @@ class PullProcessor:
         config = terms.group_config
         brokers = self._place.suggestions(config.read_broker_id, config.read_broker_id_when_slow)
         wanted = Wanted(pull.offset, terms.max_count, terms.max_bytes, pull.opaque, config.group_sys_flag, *brokers)
-        return layout.lay_out(window, wanted, terms.tags)
+        return layout.give(pull.connection, window, wanted, terms.tags, partial(self._not_made, pull))
+
+    def _not_made(self, pull: _Pull) -> None:
+        """An answer that was to be sent beside the loop, and was counted, has a record that is not what was stored: it is what
+        the reads of the store say of that."""
+        pull.connection.owe(1)
+        try:
+            if not self._answer_read(pull, self._read(pull), perf_counter_ns(), hold=False, again=False):
+                self._wait(pull)
+        except LogboomError as error:
+            pull.connection.respond_error(pull.request, error)
+        except Exception as error:
+            log.exception("a pull of %s failed", pull.connection.peer)
+            _respond_failed(pull, error)
 
     def _send_back(self, pull: _Pull) -> None:
         """Messages came for somebody who does not read what he got already: he asks again when he has."""
@@ -363,9 +387,13 @@ def _respond_forbidden(connection: RemotingConnection, request: Command, error: 
     connection.respond(request, error.code, {"forbiddenType": str(error.kind)}, remark=error.message)
 
 
-def _without_match(laid_out: LaidOut) -> tuple[int, int, JoinedResult]:
+def _respond_failed(pull: _Pull, error: Exception) -> None:
+    pull.connection.respond(pull.request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+
+
+def _without_match(given: Given) -> tuple[int, int, JoinedResult]:
     """What `_read` finds where no message is wanted."""
-    _, _, _, next_offset, low, high = laid_out
+    _, _, next_offset, low, high = given
     return codes.PULL_RETRY_IMMEDIATELY, next_offset, JoinedResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
 
 

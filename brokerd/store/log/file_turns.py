@@ -19,6 +19,7 @@ Four locks, taken in this order by who needs several:
 | housekeeper | removes a file that was taken out, if a reset did not do so | `removals`; `contents` to close it |
 | scrubber | writes intact bytes over damaged ones before the end, in any file, and syncs them | `contents` |
 | scrubber | reads a file that it opened itself: it may go under it, so what it finds is looked at again | nothing |
+| carrier | copies records out of the mapping of a file, as tier helpers do | nothing: `Looks.enders` has it finish |
 | tier helper | copies records out of the mapping of a file, which may have left the log meanwhile | a share of `looks` |
 
 What a thread found out before it had the lock it looks at again when it has it: the loop may have cut the log meanwhile, which
@@ -30,16 +31,20 @@ two positions that hold together.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Looks:
-    """Who looks at mappings: any number at once, or nobody. Who looks at a page that was cut off ends with the whole process."""
+    """Who looks at mappings: any number at once, or nobody. Who looks at a page that was cut off ends with the whole process.
 
-    __slots__ = ("_changed", "_count")
+    `enders` return when somebody does not look any more who begins to by the loop's will alone.
+    """
+
+    __slots__ = ("_changed", "_count", "enders")
 
     def __init__(self) -> None:
+        self.enders: list[Callable[[], None]] = []
         self._changed = threading.Condition()
         self._count = 0
 
@@ -57,7 +62,9 @@ class Looks:
 
     @contextmanager
     def nobody(self) -> Iterator[None]:
-        """Wait until nobody does; nobody begins to inside."""
+        """Wait until nobody does; nobody begins to inside. By the loop."""
+        for end in self.enders:
+            end()
         with self._changed:
             self._changed.wait_for(lambda: not self._count)
             yield

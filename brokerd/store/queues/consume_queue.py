@@ -152,7 +152,8 @@ class QueueFiles:
         return handle
 
     def write(self, directory: str, first: int, units: bytes) -> None:
-        """Write units from unit `first` on and make them durable. Opens the files itself: a helper thread may call this."""
+        """Write units from unit `first` on and make them durable. Opens the files itself: a helper thread may call this. Changed,
+        `brokerd/native/queue_files.c` has to be changed, too."""
         while units:
             file = first // self.file_units
             position = (first - file * self.file_units) * UNIT_BYTES
@@ -168,9 +169,13 @@ class QueueFiles:
                 handle.write(position, (part,))
                 handle.sync()
             self._cover_written(directory, file, position // UNIT_BYTES, part, fresh=fresh)
-            self._written = next(self._writes)
+            self.note_written()
             units = units[len(part) :]
             first += len(part) // UNIT_BYTES
+
+    def note_written(self) -> None:
+        """Units were written, here or by somebody else: what was read before may not be what is there. Any thread."""
+        self._written = next(self._writes)
 
     def _cover_written(self, directory: str, file: int, first: int, units: bytes, *, fresh: bool) -> None:
         if fresh:

@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import Entry, derive, derive_range, intact_record_at
 from brokerd.store.log.entry_columns import EntryColumns, QueueEntries
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
+from brokerd.store.queues.native_writes import NativeWrites, UnitsOf
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
-from remoting.disk import Disk
+from remoting.disk import Disk, LocalDisk
 from remoting.record.layout import MAGIC_V1, MAGIC_V2, Field, heads
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 _WARM_UNITS = 1024
 _MAX_NAME_BYTES = 255
 _ONE_BY_ONE = 64
+_PARTS_IN_TURN = 4  # a cut waits for so many syncs
 _CHUNK_BYTES = 1 << 20
 _WRITERS = 32
 _PARTS_UNDER_LOCK = 256
@@ -71,25 +74,30 @@ class QueueWrite:
     parts: list[QueuePart]
     doomed: list[str]
     lock: threading.Lock
+    native: NativeWrites | None = None
 
     def run(self) -> None:
         for directory in self.doomed:
             self.disk.remove(directory)
         if len(self.parts) <= _ONE_BY_ONE:
-            for part in self.parts:
+            for first in range(0, len(self.parts), _PARTS_IN_TURN):
                 with self.lock:
-                    self._write(part)
+                    self._write(self.parts[first : first + _PARTS_IN_TURN])
             return
         # Each file needs a sync of its own; the file system does many at a time for the price of one.
         with ThreadPoolExecutor(_WRITERS, "queue writer") as pool:
             for first in range(0, len(self.parts), _PARTS_UNDER_LOCK):
                 with self.lock:
-                    for _ in pool.map(self._write, self.parts[first : first + _PARTS_UNDER_LOCK]):
+                    parts = self.parts[first : first + _PARTS_UNDER_LOCK]
+                    for _ in pool.map(self._write, [parts[each::_WRITERS] for each in range(_WRITERS)]):
                         pass
 
-    def _write(self, part: QueuePart) -> None:
-        queue, generation, first, units = part
-        if queue.generation == generation:
+    def _write(self, parts: list[QueuePart]) -> None:
+        present = [part for part in parts if part.queue.generation == part.generation]
+        if self.native is not None and present:
+            self.native.write([UnitsOf(queue.directory, first, units) for queue, _, first, units in present])
+            return
+        for queue, _, first, units in present:
             self.files.write(queue.directory, first, units)
 
 
@@ -118,9 +126,13 @@ def _one_by_one(
 class ConsumeQueues:
     """`table` maps (topic, queue id) to its queue and may be read directly."""
 
-    def __init__(self, disk: Disk, settings: StoreSettings) -> None:
+    def __init__(self, disk: Disk, settings: StoreSettings, *, library: Library | None = None) -> None:
+        """With the library, many queues on a real disk are written in C."""
         self._disk = disk
         self._files = QueueFiles(disk, settings.queue_file_units, settings.open_queue_files)
+        self._native: NativeWrites | None = None
+        if library is not None and type(disk) is LocalDisk:  # any other one has the writes, and faults, that it says
+            self._native = NativeWrites(library, disk, self._files)
         self._dirty: list[ConsumeQueue] = []
         self._warm: list[ConsumeQueue] = []
         self._doomed: list[str] = []
@@ -333,7 +345,7 @@ class ConsumeQueues:
         if doomed:
             doomed.insert(0, queue_ends.PATH)  # it lists what goes now
         self.buffered_units = 0
-        return QueueWrite(self._disk, self._files, parts, doomed, self._write_lock)
+        return QueueWrite(self._disk, self._files, parts, doomed, self._write_lock, self._native)
 
     def finish_write(self, write: QueueWrite) -> None:
         """Take note that the write has run."""
@@ -375,7 +387,8 @@ class ConsumeQueues:
 
     def rewrite(self, queue: ConsumeQueue, generation: int, first: int, units: bytes) -> QueueWrite:
         """What writes units that belong at `first` over damaged ones, unless the queue was cut since the generation."""
-        return QueueWrite(self._disk, self._files, [QueuePart(queue, generation, first, units)], [], self._write_lock)
+        parts = [QueuePart(queue, generation, first, units)]
+        return QueueWrite(self._disk, self._files, parts, [], self._write_lock, self._native)
 
     def forget_expired(self, log_min_offset: int) -> list[str]:
         """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""

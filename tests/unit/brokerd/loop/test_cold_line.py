@@ -22,6 +22,7 @@ class Broker:
         self.line = ColdLine(self.turns, Clocks(self.turns.time, self.turns.time), lambda: self.share)
         self.line.others = Others(lambda: self.done, self.hear)
         self.done = 0
+        self.are_gone = False  # the others
         self.hearer: Callable[[], None] | None = None
         self.had: list[tuple[str, float]] = []
 
@@ -36,6 +37,8 @@ class Broker:
 
     def serve_every(self, seconds: float, each_s: float = 0.0, *, tell: bool = True) -> None:
         def serve() -> None:
+            if self.are_gone:
+                return
             self.turns.pass_s(each_s)
             if tell:
                 self.serve()
@@ -76,8 +79,10 @@ def test_beside_others_they_get_their_share_and_no_more(share: float, pause_s: f
     broker.serve_every(pause_s)
     for who in "abcdefgh":
         broker.read_on(who)
+    broker.turns.run(100)  # others were not seen before
+    before = len(broker.had)
     broker.turns.run(3000)
-    assert share * 0.6 < broker.part() < share * 1.05
+    assert share * 0.6 < broker.part(before) < share * 1.05
 
 
 def test_without_others_they_get_all_of_the_time() -> None:
@@ -98,6 +103,39 @@ def test_when_the_others_have_gone_they_get_all_of_it_soon() -> None:
     before = len(broker.had)
     broker.turns.run(100)
     assert broker.part(before) == pytest.approx(1.0, rel=0.05)
+
+
+def test_what_was_done_before_anybody_stood_there_holds_him_up_for_a_moment_only() -> None:
+    broker = Broker(0.1)
+    broker.done = 100_000
+    broker.turns.run(60_000)
+    broker.read_on("a")
+    broker.turns.run(15)
+    assert len(broker.had) > 10
+    before = len(broker.had)
+    broker.turns.run(100)
+    assert broker.part(before) == pytest.approx(1.0, rel=0.05)
+
+
+def test_who_comes_after_a_while_gets_no_more_than_the_share_beside_others() -> None:
+    broker = Broker(0.1)
+    broker.serve_every(0.004)
+    broker.turns.run(60_000)
+    for who in "abcdefgh":
+        broker.read_on(who)
+    broker.turns.run(1000)
+    assert broker.part() < 0.12
+
+
+def test_who_rests_goes_on_when_the_others_have_gone() -> None:
+    broker = Broker(0.01)
+    broker.serve_every(0.001)
+    broker.turns.run(50)
+    broker.line.charge(5.0)  # makes him rest for as long as anybody does
+    broker.read_on("a")
+    broker.are_gone = True
+    broker.turns.run(160)
+    assert len(broker.had) > 50
 
 
 def test_what_they_do_themselves_makes_nobody_rest() -> None:

@@ -151,8 +151,8 @@ def test_answers_are_made_of_what_all_others_read(where: str, tmp_path: Path) ->
                     if found is None:
                         continue
                     made += 1
-                    assert (found.messages, found.next_offset) == (expected.messages, expected.next_offset)
-                    assert found.body_bytes == len(expected.body)
+                    assert (found.messages, found.given.next_offset) == (expected.messages, expected.next_offset)
+                    assert found.given.body_bytes == len(expected.body)
                     if found.messages:
                         answers: list[Command] = []
                         decode_frames(found.frame, answers)

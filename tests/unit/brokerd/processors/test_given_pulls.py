@@ -1,0 +1,538 @@
+"""Answers to pulls that are made and sent beside the loop: what clients get is what the reads of the store say, whatever happens
+to sockets and files meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import uvloop
+
+from brokerd.native.carrier import LEAST_BYTES, MOST_ANSWERS, Carrier
+from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
+from brokerd.processors.pulling.laid_out import AnswerLayout
+from brokerd.store.settings import StoreSettings
+from brokerd.store.store_reads import Suspicion
+from remoting import codes, frame
+from remoting.disk import LocalDisk
+from remoting.frame import Command
+from remoting.record.codec import decode_records
+from remoting.transport.connection import Intake
+from remoting.transport.limits import ConnectionLimits
+from remoting.transport.server import Place, RemotingServer, ServerLimits
+from remoting.transport.watch import UnfinishedSettings, Watch
+from tests.support.native_library import native_library
+from tests.support.remoting_broker import RemotingBroker, remoting_master
+from tests.unit.brokerd.store.stores import dispatch_all, draft, open_store, put
+
+PATIENT_S = 20
+SEGMENT_BYTES = 1 << 20
+QUEUES = 4
+LARGE = 1000  # of a body: more than eight of these are a large answer
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Counted(Carrier):
+    """One that counts what its thread and the loop send, and what came back."""
+
+    def __init__(self, *, has_thread: bool = True) -> None:
+        super().__init__(native_library(), has_thread=has_thread)
+        self.carried = self.sent = self.missed = self.waited = 0
+        self.before_again: Callable[[], None] | None = None
+
+    def carry(self, *args: Any) -> bool:
+        is_carried = super().carry(*args)
+        self.carried += is_carried
+        return is_carried
+
+    def send(self, *args: Any) -> int:
+        written = super().send(*args)
+        self.sent += written >= 0
+        return written
+
+    def finish(self, ticket: int) -> None:
+        self.waited += 1
+        super().finish(ticket)
+
+    def _give_back(self, number: int, written: int) -> Any:
+        self.missed += 1
+        if self.before_again is not None:
+            self.before_again()
+        return super()._give_back(number, written)
+
+
+class Held(Counted):
+    """Likewise; its thread begins when it is let go, or waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._free = threading.Event()
+
+    def let_go(self) -> None:
+        self._free.set()
+
+    def finish(self, ticket: int) -> None:
+        self.let_go()
+        super().finish(ticket)
+
+    def stop(self) -> None:
+        self.let_go()
+        super().stop()
+
+    def _run(self) -> None:
+        self._free.wait()
+        super()._run()
+
+
+class Peer:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def pull(self, opaque: int, offset: int, queue_id: int = 0, **changes: object) -> None:
+        self.writer.write(request(opaque, offset, queue_id, **changes))
+
+    async def answers(self, count: int = 1) -> list[Command]:
+        found: list[Command] = []
+        async with asyncio.timeout(PATIENT_S):
+            while len(found) < count:
+                size = int.from_bytes(await self.reader.readexactly(4))
+                frame.decode_frames(size.to_bytes(4) + await self.reader.readexactly(size), found)
+        return found
+
+    async def answer(self) -> Command:
+        [answer] = await self.answers()
+        return answer
+
+
+def request(opaque: int, offset: int, queue_id: int = 0, **changes: object) -> bytes:
+    fields = {
+        "consumerGroup": "g",
+        "topic": "t",
+        "queueId": queue_id,
+        "queueOffset": offset,
+        "maxMsgNums": 32,
+        "sysFlag": FLAG_SUBSCRIPTION,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 15000,
+        "subscription": "*",
+        "subVersion": 0,
+        **changes,
+    }
+    return frame.encode_request(codes.PULL_MESSAGE, opaque, {name: str(value) for name, value in fields.items()})
+
+
+class Broker:
+    """One on a port, with a log in files; everybody's pulls are answered as in a running broker."""
+
+    def __init__(self, directory: Path, carrier: Counted) -> None:
+        self.carrier = carrier
+        self.disk = LocalDisk(directory)
+        settings = StoreSettings(segment_size_bytes=SEGMENT_BYTES)
+        self.store = open_store(self.disk, settings=settings, library=native_library())
+        self.directory = directory
+        self.suspicions: list[Suspicion] = []
+        self.store.damage_listeners.append(self.suspicions.append)
+        self.store.commitlog.turns.looks.enders.append(carrier.finish_all)
+        self.inner: RemotingBroker = remoting_master()
+        self.inner.topic("t", queues=QUEUES)
+        self.inner.pull._reads = self.store
+        self.inner.pull.lay_out_by(AnswerLayout(native_library(), carrier))
+        intake = Intake(Watch(UnfinishedSettings()), quick=self.inner.quick, carrier=carrier)
+        limits = ServerLimits(ConnectionLimits(), intake=intake)
+        self.server = RemotingServer(
+            Place("127.0.0.1", 0), self.inner.handlers, limits=limits, closed=self.inner.pull.connection_closed
+        )
+        self.peers: list[Peer] = []
+
+    def fill(self, count: int = 100, body_bytes: int = LARGE) -> None:
+        """So many messages in each queue, those of several between one another."""
+        rng = Random(1)
+        for _ in range(count):
+            put(
+                self.store,
+                *(draft(rng.randbytes(body_bytes), topic="t", queue_id=queue, tag="x") for queue in range(QUEUES)),
+            )
+
+    def expected(self, offset: int, queue_id: int = 0, count: int = 32) -> bytes:
+        return bytes(self.store.read_joined("t", queue_id, offset, count, 1 << 20).body)
+
+    async def connected(self, count: int) -> list[Peer]:
+        peers = [Peer(*await asyncio.open_connection("127.0.0.1", self.server.port)) for _ in range(count)]
+        self.peers += peers
+        async with asyncio.timeout(PATIENT_S):
+            while len(self.server.connections) < len(self.peers):
+                await asyncio.sleep(0)
+        return peers
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENT_S):
+            while not is_so():
+                await asyncio.sleep(0)
+
+    def narrow(self) -> None:
+        """From now on sockets take little of what nobody reads."""
+        for connection in self.server.connections:
+            own = connection._transport.get_extra_info("socket")  # type: ignore[union-attr]
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    def damage(self, queue_id: int, offset: int) -> None:
+        """Change a byte of a message's body, on the disk under the broker."""
+        [unit] = self.store.read_units("t", queue_id, offset, 1)
+        place = unit[0] + 200
+        path = self.directory / "commitlog" / f"{place - place % SEGMENT_BYTES:020d}"
+        descriptor = os.open(path, os.O_RDWR)
+        at = place % SEGMENT_BYTES
+        os.pwrite(descriptor, bytes((os.pread(descriptor, 1, at)[0] ^ 4,)), at)
+        os.close(descriptor)
+
+
+@asynccontextmanager
+async def serving(directory: Path, carrier: Counted | None = None) -> AsyncIterator[Broker]:
+    broker = Broker(directory, carrier or Counted())
+    broker.carrier.start(asyncio.get_running_loop())
+    await broker.server.start()
+    try:
+        yield broker
+    finally:
+        await broker.server.close()
+        broker.carrier.stop()
+        for peer in broker.peers:
+            peer.writer.transport.abort()
+            with suppress(OSError):
+                await peer.writer.wait_closed()
+    assert not broker.carrier._batches
+    assert not broker.carrier._answers
+    broker.store.close()
+    broker.disk.close()
+
+
+@pytest.fixture(autouse=True)
+def _in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RemotingBroker, "library", native_library())
+
+
+def on_both_loops(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Run, Path], None]:
+    """The test with asyncio's loop, whose transports are in Python, and with the broker's own."""
+
+    @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+    def each(run: Run, tmp_path: Path) -> None:
+        run(test(tmp_path / "data"))
+
+    each.__name__, each.__doc__ = test.__name__, test.__doc__
+    return each
+
+
+def check(answer: Command, expected: bytes, next_offset: int) -> None:
+    assert answer.code == codes.SUCCESS
+    assert bytes(answer.body) == expected
+    assert answer.ext["nextBeginOffset"] == str(next_offset)
+
+
+@on_both_loops
+async def test_everybody_gets_what_the_store_reads(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill()
+        rng = Random(1)
+        peers = await broker.connected(6)
+        for turn in range(60):
+            asked = []
+            for peer in rng.sample(peers, rng.randrange(1, 7)):
+                queue_id, offset, count = rng.randrange(QUEUES), rng.randrange(100), rng.choice((1, 8, 32))
+                peer.pull(turn, offset, queue_id, maxMsgNums=count)
+                asked.append((peer, queue_id, offset, count))
+            for peer, queue_id, offset, count in asked:
+                answer = await peer.answer()
+                assert answer.opaque == turn
+                check(answer, broker.expected(offset, queue_id, count), min(offset + count, 100))
+        assert broker.carrier.carried > 20
+        assert broker.carrier.sent > 20
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)
+        assert broker.inner.counters.out_messages > 1000
+
+
+@on_both_loops
+async def test_without_a_thread_the_loop_sends_all(directory: Path) -> None:
+    async with serving(directory, Counted(has_thread=False)) as broker:
+        broker.fill()
+        peers = await broker.connected(3)
+        for offset in range(0, 90, 7):
+            for peer in peers:
+                peer.pull(offset, offset)
+            for peer in peers:
+                check(await peer.answer(), broker.expected(offset), min(offset + 32, 100))
+        assert (broker.carrier.carried, broker.carrier.sent) == (0, 39)
+
+
+@on_both_loops
+async def test_what_is_small_or_alone_is_the_loops(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill()
+        one, other = await broker.connected(2)
+        for offset in range(20):
+            one.pull(offset, offset)
+            check(await one.answer(), broker.expected(offset), offset + 32)
+        assert broker.carrier.carried == 0, "nobody else pulled"
+        few = LEAST_BYTES // (LARGE + 400)
+        for offset in range(20):
+            for peer in (one, other):
+                peer.pull(offset, offset, maxMsgNums=few)
+                check(await peer.answer(), broker.expected(offset, 0, few), offset + few)
+        assert broker.carrier.carried == 0, "too little"
+        for offset in range(20):
+            for peer in (one, other):
+                peer.pull(offset, offset)
+                check(await peer.answer(), broker.expected(offset), offset + 32)
+        assert broker.carrier.carried >= 39
+
+
+@on_both_loops
+async def test_no_more_wait_for_the_thread_than_it_may_hold(directory: Path) -> None:
+    async with serving(directory, Held()) as broker:
+        assert isinstance(broker.carrier, Held)
+        broker.fill()
+        peers = await broker.connected(MOST_ANSWERS + 4)
+        for number, peer in enumerate(peers):
+            peer.pull(number, number)
+        await broker.until(lambda: broker.carrier.carried + broker.carrier.sent == len(peers))
+        assert broker.carrier.carried == MOST_ANSWERS
+        broker.carrier.let_go()
+        for number, peer in enumerate(peers):
+            check(await peer.answer(), broker.expected(number), number + 32)
+
+
+@on_both_loops
+async def test_what_a_socket_does_not_take_follows(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill(body_bytes=4000)
+        peers = await broker.connected(4)
+        broker.narrow()
+        for turn in range(5):
+            for peer in peers:
+                peer.pull(turn, 10 * turn)
+            for peer in peers:
+                check(await peer.answer(), broker.expected(10 * turn), 10 * turn + 32)
+        assert broker.carrier.missed > 0
+        assert broker.carrier.carried > broker.carrier.missed // 2
+
+
+@on_both_loops
+async def test_who_asks_on_gets_all_in_order(directory: Path) -> None:
+    """Without reading, until more than a socket takes is on its way."""
+    async with serving(directory) as broker:
+        broker.fill()
+        peers = await broker.connected(3)
+        broker.narrow()
+        for opaque in range(40):
+            for peer in peers:
+                peer.pull(opaque, opaque)
+        for peer in peers:
+            answers = await peer.answers(40)
+            assert [answer.opaque for answer in answers] == list(range(40))
+            for offset, answer in enumerate(answers):
+                check(answer, broker.expected(offset), offset + 32)
+
+
+@on_both_loops
+async def test_who_is_alone_and_asks_on_gets_all_in_order(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill()
+        [peer] = await broker.connected(1)
+        peer.writer.write(b"".join(request(opaque, opaque) for opaque in range(60)))
+        for offset, answer in enumerate(await peer.answers(60)):
+            assert answer.opaque == offset
+            check(answer, broker.expected(offset), offset + 32)
+
+
+@on_both_loops
+async def test_a_record_that_rots_before_it_is_copied_is_not_given_out(directory: Path) -> None:
+    async with serving(directory, Held()) as broker:
+        assert isinstance(broker.carrier, Held)
+        broker.fill()
+        first, second, third = await broker.connected(3)
+        first.pull(1, 0)
+        check(await first.answer(), broker.expected(0), 32)
+        second.pull(2, 20)
+        await broker.until(lambda: broker.carrier.carried == 1)
+        third.pull(3, 25)
+        await broker.until(lambda: broker.carrier.carried == 2)
+        before = broker.expected(20, 0, 5)
+        broker.damage(0, 25)
+        broker.carrier.let_go()
+        check(await second.answer(), before, 25)
+        answer = await third.answer()
+        assert answer.code == codes.SYSTEM_ERROR
+        assert "damaged" in (answer.remark or "")
+        assert {suspicion.queue_offset for suspicion in broker.suspicions} == {25}
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)
+        third.pull(4, 26)
+        check(await third.answer(), broker.expected(26), 58)
+
+
+@on_both_loops
+async def test_a_record_that_rots_is_not_given_out_by_the_loop(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill()
+        [peer] = await broker.connected(1)
+        before = broker.expected(20, 0, 5)
+        broker.damage(0, 25)
+        peer.pull(1, 20)
+        check(await peer.answer(), before, 25)
+        assert {suspicion.queue_offset for suspicion in broker.suspicions} == {25}
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)
+
+
+@on_both_loops
+async def test_what_was_begun_and_cannot_be_ended_closes_the_connection(directory: Path) -> None:
+    async with serving(directory, Held()) as broker:
+        assert isinstance(broker.carrier, Held)
+        broker.fill(body_bytes=4000)
+        first, second = await broker.connected(2)
+        broker.narrow()
+        first.pull(1, 0, maxMsgNums=1)
+        await first.answer()
+        second.pull(2, 0)
+        await broker.until(lambda: broker.carrier.carried == 1)
+        expected = broker.expected(0)
+        broker.carrier.before_again = lambda: broker.damage(0, 31)
+        broker.carrier.let_go()
+        got = await second.reader.read()
+        assert 0 < len(got) < len(expected)
+        assert got.endswith(expected[len(got) - len(expected) - 100 : len(got) - 100] or b"") or expected[:1000] in got
+        await broker.until(lambda: len(broker.server.connections) == 1)
+        first.pull(3, 40, maxMsgNums=2)
+        check(await first.answer(), broker.expected(40, 0, 2), 42)
+
+
+@on_both_loops
+async def test_the_log_is_cut_when_nobody_looks(directory: Path) -> None:
+    """Who looked at a page that is gone would end the process."""
+    async with serving(directory, Held()) as broker:
+        broker.fill(40)
+        first, second = await broker.connected(2)
+        first.pull(1, 0)
+        expected = broker.expected(8)
+        await first.answer()
+        second.pull(2, 8)
+        await broker.until(lambda: broker.carrier.carried == 1)
+        assert broker.carrier.waited == 0
+        [(keep, _, _)] = broker.store.read_units("t", 0, 2, 1)
+        broker.store.truncate(keep)
+        assert broker.carrier.waited == 1
+        check(await second.answer(), expected, 40)
+        put(broker.store, *(draft(b"new", topic="t") for _ in range(3)))
+        dispatch_all(broker.store)
+        second.pull(3, 0)
+        answer = await second.answer()
+        assert [record.body for record in decode_records(answer.body)][2:] == [b"new"] * 3
+
+
+@on_both_loops
+async def test_what_a_full_socket_left_is_not_looked_at_behind_a_cut(directory: Path) -> None:
+    async with serving(directory, Held()) as broker:
+        broker.fill(60, body_bytes=4000)
+        first, second = await broker.connected(2)
+        broker.narrow()
+        first.pull(1, 0, maxMsgNums=1)
+        await first.answer()
+        expected = broker.expected(20)
+        second.pull(2, 20)
+        await broker.until(lambda: broker.carrier.carried == 1)
+        [(keep, _, _)] = broker.store.read_units("t", 0, 2, 1)
+        broker.store.truncate(keep)
+        assert broker.carrier.missed == 1
+        check(await second.answer(), expected, 52)
+
+
+@on_both_loops
+async def test_a_file_that_leaves_the_log_is_there_until_its_answers_are(directory: Path) -> None:
+    async with serving(directory, Held()) as broker:
+        assert isinstance(broker.carrier, Held)
+        broker.fill(300)
+        assert len(broker.store.commitlog._segments) >= 2
+        first, second = await broker.connected(2)
+        first.pull(1, 0)
+        await first.answer()
+        second.pull(2, 8)
+        await broker.until(lambda: broker.carrier.carried == 1)
+        expected = broker.expected(8)
+        broker.store.mark_flushed(broker.store.sync())
+        broker.store.commitlog.forget_oldest()()
+        broker.carrier.let_go()
+        check(await second.answer(), expected, 40)
+
+
+@on_both_loops
+async def test_a_mapping_is_let_go_though_nobody_pulls_any_more(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill()
+        peers = await broker.connected(2)
+        for peer in peers:
+            peer.pull(1, 0)
+        for peer in peers:
+            await peer.answer()
+        assert broker.carrier.carried
+        await broker.until(lambda: not broker.carrier._answers)
+        assert not broker.carrier._batches
+
+
+@on_both_loops
+async def test_who_is_gone_harms_nobody(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill()
+        rng = Random(4)
+        peers = await broker.connected(9)
+        for turn in range(8):
+            for peer in peers:
+                peer.pull(turn, rng.randrange(60))
+            gone = peers.pop()
+            if turn % 2:
+                gone.writer.transport.abort()
+            else:
+                gone.writer.write_eof()
+                await gone.answer()
+            for peer in peers:
+                assert (await peer.answer()).opaque == turn
+        await broker.until(lambda: len(broker.server.connections) <= len(peers))
+
+
+@on_both_loops
+async def test_a_socket_stays_open_until_its_answer_is_sent(directory: Path) -> None:
+    """Else the answer would go to whatever got its descriptor next."""
+    async with serving(directory, Held()) as broker:
+        broker.fill()
+        first, *others = await broker.connected(4)
+        first.pull(1, 0)
+        await first.answer()
+        for peer in others:
+            peer.pull(2, 3)
+        await broker.until(lambda: broker.carrier.carried == 3)
+        for connection in list(broker.server.connections):
+            connection.abort()
+        await broker.until(lambda: not broker.server.connections)
+        for peer in others:
+            check(await peer.answer(), broker.expected(3), 35)
+
+
+@on_both_loops
+async def test_those_who_wait_are_answered_by_it(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill(4)
+        peers = await broker.connected(4)
+        for number, peer in enumerate(peers):
+            peer.pull(number, 4, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND)
+        await broker.until(lambda: broker.inner.pull.waiting_count == 4)
+        broker.fill(20)
+        broker.inner.pull.wake("t", 0)
+        broker.inner.turns.run()
+        for peer in peers:
+            check(await peer.answer(), broker.expected(4), 24)
+        assert broker.carrier.carried >= 2
+        assert broker.inner.pull.waiting_count == 0
