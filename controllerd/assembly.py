@@ -60,7 +60,7 @@ from remoting.errors import LogboomError
 from remoting.exporter import MetricsExporter
 from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
-from remoting.transport.beats import on_next_beat
+from remoting.transport.beats import Beat, on_next_beat
 from remoting.transport.client import RemotingClient, split_address
 from remoting.transport.connection import Handler, Intake, RemotingConnection
 from remoting.transport.identity import component_identity
@@ -165,7 +165,7 @@ class Controller:
             closed=self._connection_closed,
         )
         self._exporter = self._make_exporter(port)
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry: Beat | None = None
 
     async def run(self) -> None:
         """Serve until cancelled. Raises SettingsError when the port is taken, StorageError when the disk fails, and LostLog when

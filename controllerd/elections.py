@@ -7,7 +7,6 @@ it to the decision is logged and counted.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -24,7 +23,7 @@ from controllerd.replicas.state import Group
 from controllerd.replicas.triggers import due_elections
 from remoting import codes
 from remoting.errors import LogboomError
-from remoting.transport.beats import on_next_beat
+from remoting.transport.beats import CALM_MS, Beat, on_next_beat
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,10 @@ class Elections:
         self._counters = counters
         self._owner = owner
         self._under_way: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Beat | None = None
+        self._scanned_ms = groups.now_ms()
+        self._after_ms = settings.start.liveness.scan_ms  # how long after the last scan the next one is planned
+        self._is_calm = False  # and it is a while till then
         self._term = 0
 
     def close(self) -> None:
@@ -58,6 +60,7 @@ class Elections:
             self._term = state.term
             self._counters.leader_changes += 1
             self._groups.table.lead(self._groups.now_ms())
+            self._scan_soon()
 
     def look(self, names: Iterable[str] | None = None) -> None:
         """Start the elections that are due, over all groups or the named ones."""
@@ -74,6 +77,8 @@ class Elections:
                     "%s needs a master: %s", request.broker_name, self._reason(request.broker_name, request.broker_id)
                 )
                 self._owner.spawn(self._elect(request, time.monotonic()), f"election for {request.broker_name}")
+        if self._is_calm and not self._may_rest():
+            self._scan_soon()
 
     def _reason(self, broker_name: str, successor: int | None) -> str:
         group = self._groups.decided().groups[broker_name]
@@ -113,12 +118,36 @@ class Elections:
 
     def scan(self) -> None:
         """Look at all groups from now on, time and again."""
-        self._timer = on_next_beat(self._settings.start.liveness.scan_ms, self.scan)
-        pause_ms = self._groups.table.scan(self._groups.now_ms())
+        now_ms = self._groups.now_ms()
+        pause_ms = self._groups.table.scan(now_ms, self._after_ms)
+        self._scanned_ms = now_ms
+        self._is_calm = self._may_rest()
+        self._set_timer(max(CALM_MS, self._scan_ms) if self._is_calm else self._scan_ms)
         if pause_ms:
             self._counters.pauses += 1
             log.warning("this process stood still for %d ms: that is not held against brokers", pause_ms)
         self.look()
+
+    @property
+    def _scan_ms(self) -> int:
+        return self._settings.start.liveness.scan_ms
+
+    def _may_rest(self) -> bool:
+        """Whether nothing can become due in a while but by what is heard."""
+        if not self._driver.is_serving:
+            return True
+        rest_ms = CALM_MS + self._scan_ms
+        return not self._under_way and self._groups.table.is_calm(self._groups.now_ms(), rest_ms)
+
+    def _scan_soon(self) -> None:
+        if self._timer is not None and self._is_calm:
+            self._is_calm = False
+            self._timer.cancel()
+            self._set_timer(self._scan_ms)
+
+    def _set_timer(self, period_ms: int) -> None:
+        self._timer = on_next_beat(period_ms, self.scan)
+        self._after_ms = max(self._scan_ms, int(self._timer.at_s * 1000) - self._scanned_ms)
 
 
 def tell_of_master(pushes: Pushes, groups: BrokerGroups, group: Group) -> None:

@@ -25,7 +25,7 @@ from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.facts.placements import PlacementNews, PlacementReport
-from remoting.transport.beats import on_next_beat
+from remoting.transport.beats import CALM_MS, Beat, on_next_beat
 from remoting.transport.tasks import TaskOwner
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,8 @@ class Placing:
         self._failed: dict[str, tuple[int, int]] = {}  # by topic: how often in a row, and when to try again
         self._under_way: set[Request] = set()
         self._told_names: set[str] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Beat | asyncio.TimerHandle | None = None
+        self._is_calm = False  # the next look is a while away
 
     def close(self) -> None:
         if self._timer is not None:
@@ -80,6 +81,8 @@ class Placing:
     def reported(self, broker_name: str, epoch: int, table: int, report: PlacementReport) -> bool:
         """The present master of a group reports; whether its topics are known here."""
         known = self._reports.told(broker_name, epoch, table, report.topics, self._groups.now_ms())
+        if report.topics is not None or report.prepared:
+            self._look_soon()
         for topic, version in report.prepared.items():
             present = self._machine.placements.topics.get(topic)
             proposed = present.proposed if present is not None and broker_name in present.waits_for else None
@@ -122,6 +125,7 @@ class Placing:
         if state.revision == self._followed + 1:
             self._followed = state.revision
         self._wanted.changed(record.topic)
+        self._look_soon()
         if present is not None and present.proposed is not None:
             self._proposed[record.topic] = present.proposed.version
         else:
@@ -146,12 +150,20 @@ class Placing:
 
     def scan(self) -> None:
         """Look from now on, time and again."""
-        self._timer = on_next_beat(_LOOK_MS, self.scan)
+        is_open = self._open or self._under_way or self._wanted.is_due or self._wanted.requests
+        self._is_calm = not (self._driver.is_serving and is_open)
+        self._timer = on_next_beat(CALM_MS if self._is_calm else _LOOK_MS, self.scan)
         if self._driver.is_serving and self._machine.features.level >= LEVEL:
             self._look(self._groups.now_ms())
             if self._wanted.is_due:
                 self._timer.cancel()
                 self._timer = asyncio.get_running_loop().call_later(0, self.scan)
+
+    def _look_soon(self) -> None:
+        if self._is_calm and self._timer is not None:
+            self._is_calm = False
+            self._timer.cancel()
+            self._timer = on_next_beat(_LOOK_MS, self.scan)
 
     def _look(self, now_ms: int) -> None:
         state = self._machine.placements

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import logging.config
 import os
@@ -119,17 +120,21 @@ class Collector:
         files: LocalFiles,
         publisher: Publisher,
         journal: Journal,
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
+        """`settled` is called when all were asked once, and what was told is there."""
         self._controllers = controllers
         self._files = files
         self._publisher = publisher
         self._journal = journal
+        self._settled = settled
         self._memory = Memory()
         self._told: Mapping[str, BrokerState] = {}  # what the snapshot of that memory was made of
         self._files_seen: object = None
         self._pace = Pace()
         self._significant_parts: object = None
         self._log_ends: object = None
+        self._heard_views: Mapping[str, ClusterView] = {}
         self._urgent = asyncio.Event()
         self._something_heard = asyncio.Event()
         self._asked_until = float("-inf")
@@ -149,6 +154,7 @@ class Collector:
         self._memory = await self._recall()
         try:
             await self._ask_everybody_once()
+            self._settled()
             while True:
                 await self._build_and_publish()
                 beat()
@@ -202,14 +208,19 @@ class Collector:
                     await self._something_heard.wait()
 
     def _heard_view(self) -> None:
-        essence = _significant_parts(self._views.answers())
+        views = self._views.answers()
+        if views.keys() == self._heard_views.keys() and all(self._heard_views[each] is views[each] for each in views):
+            self._heard()
+            return
+        self._heard_views = views
+        essence = _significant_parts(views)
         if essence != self._significant_parts:
             self._significant_parts = essence
             self._states.set_addresses(self._addresses())
             self._states.ask_now()
             self._views.ask_now()  # the others, too: who leads may be another one now
             self._urgent.set()
-        ends = log_ends(self._views.answers())
+        ends = log_ends(views)
         if ends != self._log_ends:
             self._log_ends = ends
             self._moved()
@@ -314,6 +325,12 @@ async def listen(client: Any, ask: Callable[[], None]) -> None:
         await asyncio.sleep(RETRY_S)
 
 
+def stay() -> None:
+    """Have the garbage collector look no more at what is there by now, which mostly stays."""
+    gc.collect()
+    gc.freeze()
+
+
 async def main() -> None:
     """Run until SIGTERM or SIGINT."""
     from channels.layers import get_channel_layer
@@ -333,7 +350,7 @@ async def main() -> None:
     files = LocalFiles(settings.DATA_DIR / "run" / "supervisor.json", settings.DATA_DIR / "run" / "spark.json")
     publisher = Publisher(store, get_channel_layer())
     journal = Journal(DatabaseHistory())
-    collector = Collector(tuple(settings.CONTROLLERS), remoting, files, publisher, journal)
+    collector = Collector(tuple(settings.CONTROLLERS), remoting, files, publisher, journal, stay)
     owner = TaskOwner("collector")
     owner.spawn(listen(store, collector.ask), "listening for requests")
     owner.spawn(journal.run(), "writing the history")
@@ -352,7 +369,8 @@ async def main() -> None:
 
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+    import uvloop
     from django.conf import settings as _settings
 
     logging.config.dictConfig(_settings.LOGGING)
-    asyncio.run(main())
+    uvloop.run(main())

@@ -1,7 +1,7 @@
 """Watching an address: asking it the same thing on a rhythm of its own, so that one which is slow or frozen costs nobody else.
 
 A broker is told of which of its topics the last answer was, and leaves them out while they are the same: with many of them they
-are nearly all of the answer.
+are nearly all of the answer. A controller is told of which view it was, and says so while nothing of it is another.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from remoting.errors import LogboomError, ProtocolError
 from remoting.facts.broker_state import KNOWN_TOPICS, SAME_TOPICS, TOLD_TOPICS, BrokerState
+from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW, ClusterView
 from remoting.facts.codec import decode
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient
@@ -25,6 +26,7 @@ from remoting.transport.client import RemotingClient
 log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_MS: Final = 800
+WHOLE_VIEW_EVERY_S: Final = 0.9  # less than a second, as all of it is wanted with each snapshot
 _MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 Answer = TypeVar("Answer")
@@ -55,7 +57,8 @@ class Watch(Generic[Answer]):
         self._heard = heard
         self._kick = asyncio.Event()
         self._silent = False
-        self._topics: Mapping[str, str] = {}  # what to say of the topics that the last answer had
+        self._known: Mapping[str, str] = {}  # what to say of what the last answer told
+        self._whole_s = float("-inf")  # when all of it was told last
 
     def ask_now(self) -> None:
         """Ask now instead of waiting for the next turn."""
@@ -79,7 +82,7 @@ class Watch(Generic[Answer]):
         try:
             async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
                 response = await self._client.call(
-                    self.address, self._question.code, {**self._question.ext, **self._topics}, timeout_ms=ASK_TIMEOUT_MS
+                    self.address, self._question.code, {**self._question.ext, **self._says()}, timeout_ms=ASK_TIMEOUT_MS
                 )
             answer = self._read(response)
         except ProtocolError as error:
@@ -91,19 +94,29 @@ class Watch(Generic[Answer]):
         self._silent = False
         return answer
 
+    def _says(self) -> Mapping[str, str]:
+        """What is known already; of a view only while it is new: how old the heartbeats are it does not tell again."""
+        is_old = KNOWN_VIEW in self._known and time.monotonic() - self._whole_s > WHOLE_VIEW_EVERY_S
+        return {} if is_old else self._known
+
     def _read(self, response: Command) -> Answer:
-        """The answer, with the topics of the one before if it says that they are the same. Raises ProtocolError."""
+        """The answer, or the one before if it says that it is the same, or with its topics if those are. Raises ProtocolError."""
+        if SAME_VIEW in response.ext and KNOWN_VIEW in self._known and self.answer is not None:
+            return self.answer
         answer: Any = decode(self._question.kind, response.body, _MAX_ANSWER_BYTES)
         if isinstance(answer, BrokerState):
             if SAME_TOPICS in response.ext and isinstance(self.answer, BrokerState):
                 answer = replace(answer, topics=self.answer.topics)
-            self._topics = {KNOWN_TOPICS: told} if (told := response.ext.get(TOLD_TOPICS)) else {}
+            self._known = {KNOWN_TOPICS: told} if (told := response.ext.get(TOLD_TOPICS)) else {}
+        elif isinstance(answer, ClusterView):
+            self._known = {KNOWN_VIEW: told} if (told := response.ext.get(TOLD_VIEW)) else {}
+            self._whole_s = time.monotonic()
         found: Answer = answer
         return found
 
     def _note_silence(self, why: str) -> None:
         """Said once per silence: a broker that is down for a night must not fill the log."""
-        self._topics = {}
+        self._known = {}
         if not self._silent:
             self._silent = True
             log.warning("%s does not answer: %s", self.address, why)

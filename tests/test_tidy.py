@@ -98,7 +98,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
     "brokerd/replication": [
         ["kept_files", "log", "rocketmq_peers"],
         ["epochs", "settings"],
-        ["wire"],
+        ["calm", "wire"],
         ["required_set"],
         ["roles"],
         ["controllers", "facts", "sockets"],

@@ -18,7 +18,7 @@ from brokerd.replication.replica import Replica
 from remoting import codes
 from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, RequestTimeout
-from remoting.facts.cluster_view import ClusterView
+from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW, ClusterView
 from remoting.facts.codec import decode
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient
@@ -56,6 +56,8 @@ class Directory:
         self._down: Set[str] = frozenset()  # gRPC addresses of those that are not alive
         self._masters: Mapping[str, str] = {}  # by broker name
         self._groups: Set[str] | None = None  # all broker names; None: nobody said yet
+        self._view: ClusterView | None = None  # the last one
+        self._known = ""  # how who told it calls it
         self._wanted = asyncio.Event()
         self._tasks = TaskOwner("directory")
         self.view_listeners: list[Callable[[ClusterView], None]] = []
@@ -108,8 +110,7 @@ class Directory:
     async def _refresh(self) -> None:
         for number in itertools.count():
             try:
-                view = decode(ClusterView, (await self._ask(codes.CLUSTER_VIEW)).body)
-                self._take(view)
+                view = await self._ask_view()
                 for listener in self.view_listeners:
                     listener(view)
             except LogboomError as error:
@@ -119,6 +120,16 @@ class Directory:
                 async with asyncio.timeout(0 if number < _FIRST_ROUNDS else _REFRESH_S - _FIRST_REFRESH_S):
                     await self._wanted.wait()
             self._wanted.clear()
+
+    async def _ask_view(self) -> ClusterView:
+        """The view, which is not told again while it is as it was. Raises LogboomError."""
+        known = {KNOWN_VIEW: self._known} if self._view is not None else {}
+        answer = await self._ask(codes.CLUSTER_VIEW, known)
+        if SAME_VIEW in answer.ext and self._view is not None:
+            return self._view
+        self._view, self._known = decode(ClusterView, answer.body), answer.ext.get(TOLD_VIEW, "")
+        self._take(self._view)
+        return self._view
 
     def _take(self, view: ClusterView) -> None:
         self._groups = {group.broker_name for group in view.groups}

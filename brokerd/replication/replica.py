@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from secrets import token_bytes
 
 from brokerd.metadata.configs import TopicConfig
+from brokerd.replication.calm import TICK_MS, calm_tick_ms
 from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.fixed_session import FixedSession
@@ -50,14 +51,13 @@ from brokerd.store.put_status import PutStatus
 from remoting.disk import Disk
 from remoting.errors import CorruptedFile
 from remoting.invariants import what_broke
-from remoting.transport.beats import on_next_beat
+from remoting.transport.beats import Beat, on_next_beat
 from remoting.transport.connection import Handler
 from remoting.transport.identity import NOBODY, Identity
 from remoting.transport.tls import TlsServer
 
 log = logging.getLogger(__name__)
 
-TICK_MS = 50
 _MEND_MS = 10_000  # how often the small files are looked at
 _DRAIN_S = 0.5
 
@@ -185,7 +185,9 @@ class Replica:
             self._name_servers.twin_listeners.append(self._end_for_twin)
         self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
         self._server: asyncio.Server | None = None
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker: Beat | None = None
+        self._tick_ms = TICK_MS  # how long the tick that comes was planned to be after the one before
+        self._ticked_ms = 0
         self.add_role_listener = driver.role_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
         self.on_failure = driver.failure_listeners.append
@@ -212,6 +214,7 @@ class Replica:
         """Leave the routes, let what was sent be acknowledged, leave the role, fail who still waits, close every connection."""
         self._name_servers.stop()
         await self._drain()
+        self._hub.on_event = None
         if self._ticker is not None:
             self._ticker.cancel()
         self._driver.stop("this broker stops", self._now_ms())
@@ -328,6 +331,8 @@ class Replica:
         """The master appended: send it to the replicas. Once per read event's messages; the caller asks for the flush."""
         try:
             self._on_appended(end_offset, int(self._loop.time() * 1000))
+            if self._hub.on_event is not None:
+                self._hub.on_event()
         except Exception as error:
             self._driver.break_down(f"replication broke: {what_broke(error)}", self._now_ms())
             raise
@@ -351,6 +356,8 @@ class Replica:
     def topics_changed(self) -> None:
         """Tell the name servers soon."""
         self._name_servers.topics_changed(self._now_ms())
+        if self._hub.on_event is not None:
+            self._hub.on_event()
 
     def when_topics_known(self, done: Callable[[], None]) -> None:
         """Call `done` when the name servers know the topics as they are now; see `NameServerLink.when_known`."""
@@ -369,14 +376,41 @@ class Replica:
         return int(self._loop.time() * 1000)
 
     def _tick(self) -> None:
+        self._hub.on_event = None
         if self._hub.tell(self._tick_parts):  # without its clock the broker must not go on
-            self._ticker = on_next_beat(TICK_MS, self._tick)
+            calm_ms = calm_tick_ms(self._settings)
+            is_calm = self._is_calm(calm_ms)
+            self._ticker = self._next_tick(calm_ms if is_calm else TICK_MS)
+            if is_calm:
+                self._hub.on_event = self._look_at_calm
+
+    def _next_tick(self, period_ms: int) -> Beat:
+        ticker = on_next_beat(period_ms, self._tick)
+        self._tick_ms = max(TICK_MS, int(ticker.at_s * 1000) - self._ticked_ms)
+        return ticker
+
+    def _is_calm(self, for_ms: int) -> bool:
+        """Whether a tick has nothing to do for so long, and nobody's silence is noticed later for it."""
+        return (
+            for_ms > TICK_MS
+            and self._session.is_calm
+            and self._driver.is_calm(self._now_ms(), for_ms + TICK_MS)
+            and not self._name_servers.is_due(self._now_ms())
+        )
+
+    def _look_at_calm(self) -> None:
+        """Something happened while the next tick is far: with more to come of it, the tick comes soon."""
+        if self._ticker is not None and not self._is_calm(calm_tick_ms(self._settings)):
+            self._hub.on_event = None
+            self._ticker.cancel()
+            self._ticker = self._next_tick(TICK_MS)
 
     def _tick_parts(self, now_ms: int) -> None:
         if now_ms >= self._mend_at_ms:
             self._mend_at_ms = now_ms + _MEND_MS
             self._kept.mend()
-        self._driver.tick(now_ms, TICK_MS)
+        self._driver.tick(now_ms, self._tick_ms)
+        self._ticked_ms = now_ms
         if not self._settings.classic_master:
             self._link.step()
             if self._session.acts_as_master != self._stood_in:

@@ -32,6 +32,17 @@ class ControllersView:
         """One entry for each member."""
         return tuple(self._controller(name, address) for name, address in self.members.named().items())
 
+    def essence(self) -> tuple[object, ...]:
+        """What is the same for as long as nothing was decided, all members live, and the same one leads."""
+        core = self._driver.node.core
+        return (
+            core.log.applied,
+            core.term,
+            self.known_leader(),
+            self._driver.disk_error,
+            *(progress.was_active for progress in core.progress.values()),
+        )
+
     def _controller(self, name: str, address: str) -> ControllerView:
         core = self._driver.node.core
         node = self.members.present(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from secrets import token_hex
 
 from controllerd.live_settings import LiveSettings
 from controllerd.metrics import Counters
@@ -22,7 +23,15 @@ from controllerd.replicas.state import Group, UncleanElection
 from controllerd.replicas.triggers import observe_for_request
 from controllerd.state.machine import ControllerMachine
 from remoting import codes
-from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView, UncleanElectionView
+from remoting.facts.cluster_view import (
+    KNOWN_VIEW,
+    SAME_VIEW,
+    TOLD_VIEW,
+    ClusterView,
+    GroupView,
+    ReplicaView,
+    UncleanElectionView,
+)
 from remoting.facts.codec import encode
 from remoting.facts.words import BrokerRole, GroupKind
 from remoting.frame import Command
@@ -44,6 +53,7 @@ class ViewsProcessor:
         self._settings = settings
         self._controllers = controllers
         self._routes = routes
+        self._life = token_hex(8)
         self._groups = groups
         self._counters = counters
         self._machine = machine
@@ -81,8 +91,43 @@ class ViewsProcessor:
         connection.respond(request)
 
     def _cluster_view(self, connection: RemotingConnection, request: Command) -> None:
+        name = self._what_is_told(request)
+        if request.ext.get(KNOWN_VIEW) == name:
+            connection.respond(request, ext={TOLD_VIEW: name, SAME_VIEW: "true"})
+        else:
+            connection.respond(request, ext={TOLD_VIEW: name}, body=encode(self._view(request)))
+
+    def _what_is_told(self, request: Command) -> str:
+        """A name for what of the view nobody shall learn late, the same for as long as that is the same. It is of this process
+        alone: no other one gives the same names."""
+        told = (
+            self._life,
+            fields.flag(request, "placements"),
+            self._controllers.essence(),
+            self._settings.election.value.unclean,
+            *(self._essence(group) for group in self._groups.decided().groups.values()),
+            *((name, *self._routes.members(name)) for name in self._routes.groups()),
+        )
+        return f"{hash(told):x}"
+
+    def _essence(self, group: Group) -> object:
+        now_ms, table = self._groups.now_ms(), self._groups.table
+        beats = [(broker_id, table.get(group, broker_id)) for broker_id in group.replicas]
+        return (
+            self._groups.recent.of(group.broker_name)[-1:],
+            *(
+                (
+                    table.is_alive(group, broker_id, now_ms),
+                    table.claimed_by(group, broker_id, now_ms),
+                    (beat.epoch, beat.max_offset, beat.confirm_offset, beat.incarnation) if beat is not None else None,
+                )
+                for broker_id, beat in beats
+            ),
+        )
+
+    def _view(self, request: Command) -> ClusterView:
         groups = self._groups.decided().groups
-        view = ClusterView(
+        return ClusterView(
             as_of_ms=self._groups.wall_ms(),
             leader_id=self._controllers.known_leader(),
             cluster=self._controllers.members.configuration.cluster,
@@ -94,7 +139,6 @@ class ViewsProcessor:
             loop=self._groups.table.awake.state(),
             placements=tuple(self._machine.placements.topics.values()) if fields.flag(request, "placements") else (),
         )
-        connection.respond(request, body=encode(view))
 
     def _group(self, group: Group) -> GroupView:
         now_ms = self._groups.now_ms()

@@ -102,6 +102,15 @@ class RaftCore:
         elif self.id in self.configuration.retired and self._election_elapsed % self.settings.election_ticks == 0:
             self._tell_what_is_decided()
 
+    @property
+    def calm_ticks(self) -> int:
+        """How many of the ticks that come bring nothing, or a leader's heartbeat with the last: they may be counted together."""
+        together = self.settings.heartbeat_ticks
+        if self._leading is not None:
+            return together if self._leading.is_calm else 1
+        is_far = self._election_elapsed + 2 * together < self._randomized_election_ticks
+        return together if self.leader is not None and is_far else 1
+
     def campaign(self) -> None:
         """Ask the others whether an election could be won; also by hand in tests."""
         if self.role is Role.LEADER or not self._is_voter:

@@ -23,12 +23,13 @@ from controllerd.raft.messages import Message, Persist, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration, NodeId
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
-from remoting.transport.beats import on_next_beat
+from remoting.transport.beats import Beat, next_beat_s, on_next_beat
 
 log = logging.getLogger(__name__)
 
 _WRITE_RETRY_S: Final = 0.5
 _REPORT_EVERY: Final = 20
+_EARLY: Final = 0.1  # of a tick: clocks are told in whole milliseconds
 
 
 class MemberRemoved(LogboomError):
@@ -76,7 +77,9 @@ class RaftDriver:
         self._tick_ms = tick_ms
         self._wake = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="raft-log")
-        self._ticker: asyncio.TimerHandle | None = None
+        self._ticker: Beat | None = None
+        self._ticked_s = 0.0  # up to when time has passed for the node
+        self._is_calm = False  # some ticks pass together
         self._failure: LogboomError | None = None
         self._soft_state: SoftState | None = None
         self._configuration: Configuration | None = None
@@ -96,6 +99,7 @@ class RaftDriver:
         """Work until cancelled. Raises StorageError (also LostLog), MemberRemoved, and what the state machine raises at an entry
         that it cannot apply, when this node must stop."""
         self._report()
+        self._ticked_s = asyncio.get_running_loop().time()
         self._tick()
         try:
             while True:
@@ -104,6 +108,9 @@ class RaftDriver:
                 if self._failure is not None:
                     raise self._failure
                 await self._carry_out()
+                if self._is_calm and self.node.core.calm_ticks == 1 and self._ticker is not None:
+                    self._ticker.cancel()
+                    self._set_ticker()
         finally:
             if self._ticker is not None:
                 self._ticker.cancel()
@@ -115,6 +122,7 @@ class RaftDriver:
         if self.disk_error is not None:
             return  # what it would answer could not be kept
         try:
+            self._pass_time(asyncio.get_running_loop().time())
             self.node.step(message)
         except StorageError as error:
             self._failure = error
@@ -300,8 +308,23 @@ class RaftDriver:
 
     def _tick(self) -> None:
         # A late tick is one tick: after a pause of the process, time that the node slept through must not depose anybody.
-        if self.disk_error is None:
-            self.node.tick()
-            if self.node.core.has_ready():
-                self._wake.set()
-        self._ticker = on_next_beat(self._tick_ms, self._tick)
+        now_s = asyncio.get_running_loop().time()
+        self._pass_time(now_s)
+        self._ticked_s = next_beat_s(now_s, self._tick_ms) - self._tick_ms / 1000
+        if self.disk_error is None and self.node.core.has_ready():
+            self._wake.set()
+        self._set_ticker()
+
+    def _set_ticker(self) -> None:
+        together = self.node.core.calm_ticks
+        self._is_calm = together > 1
+        self._ticker = on_next_beat(together * self._tick_ms, self._tick)
+
+    def _pass_time(self, until_s: float) -> None:
+        """Let the node know of each tick until then that was planned. Before a message, it is told how late that is."""
+        planned_s = self._ticker.at_s if self._ticker is not None else until_s
+        tick_s = self._tick_ms / 1000
+        while self._ticked_s + tick_s <= min(until_s, planned_s) + _EARLY * tick_s:
+            self._ticked_s += tick_s
+            if self.disk_error is None:
+                self.node.tick()

@@ -105,6 +105,13 @@ class Leading:
             self.broadcast_heartbeat()
         return True
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether all members are sent what there is as it comes, and leadership stays here."""
+        return self.transferee is None and all(
+            each.state is ProgressState.REPLICATE for node, each in self.progress.items() if node != self.id
+        )
+
     def _check_quorum(self) -> bool:
         """Whether a majority was heard since the last check; the count starts anew."""
         active = {node for node, progress in self.progress.items() if progress.is_recently_active or node == self.id}

@@ -10,8 +10,8 @@ Every controller keeps its own table, because brokers send to all of them; only 
   is compared for equality only: two that run on copies of one directory do not follow one another;
 - an id belongs to one process: while the one that has it is heard, another incarnation is refused. It changes hands when the
   connection of the first closes, or it is silent too long. Of two that came at about the same time, as after a start of this
-  controller, nobody knows which was there first: the id is contested. So it is when several waited for it to become free: one of
-  them has it then, the others go on claiming it, on whatever connection;
+  controller, nobody knows which was there first: the id is contested, and none of them is registered or elected. So it is when
+  several waited for it to become free: one of them has it then, the others go on claiming it, on whatever connection;
 - what a refused process says it has counts all the same: another leader may have heard it first, and counted it as the member.
   So the process that is heard has lost its tail, as long as it has less;
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
@@ -23,7 +23,7 @@ Every controller keeps its own table, because brokers send to all of them; only 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -182,9 +182,13 @@ class HeartbeatTable:
         twins[beat.incarnation] = replace(beat, received_ms=now_ms, since_ms=since_ms)
 
     def other_process(self, group: Group, broker_id: int, incarnation: int, now_ms: int) -> Heartbeat | None:
-        """What another process than this incarnation said last that has the id and lives; None when it is free."""
+        """What another process than this incarnation said last that has the id and lives, or claims it as this one does; None
+        when it is free."""
         beat = self.get(group, broker_id)
-        return beat if beat is not None and self._has_other(beat, incarnation, now_ms) else None
+        if beat is None or self._has_other(beat, incarnation, now_ms):
+            return beat
+        rivals = (each for each in self._rivals(beat, now_ms) if each.incarnation != incarnation)
+        return next(rivals, None)
 
     def refused(self, known: Heartbeat, address: str, now_ms: int) -> None:
         """Who has this address wants to be the broker that `known` is, and was told that the id is not free."""
@@ -204,11 +208,16 @@ class HeartbeatTable:
         return bool(known.incarnation and incarnation not in (0, known.incarnation)) and self._in_time(known, now_ms)
 
     def _is_contested(self, beat: Heartbeat, now_ms: int) -> bool:
-        return any(
-            twin.since_ms - beat.since_ms <= _ALONE_MS
+        return next(self._rivals(beat, now_ms), None) is not None
+
+    def _rivals(self, beat: Heartbeat, now_ms: int) -> Iterator[Heartbeat]:
+        """Who else lives and claims the id of this one, and may have been there first."""
+        return (
+            twin
+            for twin in self._twins.get(beat.key, {}).values()
+            if twin.since_ms - beat.since_ms <= _ALONE_MS
             and now_ms - twin.received_ms <= min(max(twin.timeout_ms, _MIN_TIMEOUT_MS), _MAX_TIMEOUT_MS)
             and (twin.connection > beat.connection or twin.received_ms - twin.since_ms > _LAST_WORDS_MS)
-            for twin in self._twins.get(beat.key, {}).values()
         )
 
     def connection_closed(self, connection: int, now_ms: int) -> list[ReplicaKey]:
@@ -225,9 +234,10 @@ class HeartbeatTable:
         """This controller became leader: whom it never heard gets a grace period to be heard."""
         self.grace_until_ms = now_ms + self._grace_ms
 
-    def scan(self, now_ms: int) -> int:
-        """To be called every `scan_ms`. How long this process stood still since the last one: its silence is not the brokers'."""
-        pause_ms = self.awake.tick(now_ms, self._scan_ms)
+    def scan(self, now_ms: int, after_ms: int | None = None) -> int:
+        """To be called every `scan_ms`, or `after_ms` after the last time. How long this process stood still since then: its
+        silence is not the brokers'."""
+        pause_ms = self.awake.tick(now_ms, self._scan_ms if after_ms is None else after_ms)
         if pause_ms:
             self._discount_pause(pause_ms, now_ms)
             self.grace_until_ms += pause_ms
@@ -235,6 +245,13 @@ class HeartbeatTable:
             self._forget_at_ms = now_ms + _FORGET_EVERY_MS
             self._forget(now_ms)
         return pause_ms
+
+    def is_calm(self, now_ms: int, for_ms: int) -> bool:
+        """Whether all that were heard live, and nobody's silence can be too long within `for_ms`."""
+        return now_ms >= self.grace_until_ms and all(
+            not beat.is_closed and self._silences[key].silent_ms(now_ms) + for_ms <= self._silences[key].limit_ms
+            for key, beat in self._beats.items()
+        )
 
     def get(self, group: Group, broker_id: int) -> Heartbeat | None:
         return self._beats.get((group.cluster_name, group.broker_name, broker_id))

@@ -2,17 +2,26 @@
 
 The leader's view is the one that is acted upon; of what others cannot know they say None. Offsets are of the log, in bytes.
 Times that end in `_ms` are durations. Whatever has a default may be missing in what a controller of another version tells.
+
+An answer names what it tells of (`TOLD_VIEW`, in its header). Who repeats that name in the next request (`KNOWN_VIEW`) is not
+told again while who leads, lives, is in sync, and how far logs are, is the same (`SAME_VIEW` is there then). The rest, ages and
+counts, is then as old as the answer that is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from remoting.facts.codec import CamelCase, key
 from remoting.facts.loop import LoopState
 from remoting.facts.placements import TopicPlacement
 from remoting.facts.words import BrokerRole, Cause, ControllerRole, GroupKind
+
+TOLD_VIEW: Final = "view"
+KNOWN_VIEW: Final = "knownView"
+SAME_VIEW: Final = "sameView"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,26 +1,41 @@
-"""Periodic work of a process at common moments, so that it wakes up once for all of it and not for each.
+"""Periodic work at common moments, so that a process wakes up once for all of it and not for each.
 
-An idle process costs little more than its wake-ups. The moments of processes on one machine are apart from each other.
+An idle process costs little more than its wake-ups. Processes of one machine have the moments in common, too: what they say to
+one another then arrives while the others are awake anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-_APART_MS: Final = 7  # processes that are started together have successive ids
+CALM_MS: Final = 250
+"""The longest period of work that could be done less often while nothing is under way: what one says regularly comes as often."""
 
 
-def next_beat_s(now_s: float, period_ms: int, process: int) -> float:
+def next_beat_s(now_s: float, period_ms: int) -> float:
     """The first moment after now that all work of this period, or of a divisor or multiple, has in common (pure)."""
-    offset_s, period_s = process * _APART_MS / 1000, period_ms / 1000
-    return (math.floor((now_s - offset_s) / period_s + 1e-6) + 1) * period_s + offset_s
+    period_s = period_ms / 1000
+    return (math.floor(now_s / period_s + 1e-6) + 1) * period_s
 
 
-def on_next_beat(period_ms: int, call: Callable[[], None]) -> asyncio.TimerHandle:
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A call that comes at a common moment, of the loop's clock."""
+
+    at_s: float
+    handle: asyncio.Handle
+
+    def cancel(self) -> None:
+        """It does not come."""
+        self.handle.cancel()
+
+
+def on_next_beat(period_ms: int, call: Callable[[], None]) -> Beat:
     """Call once, at the next common moment, which is at most `period_ms` away."""
     loop = asyncio.get_running_loop()
-    return loop.call_at(next_beat_s(loop.time(), period_ms, os.getpid()), call)
+    at_s = next_beat_s(loop.time(), period_ms)
+    return Beat(at_s, loop.call_at(at_s, call))

@@ -17,6 +17,7 @@ from brokerd.composition.log_access import StoreReplicatedLog
 from brokerd.composition.mending import Place, start_mended
 from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
+from brokerd.replication.calm import TICK_MS, calm_tick_ms
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
 from brokerd.replication.controllers.request_fields import Speaker
@@ -46,7 +47,7 @@ from tests.sim.loop import SimLoop
 from tests.sim.repairs import SECRET, Repairs, mend
 from tests.sim.timer_settings import timer_settings
 from tests.sim.transactors import TRANSACTIONS, Connected
-from tests.sim.world import Action, Network, Node, World
+from tests.sim.world import Action, Network, Node, Timer, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 CLUSTER = "DefaultCluster"
 GROUP = "broker-a"
-TICK_MS = 50
 REQUEST_TIMEOUT_MS = 1000
 _MAX_WAITING_BYTES = 1 << 18
 _CHECKPOINT_MS = 500
@@ -71,11 +71,16 @@ class SimReplica:
     """The driver as `BrokerCore` wants it."""
 
     def __init__(
-        self, driver: ReplicationDriver, now_ms: Callable[[], int], appended: Callable[[int, int], None]
+        self,
+        driver: ReplicationDriver,
+        now_ms: Callable[[], int],
+        appended: Callable[[int, int], None],
+        happened: Callable[[], None],
     ) -> None:
         self._driver = driver
         self._now_ms = now_ms
         self._appended = appended
+        self._happened = happened
         self.add_role_listener = driver.role_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
 
@@ -102,6 +107,7 @@ class SimReplica:
     def on_appended(self, end_offset: int) -> None:
         self._appended(self._driver.machine.log.end_offset, end_offset)
         self._driver.on_appended(end_offset, self._now_ms())
+        self._happened()
 
     def wait(self, position: int, callback: Callable[[PutStatus], None]) -> None:
         self._driver.wait(position, callback, self._now_ms())
@@ -138,6 +144,8 @@ class SimBroker(Node):
         self.sync_ms = (0.2, 3.0)  # how long a sync takes
         self.refusal_to_start: CorruptedFile | SettingsError | None = None
         self._is_built = False  # its present process has read its disk
+        self._tick_ms = TICK_MS  # how long the tick that comes was planned to be after the one before
+        self._calm_ticker: Timer | None = None  # of that tick, while it is calm till then
         self.repairs: Repairs
         self.store_host = pack_host(f"10.0.0.{index + 1}", 10911)
         self.began_ms = 0.0  # its present life
@@ -182,6 +190,7 @@ class SimBroker(Node):
         self.began_ms = self.world.now_ms
         self._view: StoreCheckpoint
         self.disk.in_the_middle = None
+        self._tick_ms, self._ticked_ms, self._calm_ticker = TICK_MS, self.monotonic_ms(), None
         self._next_connection = 1
         self._log_file = -1  # the number of the log's last file, once it is known
         self.waiting = 0
@@ -212,7 +221,10 @@ class SimBroker(Node):
         self.refusal_to_start = None
         self.cluster.recovered(self)
         self.disk.in_the_middle = self._in_the_middle
-        self.every(TICK_MS, self.guarded(self._tick))
+        if self.cluster.calm_ticks:
+            self._tick_in(TICK_MS)
+        else:
+            self.every(TICK_MS, self.guarded(self._tick))
         self.after(self.rng.uniform(0, _CHECKPOINT_MS), self.guarded(self._checkpoint))
         self.every(_RETENTION_MS, self.guarded(self._look_at_disk))
         self.repairs.start()
@@ -259,10 +271,9 @@ class SimBroker(Node):
         driver.damage_listeners.append(lambda damage: store.tell_damage(Suspicion(damage.offset, size=damage.size)))
         self.append_listeners = []
         self.first_clocks = self.wall_ms(), self.monotonic_ms()
+        replica = SimReplica(driver, self.monotonic_ms, self._note_append, self._look_at_calm)
         try:
-            core = BrokerCore(
-                ground, Connected(self), replicated, SimReplica(driver, self.monotonic_ms, self._note_append)
-            )
+            core = BrokerCore(ground, Connected(self), replicated, replica)
         except CorruptedFile:
             store.abandon()
             raise
@@ -383,8 +394,25 @@ class SimBroker(Node):
     # ---- time
 
     def _tick(self) -> None:
-        self.driver.tick(self.monotonic_ms(), TICK_MS)
+        self.driver.tick(self.monotonic_ms(), self._tick_ms)
         self.after_event()
+
+    def _tick_calmly(self) -> None:
+        """As brokers do: seldom while nothing is under way, until something happens."""
+        self._calm_ticker = None
+        self._ticked_ms = self.monotonic_ms()
+        self.guarded(self._tick)()
+        if self.is_up:
+            self._tick_in(calm_tick_ms(self.settings) if self._is_calm() else TICK_MS)
+
+    def _tick_in(self, period_ms: int) -> None:
+        self._tick_ms = max(TICK_MS, self.monotonic_ms() + period_ms - self._ticked_ms)
+        ticker = self.call_later(period_ms / 1000, self._tick_calmly)
+        self._calm_ticker = ticker if period_ms > TICK_MS else None
+
+    def _is_calm(self) -> bool:
+        ahead_ms = calm_tick_ms(self.settings) + TICK_MS
+        return self.session.is_calm and self.driver.is_calm(self.monotonic_ms(), ahead_ms)
 
     def after_event(self) -> None:
         if self.is_up:
@@ -394,6 +422,12 @@ class SimBroker(Node):
         self.session.tick(now_ms, self.wall_ms())
         for request in self.session.take_requests():
             self._send_request(request)
+        self._look_at_calm()
+
+    def _look_at_calm(self) -> None:
+        if self._calm_ticker is not None and not self._is_calm():
+            self._calm_ticker.cancel()
+            self._tick_in(TICK_MS)
 
     def _checkpoint(self) -> None:
         """The loop takes a view; a helper thread writes it; the loop is told."""

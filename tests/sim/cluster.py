@@ -59,6 +59,9 @@ class Story:
     without_faults: frozenset[int] = frozenset()
     without_clients: frozenset[str] = frozenset()
     heartbeat_ticks: int = RaftSettings().heartbeat_ticks  # of the controllers
+    calm_ticks: bool = (
+        False  # whether brokers look at their clocks seldom while nothing is under way, as those that run do
+    )
 
 
 class SimCluster:
@@ -67,6 +70,7 @@ class SimCluster:
     def __init__(self, story: Story | int, *, settings: ReplicationSettings | None = None) -> None:
         self.story = story = Story(story) if isinstance(story, int) else story
         self.world = world = World(story.seed)
+        self.calm_ticks = story.calm_ticks
         self.network = Network(world)
         self.history = History()
         self.unhandled: Counter[str] = Counter()  # errors of a disk that nobody handled

@@ -109,15 +109,6 @@ def light(
     return tell
 
 
-def as_drawn_with(**more: Any) -> Tell:
-    """The story of a seed, mood and ingredients as it draws them, with what else `Story` has."""
-
-    def tell(seed: int) -> None:
-        SimCluster(Story(seed, **more)).run()
-
-    return tell
-
-
 def full(
     mood: str,
     *,

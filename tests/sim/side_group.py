@@ -47,6 +47,7 @@ class SideGroup:
         self.unhandled: Counter[str] = Counter()
         self.interruptions = 0
         self.scrub_round_ms = cluster.scrub_round_ms
+        self.calm_ticks = cluster.calm_ticks
         self.tiered = None  # its messages stay where they are
         self.promises = Promises(self)
         self.letter = letter

@@ -33,7 +33,7 @@ from controllerd.replicas.state import Group
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
-from tests.sim.mutants import Mutant, as_drawn_with, full, scenario
+from tests.sim.mutants import Mutant, full, scenario
 from tests.unit.controllerd.replicas import test_heartbeat
 
 
@@ -150,9 +150,8 @@ MUTANTS = (
         "W27",
         _says(_who_is_refused_has_nothing),
         ((heartbeat, "_with_what_twin_has", _who_is_refused_has_nothing),),
-        as_drawn_with(heartbeat_ticks=1),
+        scenario(test_heartbeat.test_what_another_process_with_the_id_has_is_missing_in_a_log_that_has_less),
         within=1,
-        first=1162,
     ),
     Mutant(
         "the last claim to an id",

@@ -9,10 +9,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from brokerd.replication.calm import TICK_MS
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import Pair
 from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
@@ -57,6 +59,23 @@ def test_every_promise_is_kept_under_faults() -> None:
     assert interrupted >= 50
     assert looked_up >= 500
     assert restarted >= 1
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_brokers_that_look_at_their_clocks_seldom_keep_every_promise(seed: int) -> None:
+    cluster = SimCluster(Story(seed, calm_ticks=True))
+    calm = 0
+    for broker in cluster.brokers:
+        with_timer = broker._tick_in
+
+        def counted(period_ms: int, tick_in: Callable[[int], None] = with_timer) -> None:
+            nonlocal calm
+            calm += period_ms > TICK_MS
+            tick_in(period_ms)
+
+        broker._tick_in = counted  # type: ignore[method-assign]
+    cluster.run()
+    assert calm >= 20
 
 
 @pytest.mark.parametrize("mood", ["disk", "mixed"])

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
+from brokerd.replication.calm import EARLY_MS
 from brokerd.replication.controllers import answers
 from brokerd.replication.controllers.identity import Step
 from brokerd.replication.controllers.request_fields import Speaker
@@ -90,6 +91,17 @@ class ControllerSession(Session):
         """All controllers tell it."""
         return self.addresses
 
+    @property
+    def is_calm(self) -> bool:
+        return (
+            self.leader is not None
+            and self._pending is None
+            and self._proposal is None
+            and not self._asked
+            and self.registration.step is Step.REGISTERED
+            and self._speaker.tail_kept
+        )
+
     def propose(self, proposal: Proposal, master_epoch: int) -> None:
         """Ask for a change of the set. One that was not sent yet belongs to an ended mastership: nobody waits for it."""
         self._proposal = (proposal, master_epoch)
@@ -97,7 +109,7 @@ class ControllerSession(Session):
     # Events
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
-        if now_ms >= self._heartbeat_at_ms:
+        if now_ms + EARLY_MS >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self._settings.controller_heartbeat_ms
             for address in self.addresses:
                 self._heartbeat(address)

@@ -117,8 +117,12 @@ class NameServerLink:
         for done in known:
             done()
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a tick would register."""
+        return now_ms >= self._due_ms
+
     def tick(self, now_ms: int) -> None:
-        if now_ms >= self._due_ms:
+        if self.is_due(now_ms):
             self.register(now_ms)
 
     def register(self, now_ms: int) -> None:

@@ -60,6 +60,11 @@ class Session(ABC):
     def name_servers(self) -> tuple[str, ...]:
         """Those of the addresses where the broker registers."""
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing is owed to anybody: what is asked regularly can wait a little."""
+        return False
+
     def take_requests(self) -> list[SessionRequest]:
         """What is to be sent, in order."""
         if not self._requests:  # it is asked after every event

@@ -82,6 +82,11 @@ class SyncState:
 
     # What the master asks
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the set is known, and nothing of it is asked for."""
+        return not (self.joining or self._unknown or self.needs_read) and self.in_flight is None
+
     def may_join(self, broker_id: int, now_ms: int) -> bool:
         return broker_id not in self.joining | self.local and now_ms >= self._barred_until_ms.get(broker_id, 0)
 

@@ -321,6 +321,10 @@ class ReplicationDriver:
         self.acks.expire(now_ms, verdict)
         self._finish(now_ms)
 
+    def is_calm(self, now_ms: int, for_ms: int) -> bool:
+        """Whether a tick has nothing to do for so long."""
+        return self.acks.waiting_since_ms is None and self._hand_over is None and self.machine.is_calm(now_ms, for_ms)
+
     def reconfigure(self, settings: ReplicationSettings, now_ms: int) -> None:
         """Use these settings from now on."""
         self.machine.reconfigure(settings)

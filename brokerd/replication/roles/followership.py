@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
+from brokerd.replication.calm import EARLY_MS
 from brokerd.replication.rocketmq_peers import RocketmqPeers, host_of
 from brokerd.replication.roles.effects import (
     AppendReplicated,
@@ -181,8 +182,16 @@ class Followership:
                 self._unanswered()
             self._leave("the master is silent", now_ms)
             self._outbox.append(Ask.SYNC)
-        elif self.stage is CopyStage.TRANSFER and now_ms - self.sent_ms >= self._settings.heartbeat_ms:
+        elif self.stage is CopyStage.TRANSFER and now_ms + EARLY_MS - self.sent_ms >= self._settings.heartbeat_ms:
             self._send_ack(self._acked, now_ms)
+
+    def is_calm(self, now_ms: int, for_ms: int) -> bool:
+        """Whether the master has heard of everything here, and cannot have been silent too long within `for_ms`."""
+        return (
+            self.stage is CopyStage.TRANSFER
+            and self._acked == self._log.end_offset
+            and now_ms - self.received_ms + for_ms <= self._silence_limit_ms
+        )
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         self._settings = settings

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from brokerd.replication.calm import EARLY_MS
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.required_set.log_hold import LogHold
 from brokerd.replication.required_set.quorum import ALL, Quorum, decide, position_of
@@ -368,7 +369,8 @@ class Mastership:
             if self._is_dead(follower, now_ms):
                 self._drop(follower, f"silent for {follower.silence.silent_ms(now_ms)} ms", now_ms)
             elif follower.stage is ConnectionStage.STREAMING and (
-                now_ms - follower.sent_ms >= self._settings.heartbeat_ms or follower.confirm_sent != self.confirm_offset
+                now_ms + EARLY_MS - follower.sent_ms >= self._settings.heartbeat_ms
+                or follower.confirm_sent != self.confirm_offset
             ):
                 follower.sent_ms = now_ms
                 follower.confirm_sent = self.confirm_offset
@@ -390,6 +392,26 @@ class Mastership:
             now_ms,
             for_ms=self._settings.hold_log_ms,
             most_bytes=self._settings.hold_log_bytes,
+        )
+
+    def is_calm(self, now_ms: int, for_ms: int) -> bool:
+        """Whether nothing is under way, everybody has everything, and nobody's silence can be too long within `for_ms`."""
+        return (
+            self.confirm_offset == self._log.end_offset
+            and self.sync.is_settled
+            and self.seals is not None
+            and not self._missing
+            and self.sync.required <= self._by_id.keys() | {self._self_id}
+            and all(self._is_calm_with(each, now_ms, for_ms) for each in self._followers.values())
+        )
+
+    def _is_calm_with(self, follower: Follower, now_ms: int, for_ms: int) -> bool:
+        return (
+            follower.stage is ConnectionStage.STREAMING
+            and not follower.layout.is_rocketmq
+            and follower.ack_offset == self._log.end_offset
+            and follower.confirm_sent == self.confirm_offset
+            and follower.silence.silent_ms(now_ms) + for_ms <= follower.silence.limit_ms
         )
 
     def _is_dead(self, follower: Follower, now_ms: int) -> bool:

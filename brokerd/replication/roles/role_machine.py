@@ -352,6 +352,11 @@ class RoleMachine:
                 self.followership.discount_pause(pause_ms)
             self.followership.tick(now_ms)
 
+    def is_calm(self, now_ms: int, for_ms: int) -> bool:
+        """Whether a role is had, nothing is under way in it, and none of its limits can be reached within `for_ms`."""
+        role = self.mastership or self.followership
+        return role is not None and not self.failure and not self.stale_view and role.is_calm(now_ms, for_ms)
+
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """An administrator changed settings; those that say how roles are found do not change while a broker runs."""
         self.settings = settings

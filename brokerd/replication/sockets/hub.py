@@ -44,6 +44,7 @@ class Hub:
         self._connections: dict[int, Connection] = {}
         self._sockets: set[int] = set()  # also those that were closed from here and are not gone yet
         self._drained: asyncio.Event | None = None
+        self.on_event: Callable[[], None] | None = None  # called after each event
         self._next = 1
         self._tasks = TaskOwner("replication")
         self.driver = make_driver(self)
@@ -59,6 +60,8 @@ class Hub:
             log.exception("replication broke")
             self.driver.break_down(f"replication broke: {what_broke(error)}", self.now_ms())
             return False
+        if self.on_event is not None:
+            self.on_event()
         return True
 
     def register(self, connection: Connection) -> int:

@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from remoting import codes
 from remoting.facts.broker_state import KNOWN_TOPICS, SAME_TOPICS, TOLD_TOPICS, BrokerState
+from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW, ClusterView
 from remoting.facts.codec import encode
 from remoting.facts.snapshot import ClusterSnapshot, SparkProcess, Supervisor, Verdict
 from remoting.facts.words import Health
@@ -228,6 +229,32 @@ async def test_topics_that_a_broker_leaves_out_because_they_are_the_same_stay(tm
             await heard.wait()
     assert [told.topics for told in watches.answers().values()] == [(topic("kept"),)]
     assert asked[:3] == [None, "7", "7"]
+    await watches.close()
+    client.close()
+    await server.close()
+
+
+async def test_a_view_that_a_controller_does_not_tell_again_stays(cluster: Broker) -> None:
+    asked: list[str | None] = []
+
+    def answer(connection: RemotingConnection, request: Command) -> None:
+        asked.append(request.ext.get(KNOWN_VIEW))
+        if asked[-1] == "7":
+            connection.respond(request, ext={TOLD_VIEW: "7", SAME_VIEW: "true"})
+        else:
+            connection.respond(request, ext={TOLD_VIEW: "7"}, body=encode(cluster.view))
+
+    server = await serve({codes.CLUSTER_VIEW: each(answer)})
+    client, heard = RemotingClient(), asyncio.Event()
+    watches = Watches(client, Question(codes.CLUSTER_VIEW, ClusterView, lambda _: 0.0, 1), heard.set)
+    watches.set_addresses([f"127.0.0.1:{server.port}"])
+    async with asyncio.timeout(60):
+        while None not in asked[1:]:  # time and again all of it is asked for, for the ages in it
+            assert [*watches.answers().values()] == [cluster.view] * bool(watches.answers())
+            heard.clear()
+            await heard.wait()
+    assert asked[:2] == [None, "7"]
+    assert asked.count("7") > asked.count(None)
     await watches.close()
     client.close()
     await server.close()

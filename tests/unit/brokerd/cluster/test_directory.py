@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from brokerd.cluster.directory import Directory
-from remoting.facts.cluster_view import ClusterView, GroupView, ReplicaView
+from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW, ClusterView, GroupView, ReplicaView
 from remoting.facts.codec import encode
 from remoting.frame import Command
 
@@ -34,8 +34,11 @@ class Controllers:
             ReplicaView(broker_id=n, address=f"r{n}:1", grpc_address=f"g{n}:1", alive=n not in self.dead)
             for n in self.replicas
         )
+        name = f"{self.replicas} without {self.dead}"
+        if ext is not None and ext.get(KNOWN_VIEW) == name:
+            return Command(0, ext={TOLD_VIEW: name, SAME_VIEW: "true"})
         group = GroupView(cluster_name="c", broker_name="broker-a", replicas=replicas)
-        return Command(0, body=encode(ClusterView(groups=(group,))))
+        return Command(0, ext={TOLD_VIEW: name}, body=encode(ClusterView(groups=(group,))))
 
 
 async def test_members_that_register_after_this_broker_are_told_to_clients_before_they_could_ask_twice(
@@ -54,6 +57,21 @@ async def test_members_that_register_after_this_broker_are_told_to_clients_befor
                 await asyncio.sleep(0.01)
         assert directory.own_group().grpc_addresses == ["g1:1", "g2:1", "g3:1"]
         assert directory.peers() == ["r2:1", "r3:1"]
+    finally:
+        await directory.close()
+
+
+async def test_who_follows_the_view_hears_of_it_also_when_it_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brokerd.cluster.directory._FIRST_REFRESH_S", 0.01)
+    directory = Directory(Controllers(), ["c:1"], Member(), "broker-a", "r1:1", "g1:1")  # type: ignore[arg-type]
+    heard: list[ClusterView] = []
+    directory.view_listeners.append(heard.append)
+    directory.start()
+    try:
+        async with asyncio.timeout(60):
+            while len(heard) < 3:
+                await asyncio.sleep(0.01)
+        assert heard[0] is heard[1] is heard[2]
     finally:
         await directory.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import orjson
 import pytest
 
 from remoting import codes
+from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW
 from remoting.frame import Command
 from remoting.transport.client import connect
 from tests.unit.controllerd.single import Single, single
@@ -285,6 +287,36 @@ async def test_reading(one: Single) -> None:
     assert metadata["controllerLeaderAddress"] == one.address
     assert (metadata["isLeader"], metadata["peers"]) == ("true", f"n0:{one.address}")
     assert int(metadata["currentTimeMillis"]) > 1_600_000_000_000, "brokers hold their clocks against it"
+
+
+async def test_a_view_that_is_known_is_told_again_when_something_of_it_is_another(one: Single) -> None:
+    known = ""
+
+    async def is_told() -> bool:
+        nonlocal known
+        answer = await one.ask(codes.CLUSTER_VIEW, {KNOWN_VIEW: known} if known else {})
+        assert answer.ext.get(SAME_VIEW) == ("true" if answer.ext[TOLD_VIEW] == known else None)
+        assert bool(answer.body) == (SAME_VIEW not in answer.ext)
+        known = answer.ext[TOLD_VIEW]
+        return bool(answer.body)
+
+    assert await is_told(), "what is known to nobody"
+    await group_of_two(one)
+    assert await is_told(), "a group"
+    assert not await is_told()
+    await one.beat(one.brokers[0], 1)
+    assert not await is_told(), "a heartbeat that says what the one before it said"
+    await one.beat(one.brokers[0], 1, maxOffset=101)
+    assert await is_told(), "a message"
+    assert (await one.alter([1])).code == codes.SUCCESS
+    assert await is_told(), "another set"
+    assert not await is_told()
+    one.brokers[1].abort()
+    async with asyncio.timeout(60):
+        while not await is_told():  # one that does not live any more
+            await asyncio.sleep(0.005)
+    assert not (await one.group())["replicas"][1]["alive"]
+    assert (await one.ask(codes.CLUSTER_VIEW, {KNOWN_VIEW: known, "placements": "true"})).body, "another question"
 
 
 # 904: heartbeats

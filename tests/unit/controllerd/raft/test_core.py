@@ -131,6 +131,43 @@ def test_election_timeouts_are_random_within_bounds_and_redrawn() -> None:
     assert seen == set(range(10, 20))
 
 
+def test_ticks_that_are_counted_together_bring_no_election() -> None:
+    settings = CoreSettings(heartbeat_ticks=3)
+    for seed in range(50):
+        core = make_core(settings=settings, seed=seed)
+        assert core.calm_ticks == 1, "who hears no leader counts each tick"
+        core.step(Message(MessageKind.HEARTBEAT, "n2", "n1", 1))
+        together = 0
+        while core.role is Role.FOLLOWER:
+            count = core.calm_ticks
+            for each in range(count):
+                core.tick()
+                assert core.role is Role.FOLLOWER or each == count - 1 == 0
+            together += count > 1
+        assert together >= 1
+
+
+def test_a_leader_that_all_follow_counts_ticks_up_to_its_heartbeat_together() -> None:
+    core = make_core(settings=CoreSettings(heartbeat_ticks=3))
+    elect(core)
+    drain(core)
+    assert core.calm_ticks == 1, "nobody said yet what it has"
+    acknowledge(core, 1)
+    assert core.calm_ticks == 1
+    acknowledge(core, 1, "n3")
+    drain(core)
+    for _ in range(3):
+        assert core.calm_ticks == 3
+        for _ in range(3):
+            assert not drain(core)
+            core.tick()
+        assert {message.kind for message in drain(core)} == {MessageKind.HEARTBEAT}
+        for name in ("n2", "n3"):
+            core.step(Message(MessageKind.HEARTBEAT_RESPONSE, name, "n1", core.term))
+    proposals.transfer(core.serving(), "n2")
+    assert core.calm_ticks == 1
+
+
 def test_one_vote_per_term_and_only_for_a_log_that_is_not_behind() -> None:
     core = make_core([1, 2], term=2)
     core.step(Message(MessageKind.VOTE, "n2", "n1", 3, index=1, log_term=2))

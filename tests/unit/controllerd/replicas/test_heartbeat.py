@@ -402,6 +402,32 @@ def test_who_was_heard_alone_for_a_while_can_be_elected_whatever_comes_later() -
     assert (found.incarnation, found.is_contested) == (2, False)
 
 
+def test_while_a_table_is_calm_nobody_dies_before_it_is_looked_at_again() -> None:
+    rng, calm = random.Random(7), 0
+    for _ in range(200):
+        machine, table = make_live_group()
+        group, now_ms, ahead_ms = group_of(machine), 10_000, 300
+        for _ in range(rng.randrange(40)):  # what each of them says, more or less regularly
+            now_ms += rng.randrange(20, 250)
+            speaker = rng.randrange(1, 4)
+            table.heartbeat(beat(speaker, speaker, timeout_ms=1500, interval_ms=250), now_ms)
+        now_ms += rng.randrange(1500)
+        if table.is_calm(now_ms, ahead_ms):
+            calm += 1
+            assert not any(table.is_dead(group, each, now_ms + ahead_ms) for each in (1, 2, 3))
+    assert 20 < calm < 180
+
+
+def test_a_table_is_not_calm_while_somebody_is_gone_or_was_never_heard() -> None:
+    _, table = make_live_group()
+    assert table.is_calm(10_000, 300)
+    table.connection_closed(2, 10_000)
+    assert not table.is_calm(10_000, 300)
+    _, table = make_live_group()
+    table.lead(9_000)
+    assert not table.is_calm(10_000, 300)
+
+
 def test_several_that_wait_for_an_id_contest_it_when_one_of_them_has_it() -> None:
     """A broker that starts again and a copy of its directory are refused while its last life was not found dead. Whoever speaks
     first after that has the id, and the other one, whose connection may be older, claims it as before."""
@@ -416,6 +442,7 @@ def test_several_that_wait_for_an_id_contest_it_when_one_of_them_has_it() -> Non
         group = group_of(machine)
         assert table.heartbeat(beat(2, 9, incarnation=77, **calm), 11_200), "the last life is silent too long"
         assert _contested(table, group, 11_200) == (77, True)
+        assert [_other(table, group, each, 11_200) for each in (77, 2)] == [2, 77], "neither is registered"
         for now_ms in range(11_250, 14_000, 250):
             assert not table.heartbeat(beat(2, 8, incarnation=2, **calm), now_ms)
             table.heartbeat(beat(2, 9, incarnation=77, **calm), now_ms)
@@ -424,6 +451,7 @@ def test_several_that_wait_for_an_id_contest_it_when_one_of_them_has_it() -> Non
         assert not table.heartbeat(beat(2, 8, incarnation=2, **calm), 14_100)
         assert table.heartbeat(beat(2, 8, incarnation=2, **calm), 16_000)
         assert _contested(table, group, 16_000) == (2, False)
+        assert _other(table, group, 2, 16_000) is None
 
 
 def test_last_words_on_an_older_connection_contest_nothing() -> None:
@@ -468,6 +496,12 @@ def test_an_id_remembers_a_bounded_number_of_claims() -> None:
         assert _contested(table, group_of(machine), 11_000) == (1, True)
         table.connection_closed(1000 + incarnation, 11_000)
     assert _contested(table, group_of(machine), 11_000) == (1, False)
+
+
+def _other(table: HeartbeatTable, group: Group, incarnation: int, now_ms: int) -> int | None:
+    """Which process keeps this one from being broker 2."""
+    found = table.other_process(group, 2, incarnation, now_ms)
+    return None if found is None else found.incarnation
 
 
 def _contested(table: HeartbeatTable, group: Group, now_ms: int) -> tuple[int, bool]:

@@ -351,9 +351,9 @@ def test_a_silent_master_is_left_and_an_idle_replica_says_that_it_lives() -> Non
     replica = streaming()
     replica.flush()
     count = len(replica.all(SendAck))
-    replica.followership.tick(249)
+    replica.followership.tick(224)
     assert len(replica.all(SendAck)) == count
-    replica.followership.tick(250)
+    replica.followership.tick(225)
     assert len(replica.all(SendAck)) == count + 1
     replica.followership.tick(2999)
     assert not replica.all(CloseConnection)
