@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 
@@ -21,22 +22,32 @@ async def started() -> ShortTimer:
 async def test_it_calls_when_the_time_is_over_and_not_before() -> None:
     loop, timer = asyncio.get_running_loop(), await started()
     for delay_s in (0.0001, 0.0, 0.02):
-        done = loop.create_future()
+        done = asyncio.Event()
         began_s = loop.time()
-        timer.call(delay_s, lambda done=done: done.set_result(loop.time()))
-        assert await done - began_s >= delay_s
+        timer.call(delay_s, done.set)
+        await done.wait()
+        assert loop.time() - began_s >= delay_s
     timer.close()
 
 
 async def test_sockets_are_looked_at_meanwhile() -> None:
     loop, timer = asyncio.get_running_loop(), await started()
     seen: list[str] = []
-    done = loop.create_future()
+    done = asyncio.Event()
     reader, writer = os.pipe()
-    loop.add_reader(reader, lambda: (os.read(reader, 1), seen.append("socket")))
-    timer.call(0.05, lambda: (seen.append("timer"), done.set_result(None)))
+
+    def heard() -> None:
+        os.read(reader, 1)
+        seen.append("socket")
+
+    def over() -> None:
+        seen.append("timer")
+        done.set()
+
+    loop.add_reader(reader, heard)
+    timer.call(0.05, over)
     os.write(writer, b"x")
-    await done
+    await done.wait()
     assert seen == ["socket", "timer"]
     loop.remove_reader(reader)
     os.close(reader)
@@ -45,12 +56,12 @@ async def test_sockets_are_looked_at_meanwhile() -> None:
 
 
 async def test_what_it_is_asked_later_takes_the_place_of_what_it_waited_for() -> None:
-    timer, heard, done = await started(), list[str](), asyncio.get_running_loop().create_future()
+    timer, heard, done = await started(), list[str](), asyncio.Event()
     timer.call(0.0001, lambda: heard.append("first"))
     await asyncio.sleep(0)
-    timer.call(0.01, lambda: (heard.append("second"), done.set_result(None)))
-    await done
-    assert heard == ["second"]
+    timer.call(0.01, done.set)
+    await done.wait()
+    assert not heard
     timer.close()
 
 
@@ -70,7 +81,7 @@ async def test_nothing_comes_before_its_start_and_behind_its_end() -> None:
 async def test_a_process_without_files_left_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         def timerfd_create(self, _clock: int, _flags: int) -> int:
-            short_timer.ctypes.set_errno(errno.EMFILE)
+            ctypes.set_errno(errno.EMFILE)
             return -1
 
     monkeypatch.setattr(short_timer, "_LIBC", Full())
