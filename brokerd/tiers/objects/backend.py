@@ -184,7 +184,7 @@ async def _make_names_durable(files: DirectoryFiles, path: str, name: str) -> No
         raise Unknown(f"it is not known whether {name} would be there after a loss of power: {error}") from error
 
 
-async def _read_file(files: DirectoryFiles, path: str, name: str, start: int, length: int) -> bytes:
+async def _read_file(files: DirectoryFiles, path: str, name: str, start: int, length: int) -> Bytes:
     try:
         found = await files.read(path, start, length)
     except OSError as error:

@@ -19,13 +19,14 @@ from typing import Final, TypeVar, TypeVarTuple
 
 from brokerd.native.memory import Pinned
 from brokerd.tiers.objects.durable import Durable
+from brokerd.tiers.objects.page_memory import PAGE_BYTES, PageMemory
 from remoting.disk import Bytes, sync_path
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-_PAGE: Final = 4096  # what begins and ends at one goes to the disk as it is
 _DIRECT_BYTES: Final = 1 << 20  # less is not worth it
+_READ_DIRECTLY: Final = range(512 * 1024, 4 << 20)  # shorter ones are not, and longer ones are hardly ever read
 _WRITE_BYTES: Final = 4 << 20  # in one call
 _DRAFT_BITS: Final = 62
 _THREADS: Final = 32  # they wait for the disk
@@ -38,6 +39,7 @@ class DirectoryFiles:
         self._root = root
         self._durable = Durable(root)
         self._threads = ThreadPoolExecutor(_THREADS, "tier")
+        self._memory = PageMemory()
 
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
         """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
@@ -51,8 +53,8 @@ class DirectoryFiles:
         """The file's name, and the directories that may have been made for it. Raises OSError."""
         await self._in_thread(self._durable.make, self._root / name)
 
-    async def read(self, name: str, start: int, length: int) -> bytes:
-        """So many bytes, or what there is of them. Raises OSError."""
+    async def read(self, name: str, start: int, length: int) -> Bytes:
+        """So many bytes, or what there is of them; nobody can write to them. Raises OSError."""
         return await self._in_thread(self._read, name, start, length)
 
     async def _in_thread(self, work: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
@@ -74,20 +76,44 @@ class DirectoryFiles:
             with suppress(FileNotFoundError):
                 os.unlink(draft)
 
-    def _read(self, name: str, start: int, length: int) -> bytes:
+    def _read(self, name: str, start: int, length: int) -> Bytes:
+        descriptor = self._open(name)
         try:
-            descriptor = os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
+            found: Bytes | None = None
+            if length in _READ_DIRECTLY:
+                found = self._read_directly(descriptor, start, length)
+            return _read_all(descriptor, start, length) if found is None else found
+        finally:
+            os.close(descriptor)
+
+    def _open(self, name: str) -> int:
+        try:
+            return os.open(self._root / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             if not self._root.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(self._root)) from None
             raise
+
+    def _read_directly(self, descriptor: int, start: int, length: int) -> Bytes | None:
+        """The same past the page cache; None where that is not possible."""
+        skipped = start % PAGE_BYTES
+        memory = self._memory.take(skipped + length + PAGE_BYTES)
+        room = memory[: -(-(skipped + length) // PAGE_BYTES) * PAGE_BYTES]
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         try:
-            found = os.pread(descriptor, length, start)
-            while len(found) < length and (more := os.pread(descriptor, length - len(found), start + len(found))):
-                found += more
-            return found
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT)
+            there = 0
+            while there < len(room) and (more := os.preadv(descriptor, [room[there:]], start - skipped + there)):
+                there += more
+                if there % PAGE_BYTES:
+                    break  # the file's end
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+            return None  # not all file systems can
         finally:
-            os.close(descriptor)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        return memory[skipped : min(there, skipped + length)].toreadonly()
 
     def _create(self, draft: Path) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -100,6 +126,13 @@ class DirectoryFiles:
             return os.open(draft, flags, 0o600)
 
 
+def _read_all(descriptor: int, start: int, length: int) -> bytes:
+    found = os.pread(descriptor, length, start)
+    while len(found) < length and (more := os.pread(descriptor, length - len(found), start + len(found))):
+        found += more
+    return found
+
+
 def _write(descriptor: int, pieces: Sequence[Bytes]) -> None:
     at = 0
     for piece in pieces:
@@ -110,11 +143,11 @@ def _write(descriptor: int, pieces: Sequence[Bytes]) -> None:
 
 def _written_directly(descriptor: int, at: int, piece: Bytes) -> int:
     """How much of the piece, from its begin on, went past the page cache."""
-    size = len(piece) - len(piece) % _PAGE
-    if at % _PAGE or size < _DIRECT_BYTES:
+    size = len(piece) - len(piece) % PAGE_BYTES
+    if at % PAGE_BYTES or size < _DIRECT_BYTES:
         return 0
     with Pinned(piece) as address:
-        if address % _PAGE:
+        if address % PAGE_BYTES:
             return 0
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:

@@ -57,7 +57,7 @@ class Piece:
     def joined(self, first: int, end: int) -> Bytes:
         """Those of several, one behind the other; no copy when they are a good part of the content, which stays while they do."""
         begin, stop = self.place(first), self.place(end)
-        if type(self.content) is bytes and (stop - begin) * _GOOD_PART >= len(self.content):
+        if memoryview(self.content).readonly and (stop - begin) * _GOOD_PART >= len(self.content):
             return memoryview(self.content)[begin:stop]
         return bytes(self.content[begin:stop])
 

@@ -60,14 +60,25 @@ async def test_pieces_of_any_kind_behind_each_other(store: Backend, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("start", "length"), [(0, 10), (5, 1 << 20), (4096, LONG - 4096), (77, 2 << 20), (LONG - 9, 9)]
+    ("start", "length"),
+    [
+        (0, 10),
+        (5, 1 << 20),
+        (4096, LONG - 4096),
+        (77, 2 << 20),
+        (8192, 1 << 20),
+        (4095, (4 << 20) - 1),
+        (LONG - 9, 9),
+        (LONG - (1 << 20), 1 << 20),
+    ],
 )
 async def test_any_range_is_read(store: Backend, start: int, length: int) -> None:
     content = random.Random(5).randbytes(LONG)
     await store.put(NAME, content)
     found = await store.get(NAME, start, length)
     assert bytes(found) == content[start : start + length]
-    assert type(found) is bytes, "who gets it needs no copy"
+    assert memoryview(found).readonly, "who gets it needs no copy"
+    assert bytes(await store.get(NAME, start, length)) == content[start : start + length], "in other memory"
 
 
 @pytest.mark.parametrize("length", [20, 2 << 20])
@@ -75,6 +86,15 @@ async def test_a_range_that_is_not_all_there_is_none(store: Backend, length: int
     await store.put(NAME, bytes(LONG))
     with pytest.raises(NotThere, match=f"has 10 of the {length} bytes"):
         await store.get(NAME, LONG - 10, length)
+
+
+async def test_memory_of_a_read_is_used_again_when_nobody_has_a_part_of_it(store: Backend) -> None:
+    first, second = (random.Random(seed).randbytes(1 << 20) for seed in (6, 7))
+    await store.put(NAME, first + second)
+    found = memoryview(await store.get(NAME, 0, 1 << 20))[77:-77]
+    for _ in range(3):
+        assert await store.get(NAME, 1 << 20, 1 << 20) == second
+    assert found == first[77:-77]
 
 
 async def test_a_file_system_that_cannot_write_directly(
@@ -89,8 +109,37 @@ async def test_a_file_system_that_cannot_write_directly(
         return whole(descriptor, command, flags)
 
     monkeypatch.setattr("brokerd.tiers.objects.directory.fcntl.fcntl", without)
-    await check(store, tmp_path, [at_a_page(random.Random(3).randbytes(LONG))])
+    content = random.Random(3).randbytes(LONG)
+    await check(store, tmp_path, [at_a_page(content)])
     assert asked, "it was tried"
+    asked.clear()
+    assert await store.get(NAME, 100, 2 << 20) == content[100 : 100 + (2 << 20)]
+    assert asked, "likewise"
+
+
+async def test_a_disk_that_cannot_be_read_directly_either_is_an_error(
+    store: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_descriptor: int, _buffers: Sequence[Bytes], _offset: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    await store.put(NAME, bytes(LONG))
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.preadv", broken)
+    with pytest.raises(ObjectStoreError, match="Input/output error"):
+        await store.get(NAME, 0, 1 << 20)
+
+
+async def test_reads_that_are_cut_short_go_on(store: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, whole, asked = random.Random(8).randbytes(LONG), os.preadv, list[int]()
+
+    def short(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
+        asked.append(offset)
+        return whole(descriptor, [buffers[0][: 256 * 1024]], offset)
+
+    await store.put(NAME, content)
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.preadv", short)
+    assert await store.get(NAME, LONG - (1 << 20), 1 << 20) == content[-(1 << 20) :]
+    assert len(asked) > 3
 
 
 async def test_what_cannot_be_written_whole_is_not_there(
