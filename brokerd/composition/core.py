@@ -260,6 +260,8 @@ class BrokerCore:
 
     def _dispatched(self, arrivals: Arrivals) -> None:
         own = [each.dispatched for each in self._residents if not arrivals.topics.isdisjoint(each.own_topics)]
+        if not arrivals.topics.isdisjoint(self.metadata.own_topics):
+            arrivals.all()  # a topic's deletion among them takes away its queues, of which others hear behind that
         self._untold.append((arrivals, deque([*own, self._note_new_file, *self.arrival_listeners])))
         self._tell()
 

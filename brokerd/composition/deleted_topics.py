@@ -24,6 +24,9 @@ class DeletedTopics:
         """The metadata read or made a record."""
         if change.rebuilt:
             self._remove_stale_queues()
+            # A snapshot may be ahead of dispatch, which still has to bring back what lies before the deletions that it tells of.
+            dispatched, deleted_at = self._store.dispatch_offset, self._tables.topics_deleted_at
+            self._waiting = [(position, topic) for topic, position in deleted_at.items() if position > dispatched]
             self._store.empty_queues(self._tables.emptied_queues)
             return
         if change.queues_emptied:
@@ -49,8 +52,8 @@ class DeletedTopics:
 
     def restart_numbers(self) -> None:
         """The store took the numbers of all messages in the log, also of those that belong to no topic any more."""
-        for position, topic in self._waiting:
-            self._store.restart_queue_offsets(topic, position)
+        if self._waiting:
+            self._store.restart_queue_offsets({topic: position for position, topic in self._waiting})
 
     def rebuilt(self) -> None:
         """The metadata was read again from what was dispatched: no deletion waits."""

@@ -482,12 +482,14 @@ class MessageStore(StoreReads):
             entries = (entry for piece in self.dispatcher.undispatched() for entry in piece.entries)
             self.queues.begin_later(entries, self.commitlog.min_offset)
 
-    def restart_queue_offsets(self, topic: str, position: int) -> None:
-        """The topic was deleted at a position that dispatch has not reached: its queues start again with what the log holds
-        behind that."""
-        self.queue_offsets.forget(topic)
+    def restart_queue_offsets(self, deleted_at: Mapping[str, int]) -> None:
+        """These topics were deleted at positions that dispatch has not reached: their queues start again with what the log holds
+        behind those. It is read once for all of them."""
+        for topic in deleted_at:
+            self.queue_offsets.forget(topic)
         for piece in self.dispatcher.undispatched():
-            self.queue_offsets.take([entry for entry in piece.entries if entry[0] == topic and entry[3] >= position])
+            ours = [entry for entry in piece.entries if entry[0] in deleted_at and entry[3] >= deleted_at[entry[0]]]
+            self.queue_offsets.take(ours)
 
     # -- dispatch ----------------------------------------------------------------------------------------------------------
 

@@ -252,6 +252,49 @@ def test_a_new_master_numbers_a_topic_from_zero_whose_deletion_it_had_not_dispat
     assert [decode_record(each).queue_offset for each in records] == list(range(expected))
 
 
+@pytest.mark.parametrize("sent_after", [False, True])
+def test_a_log_that_begins_later_does_not_bring_back_what_was_deleted_before_its_snapshot(sent_after: bool) -> None:
+    """The new master reads the snapshot at once, and dispatches what lies in front of it after that."""
+    broker = Broker()
+    broker.replica.on_appended = lambda end_offset: None  # type: ignore[method-assign]  # nothing is confirmed any more
+    log = broker.core.store.commitlog
+    while log.end_offset < log.segment_size_bytes:
+        broker.send(1)
+    for _ in range(3):
+        broker.send(0)
+    broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+    broker.change(lambda done: broker.core.metadata.put_topic(TopicConfig("T", QUEUES, QUEUES), done))
+    if sent_after:
+        broker.send(0)
+    broker.core.metadata.rolled()
+    broker.turns.run(10)
+    broker.core.store.sync()
+    broker.disk.remove("consumequeue")
+    broker.disk.remove("commitlog/" + "0" * 20)
+    again = Broker(broker.disk)
+    store = again.core.store
+    assert store.commitlog.min_offset > 0
+    assert store.dispatch_offset == store.commitlog.end_offset
+    assert store.max_offset("T", 0) == sent_after
+    again.send(0)
+    assert store.max_offset("T", 0) == sent_after + 1
+
+
+def test_a_replica_dispatches_a_message_and_the_deletion_of_its_topic_in_one_round() -> None:
+    broker = Broker()
+    heard: list[tuple[str, int]] = []
+    broker.core.arrival_listeners.append(lambda arrivals: heard.extend(each[:2] for each in arrivals))
+    confirm, broker.replica.on_appended = broker.replica.on_appended, lambda end_offset: None  # type: ignore[method-assign]
+    broker.send(1)
+    broker.change(lambda done: broker.core.metadata.delete_topic("T", done))
+    broker.replica.become(Role.REPLICA)  # its tables are what is dispatched
+    confirm(broker.core.store.commitlog.end_offset)
+    broker.turns.run(10)
+    assert ("T", 1) in heard
+    assert ("T", 1) not in broker.core.store.queues.table
+    assert broker.core.metadata.topic("T") is None
+
+
 def test_a_broker_that_cannot_read_what_it_has_to_dispatch_says_so_instead_of_standing_still() -> None:
     broker = Broker()
     confirm = broker.replica.on_appended
