@@ -41,22 +41,18 @@ class Arrivals(Sequence[Arrival]):
 
     __slots__ = ("_codes", "_end_of", "_known", "topics")
 
-    def __init__(self, codes: Mapping[QueueKey, list[int]], end_of: Callable[[QueueKey], int | None]) -> None:
-        """Of each queue the tags codes, in order; `end_of` says where it ends, None when it is gone."""
+    def __init__(self, codes: Mapping[QueueKey, list[int]], end_of: Callable[[QueueKey], int]) -> None:
+        """Of each queue the tags codes, in order; `end_of` says where it ends."""
         self._codes = codes
         self._end_of = end_of
         self._known: list[Arrival] | None = None
         self.topics = {topic for topic, _ in codes}
 
     def all(self) -> list[Arrival]:
-        """All of them, as they are when that is asked first: without the queues of a topic that who heard before removed."""
+        """All of them, as they are when that is asked first."""
         if self._known is None:
-            ends = map(self._end_of, self._codes)
-            self._known = [
-                Arrival(*key, end, codes)
-                for (key, codes), end in zip(self._codes.items(), ends, strict=True)
-                if end is not None
-            ]
+            end_of = self._end_of
+            self._known = [Arrival(*key, end_of(key), codes) for key, codes in self._codes.items()]
         return self._known
 
     def awaited(self, is_awaited: Callable[[str], bool]) -> Sequence[Arrival]:
@@ -65,7 +61,7 @@ class Arrivals(Sequence[Arrival]):
         return [each for each in self.all() if each.topic in topics] if topics else ()
 
     def __len__(self) -> int:
-        return len(self.all())
+        return len(self._codes)
 
     def __iter__(self) -> Iterator[Arrival]:
         return iter(self.all())
@@ -255,11 +251,8 @@ class Dispatcher:
     def _notify(self, arrivals: dict[QueueKey, list[int]]) -> Sequence[Arrival]:
         if not arrivals:
             return []
-        result = Arrivals(arrivals, self._end_of)
+        table = self._queues.table
+        result = Arrivals(arrivals, lambda key: table[key].max_offset)
         for listener in self.listeners:
             listener(result)
         return result
-
-    def _end_of(self, key: QueueKey) -> int | None:
-        queue = self._queues.table.get(key)
-        return None if queue is None else queue.max_offset
