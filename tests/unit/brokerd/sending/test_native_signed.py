@@ -175,6 +175,9 @@ def test_only_what_is_a_text_differs_in_headers_that_are_alike(skeleton: str) ->
             changed = framed(first[:at] + bytes([other]) + first[at + 1 :])
             buffer = framed(first) + changed + framed(first)
             assert told(buffer) == told_alone(buffer), changed
+    for cut in range(1, len(first)):  # the whole of it is how the first one begins
+        buffer = framed(first) + framed(first[:-cut]) + framed(first)
+        assert told(buffer) == told_alone(buffer), cut
 
 
 @pytest.mark.parametrize("text", ["plain", "a\\u00e9\\n", "\\u0001"])
