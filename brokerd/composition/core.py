@@ -259,6 +259,8 @@ class BrokerCore:
         return bool(self.store.damage_listeners)
 
     def _dispatched(self, arrivals: Arrivals) -> None:
+        if not arrivals.topics.isdisjoint(self.metadata.own_topics):
+            arrivals.all()  # before the metadata hears, and queues go with a deleted topic
         own = [each.dispatched for each in self._residents if not arrivals.topics.isdisjoint(each.own_topics)]
         self._untold.append((arrivals, deque([*own, self._note_new_file, *self.arrival_listeners])))
         self._tell()
