@@ -139,9 +139,9 @@ class CheckBack:
             self._topics.log.when_acknowledged(end_offset, go_on)
 
     def _handle_half(self, half: Half) -> AppendResult | None:
-        due = decide_due(
-            half, self._topics.now_ms(), self._topics.log.end_offset, self._move_up_bytes, self._settings.value
-        )
+        now_ms = self._topics.now_ms()
+        half = self._topics.table.begun_by(half, now_ms)
+        due = decide_due(half, now_ms, self._topics.log.end_offset, self._move_up_bytes, self._settings.value)
         if due is Due.NOTHING:
             return None
         record = self._topics.read(half.physical_offset)

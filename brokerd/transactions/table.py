@@ -85,10 +85,10 @@ class OpenTransactions:
             self._begin_later(half.queue_offset)
         self.next_offset = half.queue_offset + 1
         if half.is_successor:
-            first = self._predecessor(half)
-            if first is None:
+            placed = self._in_its_place(half)
+            if placed is None:
                 return
-            half = half._replace(first=first)
+            half = placed
         self._open[half.first] = half
         self.size_bytes += half.size
         if half.first != half.queue_offset:
@@ -106,29 +106,44 @@ class OpenTransactions:
         while len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
 
+    def begun_by(self, half: Half, now_ms: int) -> Half:
+        """The open transaction as one that began no later than now.
+
+        When it began was written by a clock. Should that have been ahead (another master's, or this one's before it was set
+        back), its producer would be left unasked for so much longer: no longer than it wants from now on is right whatever the
+        clocks say.
+        """
+        if half.since_ms <= now_ms:
+            return half
+        begun = self._open[half.first] = half._replace(since_ms=now_ms)
+        return begun
+
     def _begin_later(self, queue_offset: int) -> None:
         """The log has no half messages before that one: it was copied from the middle of another broker's. Of what they began,
         only what has a successor here may be open, and no memory of it is no sign that it has ended."""
         self.start = queue_offset
 
-    def _predecessor(self, half: Half) -> int | None:
-        """Close the place that the half message takes; the first queue offset of its transaction, None when that has ended."""
+    def _in_its_place(self, half: Half) -> Half | None:
+        """Close the place that the half message takes, and return the half message as one of that transaction, which began when
+        it did. None when the transaction has ended."""
         if half.first != half.queue_offset:
-            if self._close(half.first) or half.first < self.start:
-                return half.first
-            return None
-        # A broker of the original names no predecessor when it has a message checked.
-        known = self._by_key.get(half.unique_key)
-        if known is not None and self._close(known):
-            return known
-        return half.queue_offset
+            before = self._close(half.first)
+            if before is None:
+                return half if half.first < self.start else None
+        else:
+            # A broker of the original names no predecessor when it has a message checked.
+            known = self._by_key.get(half.unique_key)
+            before = None if known is None else self._close(known)
+            if before is None:
+                return half
+        return half._replace(first=before.first, since_ms=min(before.since_ms, half.since_ms))
 
-    def _close(self, first: int) -> bool:
+    def _close(self, first: int) -> Half | None:
         half = self._open.pop(first, None)
         if half is None:
-            return False
+            return None
         self.size_bytes -= half.size
         self._moved.pop(half.queue_offset, None)
         if self._by_key.get(half.unique_key) == first:
             del self._by_key[half.unique_key]
-        return True
+        return half

@@ -197,6 +197,33 @@ def test_a_fresh_transaction_is_not_asked_about(broker: TransactionBroker) -> No
     assert len(producer.asked) == 1
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_that_was_set_back_leaves_no_producer_unasked(broker: TransactionBroker, restarts: bool) -> None:
+    producer = Producer()
+    broker.half(properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "40"})
+    broker.turns.set_wall_clock(-3_600_000)
+    if restarts:  # as well as when another one becomes master, whose clock is an hour behind
+        broker = broker.restart()
+    broker.producers["pg"] = [producer]
+    asked = []
+    for _ in range(4):
+        broker.look()
+        asked.append(len(producer.asked))
+    assert asked == [0, 0, 1, 2], "it is left alone for as long as it wants, from the first look on"
+
+
+def test_the_immunity_of_a_producer_whose_clock_is_ahead_passes_once(broker: TransactionBroker) -> None:
+    producer = Producer()
+    broker.producers["pg"] = [producer]
+    ahead_ms = broker.turns.wall_ms() + 3_600_000
+    broker.half(properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": "40"}, born_timestamp_ms=ahead_ms)
+    asked = []
+    for _ in range(4):
+        broker.look()
+        asked.append(len(producer.asked))
+    assert asked == [0, 1, 2, 3], "what takes its place begins no new one"
+
+
 def test_the_answer_to_a_check_and_a_late_decision_deliver_once(broker: TransactionBroker) -> None:
     producer = Producer()
     broker.producers["pg"] = [producer]
