@@ -16,7 +16,7 @@ from brokerd.proxy.status import Code, encode_length, status_field
 _MESSAGE: Final = 0x0A  # field 1 of a request, with a length
 _STATUS: Final = b"\x0a"  # field 1 of an answer
 _ENTRY: Final = b"\x12"  # field 2 of an answer
-_MAX_LENGTH_BITS: Final = 28
+_MAX_LENGTH_BITS: Final = 4 * 7  # before the last one of five bytes
 
 
 def messages_of(request: bytes, most: int) -> list[bytes]:
