@@ -98,13 +98,15 @@ static void rest(struct syncs *syncs, int64_t most_ns) {
     while (sem_timedwait(&syncs->bell, &until) != 0 && errno == EINTR) continue;
 }
 
-/* Sync the file whenever something is wanted. Returns when somebody wants that, when what is wanted goes on behind `limit`, where the
- * file ends, and so long after the first sync of this call that word of it is to be left; or with the error of a sync, negative. */
+/* Sync the file whenever something is wanted. Returns when somebody wants that, though not before one sync if one is wanted; when what
+ * is wanted goes on behind `limit`, where the file ends; so long after the first sync of this call that word of it is to be left; or
+ * with the error of a sync, negative. */
 EXPORT int32_t native_syncs_serve(struct syncs *syncs, int32_t descriptor, int64_t limit, int64_t note_after_ns) {
     int64_t first_ns = 0;
     syncs->count = 0;
-    while (!atomic_load(&syncs->leaving)) {
+    for (;;) {
         int64_t number = atomic_load(&syncs->number);
+        if (atomic_load(&syncs->leaving) && (syncs->count || number == syncs->answered)) return LEFT;
         if (number == syncs->answered) {
             int64_t most_ns = 0;
             if (first_ns && (most_ns = first_ns + note_after_ns - now_ns()) <= 0) return TO_NOTE;
@@ -125,7 +127,6 @@ EXPORT int32_t native_syncs_serve(struct syncs *syncs, int32_t descriptor, int64
         if (!first_ns) first_ns = begin_ns;
         if (syncs->count == DURATIONS || end_ns - first_ns >= note_after_ns) return TO_NOTE;
     }
-    return LEFT;
 }
 
 /* Nobody is in `native_syncs_serve`, or will be. */

@@ -72,33 +72,36 @@ class Looks:
 
 
 class Contents:
-    """A lock that somebody may hold for long while nobody else wants it: he is told to let it go by `when_wanted`."""
+    """A lock that who comes first has first. Somebody may hold it for long while nobody else wants it: he is told to let it go by
+    `when_wanted`."""
 
-    __slots__ = ("_changed", "_counting", "_lock", "_wanted", "when_wanted")
+    __slots__ = ("_changed", "_counting", "_next", "_turn", "_wanted", "when_wanted")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._counting = threading.Lock()
         self._changed = threading.Condition(self._counting)
+        self._next = self._turn = 0  # the number of who comes next, and of whose turn it is
         self._wanted = 0
         self.when_wanted: Callable[[], None] | None = None  # called in the thread of who wants it
 
     def __enter__(self) -> None:
         with self._changed:
             self._wanted += 1
+            number = self._take_number()
         if (tell := self.when_wanted) is not None:
             tell()
-        self._lock.acquire()
         with self._changed:
+            self._changed.wait_for(lambda: self._turn == number)
             self._wanted -= 1
-            self._changed.notify_all()
 
     def __exit__(self, *_error: object) -> None:
-        self._lock.release()
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
 
     def locked(self) -> bool:
         """Whether somebody has it, or is on his way."""
-        return self._lock.locked() or self._counting.locked()
+        return self._turn != self._next or self._counting.locked()
 
     @property
     def is_wanted(self) -> bool:
@@ -107,11 +110,19 @@ class Contents:
 
     @contextmanager
     def while_nobody_wants(self) -> Iterator[None]:
-        """Hold it when all have had it who want it now. Inside, look whether it `is_wanted` when `when_wanted` is heard."""
+        """Hold it in turn, and let it go soon after `when_wanted` is heard. Who came before that was heard, `is_wanted` tells."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._wanted)
-        with self._lock:
+            number = self._take_number()
+            self._changed.wait_for(lambda: self._turn == number)
+        try:
             yield
+        finally:
+            self.__exit__()
+
+    def _take_number(self) -> int:
+        number = self._next
+        self._next += 1
+        return number
 
 
 class FileTurns:

@@ -72,8 +72,9 @@ class SyncsInC:
     # -- the flusher's thread
 
     def serve(self, answered: int) -> Served | None:
-        """Sync what is wanted behind the request with that number, until there is something else to do. None when that cannot be
-        done here. Raises StorageError, which is final, as `CommitLog.sync` does."""
+        """Sync what is wanted behind the request with that number, until there is something else to do: once, if it is wanted, also
+        where others wait for their turn, who may go on coming. None when that cannot be done here. Raises StorageError, which is
+        final, as `CommitLog.sync` does."""
         commitlog, syncs = self._commitlog, self._syncs
         contents = commitlog.turns.contents
         with contents.while_nobody_wants():
@@ -82,7 +83,7 @@ class SyncsInC:
                 return None
             syncs.stay()
             if contents.is_wanted or self._is_over:  # it may have been said before that
-                return Served(answered, None, [])
+                syncs.leave()
             try:
                 ending = syncs.serve(answered, segment.file.descriptor, segment.end)
             except OSError as error:

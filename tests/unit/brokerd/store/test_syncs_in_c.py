@@ -212,10 +212,12 @@ async def test_who_writes_damaged_bytes_again_has_his_turn_while_syncs_go_on(bro
 
     with ThreadPoolExecutor(1) as pool:
         repairs = pool.submit(repair)
-        for n in range(100):
-            broker.append(b"%d" % n)
-            await broker.all_is_durable()
-        over.set()
+        try:
+            for n in range(100):
+                broker.append(b"%d" % n)
+                await broker.all_is_durable()
+        finally:
+            over.set()
         assert repairs.result(DEADLINE_S) >= 1
     assert broker.log.read(0, 50) == whole
 
@@ -265,16 +267,18 @@ async def test_files_without_a_descriptor_are_synced_in_python(library: Library)
 def test_serving_ends_at_the_end_of_a_file_and_when_asked(library: Library, tmp_path: Path) -> None:
     syncs = NativeSyncs(library)
     with open(tmp_path / "file", "wb") as file:
-        syncs.want(1, 100, 90)
         syncs.leave()
         assert syncs.serve(0, file.fileno(), 1000) is Ending.LEFT
         assert (syncs.answered, list(syncs.durations_ns)) == (0, [])
+        syncs.want(1, 100, 90)
+        assert syncs.serve(0, file.fileno(), 1000) is Ending.LEFT
+        assert (syncs.answered, len(syncs.durations_ns)) == (1, 1), "once, since that is wanted"
         syncs.stay()
         syncs.want(2, 1001, 1000)
-        assert syncs.serve(0, file.fileno(), 1000) is Ending.PAST_FILE
-        assert syncs.answered == 0
+        assert syncs.serve(1, file.fileno(), 1000) is Ending.PAST_FILE
+        assert syncs.answered == 1
         syncs.set_back(500)
-        assert syncs.serve(0, file.fileno(), 1000) is Ending.TO_NOTE
+        assert syncs.serve(1, file.fileno(), 1000) is Ending.TO_NOTE
         assert (syncs.answered, syncs.durable, len(syncs.durations_ns)) == (2, (500, 500), 1)
         assert syncs.hear() == 500
         syncs.set_back(300)
@@ -312,3 +316,30 @@ def test_a_lock_that_is_held_for_long_is_had_by_all_who_want_it_first() -> None:
     assert sorted(order[:2]) == ["a", "b"]
     assert order[2] == "again"
     assert not contents.is_wanted
+
+
+def test_a_lock_that_somebody_wants_over_and_over_is_had_by_who_waits() -> None:
+    contents, over, began = Contents(), threading.Event(), threading.Event()
+
+    def wants_again() -> None:
+        while not over.is_set():
+            with contents:
+                began.set()
+
+    def holds_often() -> int:
+        times = 0
+        for _ in range(200):
+            with contents.while_nobody_wants():
+                times += 1
+        return times
+
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(wants_again) for _ in range(2)]
+        try:
+            assert began.wait(DEADLINE_S)
+            assert pool.submit(holds_often).result(DEADLINE_S) == 200
+        finally:
+            over.set()
+        for each in others:
+            each.result(DEADLINE_S)
+    assert not contents.locked()
