@@ -72,9 +72,9 @@ class SyncsInC:
     # -- the flusher's thread
 
     def serve(self, answered: int) -> Served | None:
-        """Sync what is wanted behind the request with that number, until there is something else to do: once, if it is wanted, also
-        where others wait for their turn, who may go on coming. None when that cannot be done here. Raises StorageError, which is
-        final, as `CommitLog.sync` does."""
+        """Sync what is wanted behind the request with that number, until there is something else to do: once, if it is wanted,
+        also where others wait for their turn, who may go on coming. None when that cannot be done here. Raises StorageError,
+        which is final, as `CommitLog.sync` does."""
         commitlog, syncs = self._commitlog, self._syncs
         contents = commitlog.turns.contents
         with contents.while_nobody_wants():
