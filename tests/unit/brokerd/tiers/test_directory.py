@@ -37,6 +37,11 @@ def files_of(tmp_path: Path) -> list[str]:
     return [path.name for path in (tmp_path / "tier").rglob("*") if path.is_file()]
 
 
+def everywhere_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a file system that can only read by way of the page cache."""
+    monkeypatch.setattr("brokerd.tiers.objects.directory.fcntl.fcntl", lambda *_: 0)
+
+
 async def check(store: Backend, tmp_path: Path, pieces: Sequence[Bytes]) -> None:
     content = b"".join(pieces)
     await store.put(NAME, pieces)
@@ -124,6 +129,7 @@ async def test_a_disk_that_cannot_be_read_directly_either_is_an_error(
         raise OSError(errno.EIO, "Input/output error")
 
     await store.put(NAME, bytes(LONG))
+    everywhere_direct(monkeypatch)
     monkeypatch.setattr("brokerd.tiers.objects.directory.os.preadv", broken)
     with pytest.raises(ObjectStoreError, match="Input/output error"):
         await store.get(NAME, 0, 1 << 20)
@@ -137,6 +143,7 @@ async def test_reads_that_are_cut_short_go_on(store: Backend, monkeypatch: pytes
         return whole(descriptor, [buffers[0][: 256 * 1024]], offset)
 
     await store.put(NAME, content)
+    everywhere_direct(monkeypatch)
     monkeypatch.setattr("brokerd.tiers.objects.directory.os.preadv", short)
     assert await store.get(NAME, LONG - (1 << 20), 1 << 20) == content[-(1 << 20) :]
     assert len(asked) > 3
