@@ -59,7 +59,8 @@ class NativeSyncs:
     def hear(self) -> int:
         """How far all is durable. The event is not set any more."""
         os.eventfd_read(self.event)
-        return self._done(self._at)  # type: ignore[no-any-return]
+        durable: int = self._done(self._at)
+        return durable
 
     def close(self) -> None:
         """Nobody serves any more."""

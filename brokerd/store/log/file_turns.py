@@ -95,9 +95,7 @@ class Contents:
             self._wanted -= 1
 
     def __exit__(self, *_error: object) -> None:
-        with self._changed:
-            self._turn += 1
-            self._changed.notify_all()
+        self._pass_on()
 
     def locked(self) -> bool:
         """Whether somebody has it, or is on his way."""
@@ -117,7 +115,12 @@ class Contents:
         try:
             yield
         finally:
-            self.__exit__()
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._changed:
+            self._turn += 1
+            self._changed.notify_all()
 
     def _take_number(self) -> int:
         number = self._next

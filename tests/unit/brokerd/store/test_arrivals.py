@@ -15,10 +15,14 @@ def test_each_topic_is_asked_about_once_and_nothing_is_put_together_for_nobody()
         ends.append(key)
         return 10 + key[1]
 
+    def is_awaited(topic: str) -> bool:
+        asked.append(topic)
+        return False
+
     arrivals = Arrivals(CODES, end_of)
     assert arrivals.topics == {"A", "B"}
     assert len(arrivals) == 3
-    assert not arrivals.awaited(lambda topic: asked.append(topic) or False)  # type: ignore[func-returns-value]
+    assert not arrivals.awaited(is_awaited)
     assert (sorted(asked), ends) == (["A", "B"], [])
     assert arrivals.awaited(lambda topic: topic == "A") == [Arrival("A", 0, 10, [1]), Arrival("A", 7, 17, [4])]
     assert list(arrivals) == [Arrival("A", 0, 10, [1]), Arrival("B", 3, 13, [2, 3]), Arrival("A", 7, 17, [4])]
