@@ -56,9 +56,8 @@ ReplicaKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A process asked to be a broker whose id another living one has, and was refused."""
+    """A process asked to be a broker whose id another living one has or claims, too, and was refused."""
 
-    address: str
     first_ms: int
     last_ms: int
 
@@ -127,7 +126,7 @@ class HeartbeatTable:
         self._beats: dict[ReplicaKey, Heartbeat] = {}
         self._silences: dict[ReplicaKey, Silence] = {}
         self._twins: dict[ReplicaKey, dict[int, Heartbeat]] = {}  # who else claims an id, by incarnation
-        self._claims: dict[ReplicaKey, Claim] = {}
+        self._claims: dict[ReplicaKey, dict[str, Claim]] = {}  # by address
         self._voice_ms: int | None = None  # when anybody was heard last
         self._deaf_ms = 0  # and for how long after that silence counts
         self._forget_at_ms: int | None = None
@@ -191,18 +190,29 @@ class HeartbeatTable:
         return next(rivals, None)
 
     def refused(self, known: Heartbeat, address: str, now_ms: int) -> None:
-        """Who has this address wants to be the broker that `known` is, and was told that the id is not free."""
-        before = self._claims.get(known.key)
-        is_known = before is not None and before.address == address and now_ms - before.last_ms <= _CLAIM_OVER_MS
-        first_ms = before.first_ms if before is not None and is_known else now_ms
-        self._claims[known.key] = Claim(address, first_ms, now_ms)
+        """Who has this address wants to be the broker that `known` is, or claims to be, and was told that the id is not free."""
+        claims = self._claims.get(known.key, {})
+        claims = {each: claim for each, claim in claims.items() if now_ms - claim.last_ms <= _CLAIM_OVER_MS}
+        if address not in claims and len(claims) >= _MOST_TWINS:
+            del claims[min(claims, key=lambda each: claims[each].last_ms)]
+        first_ms = claims[address].first_ms if address in claims else now_ms
+        self._claims[known.key] = claims | {address: Claim(first_ms, now_ms)}
 
     def claimed_by(self, group: Group, broker_id: int, now_ms: int) -> str | None:
-        """The address of the process that keeps asking for an id that another one has; None without one."""
-        claim = self._claims.get((group.cluster_name, group.broker_name, broker_id))
-        if claim is None or now_ms - claim.last_ms > _CLAIM_OVER_MS or claim.last_ms - claim.first_ms < _CLAIM_MS:
-            return None
-        return claim.address
+        """The address of a process that keeps asking for an id, other than where the id was registered last; None without one."""
+        claims = self._claims.get((group.cluster_name, group.broker_name, broker_id), {})
+        replica = group.replicas.get(broker_id)
+        asking = (
+            address
+            for address, claim in claims.items()
+            if now_ms - claim.last_ms <= _CLAIM_OVER_MS and claim.last_ms - claim.first_ms >= _CLAIM_MS
+        )
+        return next((each for each in asking if replica is None or each != replica.address), None)
+
+    def is_contested(self, group: Group, broker_id: int, now_ms: int) -> bool:
+        """Whether several living processes claim the id, and nobody can tell which was there first: none is registered."""
+        beat = self.get(group, broker_id)
+        return beat is not None and self._is_contested(beat, now_ms)
 
     def _has_other(self, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
         return bool(known.incarnation and incarnation not in (0, known.incarnation)) and self._in_time(known, now_ms)
