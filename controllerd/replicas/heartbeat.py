@@ -13,7 +13,8 @@ Every controller keeps its own table, because brokers send to all of them; only 
   controller, nobody knows which was there first: the id is contested, and none of them is registered or elected. So it is when
   several waited for it to become free: one of them has it then, the others go on claiming it, on whatever connection;
 - what a refused process says it has counts all the same: another leader may have heard it first, and counted it as the member.
-  So the process that is heard has lost its tail, as long as it has less;
+  So the process that is heard has lost its tail, as long as it has less; and so has one that takes the id over from another
+  process, which had more. The disk of that other one may come back with it, so nobody leads without it (`elect`);
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
 - silence counts only while others are heard: when nobody is, it is this controller that is cut off, or all of them rest;
 - what this process slept through is not held against anybody;
@@ -27,7 +28,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controllerd.replicas.requests import Observation
+from controllerd.replicas.requests import NOWHERE, Observation
 from controllerd.replicas.state import MAX_REPLICAS_IN_ALL, Group
 from remoting.facts.words import Cause
 from remoting.liveness import Awake, Patience, Silence
@@ -67,8 +68,9 @@ class Heartbeat:
     """What a broker said last. `connection` grows with every accepted connection.
 
     `lost_tail`: it restarted without everything that it had acknowledged. `held` is the (epoch, offset) up to which the life
-    before this one, or another process with its id, was known to have it, while this one has less. `lost_confirmed`: how far
-    what it lost says that the log was confirmed (-1: it says nothing). `has_room`: its disk takes messages (None: it does not
+    before this one, or another process with its id, was known to have it, while this one has less; `held_elsewhere`: it was
+    another process, on a directory of its own. `lost_confirmed`: how far what it lost says that the log was confirmed (-1: it
+    says nothing). `has_room`: its disk takes messages (None: it does not
     say), as it has said since `room_since_ms`.
     """
 
@@ -87,6 +89,7 @@ class Heartbeat:
     is_learner: bool = False
     lost_tail: bool = False
     held: tuple[int, int] = (-1, -1)
+    held_elsewhere: bool = False
     lost_confirmed: int = -1
     has_room: bool | None = None
     room_since_ms: int = 0
@@ -111,6 +114,7 @@ class Heartbeat:
             self.lost_tail,
             lost_confirmed=self.lost_confirmed,
             is_contested=is_contested,
+            held_elsewhere=self.held if self.held_elsewhere else NOWHERE,
         )
 
 
@@ -165,7 +169,7 @@ class HeartbeatTable:
         if beat.incarnation == 0 and known is not None:
             taken = _monotone(taken, known)
         elif known is not None:
-            taken = _compared(taken, known)
+            taken = _compared(taken, known, elsewhere=self._lived_beside(known, beat.incarnation))
         self._beats[beat.key] = taken
         self._twins.get(beat.key, {}).pop(beat.incarnation, None)
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
@@ -216,6 +220,11 @@ class HeartbeatTable:
 
     def _has_other(self, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
         return bool(known.incarnation and incarnation not in (0, known.incarnation)) and self._in_time(known, now_ms)
+
+    def _lived_beside(self, known: Heartbeat, incarnation: int) -> bool:
+        """Whether another process claimed the id, and the one that had it spoke after that: it is no later life of that one."""
+        twin = self._twins.get(known.key, {}).get(incarnation)
+        return twin is not None and known.received_ms - twin.since_ms > _LAST_WORDS_MS
 
     def _is_contested(self, beat: Heartbeat, now_ms: int) -> bool:
         return next(self._rivals(beat, now_ms), None) is not None
@@ -381,15 +390,19 @@ def _monotone(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
 
 def _with_what_twin_has(known: Heartbeat, twin: Heartbeat) -> Heartbeat:
     """The id may have acknowledged what the other process has."""
-    return _compared(known, replace(known, held=max(known.held, (twin.epoch, twin.confirm_offset))))
+    held = twin.epoch, twin.confirm_offset
+    if held <= known.held:
+        return _compared(known, known)
+    return _compared(known, replace(known, held=held, held_elsewhere=True))
 
 
-def _compared(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
-    """A new life that has less than the one before was known to have: its disk lost what it had acknowledged.
+def _compared(beat: Heartbeat, known: Heartbeat, *, elsewhere: bool = False) -> Heartbeat:
+    """A new life that has less than the one before was known to have: its disk lost what it had acknowledged. With `elsewhere`
+    it is no later life: another process has that.
 
     That is over when it has as much again, or was brought to follow a newer master.
     """
     held = known.held if beat.incarnation == known.incarnation else max(known.held, (known.epoch, known.confirm_offset))
     if beat.epoch > held[0] or beat.max_offset >= held[1]:
         return beat
-    return replace(beat, lost_tail=True, held=held)
+    return replace(beat, lost_tail=True, held=held, held_elsewhere=known.held_elsewhere or elsewhere)
