@@ -18,7 +18,7 @@ from brokerd.replication.calm import TICK_MS
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import Pair
 from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
-from tests.sim.regressions import DRAWN, EAGER, LIGHT, TIMERS, regressions
+from tests.sim.regressions import DRAWN, EAGER, LIGHT, RESTING, TIMERS, regressions
 from tests.sim.soak import CHANGES
 
 _SEEDS = range(9)
@@ -26,7 +26,7 @@ _SEEDS = range(9)
 
 @pytest.mark.parametrize(("seed", "mood"), [each for each in regressions() if each[1] not in (LIGHT, TIMERS)])
 def test_what_once_broke_holds(seed: int, mood: str) -> None:
-    story = Story(seed, None if mood in (DRAWN, EAGER) else mood)
+    story = Story(seed, None if mood in (DRAWN, EAGER, RESTING) else mood, calm_ticks=mood == RESTING)
     SimCluster(replace(story, heartbeat_ticks=1) if mood == EAGER else story).run()
 
 

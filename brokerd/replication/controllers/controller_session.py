@@ -308,18 +308,20 @@ class ControllerSession(Session):
             return
         self._step_at_ms = now_ms + _STEP_RETRY_MS
         if "twinAddress" in ext:
-            self._refused_for_twin(ext["twinAddress"])
+            self._refused_for_twin(ext["twinAddress"], claims=ext.get("twinClaims") == "true")
         if code == codes.CONTROLLER_BROKER_ID_INVALID:
             log.warning("the controllers refuse broker id %s", registration.choice and registration.choice.broker_id)
             registration.taken()
         elif code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             registration.forgotten()
 
-    def _refused_for_twin(self, address: str) -> None:
-        """Another process lives under this broker's identity; whoever is there first keeps it."""
+    def _refused_for_twin(self, address: str, *, claims: bool) -> None:
+        """Another process lives under this broker's identity; whoever is there first keeps it. It only `claims` the id, too, when
+        they came at about the same time."""
+        other = "claims it, too, and nobody can tell which was there first" if claims else "has it and is alive"
         sentence = (
             f"two processes have the identity of broker {self.registration.broker_id} of {self._names.broker_name}: the one at "
-            f"{address} is registered and alive, this one at {self._names.address} serves nobody until it is gone; "
+            f"{address} {other}, this one at {self._names.address} serves nobody until it is gone; "
             "stop the one that runs on a copy of the data directory"
         )
         if sentence != self._twin_told:

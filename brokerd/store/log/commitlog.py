@@ -91,6 +91,7 @@ class CommitLog:
         self.keeps_rest = False
         self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
+        self._failed_sync: StorageError | None = None  # after it none counts: the system tells of pages it dropped once
         self.set_back: Callable[[int], None] | None = None  # told when the log is cut, and where it ends then
         self.unreadable_offset = -1  # the highest offset from which on a read met what the disk refuses to give
         self._open_existing(self._find_files(), is_ours=is_ours)
@@ -315,9 +316,11 @@ class CommitLog:
     def sync(self) -> SyncMark:
         """Make everything appended so far durable; blocks. The loop's thread then calls `mark_flushed` with the result.
 
-        Raises StorageError, which is final: the log refuses every later append.
+        Raises StorageError, which is final: the log refuses every later append, and sync.
         """
         with self.turns.contents:
+            if self._failed_sync is not None:
+                raise self._failed_sync.with_traceback(None)
             complete_offset = self._tracker.complete_offset  # before the end, which the loop may be moving
             mark = SyncMark(self.end_offset, complete_offset, self.generation)
             first = max(file_start(min(self._synced_offset, mark.offset), self._size), self.min_offset)
@@ -329,8 +332,9 @@ class CommitLog:
         return mark
 
     def mark_flushed(self, mark: SyncMark) -> int:
-        """Take note of a finished sync; returns the flushed offset."""
-        if mark.generation == self.generation and mark.offset > self.flushed_offset:
+        """Take note of a finished sync; returns the flushed offset. One that ended well beside one that failed does not count:
+        the other one may have been told of the pages of both."""
+        if self._failed_sync is None and mark.generation == self.generation and mark.offset > self.flushed_offset:
             assert mark.offset <= self.end_offset, "synced more than the log has"
             self.flushed_offset = mark.offset
         return self.flushed_offset
@@ -339,7 +343,7 @@ class CommitLog:
         try:
             segment.file.sync()
         except StorageError as error:
-            self.refusal = error
+            self.refusal = self._failed_sync = error
             raise
 
     @property
@@ -360,8 +364,8 @@ class CommitLog:
 
     def sync_failed(self, segment: Segment, error: OSError) -> StorageError:
         """He could not; that is final. Returns what is to be raised."""
-        self.refusal = StorageError(f"cannot sync {segment.file.path}: {error.strerror}")
-        return self.refusal
+        self.refusal = self._failed_sync = StorageError(f"cannot sync {segment.file.path}: {error.strerror}")
+        return self._failed_sync
 
     # -- cutting -----------------------------------------------------------------------------------------------------------
 
