@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
 
 from brokerd.store.store import MessageStore
 from remoting.errors import StorageError
-from tests.support.disks import FaultyDisk
+from tests.support.disks import FaultyDisk, MemorySegment
 from tests.unit.brokerd.store.stores import draft, open_store, put, sync
 
 
@@ -53,3 +54,24 @@ def test_what_the_sync_of_somebody_else_lost_is_never_durable(
     assert store.commitlog.flushed_offset == flushed
     if act is _fill_disk:
         assert len(reported) == 1
+
+
+@pytest.mark.parametrize("act", [_repair, _fill_disk, _cut])
+def test_whoever_syncs_the_log_lets_nobody_else_do_so_meanwhile(
+    act: Callable[[MessageStore, FaultyDisk], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two who do at once, one could be told of what was lost, and the other one that all is well."""
+    disk = FaultyDisk(Random(1))
+    store = open_store(disk)
+    put(store, draft(b"waits for a sync"))
+    syncs, sync_file = list[bool](), MemorySegment.sync
+
+    def watched(self: MemorySegment) -> None:
+        if self.path.startswith("commitlog/"):
+            syncs.append(store.commitlog.turns.contents.locked())
+        sync_file(self)
+
+    monkeypatch.setattr(MemorySegment, "sync", watched)
+    with suppress(StorageError):
+        act(store, disk)
+    assert syncs == [True]
