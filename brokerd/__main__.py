@@ -16,6 +16,7 @@ from brokerd.composition.settings import BrokerSettings, parse
 from brokerd.loop import tuning
 from remoting import exit_codes
 from remoting.errors import LogboomError
+from remoting.transport.server import MAX_CONNECTIONS
 
 log = logging.getLogger("brokerd")
 
@@ -67,7 +68,7 @@ def main() -> int:
             sys.stdout.write(asyncio.run(release_mount(settings)) + "\n")
             return exit_codes.STOPPED
         tuning.keep_freed_memory()
-        tuning.allow_files(settings.grpc.max_connections)
+        tuning.allow_files(settings.grpc.max_connections, MAX_CONNECTIONS)
         code: int = uvloop.run(serve(settings))
     except LogboomError as error:
         sys.stderr.write(f"brokerd: {error}\n")

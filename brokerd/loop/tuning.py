@@ -16,7 +16,7 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 8 << 20
 _MAPPED_BYTES: Final = 4 << 20
-_OTHER_FILES: Final = 4000  # the files of the log and its queues, remoting clients, other brokers
+_OTHER_FILES: Final = 4000  # those of the log and its queues, what a replica dials for its clients, other brokers
 
 
 def keep_freed_memory() -> None:
@@ -31,12 +31,12 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def allow_files(grpc_connections: int) -> None:
-    """Let the process open as many files as so many gRPC clients and all else need, as far as its hard limit goes.
+def allow_files(grpc_connections: int, remoting_connections: int) -> None:
+    """Let the process open as many files as so many clients and all else need, as far as its hard limit goes.
 
     A broker without a file left refuses clients, and cannot open files of its log either; so it says when the limit is too low.
     """
-    wanted = grpc_connections + _OTHER_FILES
+    wanted = grpc_connections + remoting_connections + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
@@ -45,9 +45,9 @@ def allow_files(grpc_connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
         log.warning(
-            "at most %d files may be open, and with grpc.max_connections=%d up to %d are: raise the hard limit "
-            "(ulimit -Hn, LimitNOFILE=), or lower that setting",
-            *(allowed, grpc_connections, wanted),
+            "at most %d files may be open, and with %d remoting clients and grpc.max_connections=%d up to %d are: raise the hard "
+            "limit (ulimit -Hn, LimitNOFILE=), or lower that setting",
+            *(allowed, remoting_connections, grpc_connections, wanted),
         )
 
 

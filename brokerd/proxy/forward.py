@@ -5,44 +5,29 @@ no master is known, right after one was lost, calls are held for a moment instea
 client's deadline. So are calls to a master that hands over as planned. A call whose outcome is unknown is asked again only if
 asking twice does no harm.
 
-Telemetry streams end here. The master is told of their clients, pushes to them what it has to say, and is passed their answers.
+Telemetry streams end here; who their clients are, `clients_here.py` tells the master.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeAlias
-
-from google.protobuf.message import DecodeError
+from typing import Any, Final, TypeAlias
 
 from brokerd.loop.scheduler import Scheduler, Timer
 from brokerd.proxy.bundled_sends import BundledSends
 from brokerd.proxy.bundles import MAX_CALLS, BundledAnswer, Outcome
 from brokerd.proxy.calls import Call, GrpcStatus, Kind, run
+from brokerd.proxy.clients_here import ClientsHere
 from brokerd.proxy.forwarded import SEND_MESSAGE, TELEMETRY
 from brokerd.proxy.forwarded_call import GRPC_STATUS, MORE_FIELD
 from brokerd.proxy.held_calls import Held, HeldCalls
 from brokerd.proxy.methods.base import CLIENT_ID, decode
 from brokerd.proxy.methods.receive_message import changes_that_give_back
 from brokerd.proxy.methods.table import KINDS, Methods
-from brokerd.proxy.methods.telemetry import MAX_KEPT_BYTES
-from brokerd.proxy.protobuf import service
-from brokerd.proxy.proxy_call import (
-    ANSWER,
-    CANCEL,
-    CONNECTION_CLOSED,
-    MAX_REQUEST_BYTES,
-    MORE,
-    PUSH,
-    STREAM_CLOSED,
-    ProxyCall,
-    decode_messages,
-)
-from brokerd.proxy.sessions import MAX_SESSIONS_PER_CONNECTION, MAX_SETTINGS_BYTES
+from brokerd.proxy.proxy_call import CANCEL, MAX_REQUEST_BYTES, MORE, ProxyCall, decode_messages
 from brokerd.proxy.status import Code, Refusal, refusal_of
 from brokerd.replication.replica import Replica
 from remoting import codes
@@ -101,13 +86,6 @@ class ForwardSettings:
 _Held: TypeAlias = Held[str]  # the method's name, which is the key as well: each method's calls keep their order
 
 
-class _Announcement(NamedTuple):
-    """A client's last settings: the call that brought them, which is its stream, and the message."""
-
-    call: Call
-    settings: bytes
-
-
 class Forwarder:
     """Carries out calls: here while this broker is the master, by the master otherwise."""
 
@@ -127,12 +105,7 @@ class Forwarder:
         self._scheduler = scheduler
         self._tasks = tasks
         self._settings = settings
-        self._call_ids = itertools.count(1)
-        self._client_ids: dict[object, int] = {}
-        self._connections: dict[int, object] = {}  # by the number that the master knows a client's connection by
-        self._announced: dict[object, dict[str, _Announcement]] = {}
-        self._announced_bytes = 0
-        self._next_client_id = itertools.count(1)
+        self._clients = ClientsHere(self._now_ms)
         # Those to earlier masters stay open: what they still answer is given back
         self._masters: dict[str, RemotingConnection] = {}
         self._connection: RemotingConnection | None = None
@@ -159,11 +132,11 @@ class Forwarder:
             messages = [call.message for call in calls]
             self._methods.handlers[name](calls)
             for call, message in zip(calls, messages, strict=True):
-                self._note(connection, call, message)
+                self._clients.note(connection, call, message)
             return
         if name == "NotifyClientTermination":
             for call in calls:  # no later master is told of them
-                self._forget(call.peer.connection, call.metadata.get(CLIENT_ID, ""))
+                self._clients.forget(call.peer.connection, call.metadata.get(CLIENT_ID, ""))
         if name in LOCAL or (here and not self._held.waits(name)):
             self._methods.handlers[name](calls)
             return
@@ -182,15 +155,7 @@ class Forwarder:
 
     def connection_closed(self, connection: object) -> None:
         """A client of this replica went away: the master should not wait for it."""
-        for client_id in list(self._announced.get(connection, ())):
-            self._forget(connection, client_id)
-        self._announced.pop(connection, None)
-        client = self._client_ids.pop(connection, None)
-        if client is not None:
-            del self._connections[client]
-        master = self._connection
-        if client is not None and master is not None and master.is_open:
-            master.notify(codes.PROXY_CALL, ProxyCall(CONNECTION_CLOSED, 0, client=client).to_ext())
+        self._clients.connection_closed(connection, self._connection)
 
     def stop(self) -> None:
         """Refuse what is held; nothing is carried out any more."""
@@ -267,14 +232,12 @@ class Forwarder:
         try:
             connection = self._masters.get(address)
             if connection is None or not connection.is_open:
-                connection = await self._dialler.dial(address, {codes.PROXY_CALL: self._handle_pushes})
+                connection = await self._dialler.dial(address, {codes.PROXY_CALL: self._clients.handle_pushes})
                 self._masters = {where: each for where, each in self._masters.items() if each.is_open}
                 self._masters[address] = connection
             self._connection = connection
             self._connected_to = address
-            for clients in self._announced.values():
-                for call, settings in clients.values():
-                    self._tell(connection, TELEMETRY, call, settings)
+            self._clients.tell_all(connection)
         except ConnectionLost as error:
             log.info("%s", error)
             pause_s = _RETRY_S
@@ -285,64 +248,6 @@ class Forwarder:
         self._dialling = False
 
     # ---- forwarding
-
-    def _origin(self, name: str, call: Call) -> ProxyCall:
-        connection = call.peer.connection
-        client = self._client_ids.get(connection)
-        if client is None:
-            client = self._client_ids[connection] = next(self._next_client_id)
-            self._connections[client] = connection
-        left_ms = 0 if call.deadline_ms is None else max(1, call.deadline_ms - self._now_ms())
-        return ProxyCall(name, next(self._call_ids), left_ms, call.peer.address, client, call.metadata)
-
-    # ---- telemetry
-
-    def _note(self, connection: RemotingConnection | None, call: Call, message: bytes) -> None:
-        """Keep a client's last settings for as long as it is connected: every new master is told of them. Pass answers on."""
-        try:
-            command = service.TelemetryCommand.FromString(message)
-        except DecodeError:
-            return  # that was answered
-        if not command.HasField("settings"):
-            if connection is not None:
-                self._tell(connection, ANSWER, call, message)
-            return
-        identity = call.metadata.get(CLIENT_ID, "")
-        self._forget(call.peer.connection, identity)
-        clients = self._announced.setdefault(call.peer.connection, {})
-        has_room = self._announced_bytes + len(message) <= MAX_SETTINGS_BYTES
-        if has_room and len(message) <= MAX_KEPT_BYTES and len(clients) < MAX_SESSIONS_PER_CONNECTION:
-            clients[identity] = _Announcement(call, message)
-            self._announced_bytes += len(message)
-        if connection is not None:
-            self._tell(connection, TELEMETRY, call, message)
-
-    def _forget(self, connection: object, client_id: str) -> None:
-        announcement = self._announced.get(connection, {}).pop(client_id, None)
-        if announcement is not None:
-            self._announced_bytes -= len(announcement.settings)
-
-    def _tell(self, connection: RemotingConnection, method: str, call: Call, message: bytes) -> None:
-        connection.notify(codes.PROXY_CALL, self._origin(method, call).to_ext(), message)
-
-    def _handle_pushes(self, connection: RemotingConnection, requests: Sequence[Command]) -> None:
-        """The master has something to say to clients of ours."""
-        for request in requests:
-            try:
-                place = ProxyCall.from_ext(request.ext)
-                messages = decode_messages(bytes(request.body))
-            except ProtocolError as error:
-                connection.respond_error(request, error)
-                continue
-            client_id = (place.metadata or {}).get(CLIENT_ID, "")
-            announced = self._announced.get(self._connections.get(place.client), {}).get(client_id)
-            if place.method == PUSH and announced is not None and announced.call.live and not announced.call.is_slow:
-                announced.call.send(messages)
-            elif place.method == PUSH:
-                gone = ProxyCall(STREAM_CLOSED, 0, client=place.client, metadata={CLIENT_ID: client_id})
-                connection.notify(codes.PROXY_CALL, gone.to_ext())
-
-    # ---- forwarding calls
 
     def _may_forward(self, held: _Held, more_bytes: int = 0) -> bool:
         """Whether there is room for it behind so many others; it is refused otherwise."""
@@ -388,7 +293,7 @@ class Forwarder:
 
     def _request(self, connection: RemotingConnection, held: _Held) -> None:
         name, call = held.what, held.call
-        origin = self._origin(name, call)
+        origin = self._clients.origin(name, call)
         size = len(call.message)
 
         def cancelled() -> None:
@@ -411,8 +316,8 @@ class Forwarder:
         connection.request(codes.PROXY_CALL, origin.to_ext(), call.message, timeout_ms, answered)
 
     def _request_together(self, connection: RemotingConnection, sends: Sequence[_Held]) -> None:
-        bundle_id = next(self._call_ids)
-        bundle = BundledSends(bundle_id, [(self._origin(held.what, held.call), held) for held in sends])
+        bundle_id = self._clients.next_call_id()
+        bundle = BundledSends(bundle_id, [(self._clients.origin(held.what, held.call), held) for held in sends])
 
         def cancelled(call_id: int) -> None:
             if connection.is_open:
@@ -513,7 +418,7 @@ class Forwarder:
         if result.code != codes.SUCCESS or not connection.is_open:
             return
         for change in changes_that_give_back(call.message, decode_messages(bytes(result.body))):
-            origin = self._origin("ChangeInvisibleDuration", call)
+            origin = self._clients.origin("ChangeInvisibleDuration", call)
             connection.notify(codes.PROXY_CALL, origin.to_ext(), change)
 
     def _deliver(

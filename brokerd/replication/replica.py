@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 
 _MEND_MS = 10_000  # how often the small files are looked at
 _DRAIN_S = 0.5
+_LOOK_S = 0.01
 
 
 def _wall_ms() -> int:
@@ -188,6 +189,7 @@ class Replica:
         self._ticker: Beat | None = None
         self._tick_ms = TICK_MS  # how long the tick that comes was planned to be after the one before
         self._ticked_ms = 0
+        self._look: asyncio.TimerHandle | None = None  # whether the calm is over, for all that is appended till then
         self.add_role_listener = driver.role_listeners.append
         self.add_confirm_listener = driver.confirm_listeners.append
         self.on_failure = driver.failure_listeners.append
@@ -215,6 +217,8 @@ class Replica:
         self._name_servers.stop()
         await self._drain()
         self._hub.on_event = None
+        if self._look is not None:
+            self._look.cancel()
         if self._ticker is not None:
             self._ticker.cancel()
         self._driver.stop("this broker stops", self._now_ms())
@@ -331,8 +335,8 @@ class Replica:
         """The master appended: send it to the replicas. Once per read event's messages; the caller asks for the flush."""
         try:
             self._on_appended(end_offset, int(self._loop.time() * 1000))
-            if self._hub.on_event is not None:
-                self._hub.on_event()
+            if self._look is None and self._hub.on_event is not None:
+                self._look = self._loop.call_later(_LOOK_S, self._look_at_appends)
         except Exception as error:
             self._driver.break_down(f"replication broke: {what_broke(error)}", self._now_ms())
             raise
@@ -404,6 +408,12 @@ class Replica:
             self._hub.on_event = None
             self._ticker.cancel()
             self._ticker = self._next_tick(TICK_MS)
+
+    def _look_at_appends(self) -> None:
+        """Once for all of a moment: where a message is acknowledged at once, the calm is not over behind any of them."""
+        self._look = None
+        if self._hub.on_event is not None:
+            self._hub.on_event()
 
     def _tick_parts(self, now_ms: int) -> None:
         if now_ms >= self._mend_at_ms:

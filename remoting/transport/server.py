@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from remoting import codes
 from remoting.errors import LogboomError, SettingsError
@@ -22,7 +22,7 @@ from remoting.transport.watch import UnfinishedSettings, Watch
 
 log = logging.getLogger(__name__)
 
-_MAX_CONNECTIONS = 10_000
+MAX_CONNECTIONS: Final = 10_000
 _IDLE_S = 120.0
 _SWEEP_S = 10.0
 _DRAIN_S = 1.0
@@ -135,7 +135,7 @@ class RemotingServer:
         )
 
     def _connection_opened(self, connection: RemotingConnection) -> None:
-        if len(self.connections) >= _MAX_CONNECTIONS and not self._strangers.make_room():
+        if len(self.connections) >= MAX_CONNECTIONS and not self._strangers.make_room():
             log.warning("refusing %s: %d connections are open already", connection.peer, len(self.connections))
             connection.abort()
         self.connections.add(connection)

@@ -10,6 +10,7 @@ from brokerd.pop import finishing
 from brokerd.pop.requests import AckStatus
 from brokerd.pop.service import PopService
 from brokerd.proxy import forward
+from brokerd.proxy.clients_here import ClientsHere
 from brokerd.proxy.forward import Forwarder
 from brokerd.proxy.held_calls import Held
 from brokerd.proxy.methods.send_message import encode_response
@@ -93,7 +94,7 @@ def _tell_what_is_hoped(
         _answered(self, connection, held, origin, result)
 
 
-def _nobody_is_told(self: Forwarder, connection: Any, requests: Sequence[Command]) -> None:
+def _nobody_is_told(self: ClientsHere, connection: Any, requests: Sequence[Command]) -> None:
     """A replica does not pass on what its master says to a client."""
 
 
@@ -243,7 +244,7 @@ MUTANTS = (
         "pushes dropped",
         "transactions over gRPC",
         _says(_nobody_is_told),
-        ((Forwarder, "_handle_pushes", _nobody_is_told),),
+        ((ClientsHere, "handle_pushes", _nobody_is_told),),
         full("calm", ingredients=("gRPC through replicas",)),
         within=6,
         is_quick=False,

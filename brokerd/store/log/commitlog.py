@@ -7,7 +7,8 @@ Owns the files under `commitlog/`, the end of the log and how far it is durable.
 - bytes beyond `end_offset` are zero on disk, so that no crash can bring back a record that was cut or half appended; what a full
   disk does not let be removed at once is removed, durably, before anything is written behind the end; but while it
   `keeps_rest`, which a suspect log does until it is appended to or cut, since what is behind its damage may be the last copy;
-- a failed sync, or a write that failed for another reason than a full disk, is final: every later append is refused.
+- a failed sync, or a write that failed for another reason than a full disk, is final: every later append is refused. Behind a
+  failed sync nothing more becomes durable: the system tells of what it lost once, to whoever syncs first.
 
 One thread (the event loop) calls everything, except `sync`, `prepare_next`, `rewrite` and what `forget_oldest` returned, which
 helper threads may run meanwhile; `file_turns` has the rule by which they do. A cut of the log starts a new generation; a sync
@@ -91,7 +92,7 @@ class CommitLog:
         self.keeps_rest = False
         self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
-        self._failed_sync: StorageError | None = None  # after it none counts: the system tells of pages it dropped once
+        self._lost: StorageError | None = None  # the sync that failed
         self.set_back: Callable[[int], None] | None = None  # told when the log is cut, and where it ends then
         self.unreadable_offset = -1  # the highest offset from which on a read met what the disk refuses to give
         self._open_existing(self._find_files(), is_ours=is_ours)
@@ -206,6 +207,8 @@ class CommitLog:
             segment.file.write(position - segment.start, buffers)
         except StorageError as error:
             self._clean_failed_write(segment, position, total, error)
+            if self.refusal is not None and self.refusal is not error:
+                raise self.refusal from error  # the disk is not only full
             raise
 
     def _clean_failed_write(self, segment: Segment, position: int, total: int, error: StorageError) -> None:
@@ -223,19 +226,20 @@ class CommitLog:
     def _clean(self, segment: Segment) -> None:
         """Zero, durably, what failed writes may have left behind the end. Raises StorageError, and then appends nothing."""
         start = self.end_offset
-        try:
-            segment.file.write(start - segment.start, (bytes(self._unclean_end - start),))
-        except StorageError as error:
-            if not error.is_out_of_space:
-                raise
-            # Where nothing is overwritten in place zeros need room, too, and the old bytes stay; to cut them off needs none.
-            with self.turns.contents, self.turns.looks.nobody():
-                segment.unmap()
-                segment.file.truncate(start - segment.start)
-        if segment.file.size_bytes < self._size:
-            segment.file.truncate(self._size)
-            self._map_recent()
-        self._sync_segment(segment)
+        with self.turns.contents:
+            try:
+                segment.file.write(start - segment.start, (bytes(self._unclean_end - start),))
+            except StorageError as error:
+                if not error.is_out_of_space:
+                    raise
+                # Where nothing is overwritten in place zeros need room, too, and the old bytes stay; to cut them off needs none.
+                with self.turns.looks.nobody():
+                    segment.unmap()
+                    segment.file.truncate(start - segment.start)
+            if segment.file.size_bytes < self._size:
+                segment.file.truncate(self._size)
+                self._map_recent()
+            self._sync_segment(segment)
         self._unclean_end = 0
 
     def _begin_segment(self, start: int) -> Segment:
@@ -319,8 +323,8 @@ class CommitLog:
         Raises StorageError, which is final: the log refuses every later append, and sync.
         """
         with self.turns.contents:
-            if self._failed_sync is not None:
-                raise self._failed_sync.with_traceback(None)
+            if self._lost is not None:
+                raise self._lost.with_traceback(None)
             complete_offset = self._tracker.complete_offset  # before the end, which the loop may be moving
             mark = SyncMark(self.end_offset, complete_offset, self.generation)
             first = max(file_start(min(self._synced_offset, mark.offset), self._size), self.min_offset)
@@ -334,17 +338,22 @@ class CommitLog:
     def mark_flushed(self, mark: SyncMark) -> int:
         """Take note of a finished sync; returns the flushed offset. One that ended well beside one that failed does not count:
         the other one may have been told of the pages of both."""
-        if self._failed_sync is None and mark.generation == self.generation and mark.offset > self.flushed_offset:
+        if self._lost is None and mark.generation == self.generation and mark.offset > self.flushed_offset:
             assert mark.offset <= self.end_offset, "synced more than the log has"
             self.flushed_offset = mark.offset
         return self.flushed_offset
 
     def _sync_segment(self, segment: Segment) -> None:
+        """By who has `contents`: what others sync behind one that failed says nothing."""
         try:
             segment.file.sync()
         except StorageError as error:
-            self.refusal = self._failed_sync = error
-            raise
+            raise self._fail(str(error)) from error
+
+    def _fail(self, reason: str) -> StorageError:
+        """A sync failed, which a full disk is no excuse for: who waits for room would wait for what is lost."""
+        self.refusal = self._lost = StorageError(reason)
+        return self._lost
 
     @property
     def file_to_sync(self) -> Segment | None:
@@ -364,8 +373,7 @@ class CommitLog:
 
     def sync_failed(self, segment: Segment, error: OSError) -> StorageError:
         """He could not; that is final. Returns what is to be raised."""
-        self.refusal = self._failed_sync = StorageError(f"cannot sync {segment.file.path}: {error.strerror}")
-        return self._failed_sync
+        return self._fail(f"cannot sync {segment.file.path}: {error.strerror}")
 
     # -- cutting -----------------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,7 @@ class SyncsInC:
             try:
                 ending = syncs.serve(answered, segment.file.descriptor, segment.end)
             except OSError as error:
-                raise commitlog.sync_failed(segment, error) from error
+                raise commitlog.sync_failed(segment, error) from None  # it has the system's word
             return self._served(ending)
 
     def _served(self, ending: Ending) -> Served | None:

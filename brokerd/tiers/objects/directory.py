@@ -105,14 +105,16 @@ class DirectoryFiles:
             there = 0
             while there < len(room) and (more := os.preadv(descriptor, [room[there:]], start - skipped + there)):
                 there += more
-                if there % PAGE_BYTES:
-                    break  # the file's end
+                if there % PAGE_BYTES:  # it cannot go on from there, which is the file's end mostly
+                    break
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
             return None  # not all file systems can
         finally:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+        if there < skipped + length and start - skipped + there < os.fstat(descriptor).st_size:
+            return None  # some file systems, over a network, give less than there is
         return memory[skipped : min(there, skipped + length)].toreadonly()
 
     def _create(self, draft: Path) -> int:

@@ -369,6 +369,28 @@ async def test_messages_that_cross_a_cancelled_call_are_given_back() -> None:
         await direct.close()
 
 
+async def test_of_a_client_that_is_gone_nothing_is_kept_when_its_messages_are_given_back() -> None:
+    async with group_of() as group:
+        master, replica = group.nodes
+        held = []
+        master.broker.pop = lambda request, done: held.append((request, done))
+        client, direct = await client_of(replica), await client_of(master)
+        client.start("ReceiveMessage", receiving())
+        await until("a pop", lambda: held)
+        assert await send(direct, b"x") == Code.OK
+        forwarder = replica.proxy._forwarder
+        connection = forwarder._connection
+        connection.notify, notify = lambda *args: True, connection.notify
+        await client.close()
+        await until("the client to be gone", lambda: not replica.proxy.endpoint.connections)
+        connection.notify = notify
+        request, done = held[0]
+        done(master.broker.take(request))
+        await until("the message to be given back", lambda: is_given_back(master))
+        assert len(forwarder._clients) == 0
+        await direct.close()
+
+
 def is_given_back(node: Node) -> bool:
     """Whether somebody took the first message, and it is visible again in a second."""
     taken = node.broker.log[0].taken.get("G")

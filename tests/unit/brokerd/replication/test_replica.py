@@ -291,6 +291,27 @@ async def test_a_proposal_without_an_answer_keeps_the_joining_replica_required()
         await until(lambda: master.statuses == [PutStatus.PUT_OK], "the acknowledgement")
 
 
+async def test_whether_the_calm_is_over_is_looked_at_once_for_all_appends_of_a_moment() -> None:
+    """Where a message is acknowledged at once, each append would find it as it was."""
+    async with cluster(1) as group:
+        await group.all_in_sync()
+        replica = group.master.replica
+        assert replica is not None
+        await until(lambda: replica._hub.on_event is not None, "calm")
+        looks, look = list[None](), replica._look_at_calm
+
+        def counted() -> None:
+            looks.append(None)
+            look()
+
+        replica._hub.on_event = counted
+        for _ in range(100):
+            replica.on_appended(group.master.log.end_offset)
+        assert looks == []
+        await until(lambda: looks, "a look behind the appends")
+        assert len(looks) < 10
+
+
 async def test_name_servers_are_told_at_once() -> None:
     async with cluster(size=2) as group:
         await group.has_master()

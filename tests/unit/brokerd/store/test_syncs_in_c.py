@@ -244,6 +244,25 @@ async def test_a_sync_that_fails_is_told_once_and_ends_all_appends(
     assert broker.log.flushed_offset < broker.log.end_offset
 
 
+async def test_what_a_repair_lost_no_later_sync_makes_durable(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells of it once, to whoever syncs the file first."""
+    sync = LocalSegment.sync
+
+    def lose(self: LocalSegment) -> None:
+        monkeypatch.setattr(LocalSegment, "sync", sync)
+        raise StorageError(f"cannot sync {self.path}: Input/output error")
+
+    put(broker.store, draft(b"waits for a sync"))
+    flushed = broker.log.flushed_offset
+    monkeypatch.setattr(LocalSegment, "sync", lose)
+    with pytest.raises(StorageError):
+        await asyncio.to_thread(broker.log.rewrite, 0, broker.log.read(0, 50), broker.log.generation)
+    broker.flusher.request()
+    await broker.until(lambda: bool(broker.failures) or broker.log.flushed_offset > flushed)
+    assert broker.log.flushed_offset == flushed
+    assert "Input/output error" in str(broker.failures[0])
+
+
 async def test_files_without_a_descriptor_are_synced_in_python(library: Library) -> None:
     store = open_store(MemoryDisk(), library=library)
     flusher = Flusher(store, in_c=SyncsInC(store.commitlog, library))

@@ -13,6 +13,7 @@ from brokerd.store.log.commitlog import SyncMark
 from brokerd.store.log.derive import derive
 from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.store import MessageStore
+from remoting.errors import StorageError
 from tests.support.disks import FaultyDisk, MemorySegment
 from tests.support.interleaving import interrupt
 from tests.unit.brokerd.store.stores import (
@@ -330,3 +331,50 @@ def test_what_is_written_again_beside_a_cut_does_not_come_back_behind_it(cut_is_
     for store in in_every_order(four_files, *((cut, write_again) if cut_is_interrupted else (write_again, cut))):
         behind = store._disk.open(f"commitlog/{SEGMENT_BYTES:020d}").read(cut_to - SEGMENT_BYTES, SEGMENT_BYTES)
         assert not any(behind)
+
+
+# -- who looks at mappings, beside who cuts the files ----------------------------------------------------------------------------
+
+
+def _cut_off(store: MessageStore, _disk: FaultyDisk) -> None:
+    boundary = store.commitlog.end_offset
+    put(store, draft(b"is cut off"))
+    store.truncate(boundary)
+
+
+def _fill_disk(store: MessageStore, disk: FaultyDisk) -> None:
+    """A part of a record is written, and zeros over it have no room either."""
+    disk.capacity_bytes = disk.used_bytes + 100
+    with pytest.raises(StorageError):
+        put(store, draft(bytes(500)))
+
+
+@pytest.mark.parametrize("shorten", [_cut_off, _fill_disk])
+def test_nobody_looks_at_a_file_of_the_log_while_it_is_cut(
+    shorten: Callable[[MessageStore, FaultyDisk], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that is gone ends the process of whoever looks at it."""
+    disk = FaultyDisk(Random(1))
+    store = open_store(disk)
+    put(store, draft(b"stays"))
+    looks, ended, cuts = store.commitlog.turns.looks, list[str](), list[int]()
+    truncate = MemorySegment.truncate
+
+    def may_begin_to_look() -> bool:
+        found: list[bool] = []
+        other = threading.Thread(target=lambda: found.append(looks._changed.acquire(blocking=False)))
+        other.start()
+        other.join()
+        return found[0]
+
+    def watched(self: MemorySegment, size_bytes: int) -> None:
+        if self.path.startswith("commitlog/") and size_bytes < SEGMENT_BYTES:
+            assert ended, "the carrier's answers are done"
+            assert not may_begin_to_look()
+            cuts.append(size_bytes)
+        truncate(self, size_bytes)
+
+    looks.enders.append(lambda: ended.append("carrier"))
+    monkeypatch.setattr(MemorySegment, "truncate", watched)
+    shorten(store, disk)
+    assert len(cuts) == 1

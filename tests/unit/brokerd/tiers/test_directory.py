@@ -149,6 +149,21 @@ async def test_reads_that_are_cut_short_go_on(store: Backend, monkeypatch: pytes
     assert len(asked) > 3
 
 
+async def test_what_was_cut_short_inside_of_a_page_is_no_end_of_a_file(
+    store: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who took it for one would say that the object lost what follows."""
+    content, whole = random.Random(9).randbytes(LONG), os.preadv
+
+    def short(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
+        return whole(descriptor, [buffers[0][: 256 * 1024 + 512]], offset)
+
+    await store.put(NAME, content)
+    everywhere_direct(monkeypatch)
+    monkeypatch.setattr("brokerd.tiers.objects.directory.os.preadv", short)
+    assert await store.get(NAME, 100, 1 << 20) == content[100 : 100 + (1 << 20)]
+
+
 async def test_what_cannot_be_written_whole_is_not_there(
     store: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
