@@ -23,7 +23,7 @@
 
 enum { PIECES = 4096, ANSWERS = 16 };      /* carrier.py says the same */
 enum { MADE_BYTES = 256 * 1024 + HEAD_ROOM }; /* of an answer, likewise */
-enum { NOT_MADE = -1 };
+enum { NOT_MADE = -1, CARRIED = -2, NOTHING_WANTED = -3, LEFT = -4 }; /* carrier.py says the same */
 
 struct piece {
     const uint8_t *at;           /* bytes */
@@ -69,16 +69,6 @@ EXPORT void native_carrier_put(struct carrier *carrier, const uint8_t *bytes, co
     for (int64_t n = 0; n < count; n++, places += 2)
         carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, descriptors[n]};
     atomic_store(&carrier->put, put);
-    wake(carrier);
-}
-
-/* Put an answer, which is kept here. */
-EXPORT void native_carrier_put_answer(struct carrier *carrier, const struct answer *answer, int32_t descriptor) {
-    struct answer *kept = &carrier->answers[carrier->answer_count++ % ANSWERS];
-    uint64_t put = atomic_load(&carrier->put);
-    *kept = *answer;
-    carrier->pieces[put % PIECES] = (struct piece){NULL, kept, answer->length, 0, descriptor};
-    atomic_store(&carrier->put, put + 1);
     wake(carrier);
 }
 
@@ -129,6 +119,22 @@ static int carry(struct carrier *carrier, struct piece *piece) {
     piece->written = piece->answer ? native_answer_sent(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
                                    : written(piece->descriptor, piece->at, piece->length);
     return piece->written == piece->length;
+}
+
+/* Answer what is wanted: how much of it the socket took, or what else came of it. A large answer is put for the thread. Only the
+ * answers that were put, and not looked at, are kept. */
+EXPORT int64_t native_pull_answered(struct wanted *wanted, struct carrier *carrier, uint8_t *made, int64_t room) {
+    struct answer *answer = &carrier->answers[carrier->answer_count % ANSWERS];
+    int32_t descriptor = (int32_t)wanted->descriptor;
+    int64_t length = wanted->length = prepare_pull(wanted, answer);
+    if (length <= 0) return length == 0 ? NOTHING_WANTED : LEFT;
+    if (length < wanted->least_carried) return native_answer_sent(answer, made, room, descriptor);
+    uint64_t put = atomic_load(&carrier->put);
+    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, descriptor};
+    carrier->answer_count++;
+    atomic_store(&carrier->put, put + 1);
+    wake(carrier);
+    return CARRIED;
 }
 
 static void tell(struct carrier *carrier) {

@@ -17,6 +17,9 @@ class Lender(Protocol):
         """The descriptor to write the answers of `count` two-way requests to; the ticket is for this piece, 0 for who writes them
         now. -1 when something is to be written before them, or nobody else may write. All tickets up to `seen` are through."""
 
+    def keep_lent(self, ticket: int) -> None:
+        """What was lent for now is the piece's with that ticket."""
+
     def give_back(self, rest: Bytes) -> None:
         """The socket did not take this; it is to be sent before everything else."""
 

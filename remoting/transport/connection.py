@@ -110,6 +110,7 @@ class RemotingConnection(asyncio.Protocol):
         self._piece: Piece | None = None
         self.user = ""  # who sent the last request that was let in, where they are signed
         self._is_offered = False
+        self._asks_quickly = False  # what was read last was for who takes requests undecoded
         self._reads_to_decode = 0
         self._sign: Sign | None = None
         self.own_address = ""  # of this end's socket
@@ -225,6 +226,14 @@ class RemotingConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         """Have what was read taken, or decode it; behind what is to be taken first, if that is for others."""
         taker = self._taker
+        if self._asks_quickly and not self._backlog and (taker is None or not taker.goes_first):
+            # like what came before: it begins with nothing that is for the taker
+            assert self._quick is not None
+            taken = self._take_quickly(self._quick, data)
+            if taken == len(data):
+                return
+            self._asks_quickly = False
+            data = data[taken:]
         if taker is None or self._reads_to_decode:
             self._reads_to_decode = max(0, self._reads_to_decode - 1)
             self._decode(data)
@@ -258,6 +267,7 @@ class RemotingConnection(asyncio.Protocol):
     def _decode(self, data: bytes) -> None:
         if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):
             if taken == len(data):
+                self._asks_quickly = True
                 return
             data = data[taken:]
         commands: list[Command] = []
@@ -457,6 +467,10 @@ class RemotingConnection(asyncio.Protocol):
         self._in_flight -= count
         self.last_active = self._loop.time()
         return self._descriptor
+
+    def keep_lent(self, ticket: int) -> None:
+        """See `carrying.Lender`."""
+        self._ticket = ticket
 
     def give_back(self, rest: Bytes) -> None:
         """See `carrying.Lender`."""

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from brokerd.processors.pulling.asked import PullReader, asked_agrees, read_asked
-from brokerd.processors.pulling.laid_out import AnswerLayout, Given, LaidOut, Wanted, laid_out, layout_agrees
+from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted, laid_out, layout_agrees
+from brokerd.processors.pulling.standing import Given
 from brokerd.processors.pulling.terms import MAX_BYTES
 from brokerd.store.store_reads import Window
 from brokerd.store.unit import BLANK_UNIT, UNIT, Unit

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokerd.native.carrier import LEAST_BYTES, MOST_ANSWERS, Carrier
+from brokerd.native.carrier import CARRIED, LEAST_BYTES, MOST_ANSWERS, Carrier
 from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.laid_out import AnswerLayout
 from brokerd.store.settings import StoreSettings
@@ -48,15 +48,11 @@ class Counted(Carrier):
         self.carried = self.sent = self.missed = self.waited = 0
         self.before_again: Callable[[], None] | None = None
 
-    def carry(self, *args: Any) -> bool:
-        is_carried = super().carry(*args)
-        self.carried += is_carried
-        return is_carried
-
-    def send(self, *args: Any) -> int:
-        written = super().send(*args)
-        self.sent += written >= 0
-        return written
+    def give(self, *args: Any) -> int:
+        done = super().give(*args)
+        self.carried += done == CARRIED
+        self.sent += done >= 0
+        return done
 
     def finish(self, ticket: int) -> None:
         self.waited += 1
