@@ -12,7 +12,7 @@ import pytest
 from brokerd.consuming.read_place import PullSettings
 from brokerd.members.consumer_groups import BROADCASTING, ClientInfo, ConsumerData, Subscription
 from brokerd.metadata.configs import TopicConfig
-from brokerd.processors.pulling import asked
+from brokerd.processors.pulling import asked, quick
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.quick import QuickPulls
 from remoting import codes, frame
@@ -244,6 +244,16 @@ def test_what_is_known_is_bounded(broker: RemotingBroker, monkeypatch: pytest.Mo
         counts.append(known.known_count)
     assert max(counts[10:]) <= 7
     assert broker.taken_quickly == 65
+
+
+def test_what_stands_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = quick_of(broker)
+    monkeypatch.setattr(quick, "_MAX_STANDING", 3)
+    for _ in range(2):
+        for number in range(5):
+            assert broker.answer(codes.PULL_MESSAGE, ext(0, more=number)).code == 0
+            assert len(known._standing) <= 3
+            assert all(terms.standing is not None for terms in known._standing)
 
 
 def test_nothing_that_does_not_pass_is_known(broker: RemotingBroker) -> None:
