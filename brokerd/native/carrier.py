@@ -1,9 +1,9 @@
 """The thread in C that writes answers to sockets while the loop goes on (`carrier.c`), for who answers many connections at once,
 or with much: answers to pulls are given to it prepared, and it makes their bytes.
 
-A connection is lent for one piece at a time (`RemotingConnection.lend`): until that is done nothing else is written to it, and
-its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is another one's by now. What a socket
-does not take goes back to the connection, which sends it as it sends everything else.
+A connection is lent for a piece (`RemotingConnection.lend`), and for more that are written when that is whole: until they are
+done nothing else is written to it, and its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is
+another one's by now. What a socket does not take goes back to the connection, which sends it as it sends everything else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
-from brokerd.native.wanted import DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
+from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
 from remoting.disk import FileView
 from remoting.transport.carrying import Lender
 from remoting.transport.connection import RemotingConnection
@@ -32,7 +32,9 @@ NOTHING_WANTED: Final = -3
 LEFT: Final = -4
 NOT_LENT: Final = -5
 _NEVER: Final = 1 << 62
-_PIECES: Final = 4096  # carrier.c has the same number
+_PIECES: Final = 4096  # carrier.c has the same numbers
+_NEAR: Final = 64
+_MOST_PIECES: Final = _PIECES - _NEAR
 _MADE_BYTES: Final = 256 * 1024 + 512  # likewise
 _MOST_BYTES: Final = 4 * 1024 * 1024  # that wait for the thread
 _MISSED_NUMBERS: Final = 2
@@ -172,19 +174,27 @@ class Carrier:
         while others pull, too; others at once. What came of it: how much the socket took; CARRIED; or nothing was sent, as
         NOTHING_WANTED says, as one of the records is not what was stored (NOT_MADE), as it is LEFT to others, or as something is
         to be sent before it (NOT_LENT). When that turns out later, `failed` is told."""
-        descriptor = connection.lend(0, self._seen, 1)
-        if descriptor < 0:
-            if self._put == self._seen:
-                return NOT_LENT
-            self._settle()
-            descriptor = connection.lend(0, self._seen, 1)
-            if descriptor < 0:
-                return NOT_LENT
         name, last = id(connection), self._last
         self._last = name
         numbers = wanted.numbers
+        descriptor = connection.lend(0, self._seen, 1)
+        if descriptor < 0 and self._put != self._seen:
+            self._settle()
+            descriptor = connection.lend(0, self._seen, 1)
+        if descriptor >= 0:
+            numbers[BEHIND] = -1
+            numbers[LEAST_CARRIED] = LEAST_BYTES if last not in (0, name) and self._may_carry() else _NEVER
+        else:
+            if self._put == self._seen or not self._may_carry():
+                return NOT_LENT
+            descriptor, ticket = connection.lend_more(1)
+            if descriptor < 0:
+                return NOT_LENT
+            if self._put - ticket >= _NEAR:
+                connection.owe(1)
+                return NOT_LENT
+            numbers[BEHIND], numbers[LEAST_CARRIED] = ticket - 1, 0
         numbers[DESCRIPTOR] = descriptor
-        numbers[LEAST_CARRIED] = LEAST_BYTES if last not in (0, name) and self._may_carry() else _NEVER
         done: int = self._answer_pull(wanted.pointer, *self._places)
         if done == CARRIED:
             self._put = number = self._put + 1
@@ -204,9 +214,9 @@ class Carrier:
         """Whether the thread may have one more answer."""
         if self._thread is None:
             return False
-        if self._answers >= MOST_ANSWERS or self._put - self._seen >= _PIECES:
+        if self._answers >= MOST_ANSWERS or self._put - self._seen >= _MOST_PIECES:
             self._settle()
-        return self._answers < MOST_ANSWERS and self._put - self._seen < _PIECES
+        return self._answers < MOST_ANSWERS and self._put - self._seen < _MOST_PIECES
 
     def finish_all(self) -> None:
         """Return when nothing is looked at any more."""
@@ -216,7 +226,7 @@ class Carrier:
     def _has_room(self, count: int, size: int) -> bool:
         if self._put != self._seen:
             self._settle()
-        return self._put - self._seen + count <= _PIECES and self._kept_bytes + size <= _MOST_BYTES
+        return self._put - self._seen + count <= _MOST_PIECES and self._kept_bytes + size <= _MOST_BYTES
 
     # ---- what connections need of it
 

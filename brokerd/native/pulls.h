@@ -29,7 +29,8 @@ struct wanted { /* laid_out.py has the same, of which brokerd/store/sight.py has
     int64_t tag_count;
     int64_t group_sys_flag, version;
     int64_t next_broker, next_broker_when_far, far_below; /* where to read on; where, when what was read ends below that */
-    int64_t descriptor, least_carried; /* who sends it; and from which length on a thread does (carrier.c) */
+    int64_t descriptor, least_carried; /* who sends it; and from which length on a thread does, (carrier.c) */
+    int64_t behind;                    /* that piece; -1: none */
     int64_t message_count, body_bytes, next_offset, length; /* what was found */
 };
 

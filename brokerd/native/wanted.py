@@ -29,11 +29,12 @@ NEXT_BROKER_WHEN_FAR: Final = 19
 FAR_BELOW: Final = 20
 DESCRIPTOR: Final = 21
 LEAST_CARRIED: Final = 22
-MESSAGES: Final = 23
-BODY_BYTES: Final = 24
-NEXT_OFFSET: Final = 25
-LENGTH: Final = 26
-_COUNT: Final = 27
+BEHIND: Final = 23
+MESSAGES: Final = 24
+BODY_BYTES: Final = 25
+NEXT_OFFSET: Final = 26
+LENGTH: Final = 27
+_COUNT: Final = 28
 _NUMBER_BYTES: Final = 8
 
 

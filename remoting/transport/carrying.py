@@ -20,8 +20,12 @@ class Lender(Protocol):
     def keep_lent(self, ticket: int) -> None:
         """What was lent for now is the piece's with that ticket."""
 
+    def lend_more(self, count: int) -> tuple[int, int]:
+        """The same while it may be lent for a piece that is not through: the descriptor, and the ticket of that. Nothing is
+        written unless all of that was."""
+
     def give_back(self, rest: Bytes) -> None:
-        """The socket did not take this; it is to be sent before everything else."""
+        """The socket did not take this; it is to be sent before everything else, but what was given back before."""
 
     def go_on_sending(self) -> None:
         """Send what waited, or was given back."""
