@@ -24,6 +24,7 @@ from remoting.errors import LogboomError
 SOURCES: Final = (
     "again.c",
     "answers.c",
+    "asked.c",
     "blake2s.c",
     "carrier.c",
     "crc.c",

@@ -57,7 +57,7 @@ class QueueFiles:
         # Stretches of units that passed their checks, read when so many writes had been made: later ones may have changed them
         self._stretches: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._writes = count_from(1)
-        self._written = 0
+        self.written = 0  # as many as were noted; another number after each
         self.file_units = file_units
         self.file_bytes = file_units * UNIT_BYTES
 
@@ -82,24 +82,37 @@ class QueueFiles:
 
     def read_run(self, directory: str, first: int, count: int) -> bytes:
         """As `read_checked`, for who goes on behind that the next time: stretches are remembered while nothing is written."""
-        file, inside = divmod(first, self.file_units)
-        number, at = divmod(inside, _STRETCH_UNITS)
+        at = first % self.file_units % _STRETCH_UNITS
+        stretch = self._stretch(directory, first, at)
+        if stretch is None:
+            return self.read_checked(directory, first, min(count, _STRETCH_UNITS - at))
+        return stretch[at * UNIT_BYTES : (at + count) * UNIT_BYTES]
+
+    def read_ahead(self, directory: str, first: int, count: int) -> bytes:
+        """Up to `count` units from unit `first` on that are known to be right with what is at hand; maybe none."""
+        at = first % self.file_units % _STRETCH_UNITS
+        stretch = self._stretch(directory, first, at)
+        return b"" if stretch is None else stretch[at * UNIT_BYTES : (at + count) * UNIT_BYTES]
+
+    def _stretch(self, directory: str, first: int, at: int) -> bytes | None:
+        """The stretch in which unit `first` is the one at that place."""
         key = directory, first - at
         found = self._stretches.get(key)
-        if found is None or found[0] != self._written:
-            units = self._read_stretch(directory, file, number)
-            if units is None:
-                return self.read_checked(directory, first, min(count, _STRETCH_UNITS - at))
-            self._stretches[key] = found = units
+        if found is None or found[0] != self.written:
+            file, inside = divmod(first - at, self.file_units)
+            found = self._read_stretch(directory, file, inside // _STRETCH_UNITS)
+            if found is None:
+                return None
+            self._stretches[key] = found
             if len(self._stretches) > _KNOWN_STRETCHES:
                 self._stretches.popitem(last=False)
         else:
             self._stretches.move_to_end(key)
-        return found[1][at * UNIT_BYTES : (at + count) * UNIT_BYTES]
+        return found[1]
 
     def _read_stretch(self, directory: str, file: int, number: int) -> tuple[int, bytes] | None:
         """A whole one, if all of it is covered and passes, and how many writes had been made before it was read."""
-        written, block = self._written, number * _STRETCH_BLOCKS
+        written, block = self.written, number * _STRETCH_BLOCKS
         end = block + _STRETCH_BLOCKS
         if end * BLOCK_UNITS > self.file_units:
             return None
@@ -175,7 +188,7 @@ class QueueFiles:
 
     def note_written(self) -> None:
         """Units were written, here or by somebody else: what was read before may not be what is there. Any thread."""
-        self._written = next(self._writes)
+        self.written = next(self._writes)
 
     def _cover_written(self, directory: str, file: int, first: int, units: bytes, *, fresh: bool) -> None:
         if fresh:
@@ -355,6 +368,21 @@ class ConsumeQueue:
             parts.append(part)
             first += len(part) // UNIT_BYTES
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_ahead(self, first: int, least: int) -> bytes:
+        """As `read_run` with `least` units, and those behind them that are at hand and right, too."""
+        if first >= self.tail_start:
+            return self.read(first, max(least, _STRETCH_UNITS))
+        if first >= self.first_offset:
+            units = self._files.read_ahead(self.directory, first, min(_STRETCH_UNITS, self.tail_start - first))
+            if len(units) >= least * UNIT_BYTES:
+                return units
+        return self.read_run(first, least)
+
+    @property
+    def writes(self) -> int:
+        """Another number after each write to files of queues: what was read of them before may not be what is there."""
+        return self._files.written
 
     def checked_units(self, first: int, count: int) -> Iterator[Unit]:
         """As `units`. Raises DamagedUnits when units are not what was written."""
