@@ -8,7 +8,6 @@ a full disk is waited out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from brokerd.store.store import MessageStore
 from remoting.disk import Disk, DiskUsage
 from remoting.errors import StorageError
 from remoting.settings import Live
+from remoting.transport.beats import until_last_beat
 
 log = logging.getLogger(__name__)
 
@@ -171,9 +171,7 @@ class Housekeeper:
         while not self._store.is_full and left_ms > 0:
             wait_ms = min(left_ms, _LOOK_MS)
             left_ms -= wait_ms
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._room_changed.wait()
+            await until_last_beat(wait_ms / 1000, self._room_changed)
             if self._room_changed.is_set() or is_full(await self._usage(), False, self._retention.value):
                 break
         if self._store.is_full:

@@ -60,7 +60,7 @@ class Story:
     without_clients: frozenset[str] = frozenset()
     heartbeat_ticks: int = RaftSettings().heartbeat_ticks  # of the controllers
     calm_ticks: bool = (
-        False  # whether brokers look at their clocks seldom while nothing is under way, as those that run do
+        False  # whether daemons look at their clocks seldom while nothing is under way, as those that run do
     )
 
 

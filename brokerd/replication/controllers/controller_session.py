@@ -111,8 +111,7 @@ class ControllerSession(Session):
     def tick(self, now_ms: int, wall_ms: int) -> None:
         if now_ms + EARLY_MS >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self._settings.controller_heartbeat_ms
-            for address in self.addresses:
-                self._heartbeat(address)
+            self._heartbeat(*self.addresses)
         if self.leader is None:
             if now_ms >= self._discover_at_ms:
                 self._discover(now_ms)
@@ -216,9 +215,10 @@ class ControllerSession(Session):
             self._heartbeat(leader)
             self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._speaker.registration_fields(wall_ms))
 
-    def _heartbeat(self, address: str) -> None:
+    def _heartbeat(self, *addresses: str) -> None:
         if self.registration.broker_id is not None:
-            self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, self._speaker.heartbeat_fields()))
+            fields = self._speaker.heartbeat_fields()
+            self._requests += (SessionRequest(0, address, codes.BROKER_HEARTBEAT, fields) for address in addresses)
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS

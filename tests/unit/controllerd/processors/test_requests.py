@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from controllerd.replicas import heartbeat
+from controllerd.replicas.heartbeat import Heartbeat
 from remoting import codes
 from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW
 from remoting.frame import Command
@@ -359,6 +360,40 @@ async def test_heartbeats_are_the_controllers_when_they_name_an_id(one: Single) 
     assert (await connection.call(codes.BROKER_HEARTBEAT, fields, b"", 3000)).code == codes.SUCCESS
     answer = await connection.call(codes.BROKER_HEARTBEAT, {**fields, "brokerId": "x"}, b"", 3000)
     assert said(answer) == (codes.CONTROLLER_INVALID_REQUEST, "brokerId must be a whole number, not 'x'")
+    connection.close()
+
+
+async def test_every_field_of_a_heartbeat_counts_also_when_the_others_are_as_before(one: Single) -> None:
+    connection = await connect(one.address)
+    heard: list[Heartbeat] = []
+    table = one.controller._table
+    take = table.heartbeat
+    table.heartbeat = lambda beat, now_ms: heard.append(beat) or take(beat, now_ms)  # type: ignore[method-assign, func-returns-value]
+    fields = {"clusterName": "c", "brokerName": "broker-a", "brokerId": "1", "brokerAddr": "127.0.0.1:1001"}
+    changes = {
+        "brokerAddr": "127.0.0.1:1002",
+        "heartbeatTimeoutMills": "1234",
+        "heartbeatIntervalMills": "77",
+        "epoch": "3",
+        "maxOffset": "9",
+        "confirmOffset": "8",
+        "electionPriority": "2",
+        "incarnation": "5",
+        "learner": "true",
+        "tailKept": "false",
+        "lostConfirmedOffset": "4",
+        "hasRoom": "true",
+    }
+    for said in ({}, {}, *({name: value} for name, value in changes.items())):
+        fields |= said
+        assert (await connection.call(codes.BROKER_HEARTBEAT, fields, b"", 3000)).code == codes.SUCCESS
+    assert heard[0] is heard[1]
+    assert len(set(heard)) == 1 + len(changes)
+    for name in ("learner", "hasRoom"):
+        for _ in range(2):
+            answer = await connection.call(codes.BROKER_HEARTBEAT, {**fields, name: "x" * 5000}, b"", 3000)
+            assert answer.code == codes.SUCCESS
+    assert heard[-1] is not heard[-2], "what is too long is not kept"
     connection.close()
 
 
