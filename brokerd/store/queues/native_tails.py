@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import ctypes
 from array import array
-from typing import Final
+from typing import Final, cast
 
 from brokerd.native.library import Library
-from brokerd.store.log.laid_out import LaidOut
+from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots
 from brokerd.store.queues.consume_queue import ConsumeQueue, QueueFiles
-from brokerd.store.unit import UNIT_BYTES
+from brokerd.store.unit import UNIT, UNIT_BYTES
+from remoting.disk import Disk
 
 # `struct tail` of queue_tails.c
 _NEXT, _LAST, _AREA, _USED, _ROOM, _DIRTY = range(6)
 _NUMBERS: Final = 6
 _LEAST_ROOM: Final = 16 * UNIT_BYTES
+_MAX_SIZE: Final = (1 << 31) - 1
 
 
 class NativeQueue(ConsumeQueue):
@@ -167,3 +169,31 @@ class NativeTails:
         self._queues.append(queue)
         self._rows.extend([0] * _NUMBERS)
         return len(self._queues) - 1
+
+
+def tails_agree(library: Library) -> bool:
+    """Whether entries are put behind queues as they say, and others left: of no such queue, of another offset, without room."""
+    tails, slots = NativeTails(library), QueueSlots(["T"], [("T", number) for number in range(3)])
+    files = QueueFiles(cast("Disk", None), 1, 1)  # nothing looks at them
+    queues = [NativeQueue(*key, files, 5) for key in slots.keys]
+    rows = (
+        (0, 5, 1000, 91, -7, 3),
+        (1, 5, 1273, 100, 1 << 40, 1),
+        (0, 8, 1373, _MAX_SIZE, 0, 20),
+        (2, 6, 1 << 62, 91, 1, 1),
+    )
+    entries = LaidOut(b"".join(LAID_OUT.pack(0, row[0], *row) for row in rows), slots, 0)
+    found, at = [], 0
+    for _ in range(5):
+        at, messages, dirty = tails.apply(entries, at)
+        found.append((at, messages, len(dirty)))
+        tails.meet(queues[rows[at][0]], entries, at)
+    units = [b"", b"", b""]
+    for queue, _, place, size, code, count in rows[:3]:
+        units[queue] += b"".join(UNIT.pack(place + n * size, size, code) for n in range(count))
+    return (
+        found == [(0, 0, 0), (1, 3, 1), (2, 1, 1), (3, 20, 0), (3, 0, 0)]
+        and [bytes(queue.tail) for queue in queues] == units
+        and [(queue.max_offset, queue.last_physical, queue.dirty) for queue in queues]
+        == [(28, 1373 + 19 * _MAX_SIZE, True), (6, 1273, True), (5, -1, False)]
+    )
