@@ -14,6 +14,7 @@ import logging
 import struct
 import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
@@ -27,7 +28,7 @@ from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, Cons
 from brokerd.store.queues.native_tails import NativeQueue, NativeTails
 from brokerd.store.queues.native_writes import NativeWrites
 from brokerd.store.queues.queue_offsets import QueueKey
-from brokerd.store.queues.queue_write import QueuePart, QueueWrite
+from brokerd.store.queues.queue_write import QueuePart, QueueWrite, Untaken
 from brokerd.store.queues.round_codes import RoundCodes
 from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 # Units kept in memory behind a queue's end for consumers that keep up, and of all queues that got messages.
 _WARM_UNITS = 1024
 _ALL_WARM_UNITS = 1 << 18
+_SLICE_QUEUES = 256  # a millisecond's work
 _MAX_NAME_BYTES = 255
 _CHUNK_BYTES = 1 << 20
 # How far behind the known units leftovers of a crash are looked for.
@@ -319,12 +321,27 @@ class ConsumeQueues:
 
     def begin_write(self) -> QueueWrite:
         """What has to be written to make the present state of all queues durable."""
-        for queue in self._warm:
+        write = self.begin_write_in_slices()
+        while self.take_slice(write):
+            pass
+        return write
+
+    def begin_write_in_slices(self) -> QueueWrite:
+        """The same, whole when `take_slice` says so; then it has what was here before, and some of what came meanwhile."""
+        untaken = Untaken(deque(self._warm), deque(self._dirty))
+        self._warm, self._dirty = [], []
+        self.buffered_units = 0
+        return QueueWrite(self._disk, self._files, [], [], self._write_lock, self._native, untaken)
+
+    def take_slice(self, write: QueueWrite) -> bool:
+        """Take what some queues have for the write; whether others are left."""
+        untaken = write.untaken
+        for _ in range(min(_SLICE_QUEUES, len(untaken.warm))):
+            queue = untaken.warm.popleft()
             if not queue.dirty:
                 queue.rest()
-        parts = []
-        self._warm = []
-        for queue in self._dirty:
+        for _ in range(min(_SLICE_QUEUES, len(untaken.dirty))):
+            queue = untaken.dirty.popleft()
             queue.dirty = False
             if self.table.get((queue.topic, queue.queue_id)) is not queue:
                 continue
@@ -332,26 +349,39 @@ class ConsumeQueues:
             first = max(queue.written_offset, queue.first_offset)
             units = queue.tail_part((first - queue.tail_start) * UNIT_BYTES)
             assert first + len(units) // UNIT_BYTES == queue.max_offset, "a queue's end is not that of its units"
-            parts.append(QueuePart(queue, queue.generation, first, units))
-        doomed, self._doomed, self._dirty = self._doomed, [], []
-        if doomed:
-            doomed.insert(0, queue_ends.PATH)  # it lists what goes now
-        self.buffered_units = 0
-        return QueueWrite(self._disk, self._files, parts, doomed, self._write_lock, self._native)
+            write.parts.append(QueuePart(queue, queue.generation, first, units))
+        if untaken.warm or untaken.dirty:
+            return True
+        # Not before: a queue that begins again between two slices has its new units in the write
+        write.doomed, self._doomed = self._doomed, []
+        if write.doomed:
+            write.doomed.insert(0, queue_ends.PATH)  # it lists what goes now
+        return False
 
     def finish_write(self, write: QueueWrite) -> None:
         """Take note that the write has run."""
+        while self.finish_slice(write):
+            pass
+
+    def finish_slice(self, write: QueueWrite) -> bool:
+        """The same for some of its queues; whether others are left."""
         keep_units = min(_WARM_UNITS, _ALL_WARM_UNITS // max(1, len(write.parts)))
-        for queue, generation, first, units in write.parts:
+        begin = write.finished
+        write.finished = end = min(begin + _SLICE_QUEUES, len(write.parts))
+        for queue, generation, first, units in write.parts[begin:end]:
             if queue.generation == generation:
                 queue.written(first + len(units) // UNIT_BYTES, keep_units)
             else:
                 self._write_again(queue)
+        return end < len(write.parts)
 
     def abandon_write(self, write: QueueWrite) -> None:
         """Take note that the write failed: its units are still to be written."""
-        for part in write.parts:
+        for part in write.parts[write.finished :]:
             self._write_again(part.queue)
+        self._doomed[:0] = write.doomed  # if they are gone, what is in their place will be written again
+        self._dirty += write.untaken.dirty
+        self._warm += write.untaken.warm
 
     def _write_again(self, queue: ConsumeQueue) -> None:
         """The next write has to have what this one left out, because it failed or because the queue was cut meanwhile."""
@@ -381,7 +411,7 @@ class ConsumeQueues:
     def rewrite(self, queue: ConsumeQueue, generation: int, first: int, units: bytes) -> QueueWrite:
         """What writes units that belong at `first` over damaged ones, unless the queue was cut since the generation."""
         parts = [QueuePart(queue, generation, first, units)]
-        return QueueWrite(self._disk, self._files, parts, [], self._write_lock, self._native)
+        return QueueWrite(self._disk, self._files, parts, [], self._write_lock, self._native, Untaken(deque(), deque()))
 
     def forget_expired(self, log_min_offset: int) -> list[str]:
         """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""

@@ -12,10 +12,11 @@ from brokerd.native.library import Library
 from brokerd.store.log.derive import Entry
 from brokerd.store.log.entry_columns import of_topic
 from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots, Tally
-from brokerd.store.queues import native_tails
+from brokerd.store.queues import consume_queues, native_tails
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.native_tails import tails_agree
 from brokerd.store.queues.round_codes import RoundCodes
+from brokerd.store.unit import UNIT
 from tests.support.disks import MemoryDisk
 from tests.support.native_library import native_library
 from tests.unit.brokerd.store.stores import SETTINGS
@@ -38,7 +39,8 @@ def laid_out(slots: QueueSlots, rows: Sequence[tuple[int, int, int, int, int, in
 class Pair:
     """Queues that C knows, and their twin, to which the same happens."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, *, may_clear: bool) -> None:
+        self.may_clear = may_clear
         self.both = [
             ConsumeQueues(MemoryDisk(), SETTINGS, library=library),
             ConsumeQueues(MemoryDisk(), SETTINGS),
@@ -70,50 +72,78 @@ class Pair:
         dirty = sorted(each.directory for each in queues._dirty)
         return table, units, dirty, queues.buffered_units, queues.refused_entries, queues.expired(self.position // 2)
 
-    def check(self) -> None:
-        native, twin = map(self.state, self.both)
-        assert native == twin
-
-
-def write(queues: ConsumeQueues, *, fails: bool = False) -> None:
-    job = queues.begin_write()
-    if fails:
-        queues.abandon_write(job)
-        return
-    job.run()
-    queues.finish_write(job)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_queues_become_the_same(library: Library, seed: int) -> None:
-    random, pair = Random(seed), Pair(library)
-    for _ in range(60):
+    def apply(self, random: Random) -> None:
+        """Entries of C, and others among them."""
+        rows, third = self.rows(random), random.randrange(3)
         told = []
-        rows = pair.rows(random)
-        parts = random.randrange(3)
-        for queues in pair.both:
-            codes, entries = RoundCodes(), laid_out(pair.slots, rows)
-            at = len(entries) * parts // 3
+        for queues in self.both:
+            codes, entries = RoundCodes(), laid_out(self.slots, rows)
+            at = len(entries) * third // 3
             queues.apply_laid_out(entries.part(0, at), codes)
             queues.apply(list(entries.part(at, at + 1)), codes.present())
             queues.apply_laid_out(entries.part(at + 1, len(entries)), codes)
             told.append((bool(codes), codes.topics() >= {key[0] for key in codes.all()}, codes.all()))
         assert told[0] == told[1]
-        pair.check()
-        what, cut = random.randrange(12), random.randrange(pair.position + 1)
-        topic, key, fails = random.choice(TOPICS), random.choice(KEYS), random.random() < 0.2
-        for queues in pair.both:
-            if what < 3:
-                write(queues, fails=fails)
-            elif what == 3:
-                queues.truncate(max(cut, pair.position - 3000))
+        self.check()
+
+    def change(self, random: Random) -> None:
+        """Something else that happens to queues, or nothing."""
+        what, cut = random.randrange(12), max(random.randrange(self.position + 1), self.position - 3000)
+        topic, key = random.choice(TOPICS), random.choice(KEYS)
+        for queues in self.both:
+            if what == 3:
+                queues.truncate(cut)
             elif what == 4:
-                queues.delete(topic, pair.position + 1)
+                queues.delete(topic, self.position + 1)
             elif what == 5 and key in queues.table:
-                queues.empty({key: queues.table[key].max_offset + 2}, pair.position + 1)
-            elif what == 6 and seed % 3 == 0:
+                queues.empty({key: queues.table[key].max_offset + 2}, self.position + 1)
+            elif what == 6 and self.may_clear:
                 queues.clear()
-        pair.check()
+        self.check()
+
+    def write(self, random: Random) -> None:
+        """In slices, between which other things happen; now and then it fails at one of them."""
+        writes = [queues.begin_write_in_slices() for queues in self.both]
+        steps = random.choice((0, 1, 2, 1 << 20, 1 << 20, 1 << 20))
+        while steps and all([queues.take_slice(write) for queues, write in zip(self.both, writes, strict=True)]):
+            self.apply(random)
+            self.change(random)
+            steps -= 1
+        if steps < 1 << 19:
+            for queues, write in zip(self.both, writes, strict=True):
+                queues.abandon_write(write)
+            return
+        for write in writes:
+            write.run()
+        while all([queues.finish_slice(write) for queues, write in zip(self.both, writes, strict=True)]):
+            self.apply(random)
+            self.change(random)
+
+    def check(self) -> None:
+        native, twin = map(self.state, self.both)
+        assert native == twin
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_queues_become_the_same(library: Library, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queues, "_SLICE_QUEUES", 2)
+    random, pair = Random(seed), Pair(library, may_clear=seed % 3 == 0)
+    for _ in range(40):
+        pair.apply(random)
+        pair.change(random)
+        if random.random() < 0.4:
+            pair.write(random)
+    for queues in pair.both:
+        write = queues.begin_write()
+        write.run()
+        queues.finish_write(write)
+        for queue in queues.table.values():
+            first, count = queue.first_offset, queue.max_offset - queue.first_offset
+            assert queue.written_offset == queue.max_offset
+            assert queue.read_written(first, count) == b"".join(UNIT.pack(*unit) for unit in queue.units(first, count))
+            if count:
+                queue.read_checked(first, count)
+    pair.check()
 
 
 def test_a_queue_of_a_deleted_topic_is_none_of_those_that_come(library: Library) -> None:
