@@ -309,15 +309,25 @@ async def test_the_loop_goes_on_between_slices_of_a_checkpoint(monkeypatch: pyte
     for turn in range(3):
         put(store, *(draft(b"%d of turn %d" % (queue_id, turn), queue_id=queue_id) for queue_id in range(9)))
     housekeeper = keep_house(store, disk, clock, [])
-    making = asyncio.create_task(housekeeper.make_checkpoint())
     turns = 0
+    slices: list[int] = []
+    take, finish = store.take_slice, store.finish_slice
+
+    def noted(checkpoint: StoreCheckpoint, do: Callable[[StoreCheckpoint], bool]) -> bool:
+        slices.append(turns)
+        return do(checkpoint)
+
+    monkeypatch.setattr(store, "take_slice", lambda checkpoint: noted(checkpoint, take))
+    monkeypatch.setattr(store, "finish_slice", lambda checkpoint: noted(checkpoint, finish))
+    making = asyncio.create_task(housekeeper.make_checkpoint())
     while not making.done():
         await asyncio.sleep(0)
         turns += 1
         if turns < 20:
             put(store, draft(b"between %d" % turns, queue_id=turns % 9))
-    assert turns > 20
     await making
+    assert len(slices) >= 10
+    assert slices == sorted(set(slices)), "one in each turn"
     stored = bodies(store)
     store.close()
     disk.remove("queueChecks")
