@@ -77,6 +77,7 @@ from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.log.run_copies import copies_agree
 from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.native_again import again_agrees
+from brokerd.store.queues.native_tails import tails_agree
 from brokerd.store.store_reads import Suspicion
 from brokerd.tiers.index.keys import keys_agree
 from brokerd.tiers.mounting.keeping import StateKeeper
@@ -118,6 +119,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         reads_agree,
         copies_agree,
         derive_agrees,
+        tails_agree,
         codes_agree,
         due_entries_agree,
         walk_agrees,

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -86,15 +87,19 @@ class Housekeeper:
         await asyncio.to_thread(self._executor.shutdown)
 
     async def make_checkpoint(self) -> None:
-        """Write and sync the consume queues and the page that says so."""
+        """Write and sync the consume queues and the page that says so. What the loop does for that it does in slices."""
         began_s = perf_counter()
-        checkpoint = self._store.begin_checkpoint()
+        checkpoint = self._store.begin_checkpoint_in_slices()
         try:
+            await _in_turns(partial(self._store.take_slice, checkpoint))
             await self._in_thread(checkpoint.run)
         except (StorageError, asyncio.CancelledError):
             self._store.abandon_checkpoint(checkpoint)
             raise
-        self._store.finish_checkpoint(checkpoint)
+        try:
+            await _in_turns(partial(self._store.finish_slice, checkpoint))
+        finally:
+            self._store.finish_checkpoint(checkpoint)
         self._checkpoint_s = perf_counter() - began_s
 
     async def _wait_for_checkpoint(self) -> None:
@@ -198,3 +203,9 @@ class Housekeeper:
 
 def _every(interval_ms: int) -> Callable[[], Coroutine[None, None, None]]:
     return lambda: asyncio.sleep(interval_ms / 1000)
+
+
+async def _in_turns(goes_on: Callable[[], bool]) -> None:
+    """Call it until it is done, once in each turn of the loop."""
+    for _ in iter(goes_on, False):
+        await asyncio.sleep(0)

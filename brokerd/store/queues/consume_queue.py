@@ -322,7 +322,7 @@ class ConsumeQueue:
     def leave_blank(self, count: int) -> None:
         """Have units without a message at the end. Where no message before them is in the log any more, the queue begins behind
         them; `max_offset` is still where they begin."""
-        self.tail += BLANK_UNIT * count
+        self.append(BLANK_UNIT * count, self.max_offset, self.last_physical)
         if self._min_offset >= self.max_offset:
             self._min_checked = -1
 
@@ -332,7 +332,7 @@ class ConsumeQueue:
         """Some of the units from `first` on: at least one and at most `count`, none outside of the queue."""
         last = min(first + count, self.max_offset)
         if first >= self.tail_start:
-            return bytes(self.tail[(first - self.tail_start) * UNIT_BYTES : (last - self.tail_start) * UNIT_BYTES])
+            return self.tail_part((first - self.tail_start) * UNIT_BYTES, (last - self.tail_start) * UNIT_BYTES)
         if first < self.first_offset:
             return b""
         return self._files.read(self.directory, first, min(last, self.tail_start) - first)
@@ -481,7 +481,17 @@ class ConsumeQueue:
         ]
         return 2 * sum(in_order) > len(in_order) or not in_order
 
+    def tail_part(self, begin: int, end: int | None = None) -> bytes:
+        """Some bytes of the tail."""
+        return bytes(self.tail[begin:end])
+
     # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def append(self, units: bytes, max_offset: int, last_physical: int) -> None:
+        """Have these units behind the others; what the queue's end is then."""
+        self.tail += units
+        self.max_offset = max_offset
+        self.last_physical = last_physical
 
     def cut(self, offset: int) -> None:
         """Drop the units from `offset` on, in memory and in files."""
@@ -492,7 +502,7 @@ class ConsumeQueue:
             self.tail = bytearray()
             self.tail_start = offset
         else:
-            del self.tail[(offset - self.tail_start) * UNIT_BYTES :]
+            self.tail = bytearray(self.tail_part(0, (offset - self.tail_start) * UNIT_BYTES))
         self.max_offset = offset
         self.written_offset = min(self.written_offset, offset)
         self._min_offset = min(self._min_offset, offset)
@@ -503,8 +513,9 @@ class ConsumeQueue:
         assert offset <= self.max_offset, "more is in files than the queue has"
         self.written_offset = monotonic(self.written_offset, offset, "what is in a consume queue's files")
         keep_from = max(self.tail_start, min(offset, self.max_offset - keep_units))
-        del self.tail[: (keep_from - self.tail_start) * UNIT_BYTES]
-        self.tail_start = keep_from
+        if keep_from > self.tail_start:
+            self.tail = bytearray(self.tail_part((keep_from - self.tail_start) * UNIT_BYTES))
+            self.tail_start = keep_from
 
     def rest(self) -> None:
         """Hold nothing in memory; everything is in files."""
