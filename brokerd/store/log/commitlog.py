@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.store.log.bad_sectors import PAGE_BYTES, is_unreadable, read_around, write_over
+from brokerd.store.log.blocks_ahead import AHEAD_BYTES, BlocksAhead
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, intact_record_at
@@ -91,6 +92,7 @@ class CommitLog:
         self.keeps_rest = False
         self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
+        self._ahead = BlocksAhead(0)
         self.set_back: Callable[[int], None] | None = None  # told when the log is cut, and where it ends then
         self.unreadable_offset = -1  # the highest offset from which on a read met what the disk refuses to give
         self._open_existing(self._find_files(), is_ours=is_ours)
@@ -198,14 +200,30 @@ class CommitLog:
             if current is not None and self._spare is None and not self.keeps_rest:
                 self._spare = self._open(current.end, create=True)
 
+    def write_ahead(self, ahead_bytes: int = AHEAD_BYTES) -> None:
+        """Somebody waits for every sync: from now on, have blocks of the file written before records come to them."""
+        self._ahead = BlocksAhead(ahead_bytes)
+
     def _write(self, segment: Segment, position: int, buffers: Sequence[Bytes], total: int) -> None:
         if self._unclean_end:
             self._clean(segment)
+        if zeros := self._ahead.wanted(position, position + total, segment.end):
+            self._write_zeros(segment, position, zeros)
         try:
             segment.file.write(position - segment.start, buffers)
         except StorageError as error:
             self._clean_failed_write(segment, position, total, error)
             raise
+
+    def _write_zeros(self, segment: Segment, position: int, count: int) -> None:
+        """Where nothing but zeros is; without room for them, records may have it yet."""
+        try:
+            segment.file.write(position - segment.start, (bytes(count),))
+        except StorageError as error:
+            if not error.is_out_of_space:
+                self.refusal = error
+                raise
+            self._ahead.forget()
 
     def _clean_failed_write(self, segment: Segment, position: int, total: int, error: StorageError) -> None:
         """A record that a failed write left behind the end could follow a later append, or be the log's last at a start."""
@@ -469,6 +487,7 @@ class CommitLog:
     def _end_at(self, offset: int) -> None:
         if self.set_back is not None:
             self.set_back(offset)
+        self._ahead.forget()
         self.end_offset = offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self._synced_offset = min(self._synced_offset, offset)
