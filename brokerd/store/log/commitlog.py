@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.store.log.bad_sectors import PAGE_BYTES, is_unreadable, read_around, write_over
-from brokerd.store.log.blocks_ahead import AHEAD_BYTES, BlocksAhead
+from brokerd.store.log.blocks_ahead import AHEAD_BYTES, LEAST_APPENDS, BlocksAhead
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, intact_record_at
@@ -200,9 +200,9 @@ class CommitLog:
             if current is not None and self._spare is None and not self.keeps_rest:
                 self._spare = self._open(current.end, create=True)
 
-    def write_ahead(self, ahead_bytes: int = AHEAD_BYTES) -> None:
-        """Somebody waits for every sync: from now on, have blocks of the file written before records come to them."""
-        self._ahead = BlocksAhead(ahead_bytes)
+    def write_ahead(self, ahead_bytes: int = AHEAD_BYTES, least_appends: int = LEAST_APPENDS) -> None:
+        """Somebody waits for each sync: from now on, write blocks of the file before records come to them (`blocks_ahead`)."""
+        self._ahead = BlocksAhead(ahead_bytes, least_appends)
 
     def _write(self, segment: Segment, position: int, buffers: Sequence[Bytes], total: int) -> None:
         if self._unclean_end:
@@ -216,7 +216,7 @@ class CommitLog:
             raise
 
     def _write_zeros(self, segment: Segment, position: int, count: int) -> None:
-        """Where nothing but zeros is; without room for them, records may have it yet."""
+        """Where zeros are, so nothing changes but that the file has blocks there. Records may find room that these do not."""
         try:
             segment.file.write(position - segment.start, (bytes(count),))
         except StorageError as error:
@@ -249,6 +249,7 @@ class CommitLog:
             with self.turns.contents, self.turns.looks.nobody():
                 segment.unmap()
                 segment.file.truncate(start - segment.start)
+                self._ahead.forget()
         if segment.file.size_bytes < self._size:
             segment.file.truncate(self._size)
             self._map_recent()
