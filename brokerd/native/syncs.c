@@ -55,9 +55,9 @@ static void wake(struct syncs *syncs) {
 /* Have the disk begin with what is wanted, if that is little. */
 static void begin_to_write(struct syncs *syncs, int64_t end) {
     int64_t done = atomic_load(&syncs->done), begin = atomic_load(&syncs->begin);
-    if (done < begin || end - done > LITTLE_BYTES) return;
+    if (done < begin || end <= done || end - done > LITTLE_BYTES) return;
     int begun = sync_file_range(atomic_load(&syncs->descriptor), done - begin, end - done, SYNC_FILE_RANGE_WRITE);
-    (void)begun; /* an error is met by the sync, too */
+    (void)begun; /* what the disk refuses, the sync is told, too */
 }
 
 /* Want all before `end` durable. The number is higher than the one before. */
