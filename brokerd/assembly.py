@@ -226,6 +226,8 @@ class Broker:
             raise
         store.failure_listeners.append(self._fail)
         ack_after_flush = settings.replication.ack_after_flush
+        if ack_after_flush:
+            store.commitlog.write_ahead()
         syncs = SyncsInC(store.commitlog, native.library) if ack_after_flush and native.library is not None else None
         self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS, in_c=syncs)
         replicated_log = StoreReplicatedLog(store, self._flusher.request)
