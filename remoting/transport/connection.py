@@ -131,6 +131,7 @@ class RemotingConnection(asyncio.Protocol):
         self._out: list[Bytes] = []
         self._out_bytes = 0
         self._write_scheduled = False
+        self._puts_off = False
         self._in_flight = 0
         self._work_scheduled = False
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
@@ -440,6 +441,13 @@ class RemotingConnection(asyncio.Protocol):
             self._out_bytes += len(frames)
             self._send_out()
 
+    def put_off_answers(self) -> None:
+        """What is answered in this turn of the loop leaves in one write, at the beginning of the next."""
+        self._puts_off = True
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self.go_on_sending)
+
     def lend(self, ticket: int, seen: int, count: int) -> int:
         """See `carrying.Lender`."""
         transport = self._transport
@@ -447,6 +455,7 @@ class RemotingConnection(asyncio.Protocol):
             return -1
         if (
             self._out
+            or self._puts_off
             or self._backlog
             or self._reading_paused
             or transport.get_write_buffer_size()
@@ -623,7 +632,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def go_on_sending(self) -> None:
         """Send what is put off; see also `carrying.Lender`."""
-        self._write_scheduled = False
+        self._write_scheduled = self._puts_off = False
         if self._out and self._send_out() and (self._backlog or self._reading_paused) and not self._work_scheduled:
             self._handle_backlog()
 
