@@ -133,6 +133,7 @@ class RemotingConnection(asyncio.Protocol):
         self._out_bytes = 0
         self._given_back = 0  # how many of these parts somebody to whom the socket was lent gave back
         self._write_scheduled = False
+        self._puts_off = False
         self._in_flight = 0
         self._work_scheduled = False
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
@@ -451,6 +452,13 @@ class RemotingConnection(asyncio.Protocol):
             self._out_bytes += len(frames)
             self._send_out()
 
+    def put_off_answers(self) -> None:
+        """What is answered in this turn of the loop leaves in one write, at the beginning of the next."""
+        self._puts_off = True
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self.go_on_sending)
+
     def lend(self, ticket: int, seen: int, count: int) -> int:
         """See `carrying.Lender`."""
         if self._ticket > seen or not self._may_lend():
@@ -471,6 +479,7 @@ class RemotingConnection(asyncio.Protocol):
             transport is None
             or self._descriptor < 0
             or self._out
+            or self._puts_off
             or self._backlog
             or self._reading_paused
             or transport.get_write_buffer_size()
@@ -652,7 +661,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def go_on_sending(self) -> None:
         """Send what is put off; see also `carrying.Lender`."""
-        self._write_scheduled = False
+        self._write_scheduled = self._puts_off = False
         if self._out and self._send_out() and (self._backlog or self._reading_paused) and not self._work_scheduled:
             self._handle_backlog()
 

@@ -7,6 +7,7 @@ end, asked to be held, and was not held before.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Final
@@ -16,6 +17,7 @@ from brokerd.consuming.progress import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.filters.budget import TurnBudget
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.loop.rounds import Rounds
 from brokerd.loop.scheduler import Scheduler
 from brokerd.native.wanted import BODY_BYTES, MESSAGES, NEXT_OFFSET
 from brokerd.processors import fields
@@ -38,6 +40,7 @@ log = logging.getLogger(__name__)
 _FOUND: Final = GetStatus.FOUND.name
 _FETCH_MS: Final = 10_000  # what a pull waits for messages of the tier that would not wait for new ones
 _MAX_HELD: Final = 100_000
+LEAST_TOGETHER: Final = 3  # answers to one connection in a turn, from which on one write is better than one for each
 # A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
 _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT})
 
@@ -106,8 +109,13 @@ class PullProcessor:
         self._checks = checks
         self._parked = ParkedRequests()
         self._polling: LongPolling[_Pull] = LongPolling(
-            scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
+            scheduler,
+            WaitTable(_MAX_HELD, _MAX_HELD),
+            self._try_again,
+            self._timed_out,
+            share=False,
         )
+        self._polling.trying = _put_off_answers
         line = place.cold_line  # in which those who wait for the tier stand again when something came
         self._fetching: LongPolling[_Pull] = LongPolling(
             scheduler,
@@ -121,6 +129,10 @@ class PullProcessor:
     def lay_out_by(self, layout: AnswerLayout) -> None:
         """Answers of the usual form are made in C."""
         self._layout = layout
+
+    def serve_in_rounds(self, rounds: Rounds) -> None:
+        """These say when those who wait for new messages are served."""
+        self._polling.serve_in_rounds(rounds)
 
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
@@ -407,6 +419,14 @@ def _respond_forbidden(connection: RemotingConnection, request: Command, error: 
 def _respond_failed(connection: RemotingConnection, opaque: int, error: Exception) -> None:
     request = Command(codes.PULL_MESSAGE, opaque)
     connection.respond(request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+
+
+def _put_off_answers(waiters: Sequence[Waiter[_Pull]]) -> None:
+    """Have a connection that waits for several queues get its answers of a turn in one write: its client wakes up once."""
+    if len(waiters) >= LEAST_TOGETHER:
+        for connection, count in Counter(waiter.payload.connection for waiter in waiters).items():
+            if count >= LEAST_TOGETHER:
+                connection.put_off_answers()
 
 
 def _without_match(given: Given) -> tuple[int, int, JoinedResult]:

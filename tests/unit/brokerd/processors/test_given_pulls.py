@@ -20,6 +20,7 @@ from brokerd.native.carrier import CARRIED, LEAST_BYTES, MOST_ANSWERS, Carrier
 from brokerd.native.wanted import BEHIND
 from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.laid_out import AnswerLayout
+from brokerd.processors.pulling.pull import LEAST_TOGETHER
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store_reads import Suspicion
 from remoting import codes, frame
@@ -581,3 +582,29 @@ async def test_those_who_wait_are_answered_by_it(directory: Path) -> None:
             check(await peer.answer(), broker.expected(4), 24)
         assert broker.carrier.carried >= 2
         assert broker.inner.pull.waiting_count == 0
+
+
+@on_both_loops
+async def test_who_waits_for_several_queues_gets_their_messages_in_one_write(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill(5)
+        one, other = await broker.connected(2)
+        waits = {"sysFlag": FLAG_SUBSCRIPTION | FLAG_SUSPEND}
+        for first in (5, 6):
+            for queue_id in range(QUEUES):
+                one.pull(first + queue_id, first, queue_id, **waits)
+            for queue_id in range(LEAST_TOGETHER - 1):
+                other.pull(first + queue_id, first, queue_id, **waits)
+            waiting = QUEUES + LEAST_TOGETHER - 1
+            await broker.until(lambda waiting=waiting: broker.inner.pull.waiting_count == waiting)  # type: ignore[misc]
+            broker.fill(1)
+            dispatch_all(broker.store)
+            sent = broker.carrier.sent
+            for queue_id in range(QUEUES):
+                broker.inner.pull.wake("t", queue_id)
+            broker.inner.turns.run()
+            assert broker.carrier.sent - sent == LEAST_TOGETHER - 1, "what is for the other one leaves at once"
+            for peer, count in ((one, QUEUES), (other, LEAST_TOGETHER - 1)):
+                for answer in sorted(await peer.answers(count), key=lambda each: each.opaque):
+                    check(answer, broker.expected(first, answer.opaque - first, 1), first + 1)
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)
