@@ -33,7 +33,8 @@ from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.derived.followers import Reader
-from brokerd.store.store import MessageStore, StoreSeams
+from brokerd.store.seams import StoreSeams
+from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
 from brokerd.timers.files.source import StoreSource
 from brokerd.timers.files.timer_files import TimerFiles

@@ -34,7 +34,7 @@ MESSAGES: Final = 24
 BODY_BYTES: Final = 25
 NEXT_OFFSET: Final = 26
 LENGTH: Final = 27
-_COUNT: Final = 28
+_COUNT: Final = LENGTH + 1
 _NUMBER_BYTES: Final = 8
 
 

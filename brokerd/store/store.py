@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
-from brokerd.native.library import Library
 from brokerd.store.again import Copies, Looked, Names
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
@@ -31,7 +30,6 @@ from brokerd.store.index.key_index import KeyIndex
 from brokerd.store.index.layout import IndexShape
 from brokerd.store.log.begin_times import BeginTimes
 from brokerd.store.log.commitlog import CommitLog, SyncMark
-from brokerd.store.log.derive import NO_RULES, CodeRules
 from brokerd.store.log.layout import must_roll
 from brokerd.store.log.retention import FileAge, RetentionDecision
 from brokerd.store.native_again import again_for
@@ -39,13 +37,14 @@ from brokerd.store.queues import queue_ends, rotten
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
 from brokerd.store.run import AppendResult, Run
+from brokerd.store.seams import NO_SEAMS, StoreSeams
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start import checkpoint_page, decisions
 from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import RecoveredLog, recover_log
 from brokerd.store.start.suspicion import SuspectEnd, SuspicionFile, set_aside
-from brokerd.store.store_reads import Cold, StoreReads, Suspicion
+from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
 from remoting import codes
 from remoting.disk import Bytes, Disk
@@ -64,18 +63,6 @@ MOST_AT_CLOSE_BYTES: Final = 16 << 20
 _NO_ROOM = (
     "this broker's disk is full: it has no room for a message; delete data or add room, it then goes on by itself"
 )
-
-
-class StoreSeams(NamedTuple):
-    """What others hand to the store. `rules` make the codes of some topics' consume-queue entries, the same on every replica;
-    with the library, loops over records run in C; `cold` has messages that the files have no more."""
-
-    rules: CodeRules = NO_RULES
-    library: Library | None = None
-    cold: Cold | None = None
-
-
-NO_SEAMS: Final = StoreSeams()
 
 
 class MessageStore(StoreReads):

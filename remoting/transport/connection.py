@@ -17,8 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from remoting import codes, frame
 from remoting.access.signature import Sign
@@ -26,12 +25,11 @@ from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
-from remoting.transport.carrying import Carrier
 from remoting.transport.identity import socket_address
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.requests import Answered, OpenRequests, told_to
+from remoting.transport.taking import MOST_TAKEN, BufferTaker, Intake, RequestTaker
 from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
-from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -45,44 +43,7 @@ _LONG_PARTS_BYTES: Final = 2048  # of parts on average: from here on they are no
 _LONG_READ_BYTES: Final = 512 * 1024  # more than one read of a socket brings
 _MAX_RUN: Final = 64
 _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked whether the peer reads them
-_MAX_REQUESTS_OF_TURN: Final = 128  # of one connection, before the others of the loop have their turn
-MOST_TAKEN: Final = _MAX_REQUESTS_OF_TURN
 _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends is mostly like what it sent before
-
-
-class RequestTaker(Protocol):
-    """Takes requests of one kind one by one, as they were received."""
-
-    def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
-        """Answer the request whose frame begins there, or `owe` the connection an answer: where it ends. The same position when
-        it is to be decoded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Intake:
-    """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
-    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is. `quick` is shown
-    what would be decoded otherwise. A carrier may write answers."""
-
-    watch: Watch
-    may_send_much: Callable[[Command], bool] | None = None
-    quick: RequestTaker | None = None
-    carrier: Carrier | None = None
-
-
-class BufferTaker(Protocol):
-    """Takes requests of one kind in bulk, as they were received."""
-
-    @property
-    def goes_first(self) -> bool:
-        """Whether it has something to take: what others asked meanwhile is handled behind that."""
-
-    def offer(self, connection: RemotingConnection, buffer: bytes) -> bool:
-        """Whether to take requests from the buffer, `MOST_TAKEN` of them at most.
-
-        If so, the taker calls `go_on` once in a later turn, unless `connection.offered` is empty by then. Until it does, the
-        connection handles nothing else, so its requests stay in order.
-        """
 
 
 class RemotingConnection(asyncio.Protocol):
@@ -294,7 +255,7 @@ class RemotingConnection(asyncio.Protocol):
     def _take_quickly(self, quick: RequestTaker, data: bytes) -> int:
         """Have requests taken from the beginning of what was read: where the last of them ends."""
         position, end = 0, len(data)
-        for _ in range(_MAX_REQUESTS_OF_TURN):
+        for _ in range(MOST_TAKEN):
             if self._is_congested():
                 self._regulate_reading()
                 break
@@ -585,19 +546,19 @@ class RemotingConnection(asyncio.Protocol):
         served before this connection goes on."""
         backlog = self._backlog
         served = 0
-        while backlog and served < _MAX_REQUESTS_OF_TURN and not self._is_congested():
+        while backlog and served < MOST_TAKEN and not self._is_congested():
             code = backlog[0].code
             run: list[Command] = []
             most = self._most_at_once(code)
             while backlog and len(run) < most and backlog[0].code == code:
                 run.append(backlog.popleft())
-            served += len(run) if most > 1 else _MAX_REQUESTS_OF_TURN
+            served += len(run) if most > 1 else MOST_TAKEN
             if self._backlog_since and self._waited_too_long(code):
                 self._refuse_late(run)
             else:
                 self._handle(code, run)
         self._note_backlog()
-        if backlog and served >= _MAX_REQUESTS_OF_TURN and not self._work_scheduled:
+        if backlog and served >= MOST_TAKEN and not self._work_scheduled:
             self._work_scheduled = True
             self._loop.call_soon(self._resume_backlog)
         self._regulate_reading()

@@ -13,8 +13,9 @@ from typing import Any, Final
 from remoting import codes
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.transport.connection import BufferTaker, Handler, Intake, RemotingConnection
+from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
+from remoting.transport.taking import BufferTaker, Intake
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
 from remoting.transport.waiting import MOST_STRANGERS, Waiting

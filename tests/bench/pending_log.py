@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from brokerd.native.library import load
 from brokerd.store.draft import Draft, encode_draft
+from brokerd.store.seams import StoreSeams
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore, StoreSeams
+from brokerd.store.store import MessageStore
 from brokerd.timers.codes import CODE_RULES, DUE_MS, MESSAGE, OUT_MS, encode_code, slot_of
 from remoting.disk import LocalDisk
 from remoting.names import TIMER_TOPIC

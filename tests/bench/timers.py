@@ -42,8 +42,9 @@ from brokerd.sending.unique_ids import UniqueIds
 from brokerd.statistics.figures import Statistics
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
+from brokerd.store.seams import StoreSeams
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore, StoreSeams
+from brokerd.store.store import MessageStore
 from brokerd.timers import batch
 from brokerd.timers.clients import TimedMessages
 from brokerd.timers.codes import CODE_RULES, DUE_MS, OUT_MS, slot_of

@@ -23,7 +23,8 @@ from brokerd.store.run import Run
 from remoting import frame
 from remoting.errors import RequestError
 from remoting.frame import Command
-from remoting.transport.connection import MOST_TAKEN, RemotingConnection
+from remoting.transport.connection import RemotingConnection
+from remoting.transport.taking import MOST_TAKEN
 
 _Part = tuple[RemotingConnection, Taken]
 _Ended = tuple[

@@ -60,6 +60,7 @@ class Flusher:
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Future[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
         self.durations = Histogram(SECONDS)
         self.listeners: list[Callable[[], None]] = []
 
@@ -68,7 +69,7 @@ class Flusher:
         self._stopped = self._loop.create_future()
         if self._in_c is not None:
             self._in_c.start(self._loop, self._tell)
-        threading.Thread(target=self._run, name="flusher", daemon=True).start()
+        self._thread.start()
 
     def request(self) -> None:
         """Have everything that the log holds now made durable soon; called on the loop, once per group of appends."""
@@ -88,6 +89,7 @@ class Flusher:
         if self._in_c is not None:
             self._in_c.end()
         await self._stopped
+        self._thread.join()  # that was its last word
         if self._in_c is not None:
             self._in_c.close()
             self._in_c = None

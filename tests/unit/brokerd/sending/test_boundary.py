@@ -19,8 +19,9 @@ from remoting.disk import Bytes
 from remoting.errors import StorageError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
-from remoting.transport.connection import MOST_TAKEN, RemotingConnection
+from remoting.transport.connection import RemotingConnection
 from remoting.transport.limits import ConnectionLimits
+from remoting.transport.taking import MOST_TAKEN
 from tests.support.client_bytes import encode_batch_body, encode_compact
 from tests.support.kernels import make_kernel, take_one
 from tests.unit.brokerd.sending.test_send import TOPICS, Broker, batch_items, request

@@ -24,8 +24,9 @@ from brokerd.sending.turns import SendTurns
 from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.run import AppendResult
+from brokerd.store.seams import StoreSeams
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore, StoreSeams
+from brokerd.store.store import MessageStore
 from brokerd.timers.codes import CODE_RULES
 from brokerd.transactions.decide import HalfRoom
 from brokerd.transactions.records import Half, half_draft, is_half, ordinary_draft

@@ -9,8 +9,9 @@ from brokerd.native.library import Library
 from brokerd.store.draft import Draft
 from brokerd.store.log.derive import NO_RULES, CodeRules, Entry, RecordShape, derive
 from brokerd.store.run import AppendResult
+from brokerd.store.seams import StoreSeams
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store import MessageStore, StoreSeams
+from brokerd.store.store import MessageStore
 from remoting.disk import Disk
 from remoting.record.codec import Record, decode_record
 from remoting.record.properties import encode_properties

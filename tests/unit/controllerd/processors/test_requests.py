@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from controllerd.replicas import heartbeat
 from controllerd.replicas.heartbeat import Heartbeat
 from remoting import codes
 from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW

@@ -1,0 +1,21 @@
+"""What others hand to the store."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from brokerd.native.library import Library
+from brokerd.store.log.derive import NO_RULES, CodeRules
+from brokerd.store.store_reads import Cold
+
+
+class StoreSeams(NamedTuple):
+    """`rules` make the codes of some topics' consume-queue entries, the same on every replica; with the library, loops over
+    records run in C; `cold` has messages that the files have no more."""
+
+    rules: CodeRules = NO_RULES
+    library: Library | None = None
+    cold: Cold | None = None
+
+
+NO_SEAMS: Final = StoreSeams()
