@@ -159,11 +159,11 @@ def asked_agrees(library: Library) -> bool:
 
 def _is_recalled(reader: PullReader[bytes], buffer: bytes, position: int, asked: Asked | None) -> bool:
     """Whether the same is recalled of it, the first time and the next one."""
-    for _ in range(3):
+    for number in range(3):
         found = reader.recall(buffer, position)
-        if asked is None:
-            return found is None
-        if found is None or found[:4] != asked[:4] or found[4] not in (None, asked.key):
+        if asked is None or found is None:
+            return asked is found
+        if found[:4] != asked[:4] or found[4] not in ((asked.key,) if number else (asked.key, None)):
             return False
         reader.learn(asked.key, asked.key)
-    return found is not None and found[4] == asked.key
+    return True

@@ -66,7 +66,7 @@ class QuickPulls:
             terms = self._learn(connection, buffer, position)
         if terms is None or not self._is_served_here(terms, queue_offset):
             return position
-        if terms.standing is None:
+        if terms.standing is None and terms.is_by_units:
             self._let_stand(terms)
         self._pulls.take(Asking(connection, opaque, terms, queue_offset), commit_offset)
         return end

@@ -24,36 +24,12 @@ from remoting.transport.server import Place, RemotingServer, ServerLimits
 from remoting.transport.taking import Intake
 from remoting.transport.tls import TlsTransport
 from remoting.transport.watch import UnfinishedSettings, Watch
+from tests.support.held_carrier import Held
 from tests.support.native_library import native_library
 
 ASK, OTHER = 900, 901
 PATIENT_S = 60
 Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-class Held(Carrier):
-    """One whose thread begins when it is let go, or waited for: what is put before that lies there."""
-
-    def __init__(self) -> None:
-        super().__init__(native_library())
-        self._free = threading.Event()
-        self.waited = 0
-
-    def let_go(self) -> None:
-        self._free.set()
-
-    def finish(self, ticket: int) -> None:
-        self.waited += 1
-        self.let_go()
-        super().finish(ticket)
-
-    def stop(self) -> None:
-        self.let_go()
-        super().stop()
-
-    def _run(self) -> None:
-        self._free.wait()
-        super()._run()
 
 
 class Service:

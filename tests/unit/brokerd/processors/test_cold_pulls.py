@@ -11,6 +11,7 @@ from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from remoting import codes
 from remoting.frame import Command
 from remoting.record.codec import decode_records
+from tests.support.pulls import pull_fields
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 COLD = 40
@@ -30,19 +31,7 @@ class Cold:
         self.broker.turns.call_later(0.002, self.serve_others)
 
     def ask(self, peer: Peer, code: int = codes.PULL_MESSAGE, offset: int = 0, **fields: Any) -> None:
-        asked = {
-            "consumerGroup": "g",
-            "topic": "t",
-            "queueId": 0,
-            "queueOffset": offset,
-            "maxMsgNums": 32,
-            "sysFlag": FLAG_SUBSCRIPTION,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": 0,
-            "subscription": "*",
-            "subVersion": 0,
-        }
-        self.broker.ask(code, asked | fields, peer=peer)
+        self.broker.ask(code, pull_fields(offset, suspendTimeoutMillis=0) | fields, peer=peer)
 
     def fetched(self) -> None:
         self.broker.log.coming.clear()

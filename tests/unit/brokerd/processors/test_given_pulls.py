@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokerd.native.carrier import CARRIED, LEAST_BYTES, MOST_ANSWERS, Carrier
+from brokerd.native.carrier import CARRIED, LEAST_BYTES, MOST_ANSWERS
 from brokerd.native.wanted import BEHIND
 from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.laid_out import AnswerLayout
@@ -31,7 +30,9 @@ from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits
 from remoting.transport.taking import Intake
 from remoting.transport.watch import UnfinishedSettings, Watch
+from tests.support.held_carrier import Held
 from tests.support.native_library import native_library
+from tests.support.pulls import pull_frame
 from tests.support.remoting_broker import RemotingBroker, remoting_master
 from tests.unit.brokerd.store.stores import dispatch_all, draft, open_store, put
 
@@ -42,14 +43,16 @@ LARGE = 1000  # of a body: more than eight of these are a large answer
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-class Counted(Carrier):
-    """One that counts what its thread and the loop send, and what came back."""
+class Counted(Held):
+    """One that counts what its thread and the loop send, and what came back; its thread begins at once unless it is held."""
 
-    def __init__(self, *, has_thread: bool = True) -> None:
-        super().__init__(native_library(), has_thread=has_thread)
-        self.carried = self.sent = self.missed = self.waited = 0
+    def __init__(self, *, has_thread: bool = True, is_held: bool = False) -> None:
+        super().__init__(has_thread=has_thread)
+        self.carried = self.sent = self.missed = 0
         self.behind = 0  # of the carried ones
         self.before_again: Callable[[], None] | None = None
+        if not is_held:
+            self.let_go()
 
     def give(self, *args: Any) -> int:
         done = super().give(*args)
@@ -58,10 +61,6 @@ class Counted(Carrier):
         self.sent += done >= 0
         return done
 
-    def finish(self, ticket: int) -> None:
-        self.waited += 1
-        super().finish(ticket)
-
     def _give_back(self, number: int, written: int) -> Any:
         self.missed += 1
         if self.before_again is not None:
@@ -69,35 +68,12 @@ class Counted(Carrier):
         return super()._give_back(number, written)
 
 
-class Held(Counted):
-    """Likewise; its thread begins when it is let go, or waited for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._free = threading.Event()
-
-    def let_go(self) -> None:
-        self._free.set()
-
-    def finish(self, ticket: int) -> None:
-        self.let_go()
-        super().finish(ticket)
-
-    def stop(self) -> None:
-        self.let_go()
-        super().stop()
-
-    def _run(self) -> None:
-        self._free.wait()
-        super()._run()
-
-
 class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     def pull(self, opaque: int, offset: int, queue_id: int = 0, **changes: object) -> None:
-        self.writer.write(request(opaque, offset, queue_id, **changes))
+        self.writer.write(pull_frame(opaque, offset, queueId=queue_id, **changes))
 
     async def answers(self, count: int = 1) -> list[Command]:
         found: list[Command] = []
@@ -110,23 +86,6 @@ class Peer:
     async def answer(self) -> Command:
         [answer] = await self.answers()
         return answer
-
-
-def request(opaque: int, offset: int, queue_id: int = 0, **changes: object) -> bytes:
-    fields = {
-        "consumerGroup": "g",
-        "topic": "t",
-        "queueId": queue_id,
-        "queueOffset": offset,
-        "maxMsgNums": 32,
-        "sysFlag": FLAG_SUBSCRIPTION,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 15000,
-        "subscription": "*",
-        "subVersion": 0,
-        **changes,
-    }
-    return frame.encode_request(codes.PULL_MESSAGE, opaque, {name: str(value) for name, value in fields.items()})
 
 
 class Broker:
@@ -295,8 +254,7 @@ async def test_what_is_small_or_alone_is_the_loops(directory: Path) -> None:
 
 @on_both_loops
 async def test_no_more_wait_for_the_thread_than_it_may_hold(directory: Path) -> None:
-    async with serving(directory, Held()) as broker:
-        assert isinstance(broker.carrier, Held)
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill()
         peers = await broker.connected(MOST_ANSWERS + 4)
         for number, peer in enumerate(peers):
@@ -344,8 +302,7 @@ async def test_who_asks_on_gets_all_in_order(directory: Path) -> None:
 async def test_who_has_several_requests_open_gets_their_answers_one_behind_the_other(directory: Path) -> None:
     """Also small ones, and whatever his socket takes of those before."""
     for is_narrow in (False, True):
-        async with serving(directory / str(is_narrow), Held()) as broker:
-            assert isinstance(broker.carrier, Held)
+        async with serving(directory / str(is_narrow), Counted(is_held=True)) as broker:
             broker.fill(body_bytes=4000)
             first, second = await broker.connected(2)
             if is_narrow:
@@ -353,7 +310,7 @@ async def test_who_has_several_requests_open_gets_their_answers_one_behind_the_o
             first.pull(1, 0, maxMsgNums=1)
             await first.answer()
             second.writer.write(
-                b"".join(request(opaque, opaque, maxMsgNums=1 + opaque % 2 * 31) for opaque in range(1, 9))
+                b"".join(pull_frame(opaque, opaque, maxMsgNums=1 + opaque % 2 * 31) for opaque in range(1, 9))
             )
             await broker.until(lambda: broker.carrier.carried == MOST_ANSWERS)
             assert broker.carrier.behind == MOST_ANSWERS - 1
@@ -368,13 +325,12 @@ async def test_who_has_several_requests_open_gets_their_answers_one_behind_the_o
 
 @on_both_loops
 async def test_what_is_behind_an_answer_that_was_not_made_is_given_all_the_same(directory: Path) -> None:
-    async with serving(directory, Held()) as broker:
-        assert isinstance(broker.carrier, Held)
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill()
         first, second = await broker.connected(2)
         first.pull(1, 0)
         await first.answer()
-        second.writer.write(request(1, 20) + request(2, 40) + request(3, 60))
+        second.writer.write(pull_frame(1, 20) + pull_frame(2, 40) + pull_frame(3, 60))
         await broker.until(lambda: broker.carrier.carried == 3)
         before = broker.expected(20, 0, 5)
         broker.damage(0, 25)
@@ -391,7 +347,7 @@ async def test_who_is_alone_and_asks_on_gets_all_in_order(directory: Path) -> No
     async with serving(directory) as broker:
         broker.fill()
         [peer] = await broker.connected(1)
-        peer.writer.write(b"".join(request(opaque, opaque) for opaque in range(60)))
+        peer.writer.write(b"".join(pull_frame(opaque, opaque) for opaque in range(60)))
         for offset, answer in enumerate(await peer.answers(60)):
             assert answer.opaque == offset
             check(answer, broker.expected(offset), offset + 32)
@@ -399,8 +355,7 @@ async def test_who_is_alone_and_asks_on_gets_all_in_order(directory: Path) -> No
 
 @on_both_loops
 async def test_a_record_that_rots_before_it_is_copied_is_not_given_out(directory: Path) -> None:
-    async with serving(directory, Held()) as broker:
-        assert isinstance(broker.carrier, Held)
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill()
         first, second, third = await broker.connected(3)
         first.pull(1, 0)
@@ -437,8 +392,7 @@ async def test_a_record_that_rots_is_not_given_out_by_the_loop(directory: Path) 
 
 @on_both_loops
 async def test_what_was_begun_and_cannot_be_ended_closes_the_connection(directory: Path) -> None:
-    async with serving(directory, Held()) as broker:
-        assert isinstance(broker.carrier, Held)
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill(body_bytes=4000)
         first, second = await broker.connected(2)
         broker.narrow()
@@ -460,7 +414,7 @@ async def test_what_was_begun_and_cannot_be_ended_closes_the_connection(director
 @on_both_loops
 async def test_the_log_is_cut_when_nobody_looks(directory: Path) -> None:
     """Who looked at a page that is gone would end the process."""
-    async with serving(directory, Held()) as broker:
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill(40)
         first, second = await broker.connected(2)
         first.pull(1, 0)
@@ -482,7 +436,7 @@ async def test_the_log_is_cut_when_nobody_looks(directory: Path) -> None:
 
 @on_both_loops
 async def test_what_a_full_socket_left_is_not_looked_at_behind_a_cut(directory: Path) -> None:
-    async with serving(directory, Held()) as broker:
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill(60, body_bytes=4000)
         first, second = await broker.connected(2)
         broker.narrow()
@@ -499,8 +453,7 @@ async def test_what_a_full_socket_left_is_not_looked_at_behind_a_cut(directory: 
 
 @on_both_loops
 async def test_a_file_that_leaves_the_log_is_there_until_its_answers_are(directory: Path) -> None:
-    async with serving(directory, Held()) as broker:
-        assert isinstance(broker.carrier, Held)
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill(300)
         assert len(broker.store.commitlog._segments) >= 2
         first, second = await broker.connected(2)
@@ -552,7 +505,7 @@ async def test_who_is_gone_harms_nobody(directory: Path) -> None:
 @on_both_loops
 async def test_a_socket_stays_open_until_its_answer_is_sent(directory: Path) -> None:
     """Else the answer would go to whatever got its descriptor next."""
-    async with serving(directory, Held()) as broker:
+    async with serving(directory, Counted(is_held=True)) as broker:
         broker.fill()
         first, *others = await broker.connected(4)
         first.pull(1, 0)

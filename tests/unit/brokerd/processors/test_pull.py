@@ -16,6 +16,7 @@ from remoting import codes
 from remoting.frame import Command
 from remoting.record.codec import decode_records
 from tests.support.native_library import native_library
+from tests.support.pulls import pull_fields
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 HEADER = {"suggestWhichBrokerId", "nextBeginOffset", "minOffset", "maxOffset"}
@@ -34,24 +35,8 @@ def broker() -> RemotingBroker:
     return remoting_master()
 
 
-def ext(offset: int = 0, **changes: Any) -> dict[str, Any]:
-    return {
-        "consumerGroup": "g",
-        "topic": "t",
-        "queueId": 0,
-        "queueOffset": offset,
-        "maxMsgNums": 32,
-        "sysFlag": FLAG_SUBSCRIPTION,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 15000,
-        "subscription": "*",
-        "subVersion": 0,
-        **changes,
-    }
-
-
 def pull(broker: RemotingBroker, offset: int = 0, **changes: Any) -> Command:
-    answer = broker.answer(codes.PULL_MESSAGE, ext(offset, **changes))
+    answer = broker.answer(codes.PULL_MESSAGE, pull_fields(offset, **changes))
     if answer.code in (0, 19, 20, 21):
         assert set(answer.ext) >= HEADER
     return answer
@@ -245,7 +230,7 @@ def test_a_group_that_is_forbidden_reads_neither_way(broker: RemotingBroker) -> 
 
 
 def test_who_waits_is_refused_when_forbidden(broker: RemotingBroker) -> None:
-    opaque = broker.send_request(codes.PULL_MESSAGE, ext(0, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
+    opaque = broker.send_request(codes.PULL_MESSAGE, pull_fields(0, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
     waiting = broker.receive(1, wait_ms=10_000)
     forbid(broker, readable=False)
     broker.send("a")
@@ -287,7 +272,7 @@ def replica(broker: RemotingBroker, *, master_known: bool = True) -> None:
 def test_a_replica_refuses_pulls_while_its_master_is_there_unless_told_otherwise(broker: RemotingBroker) -> None:
     broker.send("a")
     replica(broker)
-    answer = broker.answer(codes.PULL_MESSAGE, ext(0))
+    answer = broker.answer(codes.PULL_MESSAGE, pull_fields(0))
     assert (answer.code, "slave_read" in (answer.remark or "")) == (codes.SYSTEM_BUSY, True)
     replica(broker, master_known=False)
     assert bodies(pull(broker)) == ["a"], "without a master somebody has to answer"
@@ -303,7 +288,9 @@ def test_a_replica_serves_and_sends_back_who_found_nothing() -> None:
     held = pull(broker, 2, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND)
     assert (held.code, held.ext["suggestWhichBrokerId"], held.ext["nextBeginOffset"]) == (20, "0", "2")
     replica(broker, master_known=False)
-    assert broker.ask(codes.PULL_MESSAGE, ext(2, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND)) is None, "it is held here"
+    assert broker.ask(codes.PULL_MESSAGE, pull_fields(2, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND)) is None, (
+        "it is held here"
+    )
 
 
 @pytest.mark.parametrize("is_master", [True, False])
@@ -340,14 +327,14 @@ def test_without_the_switch_nobody_is_sent_away(broker: RemotingBroker) -> None:
 
 
 def test_lite_pulls_can_be_switched_off(broker: RemotingBroker) -> None:
-    assert broker.answer(codes.LITE_PULL_MESSAGE, ext(0)).code == 19
+    assert broker.answer(codes.LITE_PULL_MESSAGE, pull_fields(0)).code == 19
     strict = remoting_master(pull_settings=PullSettings(lite_pull=False))
-    assert strict.answer(codes.LITE_PULL_MESSAGE, ext(0)).code == codes.NO_PERMISSION
-    assert strict.answer(codes.PULL_MESSAGE, ext(0)).code == 19
+    assert strict.answer(codes.LITE_PULL_MESSAGE, pull_fields(0)).code == codes.NO_PERMISSION
+    assert strict.answer(codes.PULL_MESSAGE, pull_fields(0)).code == 19
 
 
 def test_who_is_held_while_the_role_changes_is_sent_to_the_new_master(broker: RemotingBroker) -> None:
-    opaque = broker.send_request(codes.PULL_MESSAGE, ext(0, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
+    opaque = broker.send_request(codes.PULL_MESSAGE, pull_fields(0, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
     assert opaque not in broker.peer.answers
     replica(broker)
     broker.pull.answer_all()
@@ -364,7 +351,7 @@ def test_unknown_groups_are_made_on_the_master_only(broker: RemotingBroker) -> N
 def test_offsets_are_committed_on_the_way_once(broker: RemotingBroker) -> None:
     flags = FLAG_SUBSCRIPTION | FLAG_COMMIT | FLAG_SUSPEND
     broker.send("a", "b")
-    broker.send_request(codes.PULL_MESSAGE, ext(2, sysFlag=flags, commitOffset=2))
+    broker.send_request(codes.PULL_MESSAGE, pull_fields(2, sysFlag=flags, commitOffset=2))
     broker.turns.run(50)
     assert broker.metadata.consumer_offset("g", "t", 0) == 2
     broker.metadata.commit_offset("g", "t", 0, 1, None)
@@ -385,7 +372,7 @@ def test_a_pull_commits_nothing_for_a_group_of_the_broker(broker: RemotingBroker
 
 def held(broker: RemotingBroker, offset: int = 0, peer: Peer | None = None, **changes: Any) -> int:
     opaque = broker.send_request(
-        codes.PULL_MESSAGE, ext(offset, **{"sysFlag": FLAG_SUBSCRIPTION | FLAG_SUSPEND, **changes}), peer=peer
+        codes.PULL_MESSAGE, pull_fields(offset, **{"sysFlag": FLAG_SUBSCRIPTION | FLAG_SUSPEND, **changes}), peer=peer
     )
     broker.turns.run()
     return opaque
@@ -466,13 +453,14 @@ def test_a_change_of_the_role_answers_everybody(broker: RemotingBroker) -> None:
 
 def test_lite_pull_is_the_same(broker: RemotingBroker) -> None:
     broker.send("a")
-    assert bodies(broker.answer(codes.LITE_PULL_MESSAGE, ext(0, sysFlag=FLAG_SUBSCRIPTION | 16))) == ["a"]
+    assert bodies(broker.answer(codes.LITE_PULL_MESSAGE, pull_fields(0, sysFlag=FLAG_SUBSCRIPTION | 16))) == ["a"]
 
 
 def test_who_does_not_read_what_he_got_is_told_to_come_again(broker: RemotingBroker) -> None:
     """Thousands of held pulls of one connection would otherwise be answered with messages at once, read or not."""
     waiting = [
-        broker.send_request(codes.PULL_MESSAGE, ext(0, sysFlag=6, suspendTimeoutMillis=20_000)) for _ in range(50)
+        broker.send_request(codes.PULL_MESSAGE, pull_fields(0, sysFlag=6, suspendTimeoutMillis=20_000))
+        for _ in range(50)
     ]
     broker.peer.is_slow = True
     broker.send("a")

@@ -24,6 +24,7 @@ from remoting.transport.taking import Intake
 from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.client_bytes import encode_compact
 from tests.support.native_library import native_library
+from tests.support.pulls import pull_fields
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 
@@ -34,22 +35,6 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> RemotingBroker:
     made.send(*map(str, range(40)), tag="x")
     made.send(*map(str, range(40, 50)), tag="y")
     return made
-
-
-def ext(offset: int = 0, **changes: Any) -> dict[str, Any]:
-    return {
-        "consumerGroup": "g",
-        "topic": "t",
-        "queueId": 0,
-        "queueOffset": offset,
-        "maxMsgNums": 32,
-        "sysFlag": FLAG_SUBSCRIPTION,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 15000,
-        "subscription": "*",
-        "subVersion": 0,
-        **changes,
-    }
 
 
 def quick_of(broker: RemotingBroker) -> QuickPulls:
@@ -118,23 +103,23 @@ CHANGES: dict[str, tuple[Callable[[RemotingBroker, Peer], None], int]] = {
 def test_what_changed_counts_at_once(broker: RemotingBroker, change: str) -> None:
     peer = broker.peer
     for offset in (0, 3, 7):
-        assert broker.answer(codes.PULL_MESSAGE, ext(offset)).code == 0
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(offset)).code == 0
     assert (broker.taken_quickly, quick_of(broker).known_count) == (3, 1)
     act, code = CHANGES[change]
     act(broker, peer)
-    answer = broker.answer(codes.PULL_MESSAGE, ext(9))
+    answer = broker.answer(codes.PULL_MESSAGE, pull_fields(9))
     assert answer.code == code
     if change == "another flag of the group":
         assert answer.ext["groupSysFlag"] == "3"
     if change == "reset":
-        assert broker.answer(codes.PULL_MESSAGE, ext(9)).code == 0, "it was told once"
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(9)).code == 0, "it was told once"
 
 
 def test_a_subscription_that_changes_counts_at_once(broker: RemotingBroker) -> None:
     peer = broker.peer
 
     def pull(version: int = 5) -> tuple[int, int]:
-        answer = broker.answer(codes.PULL_MESSAGE, ext(0, sysFlag=0, subVersion=version, maxMsgNums=1))
+        answer = broker.answer(codes.PULL_MESSAGE, pull_fields(0, sysFlag=0, subVersion=version, maxMsgNums=1))
         return answer.code, int(answer.ext.get("nextBeginOffset", -1))
 
     assert pull() == (codes.SUBSCRIPTION_NOT_EXIST, -1)
@@ -163,7 +148,7 @@ def test_who_names_its_subscriptions_by_fingerprint_is_another_one_than_who_does
     data = ConsumerData("g", subscriptions={"t": Subscription("t", "*", "TAG", 5)})
     broker.clients.remoting_heartbeat(one, info, [], [data], fingerprint=9)  # type: ignore[arg-type]
     for _ in range(2):
-        fields = ext(0, sysFlag=0, subVersion=6)
+        fields = pull_fields(0, sysFlag=0, subVersion=6)
         assert broker.answer(codes.PULL_MESSAGE, fields, peer=one).code == 0
         assert broker.answer(codes.PULL_MESSAGE, fields, peer=other).code == codes.SUBSCRIPTION_NOT_LATEST
 
@@ -217,7 +202,7 @@ def test_answers_are_those_of_the_handler(broker: RemotingBroker, seed: int) -> 
     for _ in range(150):
         any_change(rng, broker, peer)
         for _ in range(3):
-            fields = ext(
+            fields = pull_fields(
                 rng.choice((0, 0, 3, 39, 45, 50, 90, 1000, -1)),
                 topic=rng.choice("tttu"),
                 queueId=rng.choice((0, 0, 0, 1)),
@@ -236,12 +221,12 @@ def test_what_is_known_is_bounded(broker: RemotingBroker, monkeypatch: pytest.Mo
     known = quick_of(broker)
     monkeypatch.setattr(asked, "MAX_KNOWN", 10)
     for number in range(25):
-        assert broker.answer(codes.PULL_MESSAGE, ext(0, more=number)).code == 0
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
         assert known.known_count == number % 10 + 1
     monkeypatch.setattr(asked, "MAX_KNOWN_BYTES", 20_000)
     counts = []
     for number in range(40):
-        assert broker.answer(codes.PULL_MESSAGE, ext(0, more=f"{number:04000}"[:3000] + str(number))).code == 0
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=f"{number:04000}"[:3000] + str(number))).code == 0
         counts.append(known.known_count)
     assert max(counts[10:]) <= 7
     assert broker.taken_quickly == 65
@@ -252,14 +237,14 @@ def test_what_stands_is_bounded(broker: RemotingBroker, monkeypatch: pytest.Monk
     monkeypatch.setattr(quick, "_MAX_STANDING", 3)
     for _ in range(2):
         for number in range(5):
-            assert broker.answer(codes.PULL_MESSAGE, ext(0, more=number)).code == 0
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
             assert len(known._standing) <= 3
             assert all(terms.standing is not None for terms in known._standing)
 
 
 def test_nothing_that_does_not_pass_is_known(broker: RemotingBroker) -> None:
     for number in range(5):
-        assert broker.answer(codes.PULL_MESSAGE, ext(0, topic=f"nowhere{number}")).code == codes.TOPIC_NOT_EXIST
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, topic=f"nowhere{number}")).code == codes.TOPIC_NOT_EXIST
     assert (broker.taken_quickly, quick_of(broker).known_count) == (0, 0)
 
 
@@ -321,7 +306,9 @@ def frames(rng: Random, count: int) -> list[bytes]:
     """Pulls and other requests."""
     found = []
     for opaque in range(count):
-        texts = {name: str(value) for name, value in ext(rng.randrange(50), maxMsgNums=rng.randrange(1, 5)).items()}
+        texts = {
+            name: str(value) for name, value in pull_fields(rng.randrange(50), maxMsgNums=rng.randrange(1, 5)).items()
+        }
         match rng.randrange(8):
             case 0:
                 request = Command(codes.GET_MAX_OFFSET, opaque, {"topic": "t", "queueId": "0"})
@@ -350,7 +337,7 @@ async def test_answers_come_in_order_however_frames_are_cut(broker: RemotingBrok
 
 async def test_who_waits_is_answered_when_a_message_comes(broker: RemotingBroker) -> None:
     line = Line(broker, ConnectionLimits(max_in_flight=3))
-    fields = {name: str(value) for name, value in ext(50, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND).items()}
+    fields = {name: str(value) for name, value in pull_fields(50, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND).items()}
     for opaque in range(5):
         line.connection.data_received(frame.encode_request(codes.PULL_MESSAGE, opaque, fields))
     assert await line.finish() == []
@@ -366,7 +353,7 @@ async def test_who_waits_is_answered_when_a_message_comes(broker: RemotingBroker
 
 async def test_who_closes_waits_no_more(broker: RemotingBroker) -> None:
     line = Line(broker)
-    fields = {name: str(value) for name, value in ext(50, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND).items()}
+    fields = {name: str(value) for name, value in pull_fields(50, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND).items()}
     line.connection.data_received(frame.encode_request(codes.PULL_MESSAGE, 1, fields))
     assert broker.pull.waiting_count == 1
     broker.pull.connection_closed(line.connection)
@@ -376,11 +363,11 @@ async def test_who_closes_waits_no_more(broker: RemotingBroker) -> None:
 def test_offsets_are_committed_by_the_master_alone(broker: RemotingBroker) -> None:
     flags = FLAG_SUBSCRIPTION | FLAG_COMMIT
     for offset in (3, 7):
-        assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=offset)).code == 0
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(10, sysFlag=flags, commitOffset=offset)).code == 0
         broker.turns.run(50)
         assert broker.metadata.consumer_offset("g", "t", 0) == offset
     broker.is_master = False
-    assert broker.answer(codes.PULL_MESSAGE, ext(10, sysFlag=flags, commitOffset=9)).code == 0
+    assert broker.answer(codes.PULL_MESSAGE, pull_fields(10, sysFlag=flags, commitOffset=9)).code == 0
     broker.turns.run(50)
     assert broker.metadata.consumer_offset("g", "t", 0) == 7
     assert broker.taken_quickly == 3
@@ -392,7 +379,7 @@ def test_what_only_the_tier_has_is_left_to_the_line(broker: RemotingBroker) -> N
     own._is_cold = lambda _topic, _queue_id, offset: offset < 10
     for offset, is_taken in ((10, True), (9, False), (30, True), (0, False)):
         before = broker.taken_quickly
-        assert broker.answer(codes.PULL_MESSAGE, ext(offset)).code == 0
+        assert broker.answer(codes.PULL_MESSAGE, pull_fields(offset)).code == 0
         assert (broker.taken_quickly > before) == is_taken
 
 

@@ -15,6 +15,7 @@ from remoting import codes
 from remoting.bare_json import loads_bare
 from remoting.frame import Command
 from remoting.record.codec import decode_records
+from tests.support.pulls import pull_fields
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
 
@@ -36,25 +37,9 @@ def targets(answer: Command) -> dict[int, int]:
     return {orjson.loads(key)["queueId"]: offset for key, offset in table.items()}
 
 
-def pull_ext(offset: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "consumerGroup": "g",
-        "topic": "t",
-        "queueId": 0,
-        "queueOffset": offset,
-        "maxMsgNums": 32,
-        "sysFlag": FLAG_SUBSCRIPTION,
-        "commitOffset": 0,
-        "suspendTimeoutMillis": 15000,
-        "subscription": "*",
-        "subVersion": 0,
-        **changes,
-    }
-
-
 def pull(broker: RemotingBroker, offset: int, **changes: Any) -> tuple[int, int]:
     """(code, next offset)."""
-    answer = broker.answer(codes.PULL_MESSAGE, pull_ext(offset, **changes))
+    answer = broker.answer(codes.PULL_MESSAGE, pull_fields(offset, **changes))
     assert {"suggestWhichBrokerId", "minOffset", "maxOffset"} <= set(answer.ext)
     return answer.code, int(answer.ext["nextBeginOffset"])
 
@@ -93,9 +78,9 @@ def test_commits_do_not_count_until_then(broker: RemotingBroker) -> None:
 
 
 def test_a_waiting_pull_hears_at_once(broker: RemotingBroker) -> None:
-    opaque = broker.send_request(codes.PULL_MESSAGE, pull_ext(10, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
+    opaque = broker.send_request(codes.PULL_MESSAGE, pull_fields(10, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND))
     other = broker.send_request(
-        codes.PULL_MESSAGE, pull_ext(10, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND, consumerGroup="h")
+        codes.PULL_MESSAGE, pull_fields(10, sysFlag=FLAG_SUBSCRIPTION | FLAG_SUSPEND, consumerGroup="h")
     )
     broker.turns.run()
     assert not broker.peer.answers
@@ -141,7 +126,7 @@ def test_the_answers_wait_for_their_records(broker: RemotingBroker) -> None:
     assert broker.ask(codes.INVOKE_BROKER_TO_RESET_OFFSET, ext) is None
     broker.log.acknowledge()
     assert [answer.code for answer in broker.peer.answers.values()] == [0]
-    assert broker.ask(codes.PULL_MESSAGE, pull_ext(10)) is None
+    assert broker.ask(codes.PULL_MESSAGE, pull_fields(10)) is None
     broker.log.acknowledge()
     assert [answer.code for answer in broker.peer.answers.values()] == [0, 21]
 
@@ -156,7 +141,7 @@ def test_the_answers_wait_for_their_records(broker: RemotingBroker) -> None:
 def test_a_consumer_is_not_left_where_it_was(broker: RemotingBroker, status: PutStatus, code: int) -> None:
     reset(broker, queueId=0, offset=3)
     broker.log.acknowledges = False
-    broker.ask(codes.PULL_MESSAGE, pull_ext(10))
+    broker.ask(codes.PULL_MESSAGE, pull_fields(10))
     broker.log.acknowledge(status)
     assert list(broker.peer.answers.values())[-1].code == code
 
@@ -164,7 +149,7 @@ def test_a_consumer_is_not_left_where_it_was(broker: RemotingBroker, status: Put
 def test_a_record_that_is_refused_leaves_the_reset_pending(broker: RemotingBroker) -> None:
     reset(broker, queueId=0, offset=3)
     broker.log.is_master = False
-    assert broker.answer(codes.PULL_MESSAGE, pull_ext(10)).code == codes.SERVICE_NOT_AVAILABLE
+    assert broker.answer(codes.PULL_MESSAGE, pull_fields(10)).code == codes.SERVICE_NOT_AVAILABLE
     broker.log.is_master = True
     assert pull(broker, 10) == (21, 3)
 
@@ -353,5 +338,5 @@ def test_topics_that_the_source_left_are_cloned_only_when_asked(broker: Remoting
 def test_what_is_read_after_a_reset(broker: RemotingBroker) -> None:
     reset(broker, queueId=0, offset=8)
     _, offset = pull(broker, 0)
-    answer = broker.answer(codes.PULL_MESSAGE, pull_ext(offset))
+    answer = broker.answer(codes.PULL_MESSAGE, pull_fields(offset))
     assert [record.body for record in decode_records(answer.body)] == [b"8", b"9"]
