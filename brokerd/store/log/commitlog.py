@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.store.log.bad_sectors import PAGE_BYTES, is_unreadable, read_around, write_over
-from brokerd.store.log.blocks_ahead import AHEAD_BYTES, LEAST_APPENDS, BlocksAhead
+from brokerd.store.log.blocks_ahead import AHEAD_BYTES, LEAST_SYNCS, BlocksAhead
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, intact_record_at
@@ -202,9 +202,9 @@ class CommitLog:
             if current is not None and self._spare is None and not self.keeps_rest:
                 self._spare = self._open(current.end, create=True)
 
-    def write_ahead(self, ahead_bytes: int = AHEAD_BYTES, least_appends: int = LEAST_APPENDS) -> None:
+    def write_ahead(self, ahead_bytes: int = AHEAD_BYTES, least_syncs: int = LEAST_SYNCS) -> None:
         """Somebody waits for each sync: from now on, write blocks of the file before records come to them (`blocks_ahead`)."""
-        self._ahead = BlocksAhead(ahead_bytes, least_appends)
+        self._ahead = BlocksAhead(ahead_bytes, least_syncs)
 
     def _write(self, segment: Segment, position: int, buffers: Sequence[Bytes], total: int) -> None:
         if self._unclean_end:
@@ -227,7 +227,6 @@ class CommitLog:
             if not error.is_out_of_space:
                 self.refusal = error
                 raise
-            self._ahead.forget()
 
     def _clean_failed_write(self, segment: Segment, position: int, total: int, error: StorageError) -> None:
         """A record that a failed write left behind the end could follow a later append, or be the log's last at a start."""
@@ -360,6 +359,7 @@ class CommitLog:
         if self._lost is None and mark.generation == self.generation and mark.offset > self.flushed_offset:
             assert mark.offset <= self.end_offset, "synced more than the log has"
             self.flushed_offset = mark.offset
+            self._ahead.synced()
         return self.flushed_offset
 
     def _sync_segment(self, segment: Segment) -> None:

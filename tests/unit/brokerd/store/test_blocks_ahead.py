@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from brokerd.store.log.blocks_ahead import AHEAD_BYTES, LEAST_APPENDS, BlocksAhead
+from brokerd.store.log.blocks_ahead import AHEAD_BYTES, LEAST_SYNCS, BlocksAhead
 from brokerd.store.log.commitlog import CommitLog
 from remoting.disk import Disk, LocalDisk
 from remoting.errors import StorageError
@@ -18,22 +18,23 @@ from tests.unit.brokerd.store.test_commitlog import fill, make_log, record
 
 FILE_BYTES = 1 << 30
 FIRST = "commitlog/" + "0" * 20
-APPENDS, AHEAD = 3, 1200  # of 200 bytes
+AHEAD = 1200
 
 
 def written_ahead(sizes: list[int], limit: int = FILE_BYTES) -> list[int]:
-    """What is wanted before each append of such a size."""
+    """What is wanted before each append of such a size, with a sync behind each."""
     ahead = BlocksAhead(AHEAD_BYTES)
     position, wanted = 0, []
     for size in sizes:
         wanted.append(ahead.wanted(position, position + size, limit))
+        ahead.synced()
         position += size
     return wanted
 
 
-def test_small_appends_find_their_blocks_but_for_the_first() -> None:
-    wanted = written_ahead([1000] * 2000)
+def test_syncs_of_little_find_their_blocks_but_for_the_first() -> None:
     covered = position = found = 0
+    wanted = written_ahead([1000] * 2000)
     for zeros in wanted:
         if zeros:
             assert zeros == AHEAD_BYTES + 1000
@@ -44,12 +45,20 @@ def test_small_appends_find_their_blocks_but_for_the_first() -> None:
     assert found >= 2000 - AHEAD_BYTES / 1000 - 2
 
 
-def test_large_appends_are_written_once() -> None:
-    assert not any(written_ahead([AHEAD_BYTES // LEAST_APPENDS + 1000] * 2000))
+def test_what_is_synced_in_much_is_written_once() -> None:
+    assert not any(written_ahead([AHEAD_BYTES // LEAST_SYNCS + 2000] * 2000))
     assert not any(written_ahead([AHEAD_BYTES * 3] * 100))
 
 
-def test_that_follows_what_is_appended() -> None:
+def test_many_appends_that_one_sync_covers_are_written_once() -> None:
+    ahead = BlocksAhead(AHEAD_BYTES)
+    for n in range(10_000):
+        assert not ahead.wanted(n * 1000, n * 1000 + 1000, FILE_BYTES)
+        if n % 50 == 0:
+            ahead.synced()
+
+
+def test_that_follows_what_is_synced() -> None:
     small, large = [1000] * 1000, [50_000] * 100
     wanted = written_ahead(small + large + small)
     assert any(wanted[:1000])
@@ -66,12 +75,14 @@ def test_it_ends_with_the_file() -> None:
 
 def test_without_bytes_nothing_is_written() -> None:
     ahead = BlocksAhead(0)
-    assert not any(ahead.wanted(n * 10, n * 10 + 10, FILE_BYTES) for n in range(100_000))
+    for n in range(100_000):
+        assert not ahead.wanted(n * 10, n * 10 + 10, FILE_BYTES)
+        ahead.synced()
 
 
 def ahead_log(disk: Disk) -> CommitLog:
     log = make_log(disk)
-    log.write_ahead(AHEAD, APPENDS)
+    log.write_ahead(AHEAD, 0)
     return log
 
 
@@ -102,14 +113,17 @@ def test_they_end_with_each_file() -> None:
 
 def test_a_cut_takes_them_away() -> None:
     disk = FaultyDisk(Random(1))
-    log = ahead_log(disk)
+    log = make_log(disk)
+    log.write_ahead(AHEAD, 1)
     offsets = fill(log, 8)
+    assert held(disk) == log.end_offset, "no sync found anything yet"
+    log.mark_flushed(log.sync())
+    fill(log, 8)
+    assert held(disk) > log.end_offset
     log.truncate(offsets[2])
     assert held(disk) == offsets[2]
     fill(log, 2)
-    assert held(disk) == log.end_offset, "how many appends they last for is found out anew"
-    fill(log, 8)
-    assert held(disk) > log.end_offset
+    assert held(disk) == log.end_offset, "how many syncs find them is found out anew"
 
 
 def test_what_a_suspect_log_keeps_behind_its_end_is_not_written_over() -> None:
@@ -127,8 +141,11 @@ def test_what_a_suspect_log_keeps_behind_its_end_is_not_written_over() -> None:
 
 def test_a_disk_without_room_for_them_takes_records() -> None:
     disk = FaultyDisk(Random(1), capacity_bytes=2200)
-    log = ahead_log(disk)
-    fill(log, 11)
+    log = make_log(disk)
+    log.write_ahead(AHEAD, 1)
+    for _ in range(11):
+        fill(log, 1)
+        log.mark_flushed(log.sync())
     assert log.end_offset == 2200
     assert disk.counters.no_space_errors == 1, "it is not tried again at once"
     with pytest.raises(StorageError):
@@ -157,7 +174,7 @@ def test_a_failed_write_of_them_is_final_and_appends_nothing() -> None:
 def test_what_was_synced_outlives_a_power_loss(seed: int) -> None:
     disk = FaultyDisk(Random(seed))
     store = open_store(disk)
-    store.commitlog.write_ahead(AHEAD, APPENDS)
+    store.commitlog.write_ahead(AHEAD, 0)
     rng = Random(seed)
     number = durable = 0
     for _ in range(rng.randrange(2, 8)):
@@ -182,7 +199,7 @@ def test_a_real_file_has_the_blocks(tmp_path: Path) -> None:
     log.write_ahead()
     while log.end_offset <= AHEAD_BYTES + 4000:
         log.append(record(log.end_offset, 4000), 4000)
-    log.sync()
+        log.mark_flushed(log.sync())
     path = tmp_path / "data" / FIRST
     assert path.stat().st_blocks * 512 >= log.end_offset + AHEAD_BYTES
     assert not any(path.read_bytes()[log.end_offset :])
