@@ -57,8 +57,8 @@ log = logging.getLogger(__name__)
 
 # Records that are larger than this on average are gathered by the write itself, smaller ones before it.
 _LARGE_BYTES = 4096
-# Units that may wait in memory for a checkpoint: 20 MB.
-_MAX_BUFFERED_UNITS = 1 << 20
+# Units that may wait in memory for a checkpoint: 40 MB. Each checkpoint of thousands of queues costs a sync for each of them.
+_MAX_BUFFERED_UNITS = 1 << 21
 # Of the log, for each follower: more than arrives in the pauses that they make.
 MOST_AT_CLOSE_BYTES: Final = 16 << 20
 _NO_ROOM = (
