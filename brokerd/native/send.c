@@ -66,7 +66,7 @@ struct slot { /* a queue; or a topic, and the queue of it that its last message 
 
 struct touched {
     int64_t slot;
-    int64_t first; /* what the call took for it when it began */
+    int64_t first, next; /* what the call took for it when it began, and what comes behind what it took */
 };
 
 struct tally { /* of a target: what the call of that number took for it */
@@ -624,7 +624,7 @@ static enum stop lay_out_batch(struct call *call, const struct send *send, struc
 /* A slot has another value from now on; what the call found there is noted, once. */
 static void move(const struct call *call, struct slot *slots, int64_t slot, int64_t next, struct touched *touched, int64_t *count) {
     if (slots[slot].touched != call->request->number) {
-        touched[(*count)++] = (struct touched){slot, slots[slot].next};
+        touched[(*count)++] = (struct touched){slot, slots[slot].next, 0};
         slots[slot].touched = call->request->number;
     }
     slots[slot].next = next;
@@ -709,5 +709,6 @@ EXPORT void native_send(const struct areas *areas) {
         if (stop != STOP_END || results->frames == request->most) break;
         results->sources++;
     }
+    for (int64_t n = 0; n < results->touched; n++) areas->touched[n].next = areas->slots[areas->touched[n].slot].next;
     results->stop = stop == STOP_ROOM && results->frames == 0 ? STOP_LEFT : stop; /* no call has more room */
 }

@@ -57,7 +57,7 @@ _UNREAD: Final = (0, 0)
 # The structs of send.c
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
 _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
-_TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
+_TOUCHED_NUMBERS: Final = 3  # slot, what the call took for its next offset, and what that is behind it
 _TALLY_NUMBERS: Final = 3  # the last call, and what it took: messages, bytes
 _REQUEST: Final = struct.Struct("=10q")
 _SOURCE: Final = struct.Struct(f"=6q{HOST_V6_BYTES}s4x")
@@ -302,7 +302,10 @@ class NativeKernel:
                 turned,
                 tallied,
             ) = _RESULTS.unpack(self._results)
-            if not (self._has_guessed(run.next_offsets, touched) and (not turned or self._has_guessed_turns(turned))):
+            numbers, keys = self._touched[: touched * _TOUCHED_NUMBERS].tolist(), self._topics.keys
+            queues = [keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]
+            has_guessed = run.next_offsets.next_of(queues) == numbers[1::_TOUCHED_NUMBERS]
+            if not (has_guessed and (not turned or self._has_guessed_turns(turned))):
                 self._guess(run.next_offsets, touched)
                 self._guess_turns(turned)
                 continue
@@ -312,7 +315,7 @@ class NativeKernel:
             is_full = True
             self._guess(run.next_offsets, touched)
             self._guess_turns(turned)
-        self._take_numbers(run.next_offsets, touched)
+        run.next_offsets.update(zip(queues, numbers[2::_TOUCHED_NUMBERS], strict=True))
         for target in self._turned_targets(turned) if turned else ():
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
@@ -394,19 +397,6 @@ class NativeKernel:
                 0,
                 0,
             )
-
-    def _has_guessed(self, next_offsets: TakenOffsets, count: int) -> bool:
-        """Whether the call took the right numbers for so many queues."""
-        numbers, keys = self._touched[: count * _TOUCHED_NUMBERS].tolist(), self._topics.keys
-        return (
-            next_offsets.next_of([keys[slot] for slot in numbers[::_TOUCHED_NUMBERS]]) == numbers[1::_TOUCHED_NUMBERS]
-        )
-
-    def _take_numbers(self, next_offsets: TakenOffsets, count: int) -> None:
-        """What the call took of so many queues is taken in the run."""
-        slots, keys = self._topics.slots, self._topics.keys
-        for slot in self._touched[: count * _TOUCHED_NUMBERS : _TOUCHED_NUMBERS]:
-            next_offsets[keys[slot]] = slots[slot * _SLOT_NUMBERS]
 
     def _guess(self, next_offsets: TakenOffsets, count: int) -> None:
         """So many queues have numbers as if the call had not been."""

@@ -91,13 +91,13 @@ class Housekeeper:
         began_s = perf_counter()
         checkpoint = self._store.begin_checkpoint_in_slices()
         try:
-            await _in_turns(partial(self._store.take_slice, checkpoint))
+            await _in_turns(partial(self._store.queues.take_slice, checkpoint.write))
             await self._in_thread(checkpoint.run)
         except (StorageError, asyncio.CancelledError):
             self._store.abandon_checkpoint(checkpoint)
             raise
         try:
-            await _in_turns(partial(self._store.finish_slice, checkpoint))
+            await _in_turns(partial(self._store.queues.finish_slice, checkpoint.write))
         finally:
             self._store.finish_checkpoint(checkpoint)
         self._checkpoint_s = perf_counter() - began_s

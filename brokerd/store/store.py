@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 
 # Records that are larger than this on average are gathered by the write itself, smaller ones before it.
 _LARGE_BYTES = 4096
-# Units that may wait in memory for a checkpoint: 20 MB.
-_MAX_BUFFERED_UNITS = 1 << 20
+# Units that may wait in memory for a checkpoint: 40 MB. Each checkpoint of thousands of queues costs a sync for each of them.
+_MAX_BUFFERED_UNITS = 1 << 21
 # Of the log, for each follower: more than arrives in the pauses that they make.
 MOST_AT_CLOSE_BYTES: Final = 16 << 20
 _NO_ROOM = (
@@ -528,12 +528,12 @@ class MessageStore(StoreReads):
         `closing`: the store is closed next, so nothing is left for a later one.
         """
         checkpoint = self.begin_checkpoint_in_slices(closing=closing)
-        while self.take_slice(checkpoint):
+        while self.queues.take_slice(checkpoint.write):
             pass
         return checkpoint
 
     def begin_checkpoint_in_slices(self, *, closing: bool = False) -> StoreCheckpoint:
-        """The same; it may be run when `take_slice` says that it is whole."""
+        """The same; it may be run when the queues' `take_slice` says that it is whole."""
         positions = self.durable.next_positions(
             dispatch_offset=self.dispatch_offset,
             confirm_offset=self.confirm_offset,
@@ -543,14 +543,6 @@ class MessageStore(StoreReads):
         writes = [(each, write) for each in self.followers if (write := each.begin_write(closing=closing)) is not None]
         queues = self.queues.begin_write_in_slices()
         return StoreCheckpoint(self.durable, queues, writes, positions, self.commitlog.generation)
-
-    def take_slice(self, checkpoint: StoreCheckpoint) -> bool:
-        """Take what some of thousands of queues have to be written, a millisecond's work; whether others are left."""
-        return self.queues.take_slice(checkpoint.write)
-
-    def finish_slice(self, checkpoint: StoreCheckpoint) -> bool:
-        """Begin to finish it, as much as that at once; whether something is left for `finish_checkpoint`."""
-        return self.queues.finish_slice(checkpoint.write)
 
     def finish_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         self.queues.finish_write(checkpoint.write)

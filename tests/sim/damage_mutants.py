@@ -372,7 +372,7 @@ MUTANTS = (
         "a lone rotten unit is the end",
         "W37",
         "A start takes a unit that is one bit off for what a crash left, when its check is gone and none follows.",
-        ((consume_queues, "_is_one_bit_off", _never),),
+        ((consume_queues, "is_one_bit_off", _never),),
         scenario(test_consume_queues.test_a_last_unit_with_one_wrong_bit_is_rot_also_when_its_check_is_gone, 1, 2),
         within=1,
     ),

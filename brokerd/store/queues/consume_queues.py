@@ -20,10 +20,11 @@ from functools import lru_cache
 
 from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
-from brokerd.store.log.derive import Entry, derive, derive_range, intact_record_at
+from brokerd.store.log.derive import Entry, derive
 from brokerd.store.log.entry_columns import EntryColumns, QueueEntries
 from brokerd.store.log.laid_out import LaidOut
 from brokerd.store.queues import queue_ends
+from brokerd.store.queues.borne_out import holds_bytes, is_one_bit_off, lacks_begin, matches_log
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
 from brokerd.store.queues.native_tails import NativeQueue, NativeTails
 from brokerd.store.queues.native_writes import NativeWrites
@@ -34,7 +35,6 @@ from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
 from remoting.disk import Disk, LocalDisk
-from remoting.record.layout import MAGIC_V1, MAGIC_V2, Field, heads
 
 log = logging.getLogger(__name__)
 
@@ -43,18 +43,10 @@ _WARM_UNITS = 1024
 _ALL_WARM_UNITS = 1 << 18
 _SLICE_QUEUES = 256  # a millisecond's work
 _MAX_NAME_BYTES = 255
-_CHUNK_BYTES = 1 << 20
 # How far behind the known units leftovers of a crash are looked for.
 _PEEK_UNITS = 3276
 # How many units after the first one that the log does not bear out are looked at: more than a page of a disk holds.
 _ROT_UNITS = 256
-_ONE_BIT = (
-    0,
-    *(1 << bit for bit in range(63)),
-    -(1 << 63),
-)  # what may be wrong with an offset; 0: it is its size that is
-_PLACE = heads(Field.SIZE, Field.MAGIC, Field.PHYSICAL_OFFSET)[0].unpack_from
-_PLACE_END = Field.PHYSICAL_OFFSET.at + Field.PHYSICAL_OFFSET.size
 
 
 @lru_cache(maxsize=128)
@@ -526,7 +518,7 @@ class ConsumeQueues:
         if not self._files.files_are_contiguous(queue.directory):
             return False
         first, low, end = self._find_confirmed_end(queue, commitlog, trusted)
-        if self._is_rotten(queue, low, end, commitlog, trusted) or _lacks_begin(queue, low, commitlog):
+        if self._is_rotten(queue, low, end, commitlog, trusted) or lacks_begin(queue, low, commitlog):
             return False
         if low == first:
             self._files.forget(queue.directory)
@@ -537,7 +529,7 @@ class ConsumeQueues:
         if not clean:
             # Old units there would do no harm to us (they are never borne out), but the original would take them.
             file_end = (low // self._files.file_units + 1) * self._files.file_units
-            visible = low < end and _holds_bytes(
+            visible = low < end and holds_bytes(
                 self._files.read(queue.directory, low, min(_PEEK_UNITS, file_end - low))
             )
             if visible or file_end < end:
@@ -554,13 +546,13 @@ class ConsumeQueues:
         a power loss may take the check."""
         if low == end:
             return False
-        if _is_one_bit_off(queue, low, commitlog, trusted):
+        if is_one_bit_off(queue, low, commitlog, trusted):
             return True
         units = self._files.read(queue.directory, low, min(_ROT_UNITS, end - low))
         return self._files.fails_check(queue.directory, low) or any(
             commitlog.min_offset <= physical_offset < trusted
             and 0 < size < BLANK_SIZE
-            and _matches_log(queue, low + number, commitlog, trusted)
+            and matches_log(queue, low + number, commitlog, trusted)
             for number, (physical_offset, size, _) in enumerate(UNIT.iter_unpack(units))
         )
 
@@ -572,7 +564,7 @@ class ConsumeQueues:
         files = self._files.list(queue.directory)
         first, end = files[0] * self._files.file_units, (files[-1] + 1) * self._files.file_units
         queue.adopt(first, end)
-        known = bisect_left(range(end), True, first, key=lambda at: not _matches_log(queue, at, commitlog, trusted))
+        known = bisect_left(range(end), True, first, key=lambda at: not matches_log(queue, at, commitlog, trusted))
         return first, known, end
 
 
@@ -586,66 +578,3 @@ def is_directory_name(name: str) -> bool:
     if not name or name in (".", "..") or "/" in name or "\0" in name:
         return False
     return len(name.encode("utf-8", "surrogateescape")) <= _MAX_NAME_BYTES
-
-
-def _lacks_begin(queue: ConsumeQueue, low: int, commitlog: CommitLog) -> bool:
-    """Whether files with earlier units of the queue, whose units before `low` are right, were removed, and not by retention: that
-    leaves the file with the first message that is in the log, so hardly ever is there one before it to look for."""
-    if not 0 < queue.first_offset < low:
-        return False
-    place, size, _ = queue.unit(queue.first_offset)
-    if size == BLANK_SIZE:
-        return False
-    return any(
-        entry[:2] == (queue.topic, queue.queue_id) and entry[2] < queue.first_offset
-        for derived in derive_range(commitlog.read, commitlog.min_offset, place, commitlog.shape, _CHUNK_BYTES)
-        for entry in derived.entries
-    )
-
-
-def _holds_bytes(units: bytes) -> bool:
-    """Whether any byte is not zero; for thousands of queues at a start, so not byte by byte."""
-    return units != bytes(len(units))
-
-
-def _matches_log(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:
-    """Whether the log has, before the trusted offset, the record that the unit names, as that message of that queue."""
-    physical_offset, size, _ = queue.unit(offset)
-    if size == BLANK_SIZE:
-        return True
-    if size <= 0 or physical_offset < 0 or physical_offset + size > trusted:
-        return False
-    if physical_offset < commitlog.min_offset:
-        return True
-    derived = derive(commitlog.read(physical_offset, size), physical_offset, commitlog.shape)
-    expected = (queue.topic, queue.queue_id, offset, physical_offset, size)
-    if len(derived.entries) == 1 and derived.entries[0][:5] == expected:
-        return True
-    return _is_damaged_there(commitlog, physical_offset, size)
-
-
-def _is_one_bit_off(queue: ConsumeQueue, offset: int, commitlog: CommitLog, trusted: int) -> bool:
-    """Whether the log has, before the trusted offset, the message of that number, and the unit would name it with another bit."""
-    physical_offset, size, _ = queue.unit(offset)
-    if size <= 0 and not physical_offset:
-        return False  # there is no unit
-    for changed in _ONE_BIT:
-        place = physical_offset ^ changed
-        if not commitlog.min_offset <= place < trusted:
-            continue
-        record = commitlog.record_at(place)
-        if record is not None and place + len(record) <= trusted:
-            entries = derive(record, place, commitlog.shape).entries
-            if len(entries) == 1 and entries[0][:4] == (queue.topic, queue.queue_id, offset, place):
-                return True
-    return False
-
-
-def _is_damaged_there(commitlog: CommitLog, physical_offset: int, size: int) -> bool:
-    """Whether a record of this place and size stands there that the disk has changed: whose it is it cannot say any more, but the
-    unit does. One flip leaves two of the three as they were that are the same in no other record."""
-    head = commitlog.read(physical_offset, _PLACE_END)
-    if len(head) < _PLACE_END or intact_record_at(commitlog.read, physical_offset, commitlog.shape) is not None:
-        return False
-    found_size, magic, found_offset = _PLACE(head)
-    return [found_size == size, magic in (MAGIC_V1, MAGIC_V2), found_offset == physical_offset].count(True) >= 2

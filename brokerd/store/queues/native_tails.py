@@ -21,6 +21,7 @@ from remoting.disk import Disk
 _NEXT, _LAST, _AREA, _USED, _ROOM, _DIRTY = range(6)
 _NUMBERS: Final = 6
 _LEAST_ROOM: Final = 16 * UNIT_BYTES
+_MOST_DOUBLED: Final = 1 << 14  # a larger area grows by a quarter
 _MAX_SIZE: Final = (1 << 31) - 1
 
 
@@ -83,7 +84,7 @@ class NativeQueue(ConsumeQueue):
         """Have room for so many bytes of units."""
         used, room = self._row[self._at + _USED], self._row[self._at + _ROOM]
         if size > room - used:
-            self._put(self._area[:used], max(2 * room, used + size))
+            self._put(self._area[:used], max(room + max(room // 4, min(room, _MOST_DOUBLED)), used + size))
 
     def _put(self, units: bytearray, room: int) -> None:
         """Have these units, and room for so many bytes of them."""

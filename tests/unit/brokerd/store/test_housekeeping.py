@@ -10,6 +10,7 @@ import pytest
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.store.housekeeping import Housekeeper
 from brokerd.store.queues import consume_queues
+from brokerd.store.queues.queue_write import QueueWrite
 from brokerd.store.settings import HOUR_MS, RetentionSettings
 from brokerd.store.store import MessageStore, StoreCheckpoint
 from remoting.disk import DiskUsage
@@ -311,14 +312,14 @@ async def test_the_loop_goes_on_between_slices_of_a_checkpoint(monkeypatch: pyte
     housekeeper = keep_house(store, disk, clock, [])
     turns = 0
     slices: list[int] = []
-    take, finish = store.take_slice, store.finish_slice
+    take, finish = store.queues.take_slice, store.queues.finish_slice
 
-    def noted(checkpoint: StoreCheckpoint, do: Callable[[StoreCheckpoint], bool]) -> bool:
+    def noted(write: QueueWrite, do: Callable[[QueueWrite], bool]) -> bool:
         slices.append(turns)
-        return do(checkpoint)
+        return do(write)
 
-    monkeypatch.setattr(store, "take_slice", lambda checkpoint: noted(checkpoint, take))
-    monkeypatch.setattr(store, "finish_slice", lambda checkpoint: noted(checkpoint, finish))
+    monkeypatch.setattr(store.queues, "take_slice", lambda write: noted(write, take))
+    monkeypatch.setattr(store.queues, "finish_slice", lambda write: noted(write, finish))
     making = asyncio.create_task(housekeeper.make_checkpoint())
     while not making.done():
         await asyncio.sleep(0)
@@ -327,7 +328,7 @@ async def test_the_loop_goes_on_between_slices_of_a_checkpoint(monkeypatch: pyte
             put(store, draft(b"between %d" % turns, queue_id=turns % 9))
     await making
     assert len(slices) >= 10
-    assert slices == sorted(set(slices)), "one in each turn"
+    assert slices[:-1] == sorted(set(slices)), "one in each turn, and at the end what is left, nothing"
     stored = bodies(store)
     store.close()
     disk.remove("queueChecks")
@@ -371,7 +372,7 @@ async def test_a_checkpoint_that_takes_long_comes_less_often(monkeypatch: pytest
     assert await pause_after_s(0.0) == pytest.approx(0.01)
     assert await pause_after_s(0.1) == pytest.approx(2.0, abs=0.02)
     assert await pause_after_s(3600.0) == pytest.approx(20.0, abs=0.02)
-    store.queues.buffered_units = 1 << 20  # so much waits in memory that it must not wait longer
+    store.queues.buffered_units = 1 << 21  # so much waits in memory that it must not wait longer
     assert await pause_after_s(3600.0) == pytest.approx(0.01)
     await housekeeper.stop()
     store.abandon()
