@@ -100,10 +100,9 @@ from remoting.record.hosts import pack_host
 from remoting.registry import BROKERS, bind
 from remoting.tier.names import group_directory
 from remoting.transport.client import RemotingClient, split_address
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.identity import component_identity
 from remoting.transport.server import Place, RemotingServer, each
-from remoting.transport.taking import Intake
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
 from remoting.transport.watch import Watch

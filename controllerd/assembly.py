@@ -62,10 +62,9 @@ from remoting.guarding.guard import Guard
 from remoting.registry import CONTROLLERS, bind
 from remoting.transport.beats import Beat, on_next_beat
 from remoting.transport.client import RemotingClient, split_address
-from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.connection import Handler, Intake, RemotingConnection
 from remoting.transport.identity import component_identity
 from remoting.transport.server import Place, RemotingServer, ServerLimits
-from remoting.transport.taking import Intake
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import dialling_context, tls_server
 from remoting.transport.watch import Watch

@@ -90,7 +90,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["derived", "sight"],
         ["run"],
         ["draft", "start", "store_reads"],
-        ["again", "index"],
+        ["again", "index", "seams"],
         ["native_again"],
         ["scrub", "store"],
         ["housekeeping"],

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, cast
 
 from remoting import codes, frame
@@ -25,11 +26,13 @@ from remoting.disk import Bytes
 from remoting.errors import ConnectionLost, LogboomError, ProtocolError
 from remoting.frame import Command
 from remoting.record.hosts import pack_host
+from remoting.transport.carrying import Carrier
 from remoting.transport.identity import socket_address
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.requests import Answered, OpenRequests, told_to
-from remoting.transport.taking import MOST_TAKEN, BufferTaker, Intake, RequestTaker
+from remoting.transport.taking import MOST_TAKEN, BufferTaker, RequestTaker
 from remoting.transport.unfinished import SMALL_BYTES, Piece, keep, peer_of
+from remoting.transport.watch import Watch
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,18 @@ _MAX_LARGE_RUN: Final = 8  # of requests with large answers, before it is looked
 _READS_AFTER_VAIN_OFFER: Final = 16  # that are not offered: what a peer sends is mostly like what it sent before
 
 
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What a listener's connections count unfinished frames with. `may_send_much` is asked, where requests are signed, for the
+    header of a long frame on a connection that has not shown who it is yet; None = nobody is asked who he is. `quick` is shown
+    what would be decoded otherwise. A carrier may write answers."""
+
+    watch: Watch
+    may_send_much: Callable[[Command], bool] | None = None
+    quick: RequestTaker[RemotingConnection] | None = None
+    carrier: Carrier | None = None
+
+
 class RemotingConnection(asyncio.Protocol):
     """Frames in and out, answers matched by opaque, handlers called by code."""
 
@@ -56,7 +71,7 @@ class RemotingConnection(asyncio.Protocol):
         opened: Callable[[RemotingConnection], None] | None = None,
         closed: Callable[[RemotingConnection], None] | None = None,
         *,
-        taker: BufferTaker | None = None,
+        taker: BufferTaker[RemotingConnection] | None = None,
         intake: Intake | None = None,
     ) -> None:
         """The taker is offered what was read, where requests are signed once one of them has shown who sends them. Without an
@@ -252,7 +267,7 @@ class RemotingConnection(asyncio.Protocol):
         if consumed < len(data) and self._intake is not None and self._transport is not None:
             self._begin_piece(rest, self._intake)
 
-    def _take_quickly(self, quick: RequestTaker, data: bytes) -> int:
+    def _take_quickly(self, quick: RequestTaker[RemotingConnection], data: bytes) -> int:
         """Have requests taken from the beginning of what was read: where the last of them ends."""
         position, end = 0, len(data)
         for _ in range(MOST_TAKEN):

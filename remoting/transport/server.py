@@ -13,9 +13,9 @@ from typing import Any, Final
 from remoting import codes
 from remoting.errors import LogboomError, SettingsError
 from remoting.frame import Command
-from remoting.transport.connection import Handler, RemotingConnection
+from remoting.transport.connection import Handler, Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
-from remoting.transport.taking import BufferTaker, Intake
+from remoting.transport.taking import BufferTaker
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.tls import ENFORCING, TlsServer, TlsSettings, accepting
 from remoting.transport.waiting import MOST_STRANGERS, Waiting
@@ -61,7 +61,7 @@ class RemotingServer:
         *,
         limits: ServerLimits | None = None,
         closed: Callable[[RemotingConnection], None] | None = None,
-        taker: BufferTaker | None = None,
+        taker: BufferTaker[RemotingConnection] | None = None,
         connections: set[RemotingConnection] | None = None,
     ) -> None:
         """The taker is offered what connections read. The open ones are kept in `connections`."""

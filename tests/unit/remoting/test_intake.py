@@ -11,9 +11,8 @@ import pytest
 
 from remoting import frame
 from remoting.frame import Command
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
-from remoting.transport.taking import Intake
 from remoting.transport.unfinished import SMALL_BYTES
 from remoting.transport.watch import UnfinishedSettings, Watch
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 from remoting import frame
 from remoting.frame import Command
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
-from remoting.transport.taking import Intake
 from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.unit.remoting.test_intake import Transport
 

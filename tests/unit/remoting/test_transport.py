@@ -20,10 +20,9 @@ from remoting.frame import Command
 from remoting.transport import client as transport_client
 from remoting.transport import server as transport_server
 from remoting.transport.client import RemotingClient, split_address
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits, check_loopback, each, spawned
-from remoting.transport.taking import Intake
 from remoting.transport.tasks import TaskOwner
 from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.cluster import free_ports

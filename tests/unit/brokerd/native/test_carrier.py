@@ -18,10 +18,9 @@ from brokerd.native.carrier import LEAST_PIECES, Carrier
 from remoting import frame
 from remoting.disk import Bytes
 from remoting.frame import Command
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits
-from remoting.transport.taking import Intake
 from remoting.transport.tls import TlsTransport
 from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.held_carrier import Held

@@ -26,9 +26,9 @@ from remoting import codes, frame
 from remoting.disk import LocalDisk
 from remoting.frame import Command
 from remoting.record.codec import decode_records
+from remoting.transport.connection import Intake
 from remoting.transport.limits import ConnectionLimits
 from remoting.transport.server import Place, RemotingServer, ServerLimits
-from remoting.transport.taking import Intake
 from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.held_carrier import Held
 from tests.support.native_library import native_library

@@ -18,9 +18,8 @@ from brokerd.processors.pulling.quick import QuickPulls
 from remoting import codes, frame
 from remoting.frame import Command
 from remoting.record.codec import decode_records
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
-from remoting.transport.taking import Intake
 from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.support.client_bytes import encode_compact
 from tests.support.native_library import native_library
