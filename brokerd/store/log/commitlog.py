@@ -336,8 +336,9 @@ class CommitLog:
         return mark
 
     def mark_flushed(self, mark: SyncMark) -> int:
-        """Take note of a finished sync; returns the flushed offset."""
-        if mark.generation == self.generation and mark.offset > self.flushed_offset:
+        """Take note of a finished sync; returns the flushed offset. One that ended well beside one that failed does not count:
+        the other one may have been told of the pages of both."""
+        if self._failed_sync is None and mark.generation == self.generation and mark.offset > self.flushed_offset:
             assert mark.offset <= self.end_offset, "synced more than the log has"
             self.flushed_offset = mark.offset
         return self.flushed_offset
