@@ -37,6 +37,7 @@ from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.loop.aside import HelperThreads
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.loop.cold_line import Clocks
+from brokerd.loop.rounds import Rounds
 from brokerd.loop.short_timer import ShortTimer
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
@@ -77,6 +78,7 @@ from brokerd.store.log.record_checks import reads_agree
 from brokerd.store.log.run_copies import copies_agree
 from brokerd.store.log.syncs_in_c import SyncsInC
 from brokerd.store.native_again import again_agrees
+from brokerd.store.queues.native_tails import tails_agree
 from brokerd.store.store_reads import Suspicion
 from brokerd.tiers.index.keys import keys_agree
 from brokerd.tiers.mounting.keeping import StateKeeper
@@ -118,6 +120,7 @@ def choose_native(settings: BrokerSettings) -> library.Choice:
         reads_agree,
         copies_agree,
         derive_agrees,
+        tails_agree,
         codes_agree,
         due_entries_agree,
         walk_agrees,
@@ -175,7 +178,8 @@ class Broker:
         self._guard = Guard(settings.access, settings.cluster, secrets, wall_ms, settings.listen)
         self._watch = Watch(settings.unfinished)
         self._tasks = TaskOwner("broker")
-        self._short_timer = ShortTimer()
+        self._short_timer, self._rounds_timer = ShortTimer(), ShortTimer()
+        clocks = Clocks(time.perf_counter, time.thread_time)
         self._connections: set[RemotingConnection] = set()
         self.clients = ClientRegistry(steady_ms, wall_ms, may_publish(self._guard))
 
@@ -208,7 +212,7 @@ class Broker:
                     asyncio.sleep,
                     wall_ms,
                     HelperThreads(_TIER_THREADS, "tier helper").run,
-                    Clocks(time.perf_counter, time.thread_time),
+                    clocks,
                     self._short_timer.call,
                 ),
                 mount.group if mount is not None else None,
@@ -224,6 +228,8 @@ class Broker:
             raise
         store.failure_listeners.append(self._fail)
         ack_after_flush = settings.replication.ack_after_flush
+        if ack_after_flush:
+            store.commitlog.write_ahead()
         syncs = SyncsInC(store.commitlog, native.library) if ack_after_flush and native.library is not None else None
         self._flusher = Flusher(store, pause_ms=0 if ack_after_flush else _BACKGROUND_FLUSH_MS, in_c=syncs)
         replicated_log = StoreReplicatedLog(store, self._flusher.request)
@@ -372,6 +378,7 @@ class Broker:
                 self._retry,
                 self._live,
                 loop,
+                Rounds(loop, clocks, self._rounds_timer.call),
                 self._connections.__len__,
                 lambda: scrub_state(scrubber),
                 native.mode,
@@ -437,6 +444,7 @@ class Broker:
         self._flusher.start()
         self._housekeeper.start()
         self._short_timer.start(asyncio.get_running_loop())
+        self._rounds_timer.start(asyncio.get_running_loop())
         if self._carrier is not None:
             self._carrier.start(asyncio.get_running_loop())
         await self._server.start()
@@ -477,6 +485,7 @@ class Broker:
         if self._carrier is not None:
             self._carrier.stop()
         self._short_timer.close()
+        self._rounds_timer.close()
         self._watch.close()
         if states is not None:
             await _write_last(states)

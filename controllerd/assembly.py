@@ -227,6 +227,8 @@ class Controller:
             CoreSettings(
                 election_ticks=settings.election_ticks,
                 heartbeat_ticks=settings.heartbeat_ticks,
+                calm_heartbeat_ticks=settings.calm_heartbeat_ticks,
+                calm_after_ticks=settings.calm_after_ticks,
                 snapshot_ticks=_SNAPSHOT_MS // settings.tick_ms,
             ),
             random.Random(),

@@ -15,12 +15,14 @@ from remoting.errors import InvalidParameter, SettingsError
 from remoting.exporter import MetricsSettings
 from remoting.guarding.guard import AccessSettings
 from remoting.settings import group, setting
+from remoting.transport.beats import CALM_MS
 from remoting.transport.client import split_address
 from remoting.transport.server import check_loopback, check_reach
 from remoting.transport.tls import TlsSettings
 from remoting.transport.watch import UnfinishedSettings
 
 MAX_NODES: Final = 9
+_CALM_AFTER_MS: Final = 10_000
 NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 
@@ -28,11 +30,24 @@ NODE_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 class RaftSettings:
     group: str = setting("logboom", "name of the controller group; nodes of another group are refused")
     tick_ms: int = setting(50, "unit of time of the consensus", minimum=5, maximum=1000)
-    heartbeat_ticks: int = setting(3, "ticks between a leader's heartbeats", minimum=1, maximum=20)
+    heartbeat_ticks: int = setting(
+        3, "ticks between a leader's heartbeats; while nothing is late, 250 ms if that is longer", minimum=1, maximum=20
+    )
     election_ticks: int = setting(10, "ticks without a leader until an election, at least", minimum=3, maximum=200)
     compact_after_entries: int = setting(5000, "log entries until a snapshot replaces them", minimum=10)
     keep_entries: int = setting(500, "entries kept behind a snapshot for slow followers", minimum=0)
     decide_timeout_ms: int = setting(2500, "how long a request waits for a decision", minimum=100, maximum=60_000)
+
+    @property
+    def calm_heartbeat_ticks(self) -> int:
+        """Ticks between a leader's heartbeats while nothing is late: as far apart as brokers' heartbeats, with two of them in the
+        shortest election timeout."""
+        return max(self.heartbeat_ticks, min(CALM_MS // self.tick_ms, self.election_ticks // 2))
+
+    @property
+    def calm_after_ticks(self) -> int:
+        """For how long nothing must have been late."""
+        return _CALM_AFTER_MS // self.tick_ms
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,10 @@ from remoting.client.identity import identity_of_environment
 from remoting.errors import ProtocolError
 from remoting.facts.broker_state import BrokerState
 from remoting.facts.cluster_view import ClusterView
-from remoting.facts.codec import decode, encode
+from remoting.facts.codec import decode, encode, encode_around
 from remoting.facts.history import HistoryEntry
-from remoting.facts.snapshot import GROUP, KEY, ClusterSnapshot, SparkProcess, Supervisor
+from remoting.facts.snapshot import GROUP, KEY, ClusterSnapshot, SparkProcess, Supervisor, Topic
+from remoting.transport.beats import until_last_beat
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner, end_tasks
 from tasks.heartbeat_file import beat
@@ -48,8 +49,8 @@ from tasks.watching import ASK_TIMEOUT_MS, Question, Watches
 
 log = logging.getLogger(__name__)
 
-VIEW_EVERY_S = 0.25  # of the controller that leads
-OTHER_VIEWS_EVERY_S = 1.0
+VIEW_EVERY_S = 0.25  # of the controller that leads; of the others as often as of brokers
+WHOLE_EARLY_S = 0.1  # all of a view is wanted with each snapshot
 LOCAL_LOOK_EVERY_S = 1.0  # at the files of the appliance's own processes
 BUILD_LEAST_S = 0.1
 ASKED_FOR_S = 0.5
@@ -98,6 +99,8 @@ class Publisher:
     def __init__(self, client: Any, channel_layer: Any) -> None:
         self._redis = client
         self._channel_layer = channel_layer
+        self._topics: tuple[Topic, ...] = ()  # that were published last
+        self._encoded_topics: list[bytes] = []
 
     async def last(self) -> ClusterSnapshot | None:
         """The snapshot that is there, or None. Raises ProtocolError when it is of another form."""
@@ -106,7 +109,9 @@ class Publisher:
 
     async def publish(self, snapshot: ClusterSnapshot) -> None:
         """Store first, announce afterwards. Raises RedisError or OSError when Redis does not answer."""
-        await self._redis.set(KEY, encode(snapshot))
+        if snapshot.topics != self._topics:  # nearly all of a snapshot, and mostly as they were
+            self._topics, self._encoded_topics = snapshot.topics, [encode(each) for each in snapshot.topics]
+        await self._redis.set(KEY, encode_around(snapshot, {"topics": self._encoded_topics}, camel=False))
         await self._channel_layer.group_send(GROUP, {"type": "snapshot.changed", "seq": snapshot.seq})
 
 
@@ -138,7 +143,14 @@ class Collector:
         self._urgent = asyncio.Event()
         self._something_heard = asyncio.Event()
         self._asked_until = float("-inf")
-        views = Question(codes.CLUSTER_VIEW, ClusterView, self._view_every_s, len(controllers), {"placements": "true"})
+        views = Question(
+            codes.CLUSTER_VIEW,
+            ClusterView,
+            self._view_every_s,
+            len(controllers),
+            {"placements": "true"},
+            lambda: self._every_s() - WHOLE_EARLY_S,
+        )
         states = Question(codes.BROKER_STATE, BrokerState, self._state_every_s, MAX_BROKERS)
         self._views = Watches(client, views, self._heard_view)
         self._states = Watches(client, states, self._heard)
@@ -161,7 +173,7 @@ class Collector:
                 await asyncio.sleep(BUILD_LEAST_S)
                 await self._wait_for_news()
                 if not (self._urgent.is_set() or self._pace.is_lively(time.monotonic())):
-                    await self._ask_brokers()
+                    await self._ask_all()
                 self._urgent.clear()
         finally:
             await self._views.close()
@@ -170,33 +182,38 @@ class Collector:
     async def _wait_for_news(self) -> None:
         """Until the next snapshot is due."""
         built_s = time.monotonic() - BUILD_LEAST_S
-        while (rest_s := built_s + self._pace.every_s(time.monotonic()) - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(rest_s, LOCAL_LOOK_EVERY_S)):
-                    await self._urgent.wait()
+        while (rest_s := built_s + self._every_s() - time.monotonic()) > 0:
+            await until_last_beat(min(rest_s, LOCAL_LOOK_EVERY_S), self._urgent)
             if self._urgent.is_set() or self._files.stamps() != self._files_seen:
                 return
             beat()
 
-    async def _ask_brokers(self) -> None:
-        """While it is quiet they are asked just before a snapshot, so that it says what is true."""
+    async def _ask_all(self) -> None:
+        """While it is quiet everybody is asked just before a snapshot, so that it says what is true."""
         asked_ms = time.time_ns() // 1_000_000
+        self._views.ask_now()
         self._states.ask_now()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_TIMEOUT_MS / 1000):
-                while not self._states.all_heard(asked_ms):
+                while not (self._views.all_heard(asked_ms) and self._states.all_heard(asked_ms)):
                     self._something_heard.clear()
                     await self._something_heard.wait()
 
+    def _every_s(self) -> float:
+        """How far apart snapshots are now."""
+        return self._pace.every_s(time.monotonic())
+
     def _state_every_s(self, _: str) -> float:
-        every_s = self._pace.every_s(time.monotonic())
-        return every_s if every_s < QUIET_EVERY_S else 2 * QUIET_EVERY_S  # `_ask_brokers` comes first
+        every_s = self._every_s()
+        return every_s if every_s < QUIET_EVERY_S else 2 * QUIET_EVERY_S  # `_ask_all` comes first
 
     def _view_every_s(self, address: str) -> float:
         """Whoever leads tells first of what changed; while nobody is known to lead, all are asked."""
         views = self._views.answers()
         leads = {told: own.leader for told, view in views.items() if (own := view.controller(told)) is not None}
-        return VIEW_EVERY_S if leads.get(address) or not any(leads.values()) else OTHER_VIEWS_EVERY_S
+        if leads.get(address) or not any(leads.values()):
+            return VIEW_EVERY_S
+        return self._state_every_s(address)
 
     async def _ask_everybody_once(self) -> None:
         """Ask everybody once before the first word about the cluster: what was not asked yet would count as silent."""

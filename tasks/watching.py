@@ -7,7 +7,6 @@ are nearly all of the answer. A controller is told of which view it was, and say
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
 import logging
@@ -21,12 +20,12 @@ from remoting.facts.broker_state import KNOWN_TOPICS, SAME_TOPICS, TOLD_TOPICS, 
 from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW, ClusterView
 from remoting.facts.codec import decode
 from remoting.frame import Command
+from remoting.transport.beats import until_last_beat
 from remoting.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
 ASK_TIMEOUT_MS: Final = 800
-WHOLE_VIEW_EVERY_S: Final = 0.9  # less than a second, as all of it is wanted with each snapshot
 _MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 
 Answer = TypeVar("Answer")
@@ -34,13 +33,17 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[Answer]):
-    """What is asked, what kind of fact the answer is, how often which address is asked, and at most how many are."""
+    """What is asked, what kind of fact the answer is, how often which address is asked, and at most how many are.
+
+    `whole_every_s`: how old what is told of a view may be, of which nothing but that is said while it is the same.
+    """
 
     code: int
     kind: type[Answer]
     every_s: Callable[[str], float]
     most: int
     ext: Mapping[str, str] = field(default_factory=dict)
+    whole_every_s: Callable[[], float] = lambda: 0.0
 
 
 class Watch(Generic[Answer]):
@@ -72,10 +75,8 @@ class Watch(Generic[Answer]):
             self.answer = await self._ask()
             self.heard_ms = time.time_ns() // 1_000_000
             self._heard()
-            rest = started + self._question.every_s(self.address) - time.monotonic()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, rest)):
-                    await self._kick.wait()
+            rest_s = started + self._question.every_s(self.address) - time.monotonic()
+            await until_last_beat(rest_s, self._kick)
 
     async def _ask(self) -> Answer | None:
         """The answer; None for silence and for an answer that is none."""
@@ -96,7 +97,7 @@ class Watch(Generic[Answer]):
 
     def _says(self) -> Mapping[str, str]:
         """What is known already; of a view only while it is new: how old the heartbeats are it does not tell again."""
-        is_old = KNOWN_VIEW in self._known and time.monotonic() - self._whole_s > WHOLE_VIEW_EVERY_S
+        is_old = KNOWN_VIEW in self._known and time.monotonic() - self._whole_s > self._question.whole_every_s()
         return {} if is_old else self._known
 
     def _read(self, response: Command) -> Answer:

@@ -38,6 +38,7 @@ def options(arguments: Sequence[str]) -> dict[str, Any]:
         "max_memory_per_child": chosen.most_memory_kib,
         "without_gossip": True,
         "without_mingle": True,
+        "without_heartbeat": True,  # of events; the supervisor sees another one (`tasks.heartbeat`)
         "loglevel": logging.INFO,
     }
 

@@ -38,6 +38,7 @@ _TESTS = (
     "tests/unit/brokerd/sending/test_stored_form.py",
     "tests/unit/brokerd/sending/test_timed_kernel.py",
     "tests/unit/brokerd/store/test_native_writes.py",
+    "tests/unit/brokerd/store/test_sight.py",
     "tests/unit/brokerd/store/test_syncs_in_c.py",
 )
 _ROOT = Path(__file__).resolve().parents[1]

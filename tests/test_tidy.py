@@ -87,7 +87,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["put_status", "settings", "unit"],
         ["log"],
         ["queues"],
-        ["derived"],
+        ["derived", "sight"],
         ["run"],
         ["draft", "start", "store_reads"],
         ["again", "index"],

@@ -7,7 +7,6 @@ kept while nobody answers, so that a client can be told all addresses of the gro
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -21,6 +20,7 @@ from remoting.errors import ConnectionLost, LogboomError, RequestTimeout
 from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW, ClusterView
 from remoting.facts.codec import decode
 from remoting.frame import Command
+from remoting.transport.beats import until_last_beat
 from remoting.transport.client import RemotingClient
 from remoting.transport.tasks import TaskOwner
 
@@ -115,10 +115,9 @@ class Directory:
                     listener(view)
             except LogboomError as error:
                 log.debug("the group's members stay as they were: %s", error)
-            await asyncio.sleep(_FIRST_REFRESH_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0 if number < _FIRST_ROUNDS else _REFRESH_S - _FIRST_REFRESH_S):
-                    await self._wanted.wait()
+            await until_last_beat(_FIRST_REFRESH_S)
+            if number >= _FIRST_ROUNDS:
+                await until_last_beat(_REFRESH_S - _FIRST_REFRESH_S, self._wanted)
             self._wanted.clear()
 
     async def _ask_view(self) -> ClusterView:

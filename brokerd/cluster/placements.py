@@ -24,6 +24,7 @@ from remoting.facts.codec import encode, read
 from remoting.facts.placements import MESSAGE_TYPES, PlacementNews, PlacementReport, TopicPlacement
 from remoting.frame import Command
 from remoting.names import is_system_topic
+from remoting.transport.beats import until_last_beat
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.server import each
 from remoting.transport.tasks import TaskOwner
@@ -87,11 +88,7 @@ class PlacementFollower:
         while True:
             self._is_due.clear()
             pause_s = await self._report() if self._replica.broker_id is not None else _SOON_S
-            try:
-                async with asyncio.timeout(pause_s):
-                    await self._is_due.wait()
-            except TimeoutError:
-                continue
+            await until_last_beat(pause_s, self._is_due)
 
     async def _report(self) -> float:
         """Report once; how long to wait for the next time."""

@@ -21,6 +21,7 @@ from brokerd.config.takeover import FirstRecords, Takeover
 from brokerd.config.writer import ConfigWriter, Sources
 from brokerd.journal.resident import Resident
 from brokerd.loop.cold_line import Others
+from brokerd.loop.scheduler import Timer
 from brokerd.metadata.tables import Change
 from brokerd.replication.epochs.epoch_list import EpochEntry
 from brokerd.replication.roles.effects import Role
@@ -41,6 +42,9 @@ from remoting.facts.broker_state import Totals
 
 _REPAIR_S: Final = 0.2
 _REPAIR_PATIENCE_S: Final = 30.0  # then a start has to find out what is left of the log
+# A replica has hardly a reader: it makes what it follows visible in pieces, which cost it little more than one transfer does.
+_GATHER_S: Final = 0.005
+_GATHERED_BYTES: Final = 1 << 20
 
 
 class ReplicaPort(ReplicaView, Protocol):
@@ -133,6 +137,7 @@ class BrokerCore:
         self._role = Role.FENCED
         self._master_epoch = 0
         self._advance_scheduled = False
+        self._gathering: Timer | None = None  # of a replica, which advances when this is due or much is there
         self._untold: deque[tuple[Arrivals, deque[Callable[[Arrivals], None]]]] = deque()
         self._damaged_since_s: float | None = None  # when dispatch met what it cannot pass
         self._file_number = -1
@@ -160,6 +165,7 @@ class BrokerCore:
 
     def close(self) -> None:
         """Commit what is pending, tell who waits, and stop the timers. The store is closed by its owner, later."""
+        self._stop_gathering()
         self.background.close()
         self._timer_readers.close()
         self._watermarks.step_down()
@@ -192,11 +198,23 @@ class BrokerCore:
 
     def _confirmed(self, confirm_offset: int) -> None:
         """Consumers may see up to there: in the next turn of the loop, so that the senders are answered first."""
-        if confirm_offset > self.store.dispatch_offset and not self._advance_scheduled:
-            self._advance_scheduled = True
-            self._scheduler.call_soon(self._advance)
+        behind_bytes = confirm_offset - self.store.dispatch_offset
+        if behind_bytes <= 0 or self._advance_scheduled:
+            return
+        if self._role is not Role.MASTER and behind_bytes < _GATHERED_BYTES:
+            if self._gathering is None:
+                self._gathering = self._scheduler.call_later(_GATHER_S, self._advance)
+            return
+        self._advance_scheduled = True
+        self._scheduler.call_soon(self._advance)
+
+    def _stop_gathering(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
 
     def _advance(self) -> None:
+        self._stop_gathering()
         self._advance_scheduled = False
         before, is_late = self.store.dispatch_offset, bool(self._untold)
         try:

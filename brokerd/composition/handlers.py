@@ -17,6 +17,7 @@ from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.consuming.key_queries import KeyQueries
 from brokerd.consuming.queue_locks import QueueLocks
 from brokerd.consuming.read_place import ReadPlace
+from brokerd.loop.rounds import Rounds
 from brokerd.loop.scheduler import Scheduler
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.service import DataVersion, MetadataService
@@ -81,6 +82,7 @@ class Parts:
     retry: RetryService
     live: LiveSettings
     scheduler: Scheduler
+    rounds: Rounds
     connections: Callable[[], int]
     scrub: Callable[[], ScrubState]
     kernel: str
@@ -163,6 +165,7 @@ def build_processors(parts: Parts) -> Processors:
         scheduler,
         place,
     )
+    pull.serve_in_rounds(parts.rounds)
     is_cold = store.is_cold if core.tiers.cold is not None else None
     quick = None
     if parts.library is not None:

@@ -18,6 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from brokerd.loop.rounds import Rounds
 from brokerd.loop.scheduler import Scheduler, Timer
 
 ANY_QUEUE: Final = -1
@@ -225,6 +226,7 @@ class LongPolling(Generic[T]):
     whose deadline passed. With `share`, waiters of one key compete for the same messages: they are tried some at a time, and when
     one finds nothing, those behind it are not tried. Without, each is tried alone, so many in a turn and the others in the next;
     or with `stand` in a line, whose turn it calls when the other call says that he still waits. False: there is no room.
+    `trying` is told who is tried alone in one turn.
     """
 
     def __init__(
@@ -238,9 +240,12 @@ class LongPolling(Generic[T]):
         stand: Stand[T] | None = None,
     ) -> None:
         self.table = table
+        self.trying: Callable[[Sequence[Waiter[T]]], None] | None = None
         self.is_awaited = table.is_awaited
         self._stand = stand
         self._scheduler = scheduler
+        self._begin_round: Callable[[Callable[[], None]], object] = scheduler.call_soon
+        self._go_on: Callable[[Callable[[], None]], object] = scheduler.call_soon
         self._try_again = try_again
         self._timed_out = timed_out
         self._share = share
@@ -250,6 +255,10 @@ class LongPolling(Generic[T]):
         self._goes_on = False  # with them, in the next turn
         self._timer: Timer | None = None
         self._timer_at_ms = 0
+
+    def serve_in_rounds(self, rounds: Rounds) -> None:
+        """These say from now on when who waits is served."""
+        self._begin_round, self._go_on = rounds.begin, rounds.go_on
 
     def park(self, topic: str, group: str, queue_id: int, deadline_ms: int, payload: T) -> Waiter[T] | None:
         """None when too many wait already. One that has to go for it is told that its time is over."""
@@ -276,7 +285,7 @@ class LongPolling(Generic[T]):
         if not self.table.keys(topic, queue_id):
             return
         if not self._marks:
-            self._scheduler.call_soon(self.serve)
+            self._begin_round(self.serve)
         key = (topic, group, queue_id)
         if enough_for > 1:
             self._enough[key] = enough_for
@@ -340,7 +349,9 @@ class LongPolling(Generic[T]):
             del self._to_try[waiter]
         self._goes_on = bool(self._to_try)
         if self._goes_on:
-            self._scheduler.call_soon(self._try_some)
+            self._go_on(self._try_some)
+        if self.trying is not None:
+            self.trying(some)
         for waiter in some:
             if waiter.is_parked and self._try_again([waiter]):
                 self.table.remove(waiter)

@@ -24,6 +24,7 @@ from remoting.errors import LogboomError
 SOURCES: Final = (
     "again.c",
     "answers.c",
+    "asked.c",
     "blake2s.c",
     "carrier.c",
     "crc.c",
@@ -37,6 +38,7 @@ SOURCES: Final = (
     "proven.c",
     "pulls.c",
     "queue_files.c",
+    "queue_tails.c",
     "reads.c",
     "runs.c",
     "send.c",
@@ -59,6 +61,7 @@ _HEADERS: Final = (
     "sha1.h",
     "signed.h",
     "text.h",
+    "units.h",
 )
 FLAGS: Final = ("-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
 _COMPILERS: Final = ("cc", "gcc", "clang")

@@ -6,8 +6,9 @@
  * One puts, one carries: pieces are a ring, numbered from 0 on. Below `done` all were tried, from there to `put` they wait. What a
  * socket did not take whole (it is full, or broken) is left to the loop, which finds it by `native_carrier_look`; likewise an answer
  * of which a record is not what was stored, and nothing was written. The caller keeps the bytes, or the file that the answer is made
- * of, and the descriptor of a piece until it is done, puts no second piece of a descriptor before that, and has no more than PIECES
- * pieces, ANSWERS of them answers, that he did not look at.
+ * of, and the descriptor of a piece until it is done, and has no more than PIECES - NEAR pieces, ANSWERS of them answers, that he did
+ * not look at. He puts a second piece of a descriptor before that only if it says which one is before it, at most NEAR pieces: so that
+ * one is there when it is looked for.
  *
  * Two variables say who has to be woken. Each is set before its owner looks a last time at what he waits for, and read by the other
  * one behind a change of that; all of it in one order that everybody sees the same. So either he sees the change or he is woken.
@@ -21,14 +22,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PIECES = 4096, ANSWERS = 16 };      /* carrier.py says the same */
+enum { PIECES = 4096, ANSWERS = 16, NEAR = 64 }; /* carrier.py says the same */
 enum { MADE_BYTES = 256 * 1024 + HEAD_ROOM }; /* of an answer, likewise */
-enum { NOT_MADE = -1 };
+enum { NOT_MADE = -1, CARRIED = -2, NOTHING_WANTED = -3, LEFT = -4 }; /* carrier.py says the same */
 
 struct piece {
     const uint8_t *at;           /* bytes */
     const struct answer *answer; /* or what to make them of */
     int64_t length, written;     /* NOT_MADE, or so many bytes */
+    int64_t before;              /* the piece of this descriptor that is to be whole before; -1: none is under way */
     int32_t descriptor;
 };
 
@@ -67,18 +69,8 @@ EXPORT void native_carrier_put(struct carrier *carrier, const uint8_t *bytes, co
                                int64_t count) {
     uint64_t put = atomic_load(&carrier->put);
     for (int64_t n = 0; n < count; n++, places += 2)
-        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, descriptors[n]};
+        carrier->pieces[put++ % PIECES] = (struct piece){bytes + places[0], NULL, places[1] - places[0], 0, -1, descriptors[n]};
     atomic_store(&carrier->put, put);
-    wake(carrier);
-}
-
-/* Put an answer, which is kept here. */
-EXPORT void native_carrier_put_answer(struct carrier *carrier, const struct answer *answer, int32_t descriptor) {
-    struct answer *kept = &carrier->answers[carrier->answer_count++ % ANSWERS];
-    uint64_t put = atomic_load(&carrier->put);
-    *kept = *answer;
-    carrier->pieces[put % PIECES] = (struct piece){NULL, kept, answer->length, 0, descriptor};
-    atomic_store(&carrier->put, put + 1);
     wake(carrier);
 }
 
@@ -124,11 +116,30 @@ EXPORT int64_t native_answer_sent(const struct answer *answer, uint8_t *made, in
     return length ? written(descriptor, made, length) : NOT_MADE;
 }
 
-/* Whether all of a piece was written. */
+static int is_whole(const struct piece *piece) { return piece->written == piece->length; }
+
+/* Whether all of a piece was written. Nothing of it is while what is before it was not: the loop has the rest of that. */
 static int carry(struct carrier *carrier, struct piece *piece) {
+    if (piece->before >= 0 && !is_whole(&carrier->pieces[piece->before % PIECES])) return 0;
     piece->written = piece->answer ? native_answer_sent(piece->answer, carrier->made, MADE_BYTES, piece->descriptor)
                                    : written(piece->descriptor, piece->at, piece->length);
-    return piece->written == piece->length;
+    return is_whole(piece);
+}
+
+/* Answer what is wanted: how much of it the socket took, or what else came of it. A large answer is put for the thread. Only the
+ * answers that were put, and not looked at, are kept. */
+EXPORT int64_t native_pull_answered(struct wanted *wanted, struct carrier *carrier, uint8_t *made, int64_t room) {
+    struct answer *answer = &carrier->answers[carrier->answer_count % ANSWERS];
+    int32_t descriptor = (int32_t)wanted->descriptor;
+    int64_t length = wanted->length = prepare_pull(wanted, answer);
+    if (length <= 0) return length == 0 ? NOTHING_WANTED : LEFT;
+    if (length < wanted->least_carried) return native_answer_sent(answer, made, room, descriptor);
+    uint64_t put = atomic_load(&carrier->put);
+    carrier->pieces[put % PIECES] = (struct piece){NULL, answer, length, 0, wanted->behind, descriptor};
+    carrier->answer_count++;
+    atomic_store(&carrier->put, put + 1);
+    wake(carrier);
+    return CARRIED;
 }
 
 static void tell(struct carrier *carrier) {
@@ -142,9 +153,9 @@ EXPORT void native_carry(struct carrier *carrier) {
     uint64_t done = 0;
     for (;;) {
         while (done < atomic_load(&carrier->put)) {
-            int is_whole = carry(carrier, &carrier->pieces[done % PIECES]);
+            int is_done = carry(carrier, &carrier->pieces[done % PIECES]);
             atomic_store(&carrier->done, ++done);
-            if (atomic_exchange(&carrier->asked, 0) || !is_whole) tell(carrier);
+            if (atomic_exchange(&carrier->asked, 0) || !is_done) tell(carrier);
         }
         atomic_store(&carrier->asleep, 1);
         if (done < atomic_load(&carrier->put)) continue; /* who put it may have rung the bell, which is no harm */

@@ -1,9 +1,9 @@
 """The thread in C that writes answers to sockets while the loop goes on (`carrier.c`), for who answers many connections at once,
 or with much: answers to pulls are given to it prepared, and it makes their bytes.
 
-A connection is lent for one piece at a time (`RemotingConnection.lend`): until that is done nothing else is written to it, and
-its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is another one's by now. What a socket
-does not take goes back to the connection, which sends it as it sends everything else.
+A connection is lent for a piece (`RemotingConnection.lend`), and for more that are written when that is whole: until they are
+done nothing else is written to it, and its descriptor stays open. So pieces leave in order, and none goes to a descriptor that is
+another one's by now. What a socket does not take goes back to the connection, which sends it as it sends everything else.
 """
 
 from __future__ import annotations
@@ -18,15 +18,23 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
+from brokerd.native.wanted import BEHIND, DESCRIPTOR, LEAST_CARRIED, LENGTH, WantedArea
+from remoting.disk import FileView
 from remoting.transport.carrying import Lender
 from remoting.transport.connection import RemotingConnection
 
 LEAST_PIECES: Final = 8  # for fewer, waking the thread costs as much as it spares
 LEAST_BYTES: Final = 8192  # of an answer to a pull: likewise
 MOST_ANSWERS: Final = 4  # to pulls that wait for the thread: with more, the loop is sooner done with the next one
-NOT_MADE: Final = -1  # carrier.c has the same number
-NOT_LENT: Final = -2
-_PIECES: Final = 4096  # carrier.c has the same number
+NOT_MADE: Final = -1  # carrier.c has the same numbers
+CARRIED: Final = -2
+NOTHING_WANTED: Final = -3
+LEFT: Final = -4
+NOT_LENT: Final = -5
+_NEVER: Final = 1 << 62
+_PIECES: Final = 4096  # carrier.c has the same numbers
+_NEAR: Final = 64
+_MOST_PIECES: Final = _PIECES - _NEAR
 _MADE_BYTES: Final = 256 * 1024 + 512  # likewise
 _MOST_BYTES: Final = 4 * 1024 * 1024  # that wait for the thread
 _MISSED_NUMBERS: Final = 2
@@ -43,14 +51,22 @@ class _Batch(NamedTuple):
     content: bytes
 
 
+class Failed(NamedTuple):
+    """Whom to tell when an answer that was carried is not sent, as one of its records is not what was stored, and with what: the
+    request is to be answered yet."""
+
+    tell: Callable[..., None]
+    request: tuple[object, ...]
+
+
 class _Answer(NamedTuple):
-    """The piece before `end`: an answer that is made of a part of the log. `failed` is to be called when it cannot be made."""
+    """The piece before `end`: an answer that is made of a part of the log."""
 
     end: int
     lender: Lender
     length: int
     log: memoryview
-    failed: Callable[[], None]
+    failed: Failed
 
 
 def carrier_of(library: Library | None) -> Carrier | None:
@@ -69,9 +85,8 @@ class Carrier:
         self._at = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self._begin = library.function("native_carrier_begin", ctypes.c_int32, area, ctypes.c_int32)
         self._put_pieces = library.function("native_carrier_put", None, area, ctypes.c_char_p, area, area, numbers)
-        self._put_answer = library.function("native_carrier_put_answer", None, area, area, ctypes.c_int32)
         self._make_again = library.function("native_carrier_made", numbers, area, numbers, area, numbers)
-        self._send = library.function("native_answer_sent", numbers, area, area, numbers, ctypes.c_int32)
+        self._answer_pull = library.function("native_pull_answered", numbers, area, area, area, numbers)
         self._look = library.function("native_carrier_look", numbers, area, numbers, area, area)
         self._ask = library.function("native_carrier_ask", None, area)
         self._wait = library.function("native_carrier_finish", None, area, numbers)
@@ -87,6 +102,7 @@ class Carrier:
         self._last = 0  # the connection that pulled last
         self._made = bytearray(_MADE_BYTES)  # what the loop makes
         self._made_at = ctypes.addressof(ctypes.c_char.from_buffer(self._made))
+        self._places = ctypes.c_void_p(self._at), ctypes.c_void_p(self._made_at), ctypes.c_int64(_MADE_BYTES)
         self._timer: asyncio.TimerHandle | None = None
         self._kept_bytes = 0  # of these
         self._waiting: dict[Lender, int] = {}  # for the piece with that ticket, with something behind it
@@ -153,45 +169,54 @@ class Carrier:
             connection.respond_encoded(answers, count)
         return True
 
-    def carry(
-        self, connection: RemotingConnection, answer_at: int, length: int, log: memoryview, failed: Callable[[], None]
-    ) -> bool:
-        """Whether the thread makes and sends an answer of that length, which is prepared there and kept here: a large one, while
-        others pull, too. Then `log` is released when that is done. When one of its records is not what was stored, nothing is
-        sent, and `failed` is called; the request is to be answered yet."""
+    def give(self, connection: RemotingConnection, wanted: WantedArea, view: FileView, failed: Failed) -> int:
+        """Answer a pull with what is wanted of a file of the log that is seen: a large answer is made and sent by the thread,
+        while others pull, too; others at once. What came of it: how much the socket took; CARRIED; or nothing was sent, as
+        NOTHING_WANTED says, as one of the records is not what was stored (NOT_MADE), as it is LEFT to others, or as something is
+        to be sent before it (NOT_LENT). When that turns out later, `failed` is told."""
         name, last = id(connection), self._last
         self._last = name
-        if last in (0, name) or length < LEAST_BYTES or self._thread is None or self._loop is None:
-            return False
-        if not self._has_room(1, 0) or self._answers >= MOST_ANSWERS:
-            return False
-        number = self._put + 1
-        descriptor = connection.lend(number, self._seen, 1)
-        if descriptor < 0:
-            return False
-        self._batches.append(_Answer(number, connection, length, log, failed))
-        self._answers += 1
-        self._put = number
-        self._put_answer(self._at, answer_at, descriptor)
-        if self._timer is None:
-            self._timer = self._loop.call_later(_MOST_LOOKED_AT_S, self._see_in_time)
-        return True
-
-    def send(self, connection: RemotingConnection, answer_at: int, length: int) -> int:
-        """Make and send it at once: a negative number when that was not done, NOT_MADE when one of its records is not what was
-        stored, NOT_LENT when something is to be sent before it."""
-        if self._put != self._seen:
-            self._settle()
+        numbers = wanted.numbers
         descriptor = connection.lend(0, self._seen, 1)
-        if descriptor < 0:
-            return NOT_LENT
-        written: int = self._send(answer_at, self._made_at, _MADE_BYTES, descriptor)
-        if written == NOT_MADE:
+        if descriptor < 0 and self._put != self._seen:
+            self._settle()
+            descriptor = connection.lend(0, self._seen, 1)
+        if descriptor >= 0:
+            numbers[BEHIND] = -1
+            numbers[LEAST_CARRIED] = LEAST_BYTES if last not in (0, name) and self._may_carry() else _NEVER
+        else:
+            if self._put == self._seen or not self._may_carry():
+                return NOT_LENT
+            descriptor, ticket = connection.lend_more(1)
+            if descriptor < 0:
+                return NOT_LENT
+            if self._put - ticket >= _NEAR:
+                connection.owe(1)
+                return NOT_LENT
+            numbers[BEHIND], numbers[LEAST_CARRIED] = ticket - 1, 0
+        numbers[DESCRIPTOR] = descriptor
+        done: int = self._answer_pull(wanted.pointer, *self._places)
+        if done == CARRIED:
+            self._put = number = self._put + 1
+            connection.keep_lent(number)
+            self._answers += 1
+            self._batches.append(_Answer(number, connection, numbers[LENGTH], view.memory(), failed))
+            if self._timer is None and self._loop is not None:
+                self._timer = self._loop.call_later(_MOST_LOOKED_AT_S, self._see_in_time)
+        elif done < 0:
             connection.owe(1)
-        elif written < length:
-            connection.give_back(bytes(memoryview(self._made)[written:length]))
+        elif done < numbers[LENGTH]:
+            connection.give_back(bytes(memoryview(self._made)[done : numbers[LENGTH]]))
             connection.go_on_sending()
-        return written
+        return done
+
+    def _may_carry(self) -> bool:
+        """Whether the thread may have one more answer."""
+        if self._thread is None:
+            return False
+        if self._answers >= MOST_ANSWERS or self._put - self._seen >= _MOST_PIECES:
+            self._settle()
+        return self._answers < MOST_ANSWERS and self._put - self._seen < _MOST_PIECES
 
     def finish_all(self) -> None:
         """Return when nothing is looked at any more."""
@@ -201,7 +226,7 @@ class Carrier:
     def _has_room(self, count: int, size: int) -> bool:
         if self._put != self._seen:
             self._settle()
-        return self._put - self._seen + count <= _PIECES and self._kept_bytes + size <= _MOST_BYTES
+        return self._put - self._seen + count <= _MOST_PIECES and self._kept_bytes + size <= _MOST_BYTES
 
     # ---- what connections need of it
 
@@ -280,7 +305,8 @@ class Carrier:
         """It is made again: then at once, before its file may change. What was sent cannot be taken back."""
         if written == NOT_MADE:
             assert self._loop is not None
-            self._loop.call_soon(answer.failed)  # reads the log, which may be cut right now
+            # not at once: it reads the log, which may be cut right now
+            self._loop.call_soon(answer.failed.tell, *answer.failed.request)
         elif self._make_again(self._at, number, self._made_at, _MADE_BYTES):
             answer.lender.give_back(bytes(memoryview(self._made)[written : answer.length]))
         else:

@@ -16,6 +16,27 @@ struct answer {
     uint8_t units[MOST_MESSAGES * UNIT_BYTES];
 };
 
+struct wanted { /* laid_out.py has the same, of which brokerd/store/sight.py has the beginning */
+    const uint8_t *file;              /* of the log, */
+    int64_t file_length, file_begin;  /* and where its bytes begin there */
+    const uint8_t *units;             /* of the queue */
+    int64_t units_begin, units_end;   /* from this one on, before that one */
+    int64_t min_offset, max_offset;   /* of the queue, to be told */
+    int64_t queue_offset, opaque;     /* what is asked for */
+    int64_t room;                     /* for the whole answer */
+    int64_t most_units, max_count, max_bytes; /* to look at; to choose */
+    const int64_t *tags;              /* -1 of them: all messages are wanted */
+    int64_t tag_count;
+    int64_t group_sys_flag, version;
+    int64_t next_broker, next_broker_when_far, far_below; /* where to read on; where, when what was read ends below that */
+    int64_t descriptor, least_carried; /* who sends it; and from which length on a thread does, (carrier.c) */
+    int64_t behind;                    /* that piece; -1: none */
+    int64_t message_count, body_bytes, next_offset, length; /* what was found */
+};
+
+/* Say what the answer is made of: how many bytes it will have; 0 when none of the messages is wanted; -1 for what is left to the twins. */
+int64_t prepare_pull(struct wanted *wanted, struct answer *answer);
+
 /* The bytes of a prepared answer: its length, or 0 when there is no room, or a record is not what was stored. */
 EXPORT int64_t native_pull_made(const struct answer *answer, uint8_t *out, int64_t room);
 

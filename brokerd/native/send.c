@@ -18,6 +18,7 @@
 #include "headers.h"
 #include "properties.h"
 #include "record.h"
+#include "units.h"
 
 enum {
     PREFIX_BYTES = 8,
@@ -68,9 +69,9 @@ struct touched {
     int64_t first; /* what the call took for it when it began */
 };
 
-struct unit { /* messages of one frame, size and code, one behind the other in log and queue */
-    int32_t target, queue_id; /* targets behind the last one: the broker's topics, in the order of `where` */
-    int64_t queue_offset, position, size, code, count;
+struct tally { /* of a target: what the call of that number took for it */
+    uint64_t number;
+    int64_t messages, bytes;
 };
 
 struct moment { /* when a message waits, in the order of their queue; the caller may count them */
@@ -107,7 +108,7 @@ struct request { /* what a call is about */
 
 struct results { /* also how far a call has come; sources: of which all was taken that is to be */
     int64_t sources, end_offset, frames, stop;
-    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned;
+    int64_t records_size, answers_size, units, messages, opaques, touched, moments, names, halves, early, turned, tallied;
 };
 
 struct areas { /* what stays where it is from call to call; rooms in elements */
@@ -119,6 +120,7 @@ struct areas { /* what stays where it is from call to call; rooms in elements */
     const struct target *targets;
     int64_t target_count;
     struct slot *slots, *turns; /* turns: of the targets */
+    struct tally *tallies;      /* of the targets, and of the broker's topics behind them */
     int64_t timer_slot; /* of the queue in which messages wait for a moment; behind it that of halves, then those of the levels */
     struct terms *terms;
     const int64_t *delays_ms; /* of the levels, from the first on */
@@ -129,8 +131,9 @@ struct areas { /* what stays where it is from call to call; rooms in elements */
     struct touched *touched, *turned;
     struct moment *moments;
     struct half *halves;
+    int64_t *tallied; /* which targets the call took anything for */
     int64_t *early; /* which answers are for who does not wait; as many as opaques */
-    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, turned_room, moments_room, halves_room;
+    int64_t records_room, answers_room, scratch_room, units_room, opaques_room, touched_room, turned_room, moments_room, halves_room, tallied_room;
     const uint8_t *cluster; /* in which requests are answered */
     int64_t cluster_length, max_frame_bytes, store_host_length;
     uint8_t store_host[HOST_V6_BYTES], names_begin[NAME_BEGIN_BYTES];
@@ -454,14 +457,29 @@ static enum stop open_half(struct call *call, const struct send *send, const str
 static int add_unit(struct call *call, const struct place *place, int64_t size, int64_t code) {
     struct unit *next = call->areas->units + call->now.units;
     if (call->now.units > call->results->units && next[-1].size == size && next[-1].code == code &&
-        next[-1].target == place->target) {
+        next[-1].slot == place->slot) {
         next[-1].count++; /* the record lies behind it in the log, and of its queue it is the next */
         return 1;
     }
     if (call->now.units == call->areas->units_room) return 0;
-    *next = (struct unit){place->target, place->queue_id, place->next, call->now.end_offset, size, code, 1};
+    *next = (struct unit){place->target, place->queue_id, place->slot, place->next, call->now.end_offset, size, code, 1};
     call->now.units++;
     return 1;
+}
+
+/* Count the units of the present frame for their topics. */
+static void tally_units(struct call *call) {
+    const struct areas *areas = call->areas;
+    for (int64_t n = call->results->units; n < call->now.units; n++) {
+        const struct unit *unit = &areas->units[n];
+        struct tally *tally = &areas->tallies[unit->target];
+        if (tally->number != call->request->number) {
+            *tally = (struct tally){call->request->number, 0, 0};
+            areas->tallied[call->now.tallied++] = unit->target;
+        }
+        tally->messages += unit->count;
+        tally->bytes += unit->count * unit->size;
+    }
 }
 
 /* Lay out one message behind the others of the frame, in its place among `places`. */
@@ -623,7 +641,9 @@ static enum stop lay_out(struct call *call, struct send *send) {
         int64_t slot = areas->timer_slot + i - TIMER;
         places[i] = (struct place){brokers_topics[i], (int32_t)(areas->target_count + i - TIMER), 0, slot, slots[slot].next};
     }
-    if (call->now.touched + PLACES > areas->touched_room || call->now.turned == areas->turned_room) return STOP_ROOM;
+    if (call->now.touched + PLACES > areas->touched_room || call->now.turned == areas->turned_room ||
+        call->now.tallied + PLACES > areas->tallied_room)
+        return STOP_ROOM;
     send->is_batch = IS(send->header.fields[IS_BATCH], "true");
     send->flags = flags_of(call, send);
     enum stop stop = send->is_batch ? lay_out_batch(call, send, places) : lay_out_single(call, send, places);
@@ -657,6 +677,7 @@ static enum stop take_source(struct call *call, const uint8_t *buffer, struct pr
         call->now = *results;
         stop = lay_out(call, &send);
         if (stop != STOP_END) break;
+        tally_units(call);
         call->now.frames++;
         *results = call->now;
         progress->position += size;

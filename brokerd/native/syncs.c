@@ -6,17 +6,22 @@
  *
  * `asleep` says whether the bell has to be rung. It is set before the thread looks a last time, and read behind a change of what it
  * looks at; all of it in one order that everybody sees the same. So either the thread sees the change or it is woken.
+ *
+ * Who wakes the thread for little begins to write that before: the disk is then at work while the thread wakes up, and the sync waits
+ * for what is on its way. Nothing is promised by it.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE /* sync_file_range */
 #include "native.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { DURATIONS = 256 };
+enum { LITTLE_BYTES = 16384 }; /* the loop begins to write so much: of more, the thread has more to do than to wake up */
 #define SECOND_NS INT64_C(1000000000)
 enum { LEFT = 0, PAST_FILE = 1, TO_NOTE = 2 }; /* syncs.py says the same */
 
@@ -28,6 +33,8 @@ struct syncs {
     _Atomic int64_t done; /* all before it is durable */
     _Atomic int64_t number, end, complete;
     _Atomic int32_t asleep, leaving;
+    _Atomic int32_t descriptor; /* of the file; one that is closed meanwhile, or another one's by then, does no harm */
+    _Atomic int64_t begin;      /* of the file, in the log */
     int32_t event; /* a descriptor that the loop watches */
     sem_t bell;
 };
@@ -45,12 +52,22 @@ static void wake(struct syncs *syncs) {
     if (atomic_exchange(&syncs->asleep, 0)) sem_post(&syncs->bell);
 }
 
+/* Have the disk begin with what is wanted, if that is little. */
+static void begin_to_write(struct syncs *syncs, int64_t end) {
+    int64_t done = atomic_load(&syncs->done), begin = atomic_load(&syncs->begin);
+    if (done < begin || end <= done || end - done > LITTLE_BYTES) return;
+    int begun = sync_file_range(atomic_load(&syncs->descriptor), done - begin, end - done, SYNC_FILE_RANGE_WRITE);
+    (void)begun; /* what the disk refuses, the sync is told, too */
+}
+
 /* Want all before `end` durable. The number is higher than the one before. */
 EXPORT void native_syncs_want(struct syncs *syncs, int64_t number, int64_t end, int64_t complete) {
     atomic_store(&syncs->end, end);
     atomic_store(&syncs->complete, complete);
     atomic_store(&syncs->number, number);
-    wake(syncs);
+    if (!atomic_exchange(&syncs->asleep, 0)) return;
+    begin_to_write(syncs, end);
+    sem_post(&syncs->bell);
 }
 
 /* The log was cut while nobody was in `native_syncs_serve`: it ends there. */
@@ -99,10 +116,12 @@ static void rest(struct syncs *syncs, int64_t most_ns) {
 }
 
 /* Sync the file whenever something is wanted. Returns when somebody wants that, though not before one sync if one is wanted; when what
- * is wanted goes on behind `limit`, where the file ends; so long after the first sync of this call that word of it is to be left; or
+ * is wanted goes on behind `limit`, where the file ends that has what is behind `begin`; so long after the first sync of this call that word of it is to be left; or
  * with the error of a sync, negative. */
-EXPORT int32_t native_syncs_serve(struct syncs *syncs, int32_t descriptor, int64_t limit, int64_t note_after_ns) {
+EXPORT int32_t native_syncs_serve(struct syncs *syncs, int32_t descriptor, int64_t begin, int64_t limit, int64_t note_after_ns) {
     int64_t first_ns = 0;
+    atomic_store(&syncs->descriptor, descriptor);
+    atomic_store(&syncs->begin, begin);
     syncs->count = 0;
     for (;;) {
         int64_t number = atomic_load(&syncs->number);

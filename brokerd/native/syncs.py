@@ -40,7 +40,7 @@ class NativeSyncs:
         self._set_back = library.function("native_syncs_set_back", None, area, number)
         self._done = library.function("native_syncs_done", number, area)
         self._leave = library.function("native_syncs_leave", None, area, small)
-        self._serve = library.function("native_syncs_serve", small, area, small, number, number)
+        self._serve = library.function("native_syncs_serve", small, area, small, number, number, number)
         self._close = library.function("native_syncs_close", None, area)
         self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         if not library.function("native_syncs_begin", small, area, small)(self._at, self.event):
@@ -79,11 +79,11 @@ class NativeSyncs:
         """Who serves stays from now on."""
         self._leave(self._at, 0)
 
-    def serve(self, answered: int, descriptor: int, limit: int) -> Ending:
-        """Sync the file, which has what is before `limit`, whenever more is wanted than what had the number `answered`. Raises
-        OSError when the system refused a sync."""
+    def serve(self, answered: int, descriptor: int, begin: int, limit: int) -> Ending:
+        """Sync the file, which has what is from `begin` on and before `limit`, whenever more is wanted than what had the number
+        `answered`. Raises OSError when the system refused a sync."""
         self._numbers[_ANSWERED] = answered
-        ending: int = self._serve(self._at, descriptor, limit, NOTE_AFTER_MS * 1_000_000)
+        ending: int = self._serve(self._at, descriptor, begin, limit, NOTE_AFTER_MS * 1_000_000)
         if ending < 0:
             raise OSError(-ending, os.strerror(-ending))
         return Ending(ending)

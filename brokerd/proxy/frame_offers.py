@@ -74,7 +74,7 @@ class FrameAnswers:
         handles = self._handles
         self._stored = [
             StoredFrame(key, entry[3], entry[2], handles.get(key, ""))
-            for key, entry in zip(self._keys, run.entries, strict=True)
+            for key, entry in zip(self._keys, run.all_entries(), strict=True)
         ]
         return True
 

@@ -182,6 +182,7 @@ class Replica:
             acting_master=settings.roles == "fixed" and settings.acting_master,
         )
         self._link.connected_listeners.append(self._name_servers.connected)
+        self._link.on_answered = self._rest_again
         if settings.roles == "fixed":  # elsewhere the controllers refuse such a process before it has a role
             self._name_servers.twin_listeners.append(self._end_for_twin)
         self._requests = ReplicationRequests(self._hub, self._session, self._link, around.names, around.wall_ms)
@@ -221,6 +222,7 @@ class Replica:
             self._look.cancel()
         if self._ticker is not None:
             self._ticker.cancel()
+            self._ticker = None
         self._driver.stop("this broker stops", self._now_ms())
         if self._server is not None:
             self._server.close()
@@ -383,10 +385,21 @@ class Replica:
         self._hub.on_event = None
         if self._hub.tell(self._tick_parts):  # without its clock the broker must not go on
             calm_ms = calm_tick_ms(self._settings)
-            is_calm = self._is_calm(calm_ms)
-            self._ticker = self._next_tick(calm_ms if is_calm else TICK_MS)
-            if is_calm:
-                self._hub.on_event = self._look_at_calm
+            if self._is_calm(calm_ms):
+                self._rest(calm_ms)
+            else:
+                self._ticker = self._next_tick(TICK_MS)
+
+    def _rest(self, calm_ms: int) -> None:
+        self._ticker = self._next_tick(calm_ms)
+        self._hub.on_event = self._look_at_calm
+
+    def _rest_again(self) -> None:
+        """What was asked of the controllers is answered: if nothing else is under way, the next tick may be far again."""
+        calm_ms = calm_tick_ms(self._settings)
+        if self._ticker is not None and self._hub.on_event is None and self._is_calm(calm_ms):
+            self._ticker.cancel()
+            self._rest(calm_ms)
 
     def _next_tick(self, period_ms: int) -> Beat:
         ticker = on_next_beat(period_ms, self._tick)

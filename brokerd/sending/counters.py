@@ -73,7 +73,7 @@ class Counters:
         count, size = run.message_count, run.size
         self.in_messages += count
         self.in_bytes += size
-        self.statistics.stored(run.entries, count, size)
+        self.statistics.stored(run)
         if self.when_served is not None:
             self.when_served()
 

@@ -97,7 +97,7 @@ def _run(seals: bool) -> Run:
 def _results(run: Run, taken: Taken) -> tuple[object, ...]:
     """What both must agree in. Of entries: how many messages lie where one begins, which is in the records, too."""
     numbers = sorted(run.next_offsets.items())
-    codes_of = [code for *_, code, _, count in run.entries for _ in range(count)]
+    codes_of = [code for *_, code, _, count in run.all_entries() for _ in range(count)]
     places = run.end_offset, run.message_count, numbers, taken.position
     halves = [half for told in run.appended if isinstance(told, partial) for half in told.args[0]]
     return b"".join(run.records), codes_of, places, b"".join(taken.answers), taken.opaques, halves

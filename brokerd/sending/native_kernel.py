@@ -28,6 +28,7 @@ from brokerd.sending.kernel import Kernel
 from brokerd.sending.progress import Progress
 from brokerd.sending.stored_form import TIMERS, KernelRules
 from brokerd.sending.unique_ids import UniqueIds
+from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots, Tally
 from brokerd.store.queues.queue_offsets import QueueKey, TakenOffsets
 from brokerd.store.run import Run
 from brokerd.timers.handles import KEY_BYTES
@@ -57,7 +58,7 @@ _UNREAD: Final = (0, 0)
 _TARGET: Final = struct.Struct(f"={MAX_TOPIC_BYTES}sBii")
 _SLOT_NUMBERS: Final = 2  # the next offset, and the last call
 _TOUCHED_NUMBERS: Final = 2  # slot, and what the call took for its next offset
-_UNIT: Final = struct.Struct("=iiqqqqq")
+_TALLY_NUMBERS: Final = 3  # the last call, and what it took: messages, bytes
 _REQUEST: Final = struct.Struct("=10q")
 _SOURCE: Final = struct.Struct(f"=6q{HOST_V6_BYTES}s4x")
 _PROGRESS_NUMBERS: Final = 4  # position, frames, and where answers and opaques of the source end among all
@@ -66,7 +67,7 @@ _MOMENT_NUMBERS: Final = (
 )
 _HALF: Final = struct.Struct("=7q")
 _NAME_BEGIN_BYTES: Final = 16
-_RESULTS: Final = struct.Struct("=15q")
+_RESULTS: Final = struct.Struct("=16q")
 _LEFT, _ROOM, _TERMS = 1, 2, 3
 # The struct of moments.c
 _TERMS_OF: Final = struct.Struct(f"=6q{KEY_BYTES}s{MAX_BROKER_NAME_BYTES + 1}s32xQQ")
@@ -77,7 +78,18 @@ _UNASKED, _KNOWN, _NONE = 0, 1, 2
 _BROKERS_TOPICS: Final = (TIMER_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC)
 _NO_ROOM: Final = HalfRoom(0, 0)
 _CALLS_AREAS: Final = ("request", "sources", "buffers", "progress", "results")
-_AREAS: Final = ("records", "answers", "scratch", "units", "opaques", "touched", "turned", "moments", "halves")
+_AREAS: Final = (
+    "records",
+    "answers",
+    "scratch",
+    "units",
+    "opaques",
+    "touched",
+    "turned",
+    "moments",
+    "halves",
+    "tallied",
+)
 
 
 class _Areas(ctypes.Structure):
@@ -85,7 +97,17 @@ class _Areas(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in _CALLS_AREAS),
         *(
             (name, ctypes.c_int64 if name in ("target_count", "timer_slot", "delay_count") else ctypes.c_void_p)
-            for name in ("targets", "target_count", "slots", "turns", "timer_slot", "terms", "delays_ms", "delay_count")
+            for name in (
+                "targets",
+                "target_count",
+                "slots",
+                "turns",
+                "tallies",
+                "timer_slot",
+                "terms",
+                "delays_ms",
+                "delay_count",
+            )
         ),
         *((name, ctypes.c_void_p) for name in (*_AREAS, "early")),
         *((f"{name}_room", ctypes.c_int64) for name in _AREAS),
@@ -115,6 +137,8 @@ class _Topics:
         self.targets = array("b", bytes(packed) or b"\0")
         self.slots = array("q", bytes(8 * _SLOT_NUMBERS * len(self.keys)))
         self.turns = array("q", bytes(8 * _SLOT_NUMBERS * len(self.names)))
+        self.tallies = array("q", bytes(8 * _TALLY_NUMBERS * len(self.names)))
+        self.queues = QueueSlots(self.names, self.keys)
 
 
 class NativeKernel:
@@ -138,11 +162,12 @@ class NativeKernel:
         self._call_number = 0
         self._send = library.function("native_send", None, ctypes.c_void_p)
         self._records, self._answers = bytearray(_RECORDS_BYTES), bytearray(_ANSWERS_BYTES)
-        self._units, self._scratch = bytearray(_UNITS * _UNIT.size), bytearray(_SCRATCH_BYTES)
+        self._units, self._scratch = bytearray(_UNITS * LAID_OUT.size), bytearray(_SCRATCH_BYTES)
         self._records_view, self._answers_view = memoryview(self._records), memoryview(self._answers)
         self._units_view = memoryview(self._units)
         self._opaques, self._touched = array("q", bytes(8 * _FRAMES)), array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
         self._turned = array("q", bytes(8 * _TOUCHED_NUMBERS * _FRAMES))
+        self._tallied = array("q", bytes(8 * _FRAMES))
         self._moments = array("q", bytes(8 * _MOMENT_NUMBERS * _MOMENTS))
         self._halves = bytearray(_HALVES * _HALF.size)
         self._halves_view = memoryview(self._halves)
@@ -173,6 +198,7 @@ class NativeKernel:
             turned=_address(self._turned),
             moments=_address(self._moments),
             halves=_address(self._halves),
+            tallied=_address(self._tallied),
             early=_address(self._early),
             records_room=_RECORDS_BYTES,
             answers_room=_ANSWERS_BYTES,
@@ -183,6 +209,7 @@ class NativeKernel:
             turned_room=_FRAMES,
             moments_room=_MOMENTS,
             halves_room=_HALVES,
+            tallied_room=_FRAMES,
             cluster=self._cluster,
             cluster_length=len(self._cluster),
             max_frame_bytes=max_frame_bytes,
@@ -273,6 +300,7 @@ class NativeKernel:
                 halves,
                 early,
                 turned,
+                tallied,
             ) = _RESULTS.unpack(self._results)
             if not (self._has_guessed(run.next_offsets, touched) and (not turned or self._has_guessed_turns(turned))):
                 self._guess(run.next_offsets, touched)
@@ -289,10 +317,9 @@ class NativeKernel:
             self._twin.set_turn(self._topics.names[target], self._topics.turns[target * _SLOT_NUMBERS])
         if frames:
             ids.next_number += names
-            run.records.append(bytes(self._records_view[:records]))
-            self._add_entries(run, units)
+            entries = self._entries(units, tallied, run.timestamp_ms)
+            run.add_together(bytes(self._records_view[:records]), entries, end_offset - run.end_offset)
             run.folded += messages - units
-            run.end_offset = end_offset
             if halves and halves_of is not None:
                 halves_of.add(run, self._halves_of(halves))
         if is_full:
@@ -413,12 +440,15 @@ class NativeKernel:
         taken = self._slots.take_all(next_offsets[TIMERS], due_ms, codes)
         return frames if taken == moments else frame_of[taken]
 
-    def _add_entries(self, run: Run, count: int) -> None:
-        names, now_ms, add = self._topics.names, run.timestamp_ms, run.entries.append
-        for target, queue_id, queue_offset, position, size, code, messages in _UNIT.iter_unpack(
-            self._units_view[: count * _UNIT.size]
-        ):
-            add((names[target], queue_id, queue_offset, position, size, code, now_ms, messages))
+    def _entries(self, count: int, topics: int, now_ms: int) -> LaidOut:
+        """So many entries that the call laid out, for so many topics."""
+        names, numbers = self._topics.names, self._topics.tallies
+        tallies = [
+            Tally(names[target], *numbers[target * _TALLY_NUMBERS + 1 : (target + 1) * _TALLY_NUMBERS])
+            for target in self._tallied[:topics]
+        ]
+        content = bytes(self._units_view[: count * LAID_OUT.size])
+        return LaidOut(content, self._topics.queues, now_ms, tallies)
 
     def _add_answers(self, taken: Taken, at: int, indexes: range, early: Set[int]) -> None:
         """Answers of the call, from a place on, some of which are for who does not wait."""
@@ -458,6 +488,7 @@ class NativeKernel:
         self._areas.target_count = len(self._topics.names) - len(_BROKERS_TOPICS)
         self._areas.slots = _address(self._topics.slots)
         self._areas.turns = _address(self._topics.turns)
+        self._areas.tallies = _address(self._topics.tallies)
         self._areas.timer_slot = self._topics.timer_slot
         self._are_topics_new = False
 

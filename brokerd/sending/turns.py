@@ -153,7 +153,7 @@ class SendTurn(Generic[OfRun]):
         self._counters.stored(run)
         self._acknowledger.appended(run.end_offset)
         if answers.appended(run):
-            self._acknowledger.wait(run.end_offset, _when_acknowledged(self._counters, len(run.entries), answers))
+            self._acknowledger.wait(run.end_offset, _when_acknowledged(self._counters, run.entry_count, answers))
 
 
 def _when_acknowledged(counters: Counters, count: int, answers: Answers) -> Callable[[PutStatus], None]:

@@ -13,6 +13,8 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 from brokerd.store.log.derive import Entry
+from brokerd.store.log.laid_out import LaidOut
+from brokerd.store.run import Run
 
 MINUTE_S: Final = 60
 HOUR_S: Final = 3600
@@ -92,8 +94,21 @@ class Statistics:
 
     # ---- counting; what there is no room for is left out
 
-    def stored(self, entries: Sequence[Entry], messages: int, size: int) -> None:
-        """One append: its entries, and how many messages of how many bytes they stand for."""
+    def stored(self, run: Run) -> None:
+        """One append."""
+        if not run.parts:
+            self._stored(run.entries, run.message_count, run.size)
+            return
+        for entries in (*(entries for entries, _ in run.parts), run.entries):
+            if isinstance(entries, LaidOut):
+                for tally in entries.tallies:
+                    self.stored_in(*tally)
+            else:
+                messages, size = sum(each[7] for each in entries), sum(each[7] * each[4] for each in entries)
+                self._stored(entries, messages, size)
+
+    def _stored(self, entries: Sequence[Entry], messages: int, size: int) -> None:
+        """Entries, and how many messages of how many bytes they stand for."""
         if len(entries) == 1:
             self.stored_in(entries[0][0], messages, size)
             return

@@ -8,10 +8,10 @@ a full disk is waited out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from brokerd.store.store import MessageStore
 from remoting.disk import Disk, DiskUsage
 from remoting.errors import StorageError
 from remoting.settings import Live
+from remoting.transport.beats import until_last_beat
 
 log = logging.getLogger(__name__)
 
@@ -86,15 +87,19 @@ class Housekeeper:
         await asyncio.to_thread(self._executor.shutdown)
 
     async def make_checkpoint(self) -> None:
-        """Write and sync the consume queues and the page that says so."""
+        """Write and sync the consume queues and the page that says so. What the loop does for that it does in slices."""
         began_s = perf_counter()
-        checkpoint = self._store.begin_checkpoint()
+        checkpoint = self._store.begin_checkpoint_in_slices()
         try:
+            await _in_turns(partial(self._store.take_slice, checkpoint))
             await self._in_thread(checkpoint.run)
         except (StorageError, asyncio.CancelledError):
             self._store.abandon_checkpoint(checkpoint)
             raise
-        self._store.finish_checkpoint(checkpoint)
+        try:
+            await _in_turns(partial(self._store.finish_slice, checkpoint))
+        finally:
+            self._store.finish_checkpoint(checkpoint)
         self._checkpoint_s = perf_counter() - began_s
 
     async def _wait_for_checkpoint(self) -> None:
@@ -171,9 +176,7 @@ class Housekeeper:
         while not self._store.is_full and left_ms > 0:
             wait_ms = min(left_ms, _LOOK_MS)
             left_ms -= wait_ms
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._room_changed.wait()
+            await until_last_beat(wait_ms / 1000, self._room_changed)
             if self._room_changed.is_set() or is_full(await self._usage(), False, self._retention.value):
                 break
         if self._store.is_full:
@@ -200,3 +203,9 @@ class Housekeeper:
 
 def _every(interval_ms: int) -> Callable[[], Coroutine[None, None, None]]:
     return lambda: asyncio.sleep(interval_ms / 1000)
+
+
+async def _in_turns(goes_on: Callable[[], bool]) -> None:
+    """Call it until it is done, once in each turn of the loop."""
+    for _ in iter(goes_on, False):
+        await asyncio.sleep(0)

@@ -80,7 +80,7 @@ class Run:
     @property
     def message_count(self) -> int:
         """Messages that enter a queue."""
-        return sum(len(entries) for entries, _ in self.parts) + len(self.entries) + self.folded
+        return self.entry_count + self.folded
 
     def add_together(self, records: Bytes, entries: Sequence[Entry], size: int) -> None:
         """Lay out records of so many bytes whose entries are dispatched as they are here."""
@@ -90,6 +90,17 @@ class Run:
         self.records.append(records)
         self.end_offset += size
         self.parts.append((entries, self.end_offset))
+
+    @property
+    def entry_count(self) -> int:
+        """Entries in all."""
+        return sum(len(entries) for entries, _ in self.parts) + len(self.entries)
+
+    def all_entries(self) -> Iterator[Entry]:
+        """Those of all parts, in log order."""
+        for entries, _ in self.parts:
+            yield from entries
+        yield from self.entries
 
     def offers(self) -> Iterator[tuple[int, Sequence[Entry], int]]:
         """The entries of all of it, in parts: each with where it begins and ends."""

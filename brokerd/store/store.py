@@ -540,6 +540,13 @@ class MessageStore(StoreReads):
 
         `closing`: the store is closed next, so nothing is left for a later one.
         """
+        checkpoint = self.begin_checkpoint_in_slices(closing=closing)
+        while self.take_slice(checkpoint):
+            pass
+        return checkpoint
+
+    def begin_checkpoint_in_slices(self, *, closing: bool = False) -> StoreCheckpoint:
+        """The same; it may be run when `take_slice` says that it is whole."""
         positions = self.durable.next_positions(
             dispatch_offset=self.dispatch_offset,
             confirm_offset=self.confirm_offset,
@@ -547,7 +554,16 @@ class MessageStore(StoreReads):
             index_timestamp_ms=self.index.durable_timestamp_ms if self.index is not None else 0,
         )
         writes = [(each, write) for each in self.followers if (write := each.begin_write(closing=closing)) is not None]
-        return StoreCheckpoint(self.durable, self.queues.begin_write(), writes, positions, self.commitlog.generation)
+        queues = self.queues.begin_write_in_slices()
+        return StoreCheckpoint(self.durable, queues, writes, positions, self.commitlog.generation)
+
+    def take_slice(self, checkpoint: StoreCheckpoint) -> bool:
+        """Take what some of thousands of queues have to be written, a millisecond's work; whether others are left."""
+        return self.queues.take_slice(checkpoint.write)
+
+    def finish_slice(self, checkpoint: StoreCheckpoint) -> bool:
+        """Begin to finish it, as much as that at once; whether something is left for `finish_checkpoint`."""
+        return self.queues.finish_slice(checkpoint.write)
 
     def finish_checkpoint(self, checkpoint: StoreCheckpoint) -> None:
         self.queues.finish_write(checkpoint.write)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from brokerd.native.wanted import MAX_OFFSET, MIN_OFFSET
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.queues.consume_queue import ConsumeQueue, DamagedUnits
@@ -25,6 +26,7 @@ from brokerd.store.queues.queue_reads import (
     select_units,
     status_of,
 )
+from brokerd.store.sight import Sight
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting import codes
 from remoting.disk import Bytes
@@ -63,15 +65,13 @@ class Run(NamedTuple):
 
 class Window(NamedTuple):
     """What a queue has from an offset on, for who reads it himself: its units there; and the mapped file of the log that has the
-    first one's record, and where that file begins. Whoever gets it has to release `log` before anything is written. `address`:
-    where `log` is in memory, if that is known; 0 when it is not."""
+    first one's record, and where that file begins. Whoever gets it has to release `log` before anything is written."""
 
     min_offset: int
     max_offset: int
     units: bytes
     log: memoryview
     log_begin: int
-    address: int = 0
 
 
 class ColdMiss(RequestError):
@@ -249,6 +249,32 @@ class StoreReads:
             raise
         mapped = self.commitlog.reads.mapped(_PLACE.unpack_from(units)[0]) if units else None
         return None if mapped is None else Window(min_offset, max_offset, units, *mapped)
+
+    def sees(self, sight: Sight, queue_offset: int) -> bool:
+        """Whether there are messages from that offset on whose records are in a mapped file: what the sight has of them is right
+        then, in this turn of the loop. Raises CorruptedFile for units that are not what was written."""
+        queue, log = self.queues.table.get(sight.key), self.commitlog
+        if queue is None:
+            return False
+        min_offset, max_offset = queue.min_offset(log.min_offset), queue.max_offset
+        if not min_offset <= queue_offset < max_offset:
+            return False
+        writes = queue.writes
+        if not sight.has(queue, writes, queue_offset, min(queue_offset + sight.most_units, max_offset)):
+            try:
+                units = queue.read_ahead(queue_offset, sight.most_units)
+            except DamagedUnits as error:
+                self._tell_damaged_units(queue, error)
+                raise
+            if not units:
+                return False
+            sight.note_units(queue, writes, queue_offset, units)
+        segment = log.reads.segment_of(sight.place(queue_offset))
+        if segment is None or (segment.view is not sight.view and not sight.note_file(segment)) or sight.view is None:
+            return False
+        numbers = sight.area.numbers
+        numbers[MIN_OFFSET], numbers[MAX_OFFSET] = min_offset, max_offset
+        return True
 
     def _read_cold(
         self, cold: Cold, wanted: tuple[str, int, int, int, int, int, Collection[int] | None], max_offset: int

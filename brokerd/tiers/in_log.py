@@ -16,7 +16,7 @@ from brokerd.tiers.table import TIERS_TOPIC, TierTable
 from brokerd.tiers.upload.uploader import Loop
 from remoting.settings import Live
 from remoting.tier.contents import Queue, TierContents
-from remoting.tier.segments import QueueSegments, Segment
+from remoting.tier.segments import QueueSegments
 
 _EMPTY: Final = QueueSegments()
 _BYTES_BESIDE_OTHERS: Final = 2 << 20  # memory that the event loop's thread gives back without a pause
@@ -39,14 +39,15 @@ class TierInLog:
         if self._mounted is not None and not contents.log_id:
             contents = self._mounted
         segments = contents.queues.get(queue, _EMPTY)
-        return _EMPTY if len(segments) and self.is_of_deleted(queue, segments.last) else segments
+        return _EMPTY if len(segments) and self.is_of_deleted(queue, segments.last.log_end) else segments
 
     def was_deleted(self, topic: str) -> bool:
         """Whether there was an earlier topic of the name."""
         return self._deleted_at(topic) >= 0
 
-    def is_of_deleted(self, queue: Queue, segment: Segment) -> bool:
-        return segment.log_end <= self._deleted_at(queue.topic)
+    def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
+        """Whether messages of the queue that end there in the log are of an earlier topic of the name."""
+        return log_end <= self._deleted_at(queue.topic)
 
 
 class TierReads(NamedTuple):

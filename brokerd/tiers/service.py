@@ -155,10 +155,13 @@ class TierService:
     def next_number(self) -> int:
         return next(self._numbers)
 
+    def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
+        return self.in_log.is_of_deleted(queue, log_end)
+
     def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
         self.uploaded_segments += 1
         self.uploaded_messages += segment.messages
-        if self._commits is not None and not self.in_log.is_of_deleted(queue, segment):
+        if self._commits is not None and not self.is_of_deleted(queue, segment.log_end):
             if self.upkeep is not None:
                 self.upkeep.uploaded(queue, segment)
             self._commits.add(committed(queue, segment), partial(self._committed, queue), index_items)
@@ -448,7 +451,7 @@ class TierService:
             return True
         if not len(segments):  # all of it expired, maybe of an earlier topic of the name: what is here goes up again
             return self.in_log.was_deleted(queue.topic)
-        return self.in_log.is_of_deleted(queue, segments.last)
+        return self.in_log.is_of_deleted(queue, segments.last.log_end)
 
     def _new_id(self) -> str:
         return f"{self._around.random_bits(_ID_BITS):032x}"

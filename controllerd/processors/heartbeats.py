@@ -6,7 +6,7 @@ which the table tells a broker's present connection from an earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from controllerd.elections import Elections
@@ -21,6 +21,30 @@ from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 
 _SAID: Final = {"true": True, "false": False}
+_NAMES: Final = (
+    "clusterName",
+    "brokerName",
+    "brokerId",
+    "brokerAddr",
+    "heartbeatTimeoutMills",
+    "heartbeatIntervalMills",
+    "epoch",
+    "maxOffset",
+    "confirmOffset",
+    "electionPriority",
+    "incarnation",
+    "learner",
+    "tailKept",
+    "lostConfirmedOffset",
+    "hasRoom",
+)
+
+
+_MOST_KEPT: Final = 2048  # characters of a connection; a heartbeat has some 200
+
+
+def _saying(ext: Mapping[str, str]) -> Sequence[str | None]:
+    return tuple(map(ext.get, _NAMES))
 
 
 class HeartbeatProcessor:
@@ -41,12 +65,14 @@ class HeartbeatProcessor:
         self._counters = counters
         self._numbers: dict[RemotingConnection, int] = {}
         self._next_number = 1
+        self._said: dict[RemotingConnection, tuple[Sequence[str | None], Heartbeat]] = {}  # last, and what it came to
 
     def handles(self) -> Handles:
         return {codes.BROKER_HEARTBEAT: self._heartbeat}
 
     def connection_closed(self, connection: RemotingConnection) -> None:
         """Who spoke on it is dead until heard again; a dead master is replaced at once."""
+        self._said.pop(connection, None)
         number = self._numbers.pop(connection, None)
         if number is not None:
             closed = self._table.connection_closed(number, self._now_ms())
@@ -64,6 +90,17 @@ class HeartbeatProcessor:
         self._name_server.heartbeat(connection, request)
 
     def _decode(self, connection: RemotingConnection, request: Command) -> Heartbeat:
+        """What it says; mostly the same as the last one."""
+        said = _saying(request.ext)
+        before = self._said.get(connection)
+        if before is not None and before[0] == said:
+            return before[1]
+        beat = self._decode_anew(connection, request)
+        if sum(map(len, filter(None, said))) <= _MOST_KEPT:
+            self._said[connection] = said, beat
+        return beat
+
+    def _decode_anew(self, connection: RemotingConnection, request: Command) -> Heartbeat:
         number = self._numbers.get(connection)
         if number is None:
             number = self._numbers[connection] = self._next_number

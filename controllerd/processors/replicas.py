@@ -202,15 +202,18 @@ class ReplicasProcessor:
         self, connection: RemotingConnection, request: frame.Command, wanted: RegisterBroker, twin: Heartbeat
     ) -> None:
         """Whoever has the id and lives keeps it: nobody can tell the original of a data directory from its copy."""
+        now_ms, table, group = self._groups.now_ms(), self._groups.table, self._groups.get(wanted.broker_name)
+        claims = group is not None and table.is_contested(group, wanted.broker_id, now_ms)
+        other = "claims it, too, and nobody can tell which was there first" if claims else "has it and is alive"
         sentence = (
             f"two processes have the identity of broker {wanted.broker_id} of {wanted.broker_name}: the one at {twin.address} "
-            f"is registered and alive, the one at {wanted.address} is refused until that is gone"
+            f"{other}, the one at {wanted.address} is refused until that is gone"
         )
-        self._groups.table.refused(twin, wanted.address, self._groups.now_ms())
+        table.refused(twin, wanted.address, now_ms)
         if sentence != self._twin_told:
             self._twin_told = sentence
             log.warning("%s", sentence)
-        ext = {"twinAddress": twin.address}
+        ext = {"twinAddress": twin.address} | ({"twinClaims": "true"} if claims else {})
         connection.respond(request, codes.CONTROLLER_INVALID_REQUEST, ext, remark=sentence)
 
     def _lost_tail(self, request: frame.Command) -> bool:

@@ -104,12 +104,19 @@ class RaftCore:
 
     @property
     def calm_ticks(self) -> int:
-        """How many of the ticks that come bring nothing, or a leader's heartbeat with the last: they may be counted together."""
-        together = self.settings.heartbeat_ticks
+        """How many of the ticks that come bring nothing, or a leader's heartbeat with the last: they may be counted together.
+
+        Who follows has time for a heartbeat left behind them: it may have slept, and what its leader said meanwhile waits.
+        """
         if self._leading is not None:
-            return together if self._leading.is_calm else 1
-        is_far = self._election_elapsed + 2 * together < self._randomized_election_ticks
-        return together if self.leader is not None and is_far else 1
+            return self._leading.heartbeat_ticks if self._leading.is_calm else 1
+        left = self._randomized_election_ticks - self._election_elapsed - self.settings.heartbeat_ticks - 1
+        return max(1, left) if self.leader is not None else 1
+
+    def was_late(self) -> None:
+        """The shell told of ticks late: this process stood still for a moment."""
+        if self._leading is not None:
+            self._leading.was_late()
 
     def campaign(self) -> None:
         """Ask the others whether an election could be won; also by hand in tests."""

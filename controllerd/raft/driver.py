@@ -22,14 +22,13 @@ from controllerd.raft.membership import MemberChange
 from controllerd.raft.messages import Message, Persist, SoftState
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration, NodeId
+from controllerd.raft.ticking import Ticking
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
-from remoting.transport.beats import Beat, next_beat_s, on_next_beat
 
 log = logging.getLogger(__name__)
 
 _WRITE_RETRY_S: Final = 0.5
 _REPORT_EVERY: Final = 20
-_EARLY: Final = 0.1  # of a tick: clocks are told in whole milliseconds
 
 
 class MemberRemoved(LogboomError):
@@ -74,12 +73,10 @@ class RaftDriver:
         self._file = file
         self._events = events
         self._founding = founding
-        self._tick_ms = tick_ms
+        self._ticking = Ticking(node.core, tick_ms, 0.0)
         self._wake = asyncio.Event()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="raft-log")
-        self._ticker: Beat | None = None
-        self._ticked_s = 0.0  # up to when time has passed for the node
-        self._is_calm = False  # some ticks pass together
+        self._ticker: asyncio.TimerHandle | None = None
         self._failure: LogboomError | None = None
         self._soft_state: SoftState | None = None
         self._configuration: Configuration | None = None
@@ -98,8 +95,8 @@ class RaftDriver:
     async def run(self) -> None:
         """Work until cancelled. Raises StorageError (also LostLog), MemberRemoved, and what the state machine raises at an entry
         that it cannot apply, when this node must stop."""
+        loop = asyncio.get_running_loop()
         self._report()
-        self._ticked_s = asyncio.get_running_loop().time()
         self._tick()
         try:
             while True:
@@ -108,9 +105,8 @@ class RaftDriver:
                 if self._failure is not None:
                     raise self._failure
                 await self._carry_out()
-                if self._is_calm and self.node.core.calm_ticks == 1 and self._ticker is not None:
-                    self._ticker.cancel()
-                    self._set_ticker()
+                if (at_s := self._ticking.plan_anew(loop.time())) is not None:
+                    self._look_at(at_s)
         finally:
             if self._ticker is not None:
                 self._ticker.cancel()
@@ -307,24 +303,19 @@ class RaftDriver:
             self._wake.set()
 
     def _tick(self) -> None:
-        # A late tick is one tick: after a pause of the process, time that the node slept through must not depose anybody.
         now_s = asyncio.get_running_loop().time()
         self._pass_time(now_s)
-        self._ticked_s = next_beat_s(now_s, self._tick_ms) - self._tick_ms / 1000
         if self.disk_error is None and self.node.core.has_ready():
             self._wake.set()
-        self._set_ticker()
+        self._look_at(self._ticking.plan(now_s))
 
-    def _set_ticker(self) -> None:
-        together = self.node.core.calm_ticks
-        self._is_calm = together > 1
-        self._ticker = on_next_beat(together * self._tick_ms, self._tick)
+    def _look_at(self, at_s: float) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._ticker = asyncio.get_running_loop().call_at(at_s, self._tick)
 
     def _pass_time(self, until_s: float) -> None:
-        """Let the node know of each tick until then that was planned. Before a message, it is told how late that is."""
-        planned_s = self._ticker.at_s if self._ticker is not None else until_s
-        tick_s = self._tick_ms / 1000
-        while self._ticked_s + tick_s <= min(until_s, planned_s) + _EARLY * tick_s:
-            self._ticked_s += tick_s
+        """Let the node know of the ticks until then. Before a message, it is told how late that is."""
+        for _ in range(self._ticking.passed(until_s)):
             if self.disk_error is None:
                 self.node.tick()

@@ -7,7 +7,9 @@ nothing of one term can be mistaken for another's. It appends to the core's log 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from controllerd.raft.log import RaftLog
 from controllerd.raft.messages import Entry, EntryKind, Message, MessageKind, ReadState
@@ -15,17 +17,22 @@ from controllerd.raft.outbox import Outbox
 from controllerd.raft.progress import Progress, ProgressState
 from controllerd.raft.quorum import Configuration, NodeId
 
+_READ_TICKS: Final = 2  # that a majority has to confirm a read
+
 
 @dataclass(frozen=True, slots=True)
 class CoreSettings:
     """Timers in ticks, and the bounds of everything that grows.
 
     `snapshot_ticks` is how long a snapshot may be on its way before it counts as lost without having been reported so (None: an
-    election timeout); `promote_lag_entries` how far a learner may be behind what is decided when it becomes a voter.
+    election timeout); `promote_lag_entries` how far a learner may be behind what is decided when it becomes a voter. A leader
+    speaks every `calm_heartbeat_ticks` (0: no other than `heartbeat_ticks`) when for `calm_after_ticks` nothing was late.
     """
 
     election_ticks: int = 10
     heartbeat_ticks: int = 1
+    calm_heartbeat_ticks: int = 0
+    calm_after_ticks: int = 200
     max_entry_bytes: int = 1 << 20
     max_append_bytes: int = 1 << 20
     max_inflight_messages: int = 64
@@ -37,6 +44,7 @@ class CoreSettings:
 
     def __post_init__(self) -> None:
         assert 1 <= self.heartbeat_ticks < self.election_ticks
+        assert self.calm_heartbeat_ticks <= max(self.heartbeat_ticks, self.election_ticks // 2), "two are heard in time"
         assert 0 < self.max_entry_bytes <= self.max_uncommitted_bytes
 
 
@@ -45,6 +53,8 @@ class _PendingRead:
     context: int
     index: int
     confirmed_by: set[NodeId]
+    waited_ticks: int = 0
+    is_asked_of_all: bool = False
 
 
 class Leading:
@@ -71,6 +81,7 @@ class Leading:
         self._pending_reads: list[_PendingRead] = []
         self._ticks = 0
         self._heartbeat_ticks = 0
+        self._punctual_ticks = 0  # for how long this node and all that it hears were
         self._transfer_ticks = 0
         for node in configuration.members:
             self._add_progress(node)
@@ -89,6 +100,7 @@ class Leading:
         """One unit of time passed; False when the leader has not heard a majority for an election timeout."""
         self._ticks += 1
         self._heartbeat_ticks += 1
+        self._punctual_ticks += 1
         if self._ticks >= self.settings.election_ticks:
             self._ticks = 0
             if not self._check_quorum():
@@ -100,17 +112,45 @@ class Leading:
         for progress in self.progress.values():
             if progress.state is ProgressState.SNAPSHOT:
                 progress.waited_ticks += 1
-        if self._heartbeat_ticks >= self.settings.heartbeat_ticks:
+        has_late_read = self._has_late_read()
+        if has_late_read or self._heartbeat_ticks >= self.heartbeat_ticks:
             self._heartbeat_ticks = 0
+            self._look_who_answered(in_time=not has_late_read)
             self.broadcast_heartbeat()
         return True
 
+    def _has_late_read(self) -> bool:
+        """Another tick passed: whether a read waits for too long for those who were asked."""
+        for read in self._pending_reads:
+            read.waited_ticks += 1
+        return any(read.waited_ticks >= _READ_TICKS and not read.is_asked_of_all for read in self._pending_reads)
+
+    def _look_who_answered(self, *, in_time: bool) -> None:
+        """Who was heard since the last heartbeat; nobody counts as such while those who were asked owe an answer."""
+        for node, each in self.progress.items():
+            if node != self.id:
+                each.is_punctual, each.has_answered = in_time and each.has_answered, False
+                if not each.is_punctual:
+                    self._punctual_ticks = 0
+
+    def was_late(self) -> None:
+        """This process stood still for a moment: for a while others shall hear it more often."""
+        self._punctual_ticks = 0
+
+    @property
+    def heartbeat_ticks(self) -> int:
+        """How often this leader speaks now. Where pauses are to be expected, so often that one heartbeat more may be late."""
+        settings = self.settings
+        if self._punctual_ticks < settings.calm_after_ticks or not self.is_calm:
+            return settings.heartbeat_ticks
+        return max(settings.heartbeat_ticks, settings.calm_heartbeat_ticks)
+
     @property
     def is_calm(self) -> bool:
-        """Whether all members are sent what there is as it comes, and leadership stays here."""
-        return self.transferee is None and all(
-            each.state is ProgressState.REPLICATE for node, each in self.progress.items() if node != self.id
-        )
+        """Whether all members are sent what there is as it comes, nobody waits for them, and leadership stays here."""
+        if self.transferee is not None or self._pending_reads:
+            return False
+        return all(each.state is ProgressState.REPLICATE for node, each in self.progress.items() if node != self.id)
 
     def _check_quorum(self) -> bool:
         """Whether a majority was heard since the last check; the count starts anew."""
@@ -215,7 +255,7 @@ class Leading:
         progress = self.progress.get(message.sender)
         if progress is None or message.sender == self.id:
             return None
-        progress.is_recently_active = progress.was_active = True
+        progress.is_recently_active = progress.was_active = progress.has_answered = True
         return progress
 
     def _on_append_refused(self, message: Message, progress: Progress) -> None:
@@ -313,10 +353,15 @@ class Leading:
 
     def broadcast_heartbeat(self) -> None:
         """Tell everybody who leads, and let them confirm the newest read."""
+        for read in self._pending_reads:
+            read.is_asked_of_all = True
+        self._speak_to(self.progress)
+
+    def _speak_to(self, nodes: Iterable[NodeId]) -> None:
         context = self._pending_reads[-1].context if self._pending_reads else 0
-        for node, progress in self.progress.items():
+        for node in nodes:
             if node != self.id:
-                commit = min(progress.match, self.log.committed)
+                commit = min(self.progress[node].match, self.log.committed)
                 self._send(Message(MessageKind.HEARTBEAT, self.id, node, self.term, commit=commit, context=context))
 
     # Reads
@@ -328,7 +373,19 @@ class Leading:
         read = _PendingRead(context, self.log.last_index, {self.id})
         self._pending_reads.append(read)
         if not self._release_reads(read):
-            self.broadcast_heartbeat()
+            self._speak_to(self._least_majority() or self.progress)
+
+    def _least_majority(self) -> set[NodeId]:
+        """Members that are enough with this one, of those who answer in time; nobody when those are too few. Who does not answer
+        after all is not waited for: a tick or two later everybody is asked."""
+        found = {self.id}
+        for voter in self.configuration.all_voters:
+            if self.configuration.has_majority(found):
+                break
+            progress = self.progress[voter]
+            if progress.is_punctual and progress.state is ProgressState.REPLICATE:
+                found.add(voter)
+        return found if self.configuration.has_majority(found) else set()
 
     def _confirm_reads(self, message: Message) -> None:
         for read in self._pending_reads:

@@ -36,6 +36,7 @@ from controllerd.raft.standing import Standing, standing
 from remoting import codes
 from remoting.errors import ConnectionLost, InvalidParameter, LogboomError, ProtocolError, RequestError
 from remoting.frame import Command
+from remoting.transport.beats import until_last_beat
 from remoting.transport.client import connect, split_address
 from remoting.transport.connection import Handler, RemotingConnection
 from remoting.transport.identity import NOBODY, Identity
@@ -159,7 +160,7 @@ class Peers:
                 peer = self._peer(node)
                 if peer is not None and node not in self._greeted:
                     self._dial_soon(node, peer)
-            await asyncio.sleep(_GREET_EVERY_S)
+            await until_last_beat(_GREET_EVERY_S)
 
     def level(self, node: NodeId) -> int:
         """Up to which level of formats the member reads, as it said on the open connection to it; 0 without one."""

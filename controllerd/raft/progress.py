@@ -60,6 +60,8 @@ class Progress:
         self.sent_commit = 0
         self.is_recently_active = False
         self.was_active = False
+        self.has_answered = False  # since the last heartbeat
+        self.is_punctual = False  # between the two last ones
         self.inflights = Inflights(max_inflight_messages, max_inflight_bytes)
 
     def become_probe(self) -> None:

@@ -9,7 +9,8 @@ lacks.
 
 Who restarted without the end of its log, or cannot tell whether that was all, does not lead while another member may: but as the
 set's last member, or as the freshest of a majority of the set of which nobody else is there (`freshest_of_the_suspect`). The last
-member gives way to a replica outside of the set that has, provably, at least as much (`in_place_of_the_last`).
+member gives way to a replica outside of the set that has, provably, at least as much (`in_place_of_the_last`). Where another
+process with its id had more, on a copy of the directory, nobody leads without that: it may come back.
 
 A new master's set is itself and the members that live. Each of them had every message that was acknowledged before, or it had
 not been a member; and nothing is acknowledged after without it, until it leaves the set by the master's proposal. So whoever
@@ -93,6 +94,8 @@ def freshest_of_the_suspect(group: Group, live: Mapping[int, Observation]) -> in
     if 2 * len(members) <= len(group.sync_state_set) or not all(each.lost_tail for each in members):
         return None
     best = max(members, key=_freshness)
+    if best.position < max(each.held_elsewhere for each in members):
+        return None
     return best.broker_id if best.max_offset >= max(each.lost_confirmed for each in members) else None
 
 
@@ -105,7 +108,7 @@ def in_place_of_the_last(group: Group, live: Mapping[int, Observation]) -> int |
     last = live.get(group.sync_state_set[0]) if len(group.sync_state_set) == 1 else None
     if last is None or not last.lost_tail:
         return None
-    enough = last.epoch, max(last.max_offset, last.lost_confirmed)
+    enough = max((last.epoch, max(last.max_offset, last.lost_confirmed)), last.held_elsewhere)
     others = [
         each
         for each in live.values()
@@ -113,7 +116,7 @@ def in_place_of_the_last(group: Group, live: Mapping[int, Observation]) -> int |
         and not each.is_learner
         and not each.is_contested
         and not each.lost_tail
-        and (each.epoch, each.max_offset) >= enough
+        and each.position >= enough
     ]
     best = max(others, key=_freshness, default=None)
     return None if best is None else best.broker_id
@@ -135,7 +138,10 @@ def is_clean(group: Group, observation: Observation) -> bool:
         return False
     if not observation.lost_tail:
         return True
-    return len(group.sync_state_set) == 1 and observation.lost_confirmed <= observation.max_offset
+    has_all = (
+        observation.lost_confirmed <= observation.max_offset and observation.held_elsewhere <= observation.position
+    )
+    return len(group.sync_state_set) == 1 and has_all
 
 
 def explain_eligibility(group: Group, observed: Iterable[Observation], unclean: bool = False) -> list[Eligibility]:
@@ -178,6 +184,12 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
 def _why_not_clean(group: Group, observation: Observation) -> str:
     if group.had_master and observation.broker_id not in group.sync_state_set:
         return "lost the end of its log when it restarted" if observation.lost_tail else "not in the sync-state set"
+    if observation.held_elsewhere > observation.position:
+        epoch, offset = observation.held_elsewhere
+        return (
+            f"another process had its id, and the log up to {offset} of epoch {epoch}, while this one's ends at "
+            f"{observation.max_offset} of epoch {observation.epoch}: stop this one and start that one, if its disk is there"
+        )
     ends = f"lost the end of its log when it restarted, which ends at {observation.max_offset} now"
     if observation.lost_confirmed > observation.max_offset:
         ends += f" and was confirmed up to {observation.lost_confirmed}"

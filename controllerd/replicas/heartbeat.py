@@ -13,7 +13,8 @@ Every controller keeps its own table, because brokers send to all of them; only 
   controller, nobody knows which was there first: the id is contested, and none of them is registered or elected. So it is when
   several waited for it to become free: one of them has it then, the others go on claiming it, on whatever connection;
 - what a refused process says it has counts all the same: another leader may have heard it first, and counted it as the member.
-  So the process that is heard has lost its tail, as long as it has less;
+  So the process that is heard has lost its tail, as long as it has less; and so has one that takes the id over from another
+  process, which had more. The disk of that other one may come back with it, so nobody leads without it (`elect`);
 - the entry belongs to the newest connection: the close of an older one says nothing, the close of its own means dead at once;
 - silence counts only while others are heard: when nobody is, it is this controller that is cut off, or all of them rest;
 - what this process slept through is not held against anybody;
@@ -27,7 +28,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from controllerd.replicas.requests import Observation
+from controllerd.replicas.requests import NOWHERE, Observation
 from controllerd.replicas.state import MAX_REPLICAS_IN_ALL, Group
 from remoting.facts.words import Cause
 from remoting.liveness import Awake, Patience, Silence
@@ -56,9 +57,8 @@ ReplicaKey = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A process asked to be a broker whose id another living one has, and was refused."""
+    """A process asked to be a broker whose id another living one has or claims, too, and was refused."""
 
-    address: str
     first_ms: int
     last_ms: int
 
@@ -68,8 +68,9 @@ class Heartbeat:
     """What a broker said last. `connection` grows with every accepted connection.
 
     `lost_tail`: it restarted without everything that it had acknowledged. `held` is the (epoch, offset) up to which the life
-    before this one, or another process with its id, was known to have it, while this one has less. `lost_confirmed`: how far
-    what it lost says that the log was confirmed (-1: it says nothing). `has_room`: its disk takes messages (None: it does not
+    before this one, or another process with its id, was known to have it, while this one has less; `held_elsewhere`: it was
+    another process, on a directory of its own. `lost_confirmed`: how far what it lost says that the log was confirmed (-1: it
+    says nothing). `has_room`: its disk takes messages (None: it does not
     say), as it has said since `room_since_ms`.
     """
 
@@ -88,6 +89,7 @@ class Heartbeat:
     is_learner: bool = False
     lost_tail: bool = False
     held: tuple[int, int] = (-1, -1)
+    held_elsewhere: bool = False
     lost_confirmed: int = -1
     has_room: bool | None = None
     room_since_ms: int = 0
@@ -112,6 +114,7 @@ class Heartbeat:
             self.lost_tail,
             lost_confirmed=self.lost_confirmed,
             is_contested=is_contested,
+            held_elsewhere=self.held if self.held_elsewhere else NOWHERE,
         )
 
 
@@ -127,7 +130,7 @@ class HeartbeatTable:
         self._beats: dict[ReplicaKey, Heartbeat] = {}
         self._silences: dict[ReplicaKey, Silence] = {}
         self._twins: dict[ReplicaKey, dict[int, Heartbeat]] = {}  # who else claims an id, by incarnation
-        self._claims: dict[ReplicaKey, Claim] = {}
+        self._claims: dict[ReplicaKey, dict[str, Claim]] = {}  # by address
         self._voice_ms: int | None = None  # when anybody was heard last
         self._deaf_ms = 0  # and for how long after that silence counts
         self._forget_at_ms: int | None = None
@@ -166,7 +169,7 @@ class HeartbeatTable:
         if beat.incarnation == 0 and known is not None:
             taken = _monotone(taken, known)
         elif known is not None:
-            taken = _compared(taken, known)
+            taken = _compared(taken, known, elsewhere=self._lived_beside(known, beat.incarnation))
         self._beats[beat.key] = taken
         self._twins.get(beat.key, {}).pop(beat.incarnation, None)
         self._learn(taken, now_ms, anew=known is None or known.is_closed or known.incarnation != beat.incarnation)
@@ -191,21 +194,37 @@ class HeartbeatTable:
         return next(rivals, None)
 
     def refused(self, known: Heartbeat, address: str, now_ms: int) -> None:
-        """Who has this address wants to be the broker that `known` is, and was told that the id is not free."""
-        before = self._claims.get(known.key)
-        is_known = before is not None and before.address == address and now_ms - before.last_ms <= _CLAIM_OVER_MS
-        first_ms = before.first_ms if before is not None and is_known else now_ms
-        self._claims[known.key] = Claim(address, first_ms, now_ms)
+        """Who has this address wants to be the broker that `known` is, or claims to be, and was told that the id is not free."""
+        claims = self._claims.get(known.key, {})
+        claims = {each: claim for each, claim in claims.items() if now_ms - claim.last_ms <= _CLAIM_OVER_MS}
+        if address not in claims and len(claims) >= _MOST_TWINS:
+            del claims[min(claims, key=lambda each: claims[each].last_ms)]
+        first_ms = claims[address].first_ms if address in claims else now_ms
+        self._claims[known.key] = claims | {address: Claim(first_ms, now_ms)}
 
     def claimed_by(self, group: Group, broker_id: int, now_ms: int) -> str | None:
-        """The address of the process that keeps asking for an id that another one has; None without one."""
-        claim = self._claims.get((group.cluster_name, group.broker_name, broker_id))
-        if claim is None or now_ms - claim.last_ms > _CLAIM_OVER_MS or claim.last_ms - claim.first_ms < _CLAIM_MS:
-            return None
-        return claim.address
+        """The address of a process that keeps asking for an id, other than where the id was registered last; None without one."""
+        claims = self._claims.get((group.cluster_name, group.broker_name, broker_id), {})
+        replica = group.replicas.get(broker_id)
+        asking = (
+            address
+            for address, claim in claims.items()
+            if now_ms - claim.last_ms <= _CLAIM_OVER_MS and claim.last_ms - claim.first_ms >= _CLAIM_MS
+        )
+        return next((each for each in asking if replica is None or each != replica.address), None)
+
+    def is_contested(self, group: Group, broker_id: int, now_ms: int) -> bool:
+        """Whether several living processes claim the id, and nobody can tell which was there first: none is registered."""
+        beat = self.get(group, broker_id)
+        return beat is not None and self._is_contested(beat, now_ms)
 
     def _has_other(self, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
         return bool(known.incarnation and incarnation not in (0, known.incarnation)) and self._in_time(known, now_ms)
+
+    def _lived_beside(self, known: Heartbeat, incarnation: int) -> bool:
+        """Whether another process claimed the id, and the one that had it spoke after that: it is no later life of that one."""
+        twin = self._twins.get(known.key, {}).get(incarnation)
+        return twin is not None and known.received_ms - twin.since_ms > _LAST_WORDS_MS
 
     def _is_contested(self, beat: Heartbeat, now_ms: int) -> bool:
         return next(self._rivals(beat, now_ms), None) is not None
@@ -371,15 +390,19 @@ def _monotone(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
 
 def _with_what_twin_has(known: Heartbeat, twin: Heartbeat) -> Heartbeat:
     """The id may have acknowledged what the other process has."""
-    return _compared(known, replace(known, held=max(known.held, (twin.epoch, twin.confirm_offset))))
+    held = twin.epoch, twin.confirm_offset
+    if held <= known.held:
+        return _compared(known, known)
+    return _compared(known, replace(known, held=held, held_elsewhere=True))
 
 
-def _compared(beat: Heartbeat, known: Heartbeat) -> Heartbeat:
-    """A new life that has less than the one before was known to have: its disk lost what it had acknowledged.
+def _compared(beat: Heartbeat, known: Heartbeat, *, elsewhere: bool = False) -> Heartbeat:
+    """A new life that has less than the one before was known to have: its disk lost what it had acknowledged. With `elsewhere`
+    it is no later life: another process has that.
 
     That is over when it has as much again, or was brought to follow a newer master.
     """
     held = known.held if beat.incarnation == known.incarnation else max(known.held, (known.epoch, known.confirm_offset))
     if beat.epoch > held[0] or beat.max_offset >= held[1]:
         return beat
-    return replace(beat, lost_tail=True, held=held)
+    return replace(beat, lost_tail=True, held=held, held_elsewhere=known.held_elsewhere or elsewhere)

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+NOWHERE: Final = (-1, -1)
+"""An (epoch, offset) of no log."""
 
 
 class Trigger(StrEnum):
@@ -24,7 +28,8 @@ class Observation:
 
     `lost_tail`: it restarted without everything that it had acknowledged, or cannot tell, and the sync-state set was not judged
     since. `lost_confirmed` is then how far its log was known to be confirmed (-1: not at all).
-    `is_contested`: another process claims its id at the same time.
+    `is_contested`: another process claims its id at the same time. `held_elsewhere`: the (epoch, offset) up to which another
+    process with its id was known to have the log, while this one has less.
     """
 
     broker_id: int
@@ -36,6 +41,12 @@ class Observation:
     lost_tail: bool = False
     is_contested: bool = False
     lost_confirmed: int = -1
+    held_elsewhere: tuple[int, int] = NOWHERE
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Where its log ends: (epoch, offset)."""
+        return self.epoch, self.max_offset
 
 
 @dataclass(frozen=True, slots=True)

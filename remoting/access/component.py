@@ -32,6 +32,7 @@ _TEXT: Final = re.compile(
 )
 _HEAD: Final = struct.Struct(">iBI")
 _LENGTH: Final = struct.Struct(">I")
+_LENGTHS: Final = tuple(_LENGTH.pack(length).decode() for length in range(128))  # as they are in texts of ASCII
 
 
 class ComponentKey:
@@ -125,7 +126,16 @@ def objection(claims: Claims, own_addresses: Set[str], now_ms: int) -> str:
 def _covered(head: str, request: Signed) -> bytes:
     names = sorted(name for name in request.ext if name != SIGNATURE)
     texts = [head, *(text for name in names for text in (name, request.ext[name]))]
-    parts = [_HEAD.pack(request.code, request.is_oneway, len(texts))]
+    begin = _HEAD.pack(request.code, request.is_oneway, len(texts))
+    joined = "".join(texts)
+    if joined.isascii() and max(map(len, texts)) < len(_LENGTHS):
+        # mostly: a length is then one character, too, so that all is encoded at once
+        return begin + "".join([part for text in texts for part in (_LENGTHS[len(text)], text)]).encode()
+    return begin + _each_covered(texts)
+
+
+def _each_covered(texts: Sequence[str]) -> bytes:
+    parts: list[bytes] = []
     for text in texts:
         encoded = text.encode("utf-8", "surrogatepass")
         parts += (_LENGTH.pack(len(encoded)), encoded)

@@ -51,13 +51,15 @@ def encode_item(fact: object) -> bytes:
     return orjson.dumps(fact, _camel_members, orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
-def encode_around(fact: object, lists: Mapping[str, Iterable[bytes]]) -> bytes:
-    """A document whose keys are in camelCase, or a part of one, in which these fields are lists of parts that are encoded."""
+def encode_around(fact: object, lists: Mapping[str, Iterable[bytes]], *, camel: bool = True) -> bytes:
+    """A document, or a part of one, in which these fields are lists of parts that are encoded. `camel`: whether its keys are in
+    camelCase."""
     kind: Any = type(fact)
-    members, keys = _camel_members(fact), _keys(kind, True)
+    members_of = partial(_members, camel)
+    members, keys = members_of(fact), _keys(kind, camel)
     for name, items in lists.items():
         members[keys[name]] = [orjson.Fragment(each) for each in items]
-    return orjson.dumps(members, _camel_members, orjson.OPT_PASSTHROUGH_DATACLASS)
+    return orjson.dumps(members, members_of, orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def decode(kind: type[Fact], document: Bytes, most_bytes: int = MOST_BYTES, *, exactly: bool = False) -> Fact:

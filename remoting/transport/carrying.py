@@ -17,8 +17,15 @@ class Lender(Protocol):
         """The descriptor to write the answers of `count` two-way requests to; the ticket is for this piece, 0 for who writes them
         now. -1 when something is to be written before them, or nobody else may write. All tickets up to `seen` are through."""
 
+    def keep_lent(self, ticket: int) -> None:
+        """What was lent for now is the piece's with that ticket."""
+
+    def lend_more(self, count: int) -> tuple[int, int]:
+        """The same while it may be lent for a piece that is not through: the descriptor, and the ticket of that. Nothing is
+        written unless all of that was."""
+
     def give_back(self, rest: Bytes) -> None:
-        """The socket did not take this; it is to be sent before everything else."""
+        """The socket did not take this; it is to be sent before everything else, but what was given back before."""
 
     def go_on_sending(self) -> None:
         """Send what waited, or was given back."""

@@ -110,6 +110,7 @@ class RemotingConnection(asyncio.Protocol):
         self._piece: Piece | None = None
         self.user = ""  # who sent the last request that was let in, where they are signed
         self._is_offered = False
+        self._asks_quickly = False  # what was read last was for who takes requests undecoded
         self._reads_to_decode = 0
         self._sign: Sign | None = None
         self.own_address = ""  # of this end's socket
@@ -130,7 +131,9 @@ class RemotingConnection(asyncio.Protocol):
         self._backlog: deque[Command] = deque()
         self._out: list[Bytes] = []
         self._out_bytes = 0
+        self._given_back = 0  # how many of these parts somebody to whom the socket was lent gave back
         self._write_scheduled = False
+        self._puts_off = False
         self._in_flight = 0
         self._work_scheduled = False
         self._backlog_since = 0.0  # when the requests in the backlog were read; 0 without any
@@ -225,6 +228,14 @@ class RemotingConnection(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         """Have what was read taken, or decode it; behind what is to be taken first, if that is for others."""
         taker = self._taker
+        if self._asks_quickly and not self._backlog and (taker is None or not taker.goes_first):
+            # like what came before: it begins with nothing that is for the taker
+            assert self._quick is not None
+            taken = self._take_quickly(self._quick, data)
+            if taken == len(data):
+                return
+            self._asks_quickly = False
+            data = data[taken:]
         if taker is None or self._reads_to_decode:
             self._reads_to_decode = max(0, self._reads_to_decode - 1)
             self._decode(data)
@@ -258,6 +269,7 @@ class RemotingConnection(asyncio.Protocol):
     def _decode(self, data: bytes) -> None:
         if self._quick is not None and not self._backlog and (taken := self._take_quickly(self._quick, data)):
             if taken == len(data):
+                self._asks_quickly = True
                 return
             data = data[taken:]
         commands: list[Command] = []
@@ -440,27 +452,53 @@ class RemotingConnection(asyncio.Protocol):
             self._out_bytes += len(frames)
             self._send_out()
 
+    def put_off_answers(self) -> None:
+        """What is answered in this turn of the loop leaves in one write, at the beginning of the next."""
+        self._puts_off = True
+        if not self._write_scheduled:
+            self._write_scheduled = True
+            self._loop.call_soon(self.go_on_sending)
+
     def lend(self, ticket: int, seen: int, count: int) -> int:
         """See `carrying.Lender`."""
-        transport = self._transport
-        if transport is None or self._descriptor < 0 or self._ticket > seen:
+        if self._ticket > seen or not self._may_lend():
             return -1
-        if (
-            self._out
+        self._ticket = ticket
+        return self._lent(count)
+
+    def lend_more(self, count: int) -> tuple[int, int]:
+        """See `carrying.Lender`."""
+        if not self._ticket or not self._may_lend():
+            return -1, 0
+        return self._lent(count), self._ticket
+
+    def _may_lend(self) -> bool:
+        """Whether nothing is to be written here before what somebody else writes."""
+        transport = self._transport
+        return not (
+            transport is None
+            or self._descriptor < 0
+            or self._out
+            or self._puts_off
             or self._backlog
             or self._reading_paused
             or transport.get_write_buffer_size()
             or transport.is_closing()
-        ):
-            return -1
-        self._ticket = ticket
+        )
+
+    def _lent(self, count: int) -> int:
         self._in_flight -= count
         self.last_active = self._loop.time()
         return self._descriptor
 
+    def keep_lent(self, ticket: int) -> None:
+        """See `carrying.Lender`."""
+        self._ticket = ticket
+
     def give_back(self, rest: Bytes) -> None:
         """See `carrying.Lender`."""
-        self._out.insert(0, rest)
+        self._out.insert(self._given_back, rest)
+        self._given_back += 1
         self._out_bytes += len(rest)
 
     def _get_back(self) -> None:
@@ -623,7 +661,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def go_on_sending(self) -> None:
         """Send what is put off; see also `carrying.Lender`."""
-        self._write_scheduled = False
+        self._write_scheduled = self._puts_off = False
         if self._out and self._send_out() and (self._backlog or self._reading_paused) and not self._work_scheduled:
             self._handle_backlog()
 
@@ -635,7 +673,7 @@ class RemotingConnection(asyncio.Protocol):
             self._ticket = 0
         out, size = self._out, self._out_bytes
         self._out = []
-        self._out_bytes = 0
+        self._out_bytes = self._given_back = 0
         if self._transport is None:
             return False
         self.last_active = self._loop.time()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -39,7 +39,7 @@ def consumer_groups(
             # the protocol's own are left out while nobody uses them
             if not each.system or each.topics or each.members:
                 told.setdefault(each.name, []).append((broker_group, each))
-    queues, clients, unheard = _queues(speaking, topics), _clients(look), _unheard(speaking, previous)
+    queues, clients, unheard = _Queues(speaking, topics), _clients(look), _unheard(speaking, previous)
     return [
         _group(told.get(name, ()), unheard.get(name), clients.get(name, _NOBODY), queues)
         for name in sorted(told.keys() | unheard.keys())
@@ -52,33 +52,42 @@ def consumer_groups(
 Place = tuple[str, int]  # broker group, queue
 
 
-class _Queues(NamedTuple):
-    """The queues of all topics. `returns`: consumer group -> its retry topics. `by_master`: broker groups whose master speaks."""
+class _Queues:
+    """The queues of all topics, looked at when a group needs them: most topics are consumed by few groups, or none.
 
-    extents: Mapping[str, Mapping[Place, Extent]]
-    returns: Mapping[str | None, Sequence[str]]
-    by_master: Collection[str]
-    some_silent: bool
+    `returns`: consumer group -> its retry topics. `by_master`: broker groups whose master speaks.
+    """
 
+    def __init__(self, speaking: Speakers, topics: Sequence[Topic]) -> None:
+        self._topics = {topic.name: topic for topic in topics}
+        self._told = {group: {topic.name: topic for topic in state.topics} for group, state in speaking.states.items()}
+        self._extents: dict[str, Mapping[Place, Extent]] = {}
+        self.returns: dict[str | None, list[str]] = {}
+        for name in self._topics:
+            self.returns.setdefault(group_of_retry_topic(name), []).append(name)
+        self.by_master: Collection[str] = speaking.states.keys() - speaking.without_master
+        self.some_silent = bool(speaking.silent)
 
-def _queues(speaking: Speakers, topics: Sequence[Topic]) -> _Queues:
-    told = {
-        (topic.name, group, queue.queue_id): extent_of(queue)
-        for group, state in speaking.states.items()
-        for topic in state.topics
-        for queue in topic.queues
-    }
-    extents = {
-        topic.name: {
-            (queue.group, queue.queue_id): told.get((topic.name, queue.group, queue.queue_id), Extent())
-            for queue in topic.queues
-        }
-        for topic in topics
-    }
-    returns: dict[str | None, list[str]] = {}
-    for name in extents:
-        returns.setdefault(group_of_retry_topic(name), []).append(name)
-    return _Queues(extents, returns, speaking.states.keys() - speaking.without_master, bool(speaking.silent))
+    @property
+    def names(self) -> Set[str]:
+        """Of all topics."""
+        return self._topics.keys()
+
+    def extents(self, name: str) -> Mapping[Place, Extent]:
+        """What is in the queues of a topic; nothing of one that is not there."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return {}
+        if name not in self._extents:
+            told = {
+                (group, queue.queue_id): extent_of(queue)
+                for group, states in self._told.items()
+                if name in states
+                for queue in states[name].queues
+            }
+            places = ((queue.group, queue.queue_id) for queue in topic.queues)
+            self._extents[name] = {place: told.get(place, Extent()) for place in places}
+        return self._extents[name]
 
 
 # ---- groups
@@ -101,7 +110,7 @@ def _group(
     assert group is not None
     starts = starts_of(clients.subscriptions)
     before = {each.topic for each in unheard.topics} if unheard is not None else ()
-    present = {*starts, *before, *queues.returns.get(group.name, ())} & queues.extents.keys()
+    present = {*starts, *before, *queues.returns.get(group.name, ())} & queues.names
     topics = tuple(
         replace(
             _topic(name, consumed.get(name, {}), start_in(group.name, name, starts.get(name, ())), queues),
@@ -135,7 +144,7 @@ def _configured(told: GroupState) -> ConsumerGroup:
 def _topic(
     name: str, consumed: Mapping[Place, ConsumedQueueState], start: GroupStart, queues: _Queues
 ) -> ConsumedTopic:
-    extents = queues.extents.get(name, {})
+    extents = queues.extents(name)
     found = tuple(
         _queue(place, consumed.get(place), extents.get(place), start)
         for place in sorted(extents.keys() | consumed.keys())

@@ -98,8 +98,8 @@ def _about_group(look: Look, group: Group) -> Iterator[Reason]:
             yield _reason("data-damaged", WARNING, _damage(name, replica, replica.scrub), link)
         if replica.claimed_by is not None:
             text = (
-                f"{name}: two processes have the identity of {replica.label}: the one at {replica.address} is registered and "
-                f"alive, the one at {replica.claimed_by} is refused. Stop the one that runs on a copy of the data directory."
+                f"{name}: two processes have the identity of {replica.label}: one at {replica.address}, and one at "
+                f"{replica.claimed_by}, which is refused. Stop the one that runs on a copy of the data directory."
             )
             yield _reason("identity-copied", WARNING, text, link)
         if replica.cut_off_since_ms is not None and look.now_ms - replica.cut_off_since_ms >= CUT_OFF_MS:

@@ -78,6 +78,7 @@ JOURNAL = JournalSettings(snapshot_every_records=64, snapshot_part_bytes=1024, s
 LEVELS = 3
 TIMERS = Live(TimerSettings(batch_messages=4, roll_window_s=2))
 HOST = pack_host("10.0.0.2", 10911)
+GATHER_MS = 5  # so long does a replica gather what it makes visible
 QUEUES = 2
 SEEDS = range(3)
 DUE = 6  # where a row of the ledger says when a batch is due, which is the master's own affair
@@ -215,7 +216,7 @@ class Broker(AloneBroker):
     def settle(self) -> None:
         """What is confirmed is dispatched."""
         self.replica.on_appended(self.replica.confirm_offset)
-        self.turns.run()
+        self.turns.run(GATHER_MS)
 
     def records(self) -> Iterator[bytes]:
         """The log from its first byte to its last, record by record."""
@@ -237,7 +238,7 @@ class Broker(AloneBroker):
 
     def confirm(self, offset: int) -> None:
         self.replica.on_appended(offset)
-        self.turns.run()
+        self.turns.run(GATHER_MS)
 
     def truncate(self, offset: int) -> None:
         self.replica.confirm_offset = min(self.replica.confirm_offset, offset)

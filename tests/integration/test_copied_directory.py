@@ -1,4 +1,4 @@
-"""A copied data directory as real processes: the process that is registered and alive keeps the identity, the other one says why
+"""A copied data directory as real processes: the process that is there first keeps the identity, the other one says why
 it serves nobody, and goes on in its place when it is gone."""
 
 from __future__ import annotations

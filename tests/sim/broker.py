@@ -64,6 +64,7 @@ _INTERRUPTED = 0.2  # of the writes to the log, by a thread that has something t
 _RETENTION_MS = 300
 # Somebody holds the log's begin, so nothing is deleted, but a full disk refuses appends and takes them again when it has room.
 _RETENTION = RetentionSettings(force_percent=98, refuse_percent=99, enough_free_bytes=4096)
+_AHEAD = 4096, 4  # bytes of a story's log that are written ahead, and for how many appends they have to last
 _POP = PopSettings(revive_retry_ms=200, lease_grace_ms=2000, inherited_lease_ms=20_000)
 
 
@@ -259,6 +260,8 @@ class SimBroker(Node):
             ),
         )
         store = open_store(ground, ask_first=ask_first)
+        if self.cluster.writes_ahead:
+            store.commitlog.write_ahead(*_AHEAD)
         incarnation = next_incarnation(self.disk, random.getrandbits)
         replicated = StoreReplicatedLog(store, self.request_flush)
         driver = ReplicationDriver(

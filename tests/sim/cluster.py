@@ -60,8 +60,9 @@ class Story:
     without_clients: frozenset[str] = frozenset()
     heartbeat_ticks: int = RaftSettings().heartbeat_ticks  # of the controllers
     calm_ticks: bool = (
-        False  # whether brokers look at their clocks seldom while nothing is under way, as those that run do
+        False  # whether daemons look at their clocks seldom while nothing is under way, as those that run do
     )
+    writes_ahead: bool = False  # whether they write blocks of the log before records come, likewise
 
 
 class SimCluster:
@@ -71,6 +72,7 @@ class SimCluster:
         self.story = story = Story(story) if isinstance(story, int) else story
         self.world = world = World(story.seed)
         self.calm_ticks = story.calm_ticks
+        self.writes_ahead = story.writes_ahead
         self.network = Network(world)
         self.history = History()
         self.unhandled: Counter[str] = Counter()  # errors of a disk that nobody handled

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ from controllerd.raft.messages import EntryKind, Message, MessageKind, Ready, Ro
 from controllerd.raft.node import RaftNode
 from controllerd.raft.quorum import Configuration, NodeId
 from controllerd.raft.standing import Standing, standing
+from controllerd.raft.ticking import Ticking
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
 from controllerd.replicas.records import MasterElected, Record
@@ -46,7 +47,7 @@ from remoting import codes
 from remoting.errors import CorruptedFile, LogboomError, StorageError
 from remoting.frame import Command
 from remoting.settings import Live
-from tests.sim.world import Network, Node, World
+from tests.sim.world import Network, Node, Timer, World
 from tests.support.disks import FaultyDisk, PowerLost
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _WRITE_RETRY_MS = 500
 _RETURN_MS = 500
 _LOOK_MS = 1000
+_CALM_AFTER_TICKS = 10  # a story is short
 Answer = Callable[[int, dict[str, str], bytes], None]
 
 
@@ -161,6 +163,8 @@ class SimController(Node):
         self._founded_in_term = 0
         self._is_carrying_out = False
         self._under_way: set[str] = set()
+        self._ticking: Ticking | None = None  # of a story with calm ticks
+        self._ticker: Timer | None = None
         self._term = 0
         self._connections: dict[tuple[str, int], Connection] = {}
         self._admitted: set[tuple[NodeId, str]] = set()
@@ -181,7 +185,11 @@ class SimController(Node):
         except StorageError as error:
             self.stop_process(f"cannot start: {error}")
             return
-        self.every(self.settings.raft.tick_ms, self.guarded(self._tick))
+        if self.cluster.calm_ticks:
+            self._ticking = Ticking(self.node.core, self.settings.raft.tick_ms, self.time())
+            self._look_at(self._ticking.plan(self.time()))
+        else:
+            self.every(self.settings.raft.tick_ms, self.guarded(self._tick))
         self.every(self.settings.liveness.scan_ms, self.guarded(self._scan))
         self.every(_LOOK_MS, self.guarded(self._returns.look))
         self.every(_LOOK_MS, self._greet)
@@ -197,7 +205,7 @@ class SimController(Node):
             recovered.founders,
             recovered.log,
             recovered.hard_state,
-            CoreSettings(election_ticks=raft.election_ticks, heartbeat_ticks=self.cluster.story.heartbeat_ticks),
+            self._core_settings(),
             self.rng,
         )
         self.node = RaftNode(core, self.machine, compact_after_entries=40, keep_entries=10)
@@ -240,6 +248,13 @@ class SimController(Node):
             **serving.handlers(self._returns.handles()),
             **serving.handlers(views.handles()),
         }
+
+    def _core_settings(self) -> CoreSettings:
+        raft, story = self.settings.raft, self.cluster.story
+        settings = CoreSettings(election_ticks=raft.election_ticks, heartbeat_ticks=story.heartbeat_ticks)
+        if not story.calm_ticks:
+            return settings
+        return replace(settings, calm_heartbeat_ticks=raft.calm_heartbeat_ticks, calm_after_ticks=_CALM_AFTER_TICKS)
 
     def _draw(self) -> str:
         return f"{self._lives.getrandbits(32):08x}"
@@ -396,12 +411,31 @@ class SimController(Node):
             self.node.tick()
         self._carry_out_soon()
 
+    def _tick_together(self) -> None:
+        """As the daemon does: some ticks together while they bring nothing."""
+        self._pass_time()
+        self._carry_out_soon()
+        self._look_at(self._ticking.plan(self.time()))
+
+    def _look_at(self, at_s: float) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._ticker = self.call_later(max(0.0, at_s - self.time()), self._tick_together)
+
+    def _pass_time(self) -> None:
+        if self._ticking is None:
+            return
+        for _ in range(self._ticking.passed(self.time())):
+            if not self.disk_error:
+                self.node.tick()
+
     def receive(self, peer: SimController, lives: Sequence[str], message: Message) -> None:
         """A Raft message that another controller sent in the first of these lives."""
         if self.disk_error or self.is_waiting or message.to != self.node_id:
             return  # what it would answer could not be kept, or is for an incarnation that is no more
         if not self._admits(peer, message.sender, lives):
             return
+        self._pass_time()
         self.node.step(message)
         self._carry_out_soon()
 
@@ -452,6 +486,8 @@ class SimController(Node):
         ready = self.node.ready()
         if ready is None:
             self._is_carrying_out = False
+            if self._ticking is not None and (at_s := self._ticking.plan_anew(self.time())) is not None:
+                self._look_at(at_s)
             return
         for message in ready.send_now:
             self._send(message)

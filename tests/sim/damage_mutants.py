@@ -105,6 +105,15 @@ def _derive_unchecked(self: Dispatcher, start: int, end: int) -> Iterator[Derive
 # ---- full disks
 
 
+def _failures_are_forgotten(self: CommitLog) -> SyncMark:
+    """A sync counts that the disk says was done, though an earlier one dropped pages of the file."""
+    self._lost = None
+    return _sync(self)
+
+
+_sync = CommitLog.sync
+
+
 def _forget_what_was_refused(self: CommitLog, segment: Segment) -> None:
     self._unclean_end = 0
 
@@ -239,6 +248,16 @@ MUTANTS = (
         "What a full disk took of a batch that it refused stays behind the log's end, and is overwritten as messages come.",
         ((CommitLog, "_clean", _forget_what_was_refused),),
         scenario(test_commitlog.test_a_record_that_was_refused_is_not_found_after_a_power_loss),
+        within=1,
+    ),
+    Mutant(
+        "a sync after one that failed",
+        "W32",
+        _failures_are_forgotten.__doc__ or "",
+        ((CommitLog, "sync", _failures_are_forgotten),),
+        scenario(
+            test_commitlog.test_no_sync_counts_after_one_that_failed_while_the_rest_of_a_refused_append_was_cleaned
+        ),
         within=1,
     ),
     Mutant(

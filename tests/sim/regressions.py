@@ -10,6 +10,7 @@ LIGHT: Final = "light"
 TIMERS: Final = "timers"  # light ones of timers
 DRAWN: Final = "drawn"  # whole clusters, with the mood and the ingredients that the seed draws
 EAGER: Final = "eager"  # the same, with a heartbeat of the controllers' leader in each tick of Raft
+RESTING: Final = "resting"  # the same as drawn, of brokers that look at their clocks seldom while nothing is under way
 _FILE: Final = Path(__file__).with_name("regressions.txt")
 
 

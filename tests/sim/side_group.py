@@ -48,6 +48,7 @@ class SideGroup:
         self.interruptions = 0
         self.scrub_round_ms = cluster.scrub_round_ms
         self.calm_ticks = cluster.calm_ticks
+        self.writes_ahead = cluster.writes_ahead
         self.tiered = None  # its messages stay where they are
         self.promises = Promises(self)
         self.letter = letter

@@ -35,7 +35,7 @@ from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full, scenario
-from tests.unit.controllerd.replicas import test_heartbeat
+from tests.unit.controllerd.replicas import test_heartbeat, test_lost_tail
 
 
 def _every_process_is_the_same(self: HeartbeatTable, known: Heartbeat, incarnation: int, now_ms: int) -> bool:
@@ -55,6 +55,11 @@ def _the_last_claim_counts(self: HeartbeatTable, beat: Heartbeat, now_ms: int) -
 
 
 _note_twin = HeartbeatTable._note_twin
+
+
+def _every_process_is_a_later_life(self: HeartbeatTable, known: Heartbeat, incarnation: int) -> bool:
+    """W27: who takes an id over from a process that lived beside it leads as the set's last member, whatever that one had."""
+    return False
 
 
 def _whoever_has_the_id(self: HeartbeatTable, group: Group, broker_id: int) -> Heartbeat | None:
@@ -163,6 +168,14 @@ MUTANTS = (
         within=1,
     ),
     Mutant(
+        "what a copy alone had",
+        "W27",
+        _says(_every_process_is_a_later_life),
+        ((HeartbeatTable, "_lived_beside", _every_process_is_a_later_life),),
+        scenario(test_lost_tail.test_nobody_leads_without_what_another_process_with_its_id_acknowledged),
+        within=1,
+    ),
+    Mutant(
         "groups mixed up",
         "several groups",
         _says(_whoever_has_the_id),
@@ -214,7 +227,7 @@ MUTANTS = (
         ((Forwarder, "_answered", _tell_what_is_hoped),),
         full("processes", ingredients=("gRPC through replicas",)),
         within=10,
-        first=1,
+        first=15,
         is_quick=False,
     ),
     Mutant(

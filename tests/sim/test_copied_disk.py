@@ -14,6 +14,7 @@ from brokerd.replication.roles.role_machine import RoleMachine
 from controllerd.replicas.heartbeat import HeartbeatTable
 from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises
+from tests.sim.clients import TOPIC
 from tests.sim.cluster import SimCluster, Story
 
 CLIENTS = frozenset({"admin", "owner", "transactor", "delayer", "backer", "popper", "ordered"})
@@ -54,7 +55,8 @@ class Copied:
         return [each.driver.machine.role for each in (self.original, self.copy)]
 
     def masters(self) -> list[SimBroker]:
-        return [each for each in (self.original, self.copy) if each.driver.machine.role is Role.MASTER]
+        both = self.original, self.copy
+        return [each for each in both if each.is_up and each.driver.machine.role is Role.MASTER]
 
 
 @contextlib.contextmanager
@@ -115,6 +117,28 @@ def test_of_two_that_start_together_the_one_that_stays_has_the_id(seed: int) -> 
     group.master.kill()
     group.world.run(4_000)
     assert group.masters() == [group.original]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_copy_acknowledged_alone_is_not_given_up_for_the_process_that_waited(seed: int) -> None:
+    """The copy is there first, leads alone, and stops. The other process has the id then, and a shorter log."""
+    group = Copied(seed)
+    group.copy.start()
+    group.world.run(3_000)
+    group.original.start()
+    group.world.run(1_000)
+    group.master.kill()
+    group.world.run(4_000)
+    assert group.masters() == [group.copy]
+    end = group.copy.core.store.max_offset(TOPIC, 0)
+    group.copy.kill()
+    group.world.run(6_000)
+    assert group.masters() == [], "the copy's disk has what was acknowledged"
+    group.original.kill()
+    group.copy.start()
+    group.world.run(6_000)
+    assert group.masters() == [group.copy]
+    assert group.copy.core.store.max_offset(TOPIC, 0) >= end
 
 
 def test_the_story_finds_two_masters_of_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ from dataclasses import replace
 import pytest
 
 from brokerd.replication.calm import TICK_MS
+from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.segment import Segment
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import Pair
 from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
-from tests.sim.regressions import DRAWN, EAGER, LIGHT, TIMERS, regressions
+from tests.sim.regressions import DRAWN, EAGER, LIGHT, RESTING, TIMERS, regressions
 from tests.sim.soak import CHANGES
 
 _SEEDS = range(9)
@@ -26,7 +28,7 @@ _SEEDS = range(9)
 
 @pytest.mark.parametrize(("seed", "mood"), [each for each in regressions() if each[1] not in (LIGHT, TIMERS)])
 def test_what_once_broke_holds(seed: int, mood: str) -> None:
-    story = Story(seed, None if mood in (DRAWN, EAGER) else mood)
+    story = Story(seed, None if mood in (DRAWN, EAGER, RESTING) else mood, calm_ticks=mood == RESTING)
     SimCluster(replace(story, heartbeat_ticks=1) if mood == EAGER else story).run()
 
 
@@ -76,6 +78,22 @@ def test_brokers_that_look_at_their_clocks_seldom_keep_every_promise(seed: int) 
         broker._tick_in = counted  # type: ignore[method-assign]
     cluster.run()
     assert calm >= 20
+
+
+@pytest.mark.parametrize(("seed", "mood"), [(21, "power"), (22, "power"), (23, "disk"), (24, None)])
+def test_brokers_that_write_blocks_ahead_keep_every_promise(
+    seed: int, mood: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Counter[str]()
+    write_zeros = CommitLog._write_zeros
+
+    def counted(self: CommitLog, segment: Segment, position: int, count: int) -> None:
+        written["zeros"] += 1
+        write_zeros(self, segment, position, count)
+
+    monkeypatch.setattr(CommitLog, "_write_zeros", counted)
+    SimCluster(Story(seed, mood, writes_ahead=True)).run()
+    assert written["zeros"] >= 20
 
 
 @pytest.mark.parametrize("mood", ["disk", "mixed"])

@@ -153,7 +153,7 @@ MUTANTS = (
         ((OpenTransactions, "_begin_later", _as_if_all_were_seen),),
         _tier,
         within=6,
-        first=20,
+        first=76,
         is_quick=False,
     ),
     Mutant(

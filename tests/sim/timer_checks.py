@@ -86,19 +86,21 @@ class Timed:
         broker.append_listeners.append(watch.appended)
 
     def is_settled(self) -> bool:
-        """Whether the topic is made, and all that is due is delivered; in time it must be, and `check` says what is not."""
+        """Whether the topic is made, and all that is due is delivered; in time it must be, and `check` says what is not. A clock
+        that may be doubted need not be: who does not doubt it is at rest when it has delivered by it."""
         if self._master().core.metadata.topic(TIMED_TOPIC) is None:
             return False
         now_ms = self._cluster.world.now_ms
         if self._at_rest_since_ms is None:
             self._at_rest_since_ms = now_ms
-        return now_ms - self._at_rest_since_ms >= _ENOUGH_MS or not self._left()
+        return now_ms - self._at_rest_since_ms >= _ENOUGH_MS or not self._left(_believed_ms(self._master()))
 
     def check(self) -> None:
         cluster = self._cluster
         broker = self._master()
-        _check_log(cluster, self._wanted, broker, _believed_ms(broker))
-        left = self._left()
+        now_ms = self._certain_ms(broker)
+        _check_log(cluster, self._wanted, broker, now_ms)
+        left = self._left(now_ms)
         cluster.world.require(not left, f"{broker.name} serves, and timers wait long after they were due: {left}")
         for each in cluster.brokers:
             rows = [sorted(map(repr, one.core.timers.table.snapshot_rows())) for one in (broker, each)]
@@ -112,15 +114,17 @@ class Timed:
         assert master is not None
         return master
 
-    def _left(self) -> list[bytes]:
-        """What is due and was not delivered, and may be."""
+    def _certain_ms(self, broker: SimBroker) -> int:
+        """What time it is at least for a master, which doubts its clock where controllers say something else."""
+        now_ms = _believed_ms(broker)
+        others_ms = min(each.wall_ms() for each in self._cluster.controllers)
+        return others_ms if now_ms > others_ms + AGREES_MS else now_ms
+
+    def _left(self, now_ms: int) -> list[bytes]:
+        """What is due by then and was not delivered, and may be."""
         broker = self._master()
         entries, copies = _entries(broker), _copies(broker)
         gone = _taken_back(entries, copies, broker).places
-        now_ms = _believed_ms(broker)
-        others_ms = min(each.wall_ms() for each in self._cluster.controllers)
-        if now_ms > others_ms + AGREES_MS:  # so it may doubt its clock
-            now_ms = others_ms
         return [
             each.record.body[:20]
             for place, each in _last_ones(entries).items()

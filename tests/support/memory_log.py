@@ -15,6 +15,7 @@ from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.draft import Draft, check_draft, encode_draft, takes_queue_offset
 from brokerd.store.put_status import PutStatus
 from brokerd.store.queues.queue_reads import NO_QUEUE, Boundary, GetResult, GetStatus, JoinedResult, joined
+from brokerd.store.queues.round_codes import RoundCodes
 from brokerd.store.run import AppendResult
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store_reads import Window
@@ -262,7 +263,7 @@ class MemoryRecordLog:
             self._dispatched.setdefault((topic, queue_id), []).append(unit)
             arrivals.setdefault((topic, queue_id), []).append(unit[2])
         if arrivals:
-            told = Arrivals(arrivals, lambda key: len(self._dispatched[key]))
+            told = Arrivals(RoundCodes(arrivals), lambda key: len(self._dispatched[key]))
             for listener in list(self.listeners):
                 listener(told)
 

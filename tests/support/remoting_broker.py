@@ -103,6 +103,9 @@ class Peer:
         assert all(isinstance(value, str) for value in (ext or {}).values())
         self.answers[request.opaque] = Command(code, request.opaque, dict(ext or {}), body, codes.FLAG_RESPONSE, remark)
 
+    def put_off_answers(self) -> None:
+        """Answers are there at once here."""
+
     def owe(self, requests: int) -> None:
         """Answers are matched by their opaques here."""
 

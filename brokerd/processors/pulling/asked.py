@@ -1,7 +1,7 @@
 """Pulls as they are received, told from one another without being decoded: what of a request is another one each time, and all
 else it says, as a key. Requests with one key are checked with one outcome, while nothing changes that they are checked against.
 
-It runs in C (`native/pulls.c`); Python says what is right.
+It runs in C (`native/asked.c`), which remembers requests as they came; Python says what is right.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from brokerd.native.library import Library
 from remoting import codes, frame
@@ -17,10 +17,17 @@ from remoting.frame import Command
 
 _KEY_BYTES: Final = 4096
 _SCRATCH_BYTES: Final = 8192
-_AREA: Final = struct.Struct("=9q")
+_SLOTS: Final = 64  # asked.c has the same number
+_AREA: Final = struct.Struct("=12q")
+_TOLD: Final = 5  # numbers before its last one
+_NUMBER_BYTES: Final = 8
 _PULLS: Final = (codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE)
 _NAME: Final = struct.Struct(">HI")
 _MOST_DIGITS: Final = 18
+MAX_KNOWN: Final = 16_384
+MAX_KNOWN_BYTES: Final = 8 << 20  # of keys
+
+_T = TypeVar("_T")
 
 
 class Asked(NamedTuple):
@@ -33,27 +40,74 @@ class Asked(NamedTuple):
     key: bytes
 
 
-class PullReader:
-    """Reads requests in C."""
+class PullReader(Generic[_T]):
+    """Reads requests in C, and knows what was found out of them. That is bounded: when there is no more room for it, all of it is
+    forgotten."""
 
     def __init__(self, library: Library) -> None:
-        self._call = library.function(
-            "native_pull_asked", ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64
-        )
-        key, scratch, area = (bytearray(size) for size in (_KEY_BYTES, _SCRATCH_BYTES, _AREA.size))
-        sizes = _KEY_BYTES, _SCRATCH_BYTES, frame.MAX_FRAME_BYTES
-        _AREA.pack_into(area, 0, _address_of(key), _address_of(scratch), *sizes, 0, 0, 0, 0)
-        self._areas = key, scratch, area  # to keep them where they are
-        self._area_at = _address_of(area)
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self._call = library.function("native_pull_asked", number, pointer, ctypes.c_char_p, number, number)
+        slots_bytes: int = library.function("native_pull_slots_bytes", number)()
+        areas = [bytearray(size) for size in (_KEY_BYTES, _SCRATCH_BYTES, slots_bytes, _AREA.size)]
+        *places, area_at = map(_address_of, areas)
+        self._areas = key, _, _, area = areas  # to keep them where they are
+        _AREA.pack_into(area, 0, *places, _KEY_BYTES, _SCRATCH_BYTES, frame.MAX_FRAME_BYTES, *[0] * _TOLD, 0)
+        self._area = ctypes.c_void_p(area_at)
         self._key = memoryview(key)
-        self._told = memoryview(area)[-32:].cast("q")
+        numbers = memoryview(area)[-_NUMBER_BYTES * (_TOLD + 1) :].cast("q")
+        self._told, self._in_full = numbers[:_TOLD], numbers[_TOLD:]
+        self._in_slots: list[_T | None] = [None] * _SLOTS
+        self._known: dict[bytes, _T] = {}
+        self._known_bytes = 0
 
-    def read(self, buffer: bytes, position: int) -> Asked | None:
-        """The pull whose frame begins there; None for what is not there yet, or is left to those who decode it."""
-        length: int = self._call(self._area_at, buffer, len(buffer), position)
+    @property
+    def known_count(self) -> int:
+        """Of how many different requests something is known."""
+        return len(self._known)
+
+    def recall(self, buffer: bytes, position: int) -> tuple[int, int, int, int, _T | None] | None:
+        """The pull whose frame begins there: where it ends, its opaque and its two offsets, and what was found out of an earlier
+        one with its key, None when nothing is known. None for what is not there yet, or is left to those who decode it."""
+        length: int = self._call(self._area, buffer, len(buffer), position)
         if not length:
             return None
-        opaque, queue_offset, commit_offset, key_length = self._told
+        opaque, queue_offset, commit_offset, key_length, slot = self._told
+        known = None if key_length else self._in_slots[slot]
+        if known is None:
+            known = self._find(buffer, position, key_length, slot)
+        return position + length, opaque, queue_offset, commit_offset, known
+
+    def _find(self, buffer: bytes, position: int, key_length: int, slot: int) -> _T | None:
+        """What is known of a request that is in that slot now, if in one; its key was read if it has a length."""
+        if key_length:
+            key = bytes(self._key[:key_length])
+        else:
+            asked = self.read(buffer, position)
+            assert asked is not None  # as it was read before
+            key = asked.key
+        known = self._known.get(key)
+        if slot >= 0:
+            self._in_slots[slot] = known
+        return known
+
+    def learn(self, key: bytes, found: _T) -> None:
+        """That was found out of a request with this key."""
+        self._in_slots = [None] * _SLOTS
+        if key not in self._known:
+            if len(self._known) >= MAX_KNOWN or self._known_bytes + len(key) > MAX_KNOWN_BYTES:
+                self._known.clear()
+                self._known_bytes = 0
+            self._known_bytes += len(key)
+        self._known[key] = found
+
+    def read(self, buffer: bytes, position: int) -> Asked | None:
+        """The request itself, read in full."""
+        self._in_full[0] = 1
+        length: int = self._call(self._area, buffer, len(buffer), position)
+        self._in_full[0] = 0
+        if not length:
+            return None
+        opaque, queue_offset, commit_offset, key_length, _ = self._told
         return Asked(position + length, opaque, queue_offset, commit_offset, bytes(self._key[:key_length]))
 
 
@@ -90,13 +144,26 @@ def _address_of(area: bytearray) -> int:
 
 def asked_agrees(library: Library) -> bool:
     """Whether the library reads headers as Python does, in both encodings."""
-    read = PullReader(library).read
+    reader: PullReader[Any] = PullReader(library)
     fields = {"consumerGroup": "g", "topic": "größe", "queueOffset": "7", "subscription": '"a" || b', "sysFlag": "3"}
     for code in (*_PULLS, codes.SEND_MESSAGE_V2):
         for extra in ({}, {"commitOffset": "-1"}, {"commitOffset": "12", "queueId": "1"}, {"queueOffset": "x"}):
             data = frame.encode_request(code, 5, fields | extra, b"body")
             for buffer in (data, data[:-1], b"x" + data):
                 position = 1 if buffer[0] == ord("x") else 0
-                if read(buffer, position) != read_asked(buffer, position):
+                asked = read_asked(buffer, position)
+                if reader.read(buffer, position) != asked or not _is_recalled(reader, buffer, position, asked):
                     return False
     return True
+
+
+def _is_recalled(reader: PullReader[bytes], buffer: bytes, position: int, asked: Asked | None) -> bool:
+    """Whether the same is recalled of it, the first time and the next one."""
+    for _ in range(3):
+        found = reader.recall(buffer, position)
+        if asked is None:
+            return found is None
+        if found is None or found[:4] != asked[:4] or found[4] not in (None, asked.key):
+            return False
+        reader.learn(asked.key, asked.key)
+    return found is not None and found[4] == asked.key

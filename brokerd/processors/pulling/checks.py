@@ -57,6 +57,7 @@ class PullChecks:
     def __init__(self, metadata: MetadataService, clients: ClientRegistry, may_create: Callable[[], bool]) -> None:
         self.metadata = metadata
         self.rules = metadata.tables.rules
+        self._tables = metadata.tables
         self._forbidden = self.rules.forbidden
         self._clients = clients
         self._may_create = may_create
@@ -91,8 +92,11 @@ class PullChecks:
         """Whether a request that differs only in its offsets from one that passed would pass with the same outcome: nothing that
         this was found out from is another one now. What is written of topics, groups and subscriptions never changes itself."""
         group, group_config, topic, topic_config, _, _, _, subscription, version = checked
-        metadata = self.metadata
-        if metadata.group(group) is not group_config or metadata.topic(topic) is not topic_config:
+        tables = self._tables
+        # each is the broker's own, or in the tables, as most are
+        if tables.groups.get(group) is not group_config and self.metadata.group(group) is not group_config:
+            return False
+        if tables.topics.get(topic) is not topic_config and self.metadata.topic(topic) is not topic_config:
             return False
         if self._forbidden and (group, topic) in self._forbidden:
             return False

@@ -9,27 +9,25 @@ which say what is right. `laid_out` is both in Python.
 from __future__ import annotations
 
 import ctypes
-import struct
 from array import array
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from brokerd.native.carrier import NOT_LENT, Carrier
+from brokerd.consuming.read_place import ReadPlace
+from brokerd.native.carrier import NOT_LENT, NOT_MADE, NOTHING_WANTED, Carrier, Failed
 from brokerd.native.library import Library
 from brokerd.native.memory import Pinned
-from brokerd.processors.pulling.terms import MAX_BYTES, MAX_MESSAGES
+from brokerd.native.wanted import FILE, FILE_BEGIN, FILE_LENGTH, OPAQUE, QUEUE_OFFSET
+from brokerd.processors.pulling.standing import MASTERS, ROOM, Given, Standing
+from brokerd.processors.pulling.terms import MAX_BYTES, MAX_MESSAGES, PullTerms
 from brokerd.store.log.record_checks import examples, first_bad
-from brokerd.store.store_reads import Window
+from brokerd.store.store_reads import StoreReads, Window
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
 from remoting import codes, frame
 from remoting.record.layout import RECORD_OVERHEAD_BYTES
 from remoting.transport.connection import RemotingConnection
 
-_HEAD_BYTES: Final = 512
-_WANTED: Final = struct.Struct("=17q")
 _ANSWER_BYTES: Final = 1840  # pulls.h: `struct answer`
-_FOUND: Final = 3  # numbers behind them
-_NUMBER_BYTES: Final = 8
 _LEFT: Final = -1
 
 
@@ -47,14 +45,13 @@ class Wanted(NamedTuple):
     far_below: int
 
 
-class Given(NamedTuple):
-    """An answer that was given, or prepared: how many messages and bytes. None: none of those up to `next_offset` is wanted."""
+class Asking(NamedTuple):
+    """A request, and who is to be answered."""
 
-    messages: int
-    body_bytes: int
-    next_offset: int
-    min_offset: int
-    max_offset: int
+    connection: RemotingConnection
+    opaque: int
+    terms: PullTerms
+    offset: int
 
 
 class LaidOut(NamedTuple):
@@ -74,92 +71,96 @@ class AnswerLayout:
     def __init__(self, library: Library, carrier: Carrier | None = None) -> None:
         pointer, number = ctypes.c_void_p, ctypes.c_int64
         self._carrier = carrier
-        self._prepared = library.function("native_pull_prepared", number, pointer, ctypes.c_char_p, pointer, pointer)
+        self._prepared = library.function("native_pull_prepared", number, pointer, ctypes.c_char_p, pointer)
+        self._prepared_seen = library.function("native_pull_prepared_seen", number, pointer, pointer)
         self._made = library.function("native_pull_made", number, pointer, pointer, number)
-        out, area = bytearray(MAX_BYTES + _HEAD_BYTES), bytearray(_WANTED.size + _FOUND * _NUMBER_BYTES)
-        self._areas = out, area, bytearray(_ANSWER_BYTES)  # to keep them where they are
-        self._out_at, self._area_at, self._answer_at = map(_address_of, self._areas)
-        self._area, self._out = area, memoryview(out)
-        self._found = memoryview(area)[_WANTED.size :].cast("q")
+        out = bytearray(ROOM)
+        self._areas = out, bytearray(_ANSWER_BYTES)  # to keep them where they are
+        self._out_at, self._answer_at = map(_address_of, self._areas)
+        self._out = memoryview(out)
+        self._once = Standing()  # for requests that are decoded each time
 
     def give(
-        self,
-        connection: RemotingConnection,
-        window: Window,
-        wanted: Wanted,
-        tags: array[int] | None,
-        failed: Callable[[], None],
-    ) -> Given | None:
-        """Have the connection get the answer, if one of the messages is wanted: at once, or soon. None for what is left to
-        others; of that nothing was sent. When it is found out later, `failed` is called."""
-        log, address, carrier = window.log, window.address, self._carrier
-        if not address or carrier is None:
-            made = self.lay_out(window, wanted, tags)
-            if made is None:
-                return None
-            if made.messages:
-                connection.respond_encoded(made.frame, 1)
-            return made.given
-        length = self._prepare_at(address, window, wanted, tags)
-        if length == _LEFT:
-            log.release()
+        self, reads: StoreReads, place: ReadPlace, request: Asking, failed: Callable[..., None]
+    ) -> Standing | None:
+        """Have the connection get the answer, if one of the messages is wanted: at once, or soon. What was `given`; None for what
+        is left to others; of that, and without a message, nothing was sent. When it is found out later, `failed` is called with
+        the request."""
+        connection, opaque, terms, offset = request
+        carrier, config = self._carrier, terms.group_config
+        brokers = MASTERS
+        if place.settings.value.slave_read:
+            brokers = place.suggestions(config.read_broker_id, config.read_broker_id_when_slow)
+        if carrier is None:
+            wanted = Wanted(offset, terms.max_count, terms.max_bytes, opaque, config.group_sys_flag, *brokers)
+            return self._give_alone(connection, reads, terms, wanted)
+        standing = terms.standing
+        if standing is None:
+            standing = self._once
+            terms.stand(standing)
+        sight = standing.sight
+        if not reads.sees(sight, offset) or sight.view is None:
             return None
-        given = self._given(window)
-        if length and carrier.carry(connection, self._answer_at, length, log, failed):
-            return given
-        with log:
-            if length:
-                sent = carrier.send(connection, self._answer_at, length)
-                if sent == NOT_LENT and (answer := self._make()):
-                    connection.respond_encoded(answer, 1)
-                elif sent < 0:
-                    return None
-        return given
+        if standing.brokers != brokers:
+            standing.suggest(brokers)
+        numbers = standing.area.numbers
+        numbers[QUEUE_OFFSET], numbers[OPAQUE] = offset, opaque
+        done = carrier.give(connection, standing.area, sight.view, Failed(failed, request))
+        if done >= NOTHING_WANTED and done != NOT_MADE:
+            return standing
+        if done == NOT_LENT:
+            return self._give_behind(connection, standing)
+        return None
+
+    def _give_behind(self, connection: RemotingConnection, standing: Standing) -> Standing | None:
+        """The same behind what the connection has to send."""
+        area = standing.area
+        length: int = self._prepared_seen(area.pointer, self._answer_at)
+        if length > 0:
+            answer = self._make()
+            if not answer:
+                return None
+            connection.respond_encoded(answer, 1)
+        return None if length == _LEFT else standing
+
+    def _give_alone(
+        self, connection: RemotingConnection, reads: StoreReads, terms: PullTerms, wanted: Wanted
+    ) -> Standing | None:
+        """The same where nobody but the connection writes to its socket."""
+        window = reads.window(terms.topic, terms.queue_id, wanted.queue_offset, terms.most_units)
+        made = None if window is None else self.lay_out(window, wanted, terms.tags)
+        if made is None:
+            return None
+        if made.messages:
+            connection.respond_encoded(made.frame, 1)
+        return self._once
 
     def lay_out(self, window: Window, wanted: Wanted, tags: array[int] | None) -> LaidOut | None:
         """The answer; None for what is left to others. `tags` are codes in order; None: all messages are wanted."""
+        standing = self._once
+        area = standing.area
+        self._want(standing, window, wanted, tags)
         with window.log as log, Pinned(log) as log_at:
-            length = self._prepare_at(log_at, window, wanted, tags)
+            area.numbers[FILE], area.numbers[FILE_LENGTH], area.numbers[FILE_BEGIN] = log_at, len(log), window.log_begin
+            length = self._prepared(area.pointer, window.units, self._answer_at)
             answer = self._make() if length > 0 else b""
+        standing.sight.forget()
         if length == _LEFT or len(answer) != length:
             return None
-        return LaidOut(answer, self._given(window))
+        return LaidOut(answer, standing.given)
 
-    def _given(self, window: Window) -> Given:
-        messages, body_bytes, next_offset = self._found
-        return Given(messages, body_bytes, next_offset, window.min_offset, window.max_offset)
+    def _want(self, standing: Standing, window: Window, wanted: Wanted, tags: array[int] | None) -> None:
+        """That, of this window, whose log is to be told yet."""
+        count = len(window.units) // UNIT_BYTES
+        standing.ask(count, wanted.max_count, wanted.max_bytes, tags, wanted.group_sys_flag)
+        standing.suggest((wanted.next_broker, wanted.next_broker_when_far, wanted.far_below))
+        standing.see(wanted.queue_offset, count, window.min_offset, window.max_offset)
+        numbers = standing.area.numbers
+        numbers[QUEUE_OFFSET], numbers[OPAQUE] = wanted.queue_offset, wanted.opaque
 
     def _make(self) -> bytes:
         """What is prepared; nothing when it is not what was stored."""
         return bytes(self._out[: self._made(self._answer_at, self._out_at, len(self._out))])
-
-    def _prepare_at(self, log_at: int, window: Window, wanted: Wanted, tags: array[int] | None) -> int:
-        min_offset, max_offset, units, log, log_begin, _ = window
-        queue_offset, max_count, max_bytes, opaque, group_sys_flag, near, far, far_below = wanted
-        tags_at, tag_count = (None, -1) if tags is None else tags.buffer_info()
-        _WANTED.pack_into(
-            self._area,
-            0,
-            log_at,
-            len(log),
-            log_begin,
-            len(self._out),
-            len(units) // UNIT_BYTES,
-            queue_offset,
-            max_count,
-            max_bytes,
-            tag_count,
-            min_offset,
-            max_offset,
-            opaque,
-            group_sys_flag,
-            codes.VERSION,
-            near,
-            far,
-            far_below,
-        )
-        length: int = self._prepared(self._area_at, units, tags_at, self._answer_at)
-        return length
 
 
 def laid_out(window: Window, wanted: Wanted, tags: Sequence[int] | None) -> LaidOut | None:

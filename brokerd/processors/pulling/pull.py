@@ -7,8 +7,8 @@ end, asked to be held, and was not held before.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from time import perf_counter_ns
 from typing import Final
 
@@ -17,11 +17,14 @@ from brokerd.consuming.progress import PullOffsets
 from brokerd.consuming.read_place import MASTER, ReadPlace
 from brokerd.filters.budget import TurnBudget
 from brokerd.loop.long_polling import LongPolling, Waiter, WaitTable
+from brokerd.loop.rounds import Rounds
 from brokerd.loop.scheduler import Scheduler
+from brokerd.native.wanted import BODY_BYTES, MESSAGES, NEXT_OFFSET
 from brokerd.processors import fields
 from brokerd.processors.parked import ParkedRequests
 from brokerd.processors.pulling.checks import Forbidden, PullChecks
-from brokerd.processors.pulling.laid_out import AnswerLayout, Given, Wanted
+from brokerd.processors.pulling.laid_out import AnswerLayout, Asking
+from brokerd.processors.pulling.standing import Given, Standing
 from brokerd.processors.pulling.terms import PullTerms
 from brokerd.sending.counters import Counters
 from brokerd.store.derived.dispatcher import Arrivals
@@ -37,6 +40,7 @@ log = logging.getLogger(__name__)
 _FOUND: Final = GetStatus.FOUND.name
 _FETCH_MS: Final = 10_000  # what a pull waits for messages of the tier that would not wait for new ones
 _MAX_HELD: Final = 100_000
+LEAST_TOGETHER: Final = 3  # answers to one connection in a turn, from which on one write is better than one for each
 # A reset that is told but not recorded everywhere is at worst told again; not told, this consumer would read on where it was.
 _TOLD_ANYWAY: Final = frozenset({codes.FLUSH_DISK_TIMEOUT, codes.FLUSH_SLAVE_TIMEOUT})
 
@@ -105,8 +109,13 @@ class PullProcessor:
         self._checks = checks
         self._parked = ParkedRequests()
         self._polling: LongPolling[_Pull] = LongPolling(
-            scheduler, WaitTable(_MAX_HELD, _MAX_HELD), self._try_again, self._timed_out, share=False
+            scheduler,
+            WaitTable(_MAX_HELD, _MAX_HELD),
+            self._try_again,
+            self._timed_out,
+            share=False,
         )
+        self._polling.trying = _put_off_answers
         line = place.cold_line  # in which those who wait for the tier stand again when something came
         self._fetching: LongPolling[_Pull] = LongPolling(
             scheduler,
@@ -121,6 +130,10 @@ class PullProcessor:
         """Answers of the usual form are made in C."""
         self._layout = layout
 
+    def serve_in_rounds(self, rounds: Rounds) -> None:
+        """These say when those who wait for new messages are served."""
+        self._polling.serve_in_rounds(rounds)
+
     def handle(self, connection: RemotingConnection, request: Command) -> None:
         """Answer one pull, or hold it."""
         ext = request.ext
@@ -131,34 +144,46 @@ class PullProcessor:
             return
         offset = fields.integer(ext, "queueOffset", low=-fields.MAX_LONG)  # a wrong one is told the right one
         commit_offset = fields.integer(ext, "commitOffset", -1, low=-1) if terms.commits and self._is_master() else -1
+        self._commit(terms, commit_offset)
         pull = _Pull(connection, request.opaque, terms, offset, is_oneway=request.is_oneway)
-        self._begin(pull, commit_offset)
+        if not self._answer(pull, hold=terms.suspend_ms > 0):
+            self._wait(pull)
 
     def terms_of(self, connection: RemotingConnection, code: int, ext: dict[str, str]) -> PullTerms:
         """What a request asks for. Raises RequestError for the first check that it does not pass."""
         self._place.check(lite=code == codes.LITE_PULL_MESSAGE)
         return PullTerms(code, ext, self._checks.check(connection, fields.text(ext, "consumerGroup"), ext))
 
-    def take(
-        self, connection: RemotingConnection, opaque: int, terms: PullTerms, offset: int, commit_offset: int
-    ) -> None:
+    def take(self, request: Asking, commit_offset: int) -> None:
         """Answer a request with terms that it has still, or hold it."""
-        pull = _Pull(connection, opaque, terms, offset)
+        connection, opaque, terms, offset = request
         connection.owe(1)
         try:
-            self._begin(pull, commit_offset)
+            if commit_offset >= 0:
+                self._commit(terms, commit_offset)
+            started_ns = perf_counter_ns()
+            may_be_reset = bool(self._rules.resets)
+            given = None if may_be_reset else self._give(request)
+            if given is not None and given.area.numbers[MESSAGES]:
+                self._note_given(terms, given, started_ns)
+                return
+            pull, hold = _Pull(connection, opaque, terms, offset), terms.suspend_ms > 0
+            if may_be_reset:
+                is_answered = self._answer(pull, hold=hold)
+            else:
+                is_answered = self._answer_otherwise(pull, given, started_ns, hold=hold)
+            if not is_answered:
+                self._wait(pull)
         except LogboomError as error:
-            connection.respond_error(pull.request, error)
+            connection.respond_error(Command(codes.PULL_MESSAGE, opaque), error)
         except Exception as error:
             log.exception("a pull of %s failed", connection.peer)
-            _respond_failed(pull, error)
+            _respond_failed(connection, opaque, error)
 
-    def _begin(self, pull: _Pull, commit_offset: int) -> None:
-        terms = pull.terms
-        if commit_offset >= 0 and terms.commits and self._is_master():
-            self._commits.commit(terms.group, terms.topic, terms.queue_id, commit_offset, None, is_carried=True)
-        if not self._answer(pull, hold=terms.suspend_ms > 0):
-            self._wait(pull)
+    def _commit(self, terms: PullTerms, offset: int) -> None:
+        """What a pull carries."""
+        if offset >= 0 and terms.commits and self._is_master():
+            self._commits.commit(terms.group, terms.topic, terms.queue_id, offset, None, is_carried=True)
 
     def _wait(self, pull: _Pull) -> None:
         suspend_ms = pull.terms.suspend_ms
@@ -211,15 +236,24 @@ class PullProcessor:
         if again and pull.connection.is_slow:
             self._send_back(pull)
             return True
-        given = self._give(pull)
-        if given is not None and given.messages:
-            self._pulled.note(terms.reader, given.next_offset)
-            read_ms = (perf_counter_ns() - started_ns) / 1e6
-            self._counters.pulled(terms.reader, given.messages, given.body_bytes, read_ms)
+        given = None if pull.is_oneway else self._give(Asking(pull.connection, pull.opaque, terms, pull.offset))
+        if given is not None and given.area.numbers[MESSAGES]:
+            self._note_given(terms, given, started_ns)
             return True
-        if given is None:
-            return self._answer_read(pull, self._read(pull), started_ns, hold=hold, again=again)
-        return self._answer_read(pull, _without_match(given), started_ns, hold=hold, again=again)
+        return self._answer_otherwise(pull, given, started_ns, hold=hold, again=again)
+
+    def _note_given(self, terms: PullTerms, given: Standing, started_ns: int) -> None:
+        numbers, reader = given.area.numbers, terms.reader
+        self._pulled.note(reader, numbers[NEXT_OFFSET])
+        read_ms = (perf_counter_ns() - started_ns) / 1e6
+        self._counters.pulled(reader, numbers[MESSAGES], numbers[BODY_BYTES], read_ms)
+
+    def _answer_otherwise(
+        self, pull: _Pull, looked_at: Standing | None, started_ns: int, *, hold: bool, again: bool = False
+    ) -> bool:
+        """Likewise, when nothing of the usual form was given; as none of the messages is wanted, if some were looked at."""
+        found = self._read(pull) if looked_at is None else _without_match(looked_at.given)
+        return self._answer_read(pull, found, started_ns, hold=hold, again=again)
 
     def _answer_read(
         self, pull: _Pull, found: tuple[int, int, JoinedResult], started_ns: int, *, hold: bool, again: bool
@@ -249,31 +283,26 @@ class PullProcessor:
         pull.connection.respond(pull.request, codes.SUCCESS, ext, body, _FOUND)
         return True
 
-    def _give(self, pull: _Pull) -> Given | None:
-        """Answer, if that is of the usual form and one of the messages is wanted; None for what is left to others."""
-        layout, terms = self._layout, pull.terms
-        if layout is None or pull.is_oneway or not terms.is_by_units:
+    def _give(self, request: Asking) -> Standing | None:
+        """Answer, if that is of the usual form and one of the messages is wanted. None for what is left to others."""
+        layout = self._layout
+        if layout is None or not request.terms.is_by_units:
             return None
-        window = self._reads.window(terms.topic, terms.queue_id, pull.offset, terms.most_units)
-        if window is None:
-            return None
-        config = terms.group_config
-        brokers = self._place.suggestions(config.read_broker_id, config.read_broker_id_when_slow)
-        wanted = Wanted(pull.offset, terms.max_count, terms.max_bytes, pull.opaque, config.group_sys_flag, *brokers)
-        return layout.give(pull.connection, window, wanted, terms.tags, partial(self._not_made, pull))
+        return layout.give(self._reads, self._place, request, self._not_made)
 
-    def _not_made(self, pull: _Pull) -> None:
+    def _not_made(self, connection: RemotingConnection, opaque: int, terms: PullTerms, offset: int) -> None:
         """An answer that was to be sent beside the loop, and was counted, has a record that is not what was stored: it is what
         the reads of the store say of that."""
-        pull.connection.owe(1)
+        pull = _Pull(connection, opaque, terms, offset)
+        connection.owe(1)
         try:
-            if not self._answer_read(pull, self._read(pull), perf_counter_ns(), hold=False, again=False):
+            if not self._answer_otherwise(pull, None, perf_counter_ns(), hold=False):
                 self._wait(pull)
         except LogboomError as error:
-            pull.connection.respond_error(pull.request, error)
+            connection.respond_error(Command(codes.PULL_MESSAGE, opaque), error)
         except Exception as error:
-            log.exception("a pull of %s failed", pull.connection.peer)
-            _respond_failed(pull, error)
+            log.exception("a pull of %s failed", connection.peer)
+            _respond_failed(connection, opaque, error)
 
     def _send_back(self, pull: _Pull) -> None:
         """Messages came for somebody who does not read what he got already: he asks again when he has."""
@@ -387,8 +416,17 @@ def _respond_forbidden(connection: RemotingConnection, request: Command, error: 
     connection.respond(request, error.code, {"forbiddenType": str(error.kind)}, remark=error.message)
 
 
-def _respond_failed(pull: _Pull, error: Exception) -> None:
-    pull.connection.respond(pull.request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+def _respond_failed(connection: RemotingConnection, opaque: int, error: Exception) -> None:
+    request = Command(codes.PULL_MESSAGE, opaque)
+    connection.respond(request, codes.SYSTEM_ERROR, remark=f"internal error: {type(error).__name__}")
+
+
+def _put_off_answers(waiters: Sequence[Waiter[_Pull]]) -> None:
+    """Have a connection that waits for several queues get its answers of a turn in one write: its client wakes up once."""
+    if len(waiters) >= LEAST_TOGETHER:
+        for connection, count in Counter(waiter.payload.connection for waiter in waiters).items():
+            if count >= LEAST_TOGETHER:
+                connection.put_off_answers()
 
 
 def _without_match(given: Given) -> tuple[int, int, JoinedResult]:

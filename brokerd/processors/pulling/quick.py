@@ -8,14 +8,17 @@ which says what is wrong with it. This is for connections whose requests nobody 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from brokerd.consuming.read_place import ReadPlace
 from brokerd.native.library import Library
-from brokerd.processors.pulling.asked import Asked, PullReader
+from brokerd.processors.pulling.asked import PullReader
 from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.laid_out import Asking
 from brokerd.processors.pulling.pull import PullProcessor
+from brokerd.processors.pulling.standing import Standing
 from brokerd.processors.pulling.terms import PullTerms
 from remoting import frame
 from remoting.errors import LogboomError
@@ -24,8 +27,7 @@ from remoting.transport.connection import RemotingConnection
 
 # How the headers of clients begin that write the code first, as all that are known do, in JSON or compact
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
-_MAX_KNOWN: Final = 16_384
-_MAX_KNOWN_BYTES: Final = 8 << 20  # of keys
+_MAX_STANDING: Final = 512  # each holds 20 KiB of units at most
 
 
 class QuickPulls:
@@ -44,29 +46,38 @@ class QuickPulls:
         self._checks = checks
         self._place = place
         self._is_cold = is_cold
-        self._reader = PullReader(library)
-        self._known: dict[bytes, PullTerms] = {}
-        self._known_bytes = 0
+        self._reader: PullReader[PullTerms] = PullReader(library)
+        self._standing: deque[PullTerms] = deque()  # those that have what stands
 
     @property
     def known_count(self) -> int:
         """Of how many different requests it is known what they ask for."""
-        return len(self._known)
+        return self._reader.known_count
 
     def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
         """Answer or hold the request whose frame begins there: where it ends; the same position for what is left."""
         if not buffer.startswith(_BEGINNINGS, position + frame.PREFIX_BYTES):
             return position
-        asked = self._reader.read(buffer, position)
+        asked = self._reader.recall(buffer, position)
         if asked is None:
             return position
-        terms = self._known.get(asked.key)
+        end, opaque, queue_offset, commit_offset, terms = asked
         if terms is None or not self._checks.still_passes(connection, terms.checked):
-            terms = self._learn(connection, buffer, position, asked)
-        if terms is None or not self._is_served_here(terms, asked.queue_offset):
+            terms = self._learn(connection, buffer, position)
+        if terms is None or not self._is_served_here(terms, queue_offset):
             return position
-        self._pulls.take(connection, asked.opaque, terms, asked.queue_offset, asked.commit_offset)
-        return asked.end
+        if terms.standing is None:
+            self._let_stand(terms)
+        self._pulls.take(Asking(connection, opaque, terms, queue_offset), commit_offset)
+        return end
+
+    def _let_stand(self, terms: PullTerms) -> None:
+        """Keep what the reader wants and sees, in place of that of who began longest ago where too many do."""
+        if len(self._standing) >= _MAX_STANDING:
+            self._standing.popleft().standing = None
+        terms.standing = Standing()
+        terms.stand(terms.standing)
+        self._standing.append(terms)
 
     def _is_served_here(self, terms: PullTerms, queue_offset: int) -> bool:
         """Whether this broker answers such pulls at the moment, and this one without a stay in the line of those for old ones."""
@@ -75,18 +86,15 @@ class QuickPulls:
             return False
         return self._place.refusal(lite=terms.is_lite) is None
 
-    def _learn(self, connection: RemotingConnection, buffer: bytes, position: int, asked: Asked) -> PullTerms | None:
+    def _learn(self, connection: RemotingConnection, buffer: bytes, position: int) -> PullTerms | None:
         """What the request asks for, decoded and checked; None for what does not pass."""
         requests: list[Command] = []
+        asked = self._reader.read(buffer, position)
+        assert asked is not None  # as it was read before
         frame.decode_frames(memoryview(buffer)[position : asked.end], requests)
         try:
             terms = self._pulls.terms_of(connection, requests[0].code, requests[0].ext)
         except LogboomError:  # its handler finds the same, and says it
             return None
-        if asked.key not in self._known:
-            if len(self._known) >= _MAX_KNOWN or self._known_bytes + len(asked.key) > _MAX_KNOWN_BYTES:
-                self._known.clear()
-                self._known_bytes = 0
-            self._known_bytes += len(asked.key)
-        self._known[asked.key] = terms
+        self._reader.learn(asked.key, terms)
         return terms

@@ -8,10 +8,11 @@ from typing import Final
 from brokerd.metadata.names import is_brokers_group
 from brokerd.processors import fields
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUSPEND, Checked
+from brokerd.processors.pulling.standing import MASTERS, MOST_BYTES, Standing
 from remoting import codes
 
 MAX_MESSAGES: Final = 32
-MAX_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = MOST_BYTES
 MAX_SUSPEND_MS: Final = 25_000  # clients give up after 30 s
 _SCANNED: Final = 800  # units, where not all messages are wanted
 
@@ -33,6 +34,7 @@ class PullTerms:
         "most_units",
         "queue_id",
         "reader",
+        "standing",
         "suspend_ms",
         "tags",
         "tags_codes",
@@ -41,6 +43,7 @@ class PullTerms:
 
     def __init__(self, code: int, ext: dict[str, str], checked: Checked) -> None:
         """Raises InvalidParameter for numbers that are none."""
+        self.standing: Standing | None = None  # of requests that are asked again and again
         self.is_lite = code == codes.LITE_PULL_MESSAGE
         self.checked = checked
         self.group, self.group_config, self.topic, _, self.queue_id, flags, self.message_filter, _, _ = checked
@@ -62,3 +65,9 @@ class PullTerms:
         self.tags = None if wanted is None else array("q", sorted(wanted))
         self.is_by_units = wanted is not None or self.message_filter.is_exact
         self.most_units = self.max_count if wanted is None else max(self.max_count, _SCANNED)
+
+    def stand(self, standing: Standing) -> None:
+        """Ask for it."""
+        standing.sight.read(self.topic, self.queue_id, self.most_units)
+        standing.ask(self.most_units, self.max_count, self.max_bytes, self.tags, self.group_config.group_sys_flag)
+        standing.suggest(MASTERS)

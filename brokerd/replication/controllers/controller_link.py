@@ -39,6 +39,10 @@ Answered = Callable[[Command | LogboomError], None]
 Tell = Callable[..., bool]
 
 
+def _nobody_waits() -> None:
+    """For answers."""
+
+
 class ControllerLink:
     """The shell of a session."""
 
@@ -65,6 +69,8 @@ class ControllerLink:
         self._tasks = TaskOwner("controllers")
         # Told the address of a controller whenever a connection to it was made
         self.connected_listeners: list[Callable[[str], None]] = []
+        # Called when the session took an answer and said what it wants next
+        self.on_answered: Callable[[], None] = _nobody_waits
 
     @property
     def name_servers(self) -> tuple[str, ...]:
@@ -123,6 +129,7 @@ class ControllerLink:
             await self._wishes.are_there.wait()
             self._wishes.are_there.clear()
             self.step()
+            self.on_answered()
 
     def request(
         self, address: str, code: int, ext: Mapping[str, str], body: Bytes, timeout_ms: int, answered: Answered

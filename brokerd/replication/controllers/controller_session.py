@@ -111,8 +111,7 @@ class ControllerSession(Session):
     def tick(self, now_ms: int, wall_ms: int) -> None:
         if now_ms + EARLY_MS >= self._heartbeat_at_ms:
             self._heartbeat_at_ms = now_ms + self._settings.controller_heartbeat_ms
-            for address in self.addresses:
-                self._heartbeat(address)
+            self._heartbeat(*self.addresses)
         if self.leader is None:
             if now_ms >= self._discover_at_ms:
                 self._discover(now_ms)
@@ -216,9 +215,10 @@ class ControllerSession(Session):
             self._heartbeat(leader)
             self._send(leader, codes.CONTROLLER_REGISTER_BROKER, self._speaker.registration_fields(wall_ms))
 
-    def _heartbeat(self, address: str) -> None:
+    def _heartbeat(self, *addresses: str) -> None:
         if self.registration.broker_id is not None:
-            self._requests.append(SessionRequest(0, address, codes.BROKER_HEARTBEAT, self._speaker.heartbeat_fields()))
+            fields = self._speaker.heartbeat_fields()
+            self._requests += (SessionRequest(0, address, codes.BROKER_HEARTBEAT, fields) for address in addresses)
 
     def _discover(self, now_ms: int) -> None:
         self._discover_at_ms = now_ms + _DISCOVERY_MS
@@ -308,18 +308,20 @@ class ControllerSession(Session):
             return
         self._step_at_ms = now_ms + _STEP_RETRY_MS
         if "twinAddress" in ext:
-            self._refused_for_twin(ext["twinAddress"])
+            self._refused_for_twin(ext["twinAddress"], claims=ext.get("twinClaims") == "true")
         if code == codes.CONTROLLER_BROKER_ID_INVALID:
             log.warning("the controllers refuse broker id %s", registration.choice and registration.choice.broker_id)
             registration.taken()
         elif code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
             registration.forgotten()
 
-    def _refused_for_twin(self, address: str) -> None:
-        """Another process lives under this broker's identity; whoever is there first keeps it."""
+    def _refused_for_twin(self, address: str, *, claims: bool) -> None:
+        """Another process lives under this broker's identity; whoever is there first keeps it. It only `claims` the id, too, when
+        they came at about the same time."""
+        other = "claims it, too, and nobody can tell which was there first" if claims else "has it and is alive"
         sentence = (
             f"two processes have the identity of broker {self.registration.broker_id} of {self._names.broker_name}: the one at "
-            f"{address} is registered and alive, this one at {self._names.address} serves nobody until it is gone; "
+            f"{address} {other}, this one at {self._names.address} serves nobody until it is gone; "
             "stop the one that runs on a copy of the data directory"
         )
         if sentence != self._twin_told:

@@ -9,7 +9,7 @@ Both only grow, but by a cut or a restart.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple, overload
@@ -17,8 +17,10 @@ from typing import NamedTuple, overload
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import CodeRules, Derived, Entry, derive_range, not_as_appended
 from brokerd.store.log.entry_columns import of_topic
+from brokerd.store.log.laid_out import LaidOut
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey
+from brokerd.store.queues.round_codes import RoundCodes
 from remoting.invariants import monotonic
 from remoting.record.walk import Stop
 
@@ -41,18 +43,18 @@ class Arrivals(Sequence[Arrival]):
 
     __slots__ = ("_codes", "_end_of", "_known", "topics")
 
-    def __init__(self, codes: Mapping[QueueKey, list[int]], end_of: Callable[[QueueKey], int]) -> None:
-        """Of each queue the tags codes, in order; `end_of` says where it ends."""
+    def __init__(self, codes: RoundCodes, end_of: Callable[[QueueKey], int]) -> None:
+        """`end_of` says where a queue ends."""
         self._codes = codes
         self._end_of = end_of
         self._known: list[Arrival] | None = None
-        self.topics = {topic for topic, _ in codes}
+        self.topics = codes.topics()
 
     def all(self) -> list[Arrival]:
         """All of them, as they are when that is asked first."""
         if self._known is None:
             end_of = self._end_of
-            self._known = [Arrival(*key, end_of(key), codes) for key, codes in self._codes.items()]
+            self._known = [Arrival(*key, end_of(key), codes) for key, codes in self._codes.all().items()]
         return self._known
 
     def awaited(self, is_awaited: Callable[[str], bool]) -> Sequence[Arrival]:
@@ -61,7 +63,7 @@ class Arrivals(Sequence[Arrival]):
         return [each for each in self.all() if each.topic in topics] if topics else ()
 
     def __len__(self) -> int:
-        return len(self._codes)
+        return len(self._codes.all())
 
     def __iter__(self) -> Iterator[Arrival]:
         return iter(self.all())
@@ -90,19 +92,18 @@ class _Kept:
     end: int = 0
 
 
-def _split(entries: Sequence[Entry], target: int) -> tuple[list[Entry], list[Entry]]:
+def _split(entries: Sequence[Entry], target: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
     """The entries of records that end at or before the target, and the others; one entry of several records may be cut in two."""
     for index, entry in enumerate(entries):
         _, _, queue_offset, physical_offset, size, tags_code, timestamp, count = entry
         if physical_offset + count * size > target:
-            before, behind = list(entries[:index]), list(entries[index:])
             fit = max(0, (target - physical_offset) // size)
-            if fit:
-                before.append((*entry[:7], fit))
-                place = (queue_offset + fit, physical_offset + fit * size)
-                behind[0] = (*entry[:2], *place, size, tags_code, timestamp, count - fit)
-            return before, behind
-    return list(entries), []
+            if not fit:
+                return entries[:index], entries[index:]
+            place = (queue_offset + fit, physical_offset + fit * size)
+            rest = (*entry[:2], *place, size, tags_code, timestamp, count - fit)
+            return [*entries[:index], (*entry[:7], fit)], [rest, *entries[index + 1 :]]
+    return entries, []
 
 
 class Dispatcher:
@@ -139,7 +140,7 @@ class Dispatcher:
         target = min(confirm_offset, self._commitlog.complete_offset)
         self.confirm_offset = max(self.confirm_offset, target)
         before = self.dispatch_offset
-        arrivals: dict[QueueKey, list[int]] = {}
+        arrivals = RoundCodes()
         read_back = 0
         while self.dispatch_offset < target:
             offer = self._offers[0] if self._offers else None
@@ -201,7 +202,7 @@ class Dispatcher:
             kept.codes.popleft()
         return [code for physical_offset, code in kept.codes if physical_offset >= begin]
 
-    def _read_back(self, stop: int, arrivals: dict[QueueKey, list[int]]) -> int:
+    def _read_back(self, stop: int, arrivals: RoundCodes) -> int:
         """Dispatch one chunk of the log before `stop`; returns how far that went."""
         before = self.dispatch_offset
         for derived in self._derive(before, stop):
@@ -220,12 +221,15 @@ class Dispatcher:
         log = self._commitlog
         return derive_range(log.read, start, end, log.shape.checked(), self._chunk_bytes, self._rules)
 
-    def _apply(self, entries: Sequence[Entry], arrivals: dict[QueueKey, list[int]]) -> None:
+    def _apply(self, entries: Sequence[Entry], arrivals: RoundCodes) -> None:
         if entries:
-            self._queues.apply(entries, arrivals)
+            if isinstance(entries, LaidOut):
+                self._queues.apply_laid_out(entries, arrivals)
+            else:
+                self._queues.apply(entries, arrivals.present())
             self.last_timestamp_ms = entries[-1][6]
 
-    def _apply_part(self, offer: _Offer, target: int, arrivals: dict[QueueKey, list[int]]) -> bool:
+    def _apply_part(self, offer: _Offer, target: int, arrivals: RoundCodes) -> bool:
         """Apply the entries of an offer whose records lie wholly before the target; whether there were any."""
         before, behind = _split(offer.entries, target)
         self._take_offer()
@@ -248,7 +252,7 @@ class Dispatcher:
         self._kept.clear()
         self._offered_entries = 0
 
-    def _notify(self, arrivals: dict[QueueKey, list[int]]) -> Sequence[Arrival]:
+    def _notify(self, arrivals: RoundCodes) -> Sequence[Arrival]:
         if not arrivals:
             return []
         table = self._queues.table

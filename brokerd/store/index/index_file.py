@@ -272,11 +272,11 @@ class IndexFile:
         """After an unclean end: make the slots name no item from `next_item` on. Raises CorruptedFile when that is impossible."""
         slots = self._slots = self._load_slots()
         end, slot_count = self.header.next_item, self.shape.slots
-        torn = [slot for slot, number in enumerate(slots) if number >= end]
+        torn = [slot for slot, number in enumerate(slots) if not 0 <= number < end]
         for slot in torn:
             number = slots[slot]
-            while number >= end:
-                item = self._written_item(number) if number < self.shape.items else None
+            while not 0 <= number < end:
+                item = self._written_item(number) if end <= number < self.shape.items else None
                 if item is None or item.key_hash % slot_count != slot or not 0 <= item.previous < number:
                     raise CorruptedFile(f"{path_of(self.name)}: slot {slot} names item {number}, which is not its own")
                 number = item.previous

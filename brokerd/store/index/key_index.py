@@ -163,18 +163,20 @@ class KeyIndex:
 
     def first_wrong(self, found: Postings) -> int | None:
         """None when all that was found in a piece of the log is in the index as it was put there; else the offset of the log from
-        which `truncate` lets all of a damaged file be made again."""
+        which `truncate` lets all of a damaged file be made again, and what it lacks. A record that was damaged when the index was
+        made is in front of the file that begins behind it."""
         done = 0
         at, number = self._place_of(found.offsets[0]) if found.offsets else (0, 1)
         while done < len(found.hashes):
             if at == len(self.files):
-                return self.files[-1].header.begin_offset if self.files else self._commitlog.min_offset
+                begin = self.files[-1].header.begin_offset if self.files else self._commitlog.min_offset
+                return min(begin, found.offsets[done])
             file = self.files[at]
             items = file.items(number, len(found.hashes) - done)
             end = done + len(items)
             columns = found.hashes[done:end], found.offsets[done:end], found.timestamps[done:end]
             if (number == 1 and not file.header_is_right()) or not file.are_right(number, items, *columns):
-                return file.header.begin_offset
+                return min(file.header.begin_offset, found.offsets[done])
             done = end
             at, number = at + 1, 1
         return None

@@ -86,7 +86,7 @@ class Search:
         file = self._file = self._files.pop()
         self._generation = file.generation
         self._number = file.newest_of(self._hash) if file.is_open else 0
-        if self._number >= file.header.next_item:
+        if not 0 < self._number < file.header.next_item:  # there is none, or the slot is rotten
             self._number = 0
 
     def _look(self) -> int:

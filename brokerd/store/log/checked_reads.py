@@ -130,14 +130,17 @@ class RecordReads:
             return look(b"", 0)
         return look(self._read(offset, span), offset)
 
-    def mapped(self, physical_offset: int) -> tuple[memoryview, int, int] | None:
-        """The mapping of the file that the offset is in, to be released by who asks; where it begins in the log, and in memory if
-        it stays there (or 0). None without one."""
-        segment = self._segments.get(physical_offset - physical_offset % self._segment_bytes)
+    def mapped(self, physical_offset: int) -> tuple[memoryview, int] | None:
+        """The mapping of the file that the offset is in, to be released by who asks; and where it begins in the log. None without
+        one."""
+        segment = self.segment_of(physical_offset)
         if segment is None or segment.view is None:
             return None
-        memory = segment.view.memory()
-        return memory, segment.start, segment.address(memory)
+        return segment.view.memory(), segment.start
+
+    def segment_of(self, physical_offset: int) -> Segment | None:
+        """The file that the offset is in."""
+        return self._segments.get(physical_offset - physical_offset % self._segment_bytes)
 
     def copied_aside(self, encoded: bytes) -> Callable[[memoryview, int], bytes] | None:
         """What makes the same copy in a helper thread, once; None for a file that is not mapped."""

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.store.log.bad_sectors import PAGE_BYTES, is_unreadable, read_around, write_over
+from brokerd.store.log.blocks_ahead import AHEAD_BYTES, LEAST_APPENDS, BlocksAhead
 from brokerd.store.log.boundaries import BoundaryTracker, Fed
 from brokerd.store.log.checked_reads import RecordReads
 from brokerd.store.log.derive import RecordShape, intact_record_at
@@ -93,6 +94,7 @@ class CommitLog:
         self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
         self._failed_sync: StorageError | None = None  # after it none counts: the system tells of pages it dropped once
+        self._ahead = BlocksAhead(0)
         self.set_back: Callable[[int], None] | None = None  # told when the log is cut, and where it ends then
         self.unreadable_offset = -1  # the highest offset from which on a read met what the disk refuses to give
         self._open_existing(self._find_files(), is_ours=is_ours)
@@ -200,9 +202,15 @@ class CommitLog:
             if current is not None and self._spare is None and not self.keeps_rest:
                 self._spare = self._open(current.end, create=True)
 
+    def write_ahead(self, ahead_bytes: int = AHEAD_BYTES, least_appends: int = LEAST_APPENDS) -> None:
+        """Somebody waits for each sync: from now on, write blocks of the file before records come to them (`blocks_ahead`)."""
+        self._ahead = BlocksAhead(ahead_bytes, least_appends)
+
     def _write(self, segment: Segment, position: int, buffers: Sequence[Bytes], total: int) -> None:
         if self._unclean_end:
             self._clean(segment)
+        if zeros := self._ahead.wanted(position, position + total, segment.end):
+            self._write_zeros(segment, position, zeros)
         try:
             segment.file.write(position - segment.start, buffers)
         except StorageError as error:
@@ -210,6 +218,16 @@ class CommitLog:
             if self.refusal is not None and self.refusal is not error:
                 raise self.refusal from error  # the disk is not only full
             raise
+
+    def _write_zeros(self, segment: Segment, position: int, count: int) -> None:
+        """Where zeros are, so nothing changes but that the file has blocks there. Records may find room that these do not."""
+        try:
+            segment.file.write(position - segment.start, (bytes(count),))
+        except StorageError as error:
+            if not error.is_out_of_space:
+                self.refusal = error
+                raise
+            self._ahead.forget()
 
     def _clean_failed_write(self, segment: Segment, position: int, total: int, error: StorageError) -> None:
         """A record that a failed write left behind the end could follow a later append, or be the log's last at a start."""
@@ -236,6 +254,7 @@ class CommitLog:
                 with self.turns.looks.nobody():
                     segment.unmap()
                     segment.file.truncate(start - segment.start)
+                    self._ahead.forget()
             if segment.file.size_bytes < self._size:
                 segment.file.truncate(self._size)
                 self._map_recent()
@@ -481,6 +500,7 @@ class CommitLog:
     def _end_at(self, offset: int) -> None:
         if self.set_back is not None:
             self.set_back(offset)
+        self._ahead.forget()
         self.end_offset = offset
         self.flushed_offset = min(self.flushed_offset, offset)
         self._synced_offset = min(self._synced_offset, offset)

@@ -12,14 +12,13 @@ from itertools import islice, repeat
 from typing import Final, NamedTuple, overload
 
 from brokerd.store.log.derive import Entry
+from brokerd.store.log.laid_out import LaidOut, QueueKey
 from brokerd.store.unit import UNIT_BYTES
 
 # What walk.c writes of each entry, of each queue, and of each queue when its entries were gathered.
 COLUMNS: Final = ("place", "group", "queue_offset", "size", "code", "timestamp_ms", "properties_at")
 GROUP_NUMBERS: Final = 6
 _GATHERED_NUMBERS: Final = 4
-
-QueueKey = tuple[str, int]
 
 
 class QueueEntries(NamedTuple):
@@ -104,6 +103,8 @@ class EntryColumns(Sequence[Entry]):
 def of_topic(entries: Sequence[Entry], topic: str) -> Sequence[Entry]:
     """The entries of the topic."""
     if isinstance(entries, EntryColumns) and all(key[0] != topic for key in entries.keys):
+        return ()
+    if isinstance(entries, LaidOut) and all(tally.topic != topic for tally in entries.tallies):
         return ()
     return [entry for entry in entries if entry[0] == topic]
 

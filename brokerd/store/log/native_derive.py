@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from brokerd.native.library import Library
 from brokerd.store.log.derive import NO_RULES, CodeRules, Derived, RecordShape, TwinRule, derive
-from brokerd.store.log.entry_columns import COLUMNS, GROUP_NUMBERS, EntryColumns, QueueKey
+from brokerd.store.log.entry_columns import COLUMNS, GROUP_NUMBERS, EntryColumns
+from brokerd.store.log.laid_out import QueueKey
 from remoting.disk import Bytes
 from remoting.record import checksum
 from remoting.record.codec import encode_filler, encode_record

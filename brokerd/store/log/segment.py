@@ -25,11 +25,11 @@ class Segment:
         if self.view is None:
             self.view = self.file.map()
 
-    def address(self, memory: memoryview) -> int:
-        """Where in memory its mapping is, which `memory` is of; 0 where that may change."""
+    def address(self) -> int:
+        """Where in memory its mapping is; 0 where that may change, or without one."""
         view: object = self.view
         if not self._address and isinstance(view, mmap):
-            with Pinned(memory) as self._address:
+            with memoryview(view) as memory, Pinned(memory) as self._address:
                 pass  # it stays there as long as it is mapped
         return self._address
 

@@ -85,7 +85,7 @@ class SyncsInC:
             if contents.is_wanted or self._is_over:  # it may have been said before that
                 syncs.leave()
             try:
-                ending = syncs.serve(answered, segment.file.descriptor, segment.end)
+                ending = syncs.serve(answered, segment.file.descriptor, segment.start, segment.end)
             except OSError as error:
                 raise commitlog.sync_failed(segment, error) from None  # it has the system's word
             return self._served(ending)

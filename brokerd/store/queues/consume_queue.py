@@ -57,7 +57,7 @@ class QueueFiles:
         # Stretches of units that passed their checks, read when so many writes had been made: later ones may have changed them
         self._stretches: OrderedDict[tuple[str, int], tuple[int, bytes]] = OrderedDict()
         self._writes = count_from(1)
-        self._written = 0
+        self.written = 0  # as many as were noted; another number after each
         self.file_units = file_units
         self.file_bytes = file_units * UNIT_BYTES
 
@@ -82,24 +82,37 @@ class QueueFiles:
 
     def read_run(self, directory: str, first: int, count: int) -> bytes:
         """As `read_checked`, for who goes on behind that the next time: stretches are remembered while nothing is written."""
-        file, inside = divmod(first, self.file_units)
-        number, at = divmod(inside, _STRETCH_UNITS)
+        at = first % self.file_units % _STRETCH_UNITS
+        stretch = self._stretch(directory, first, at)
+        if stretch is None:
+            return self.read_checked(directory, first, min(count, _STRETCH_UNITS - at))
+        return stretch[at * UNIT_BYTES : (at + count) * UNIT_BYTES]
+
+    def read_ahead(self, directory: str, first: int, count: int) -> bytes:
+        """Up to `count` units from unit `first` on that are known to be right with what is at hand; maybe none."""
+        at = first % self.file_units % _STRETCH_UNITS
+        stretch = self._stretch(directory, first, at)
+        return b"" if stretch is None else stretch[at * UNIT_BYTES : (at + count) * UNIT_BYTES]
+
+    def _stretch(self, directory: str, first: int, at: int) -> bytes | None:
+        """The stretch in which unit `first` is the one at that place."""
         key = directory, first - at
         found = self._stretches.get(key)
-        if found is None or found[0] != self._written:
-            units = self._read_stretch(directory, file, number)
-            if units is None:
-                return self.read_checked(directory, first, min(count, _STRETCH_UNITS - at))
-            self._stretches[key] = found = units
+        if found is None or found[0] != self.written:
+            file, inside = divmod(first - at, self.file_units)
+            found = self._read_stretch(directory, file, inside // _STRETCH_UNITS)
+            if found is None:
+                return None
+            self._stretches[key] = found
             if len(self._stretches) > _KNOWN_STRETCHES:
                 self._stretches.popitem(last=False)
         else:
             self._stretches.move_to_end(key)
-        return found[1][at * UNIT_BYTES : (at + count) * UNIT_BYTES]
+        return found[1]
 
     def _read_stretch(self, directory: str, file: int, number: int) -> tuple[int, bytes] | None:
         """A whole one, if all of it is covered and passes, and how many writes had been made before it was read."""
-        written, block = self._written, number * _STRETCH_BLOCKS
+        written, block = self.written, number * _STRETCH_BLOCKS
         end = block + _STRETCH_BLOCKS
         if end * BLOCK_UNITS > self.file_units:
             return None
@@ -175,7 +188,7 @@ class QueueFiles:
 
     def note_written(self) -> None:
         """Units were written, here or by somebody else: what was read before may not be what is there. Any thread."""
-        self._written = next(self._writes)
+        self.written = next(self._writes)
 
     def _cover_written(self, directory: str, file: int, first: int, units: bytes, *, fresh: bool) -> None:
         if fresh:
@@ -309,7 +322,7 @@ class ConsumeQueue:
     def leave_blank(self, count: int) -> None:
         """Have units without a message at the end. Where no message before them is in the log any more, the queue begins behind
         them; `max_offset` is still where they begin."""
-        self.tail += BLANK_UNIT * count
+        self.append(BLANK_UNIT * count, self.max_offset, self.last_physical)
         if self._min_offset >= self.max_offset:
             self._min_checked = -1
 
@@ -319,7 +332,7 @@ class ConsumeQueue:
         """Some of the units from `first` on: at least one and at most `count`, none outside of the queue."""
         last = min(first + count, self.max_offset)
         if first >= self.tail_start:
-            return bytes(self.tail[(first - self.tail_start) * UNIT_BYTES : (last - self.tail_start) * UNIT_BYTES])
+            return self.tail_part((first - self.tail_start) * UNIT_BYTES, (last - self.tail_start) * UNIT_BYTES)
         if first < self.first_offset:
             return b""
         return self._files.read(self.directory, first, min(last, self.tail_start) - first)
@@ -355,6 +368,21 @@ class ConsumeQueue:
             parts.append(part)
             first += len(part) // UNIT_BYTES
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_ahead(self, first: int, least: int) -> bytes:
+        """As `read_run` with `least` units, and those behind them that are at hand and right, too."""
+        if first >= self.tail_start:
+            return self.read(first, max(least, _STRETCH_UNITS))
+        if first >= self.first_offset:
+            units = self._files.read_ahead(self.directory, first, min(_STRETCH_UNITS, self.tail_start - first))
+            if len(units) >= least * UNIT_BYTES:
+                return units
+        return self.read_run(first, least)
+
+    @property
+    def writes(self) -> int:
+        """Another number after each write to files of queues: what was read of them before may not be what is there."""
+        return self._files.written
 
     def checked_units(self, first: int, count: int) -> Iterator[Unit]:
         """As `units`. Raises DamagedUnits when units are not what was written."""
@@ -453,7 +481,17 @@ class ConsumeQueue:
         ]
         return 2 * sum(in_order) > len(in_order) or not in_order
 
+    def tail_part(self, begin: int, end: int | None = None) -> bytes:
+        """Some bytes of the tail."""
+        return bytes(self.tail[begin:end])
+
     # -- changing ----------------------------------------------------------------------------------------------------------
+
+    def append(self, units: bytes, max_offset: int, last_physical: int) -> None:
+        """Have these units behind the others; what the queue's end is then."""
+        self.tail += units
+        self.max_offset = max_offset
+        self.last_physical = last_physical
 
     def cut(self, offset: int) -> None:
         """Drop the units from `offset` on, in memory and in files."""
@@ -464,7 +502,7 @@ class ConsumeQueue:
             self.tail = bytearray()
             self.tail_start = offset
         else:
-            del self.tail[(offset - self.tail_start) * UNIT_BYTES :]
+            self.tail = bytearray(self.tail_part(0, (offset - self.tail_start) * UNIT_BYTES))
         self.max_offset = offset
         self.written_offset = min(self.written_offset, offset)
         self._min_offset = min(self._min_offset, offset)
@@ -475,8 +513,9 @@ class ConsumeQueue:
         assert offset <= self.max_offset, "more is in files than the queue has"
         self.written_offset = monotonic(self.written_offset, offset, "what is in a consume queue's files")
         keep_from = max(self.tail_start, min(offset, self.max_offset - keep_units))
-        del self.tail[: (keep_from - self.tail_start) * UNIT_BYTES]
-        self.tail_start = keep_from
+        if keep_from > self.tail_start:
+            self.tail = bytearray(self.tail_part((keep_from - self.tail_start) * UNIT_BYTES))
+            self.tail_start = keep_from
 
     def rest(self) -> None:
         """Hold nothing in memory; everything is in files."""

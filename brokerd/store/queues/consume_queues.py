@@ -14,6 +14,7 @@ import logging
 import struct
 import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
@@ -21,11 +22,14 @@ from brokerd.native.library import Library
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import Entry, derive, derive_range, intact_record_at
 from brokerd.store.log.entry_columns import EntryColumns, QueueEntries
+from brokerd.store.log.laid_out import LaidOut
 from brokerd.store.queues import queue_ends
 from brokerd.store.queues.consume_queue import CHECKS_DIRECTORY, DIRECTORY, ConsumeQueue, QueueFiles, checks_of
+from brokerd.store.queues.native_tails import NativeQueue, NativeTails
 from brokerd.store.queues.native_writes import NativeWrites
 from brokerd.store.queues.queue_offsets import QueueKey
-from brokerd.store.queues.queue_write import QueuePart, QueueWrite
+from brokerd.store.queues.queue_write import QueuePart, QueueWrite, Untaken
+from brokerd.store.queues.round_codes import RoundCodes
 from brokerd.store.queues.unit_checks import BLOCK_UNITS
 from brokerd.store.settings import StoreSettings
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES
@@ -37,6 +41,7 @@ log = logging.getLogger(__name__)
 # Units kept in memory behind a queue's end for consumers that keep up, and of all queues that got messages.
 _WARM_UNITS = 1024
 _ALL_WARM_UNITS = 1 << 18
+_SLICE_QUEUES = 256  # a millisecond's work
 _MAX_NAME_BYTES = 255
 _CHUNK_BYTES = 1 << 20
 # How far behind the known units leftovers of a crash are looked for.
@@ -78,10 +83,11 @@ class ConsumeQueues:
     """`table` maps (topic, queue id) to its queue and may be read directly."""
 
     def __init__(self, disk: Disk, settings: StoreSettings, *, library: Library | None = None) -> None:
-        """With the library, many queues on a real disk are written in C."""
+        """With the library, entries of sends are put behind their queues in C, and many queues on a real disk written by it."""
         self._disk = disk
         self._files = QueueFiles(disk, settings.queue_file_units, settings.open_queue_files)
         self._native: NativeWrites | None = None
+        self._tails = NativeTails(library) if library is not None else None
         if library is not None and type(disk) is LocalDisk:  # any other one has the writes, and faults, that it says
             self._native = NativeWrites(library, disk, self._files)
         self._dirty: list[ConsumeQueue] = []
@@ -132,15 +138,42 @@ class ConsumeQueues:
                 queue.dirty = True
                 self._dirty.append(queue)
             if count == 1:
-                queue.tail += pack(physical_offset, size, tags_code)
+                queue.append(pack(physical_offset, size, tags_code), queue_offset + 1, physical_offset)
                 codes.append(tags_code)
             else:
-                queue.tail += _pack_units(physical_offset, size, tags_code, count)
+                units = _pack_units(physical_offset, size, tags_code, count)
+                queue.append(units, queue_offset + count, physical_offset + (count - 1) * size)
                 codes += [tags_code] * count
-            queue.max_offset = queue_offset + count
-            queue.last_physical = physical_offset + (count - 1) * size
             appended += count
         self.buffered_units += appended
+
+    def apply_laid_out(self, entries: LaidOut, arrivals: RoundCodes) -> None:
+        """The same for what C laid out, which C puts behind the queues that it knows."""
+        tails = self._tails
+        if tails is None:
+            self.apply(entries, arrivals.present())
+            return
+        count, at, told, met = len(entries), 0, 0, -1
+        while True:
+            at, messages, dirty = tails.apply(entries, at)
+            self._dirty += dirty
+            self.buffered_units += messages
+            if at == count:
+                break
+            entry = entries[at]
+            queue = self.table.get(entry[:2])
+            if queue is not None and queue.max_offset == entry[2]:
+                assert met != at, "C leaves an entry for which everything is ready"
+                tails.meet(queue, entries, at)
+                met = at
+                continue
+            if at > told:
+                arrivals.add(entries.part(told, at))
+            self.apply([entry], arrivals.present())
+            at += 1
+            told = at
+        if told < count:
+            arrivals.add(entries.part(told, count) if told else entries)
 
     def _append_all(self, entries: QueueEntries, arrivals: dict[QueueKey, list[int]]) -> bool:
         """Append the units at once, when they continue their queue or begin it; whether they do."""
@@ -154,9 +187,7 @@ class ConsumeQueues:
         if not queue.dirty:
             queue.dirty = True
             self._dirty.append(queue)
-        queue.tail += units
-        queue.max_offset = first + len(codes)
-        queue.last_physical = last_physical
+        queue.append(bytes(units), first + len(codes), last_physical)
         self.buffered_units += len(codes)
         return True
 
@@ -167,8 +198,12 @@ class ConsumeQueues:
             if self.refused_entries.bit_count() == 1:  # 1st, 2nd, 4th, ...: bad records may come in any number
                 log.error("a message for topic %r queue %d has no possible consume queue", topic, queue_id)
             return None
-        queue = self.table[key] = ConsumeQueue(topic, queue_id, self._files, first_offset)
+        queue = self.table[key] = self._new(topic, queue_id, first_offset)
         return queue
+
+    def _new(self, topic: str, queue_id: int, first_offset: int) -> ConsumeQueue:
+        kind = ConsumeQueue if self._tails is None else NativeQueue
+        return kind(topic, queue_id, self._files, first_offset)
 
     def _make_room(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
         """Handle an entry that is not for the queue's end; whether its unit is to be appended now."""
@@ -222,6 +257,8 @@ class ConsumeQueues:
             for key in keys:
                 queue = self.table.pop(key)
                 queue.restart(0)
+                if self._tails is not None:
+                    self._tails.forget(queue)
                 self._doom(queue.directory)
             if keys and not any(key[0] == topic for key in self.table):
                 self._doom(f"{DIRECTORY}/{topic}")
@@ -267,6 +304,8 @@ class ConsumeQueues:
             self._disk.remove(queue_ends.PATH)
             for queue in self.table.values():
                 queue.restart(0)
+                if self._tails is not None:
+                    self._tails.forget(queue)
             self._files.close()
             self._disk.remove(CHECKS_DIRECTORY)
             self._disk.remove(DIRECTORY)
@@ -282,39 +321,67 @@ class ConsumeQueues:
 
     def begin_write(self) -> QueueWrite:
         """What has to be written to make the present state of all queues durable."""
-        for queue in self._warm:
+        write = self.begin_write_in_slices()
+        while self.take_slice(write):
+            pass
+        return write
+
+    def begin_write_in_slices(self) -> QueueWrite:
+        """The same, whole when `take_slice` says so; then it has what was here before, and some of what came meanwhile."""
+        untaken = Untaken(deque(self._warm), deque(self._dirty))
+        self._warm, self._dirty = [], []
+        self.buffered_units = 0
+        return QueueWrite(self._disk, self._files, [], [], self._write_lock, self._native, untaken)
+
+    def take_slice(self, write: QueueWrite) -> bool:
+        """Take what some queues have for the write; whether others are left."""
+        untaken = write.untaken
+        for _ in range(min(_SLICE_QUEUES, len(untaken.warm))):
+            queue = untaken.warm.popleft()
             if not queue.dirty:
                 queue.rest()
-        parts = []
-        self._warm = []
-        for queue in self._dirty:
+        for _ in range(min(_SLICE_QUEUES, len(untaken.dirty))):
+            queue = untaken.dirty.popleft()
             queue.dirty = False
             if self.table.get((queue.topic, queue.queue_id)) is not queue:
                 continue
             self._warm.append(queue)
             first = max(queue.written_offset, queue.first_offset)
-            units = bytes(queue.tail[(first - queue.tail_start) * UNIT_BYTES :])
+            units = queue.tail_part((first - queue.tail_start) * UNIT_BYTES)
             assert first + len(units) // UNIT_BYTES == queue.max_offset, "a queue's end is not that of its units"
-            parts.append(QueuePart(queue, queue.generation, first, units))
-        doomed, self._doomed, self._dirty = self._doomed, [], []
-        if doomed:
-            doomed.insert(0, queue_ends.PATH)  # it lists what goes now
-        self.buffered_units = 0
-        return QueueWrite(self._disk, self._files, parts, doomed, self._write_lock, self._native)
+            write.parts.append(QueuePart(queue, queue.generation, first, units))
+        if untaken.warm or untaken.dirty:
+            return True
+        # Not before: a queue that begins again between two slices has its new units in the write
+        write.doomed, self._doomed = self._doomed, []
+        if write.doomed:
+            write.doomed.insert(0, queue_ends.PATH)  # it lists what goes now
+        return False
 
     def finish_write(self, write: QueueWrite) -> None:
         """Take note that the write has run."""
+        while self.finish_slice(write):
+            pass
+
+    def finish_slice(self, write: QueueWrite) -> bool:
+        """The same for some of its queues; whether others are left."""
         keep_units = min(_WARM_UNITS, _ALL_WARM_UNITS // max(1, len(write.parts)))
-        for queue, generation, first, units in write.parts:
+        begin = write.finished
+        write.finished = end = min(begin + _SLICE_QUEUES, len(write.parts))
+        for queue, generation, first, units in write.parts[begin:end]:
             if queue.generation == generation:
                 queue.written(first + len(units) // UNIT_BYTES, keep_units)
             else:
                 self._write_again(queue)
+        return end < len(write.parts)
 
     def abandon_write(self, write: QueueWrite) -> None:
         """Take note that the write failed: its units are still to be written."""
-        for part in write.parts:
+        for part in write.parts[write.finished :]:
             self._write_again(part.queue)
+        self._doomed[:0] = write.doomed  # if they are gone, what is in their place will be written again
+        self._dirty += write.untaken.dirty
+        self._warm += write.untaken.warm
 
     def _write_again(self, queue: ConsumeQueue) -> None:
         """The next write has to have what this one left out, because it failed or because the queue was cut meanwhile."""
@@ -344,7 +411,7 @@ class ConsumeQueues:
     def rewrite(self, queue: ConsumeQueue, generation: int, first: int, units: bytes) -> QueueWrite:
         """What writes units that belong at `first` over damaged ones, unless the queue was cut since the generation."""
         parts = [QueuePart(queue, generation, first, units)]
-        return QueueWrite(self._disk, self._files, parts, [], self._write_lock, self._native)
+        return QueueWrite(self._disk, self._files, parts, [], self._write_lock, self._native, Untaken(deque(), deque()))
 
     def forget_expired(self, log_min_offset: int) -> list[str]:
         """Forget queue files whose messages are all gone from the log; returns the paths to remove, which may block."""
@@ -434,7 +501,7 @@ class ConsumeQueues:
 
     def _adopt(self, ends: queue_ends.QueueEnds) -> None:
         for topic, queue_id, first, end, last_physical in ends.queues:
-            queue = self.table[(topic, queue_id)] = ConsumeQueue(topic, queue_id, self._files, first)
+            queue = self.table[(topic, queue_id)] = self._new(topic, queue_id, first)
             queue.take_over(end, last_physical)
 
     def expired_ends(self, commitlog: CommitLog, end: int) -> dict[QueueKey, int]:
@@ -453,7 +520,7 @@ class ConsumeQueues:
         return ends
 
     def _recover_queue(self, topic: str, queue_id: int, commitlog: CommitLog, trusted: int, clean: bool) -> bool:
-        queue = ConsumeQueue(topic, queue_id, self._files, 0)
+        queue = self._new(topic, queue_id, 0)
         if not self._disk.names(queue.directory):
             return True
         if not self._files.files_are_contiguous(queue.directory):

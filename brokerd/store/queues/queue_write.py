@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -26,16 +27,26 @@ class QueuePart(NamedTuple):
     units: bytes
 
 
-@dataclass(frozen=True, slots=True)
+class Untaken(NamedTuple):
+    """Queues that a write has not looked at yet: those that have something for it, and those that kept units in memory so far."""
+
+    warm: deque[ConsumeQueue]
+    dirty: deque[ConsumeQueue]
+
+
+@dataclass(slots=True)
 class QueueWrite:
-    """A set of units to make durable. `run` blocks and belongs into a helper thread; it skips queues that were cut meanwhile."""
+    """A set of units to make durable. `run` blocks and belongs into a helper thread; it skips queues that were cut meanwhile. The
+    queues of so many parts know that they are written (`finished`)."""
 
     disk: Disk
     files: QueueFiles
     parts: list[QueuePart]
     doomed: list[str]
     lock: threading.Lock
-    native: NativeWrites | None = None
+    native: NativeWrites | None
+    untaken: Untaken
+    finished: int = 0
 
     def run(self) -> None:
         for directory in self.doomed:

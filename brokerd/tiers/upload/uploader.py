@@ -16,7 +16,7 @@ from brokerd.tiers.objects.interface import AlreadyThere, ObjectStore, ObjectSto
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upload.batches import Batch, Builder, Source
 from brokerd.tiers.upload.buffers import Buffers
-from brokerd.tiers.upload.pending import Pending
+from brokerd.tiers.upload.pending import Pending, Waiting
 from remoting.errors import CorruptedFile
 from remoting.settings import Live
 from remoting.tier.contents import Queue
@@ -74,6 +74,9 @@ class Target(Protocol):
 
     def next_number(self) -> int:
         """One that no object of this epoch was ever named by."""
+
+    def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
+        """Whether messages that end there in the log are of an earlier topic of the name: nobody would commit them."""
 
     def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
         """Both objects are there, whose messages are found by these; `Uploader.finished` follows."""
@@ -188,8 +191,13 @@ class Uploader:
         batch = builder.batch()
         if batch is None:
             self._target.passed(queue, builder.passed)
-            if self._pending.of(queue) == waiting:
-                raise CorruptedFile(f"nothing can be read of {queue.topic}/{queue.queue_id} from {waiting.first} on")
+            self._require_progress(queue, waiting, "nothing can be read")
+            return None
+        if self._target.is_of_deleted(queue, batch.log_end):
+            self._buffers.give_back(batch.buffer)
+            self._require_progress(
+                queue, waiting, "what is there is of an earlier topic of that name, which was deleted"
+            )
             return None
         for tries in range(_TRIES):
             segment = batch.segment(self._target.epoch, self._target.next_number())
@@ -203,6 +211,12 @@ class Uploader:
                 break
         self._buffers.give_back(batch.buffer)
         return segment, batch.index_items
+
+    def _require_progress(self, queue: Queue, before: Waiting, why: str) -> None:
+        """Nothing was uploaded. Raises CorruptedFile when the queue's next turn begins where this one did, as each after it."""
+        now = self._pending.of(queue)
+        if now is not None and (now.first, now.position) == (before.first, before.position):
+            raise CorruptedFile(f"nothing can be uploaded of {queue.topic}/{queue.queue_id} from {now.first} on: {why}")
 
     async def _go_on(self, builder: Builder) -> bool:
         """Make the next portion; whether there may be more. Raises CorruptedFile."""

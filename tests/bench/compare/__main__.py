@@ -1,7 +1,7 @@
 """Logboom beside Apache RocketMQ 5.3.3, in pairs: never both at once, the same durability on both sides, stored counts checked.
 
     python -m tests.bench.compare [--pairs N] [--seconds S] [--warm-up S] [--processors N] [--faults N] [--setup NAME ...]
-                                  [--only TEXT] [--due N] [--json FILE]
+                                  [--only TEXT] [--due N] [--beside-nothing] [--json FILE]
 
 For each setup (see systems.py) both systems are started in turn, as often as there are pairs; each
 is warmed up, and then does all of the setup's work. Systems and load programs share the first processors of the machine. A row
@@ -53,13 +53,25 @@ def main() -> None:
     parser.add_argument("--setup", nargs="*", choices=SETUPS, default=list(SETUPS), help="which setups (all)")
     parser.add_argument("--only", default="", help="work whose name contains this")
     parser.add_argument("--due", type=int, default=100_000, help="timers that are due in one second (%(default)s)")
+    parser.add_argument(
+        "--beside-nothing",
+        action="store_true",
+        help="beside a broker that stores nothing and costs as little as one can: what the load leaves one to gain",
+    )
     parser.add_argument("--json", type=Path, help="write the table's rows to this file, too")
     options = parser.parse_args()
     if options.processors:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.processors])
     print(f"on {len(os.sched_getaffinity(0))} of {os.cpu_count()} processors", flush=True)
     plan = Plan(
-        options.pairs, options.seconds, options.warm_up, options.faults, tuple(options.setup), options.only, options.due
+        options.pairs,
+        options.seconds,
+        options.warm_up,
+        options.faults,
+        tuple(options.setup),
+        options.only,
+        options.due,
+        options.beside_nothing,
     )
     rows = compare(plan)
     print_table(rows)

@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.bench.compare import faults
 from tests.bench.compare.java_client import java_client
-from tests.bench.compare.systems import REPLICAS, SETUPS, WITH_PROXY, Running, original, ours
+from tests.bench.compare.systems import REPLICAS, SETUPS, WITH_PROXY, Running, nothing, original, ours
 from tests.bench.compare.work import ROWS, Tools, Work
 from tests.bench.harness import Pairs, Row, Sample, load_program, print_row, pull_program
 from tests.bench.processes import Memory
@@ -32,6 +32,7 @@ class Plan:
     setups: Sequence[str] = SETUPS
     only: str = ""
     due: int = 100_000
+    beside_nothing: bool = False  # in place of the original
 
 
 class SetupRun:
@@ -114,7 +115,7 @@ def compare(plan: Plan) -> list[Row]:
             return [Row("Logboom / Apache RocketMQ", f"not measured: {reason}")]
         pull = stack.enter_context(pull_program())
         tools = Tools(stack.enter_context(load_program()), pull, java, plan.seconds, plan.due)
-        theirs = original(apache)
+        theirs: Start = nothing if plan.beside_nothing else original(apache)
         for setup in plan.setups:
             work = [each for each in ROWS if each.setup == setup and plan.only in each.name]
             if not work:

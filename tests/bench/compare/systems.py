@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from remoting import codes
 from remoting.client.socket_connection import SocketConnection
 from remoting.errors import LogboomError
 from tests.bench.disk import settle_disk
+from tests.bench.harness import ROOT
 from tests.bench.processes import Memory, cpu_seconds, memory_of
 from tests.bench.sends import BACKGROUND
 from tests.interop.apache import FAST_JVM, Apache, Broker, CommandFailed, Session, wait_listening
@@ -143,6 +145,22 @@ def ours(setup: str) -> Iterator[Running]:
             wait_whole,
             cluster.grpc_addresses[0],
         )
+
+
+@contextmanager
+def nothing(_setup: str) -> Iterator[Running]:
+    """A broker that stores nothing and costs as little as one can, to see what a load leaves one to gain."""
+    with _directory() as directory:
+        program, [port] = directory / "nothing", free_ports(1)
+        subprocess.run(["cc", "-O2", "-o", program, ROOT / "tests/bench/nothing.c"], check=True)
+        process = Process("nothing", [str(port), "1024"], directory / "nothing.log", program=str(program))
+        process.start()
+        try:
+            wait_listening(process, port)
+            address = f"127.0.0.1:{port}"
+            yield Running("nothing", address, [address], [process], lambda: 0)
+        finally:
+            process.kill()
 
 
 def original(apache: Apache) -> Callable[[str], AbstractContextManager[Running]]:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 
 from remoting import frame
 from remoting.frame import Command
-from remoting.transport.connection import RemotingConnection
+from remoting.transport.connection import Intake, RemotingConnection
 from remoting.transport.limits import ConnectionLimits
+from remoting.transport.watch import UnfinishedSettings, Watch
 from tests.unit.remoting.test_intake import Transport
 
 ECHO = 900
 TAKEN = b"taken"
+QUICK = frame.encode_request(ECHO, 3, {"name": "quick"})
 HEAD, REST = frame.encode_request(ECHO, 1, {"name": "first"}), frame.encode_request(ECHO, 2, {"name": "second"})
 
 
@@ -36,8 +38,16 @@ class Service:
             self._loop.call_soon(self._take)
         return True
 
-    def connection(self) -> RemotingConnection:
-        connection = RemotingConnection({ECHO: self._echo}, ConnectionLimits(), taker=self)
+    def take(self, _connection: RemotingConnection, buffer: bytes, position: int) -> int:
+        """Of those that are shown here what others would decode, each QUICK."""
+        if not buffer.startswith(QUICK, position):
+            return position
+        self.seen.append("quick")
+        return position + len(QUICK)
+
+    def connection(self, *, is_quick: bool = False) -> RemotingConnection:
+        intake = Intake(Watch(UnfinishedSettings()), quick=self) if is_quick else None
+        connection = RemotingConnection({ECHO: self._echo}, ConnectionLimits(), taker=self, intake=intake)
         connection.connection_made(Transport("10.0.0.1"))
         return connection
 
@@ -101,3 +111,23 @@ async def test_who_was_offered_in_vain_is_decoded_at_once() -> None:
     sender.data_received(TAKEN)
     other.data_received(HEAD)
     assert service.seen == ["taken", "first"]
+
+
+async def test_who_asks_quickly_is_offered_what_is_to_be_taken_and_waits_behind_it() -> None:
+    service = Service()
+    sender, other = service.connection(), service.connection(is_quick=True)
+    for data in (QUICK, QUICK + QUICK, QUICK + HEAD, QUICK):
+        other.data_received(data)
+    assert service.seen == ["quick", "quick", "quick", "quick", "first", "quick"]
+    service.seen.clear()
+    sender.data_received(TAKEN)
+    other.data_received(QUICK)
+    assert not service.seen
+    await asyncio.sleep(0)
+    assert service.seen == ["taken", "quick"]
+    other.data_received(TAKEN)
+    other.data_received(QUICK[:9])
+    other.data_received(QUICK[9:])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert service.seen == ["taken", "quick", "taken", "quick"]

@@ -16,13 +16,13 @@ from remoting import codes
 from remoting.facts.broker_state import KNOWN_TOPICS, SAME_TOPICS, TOLD_TOPICS, BrokerState
 from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW, ClusterView
 from remoting.facts.codec import encode
-from remoting.facts.snapshot import ClusterSnapshot, SparkProcess, Supervisor, Verdict
+from remoting.facts.snapshot import ClusterSnapshot, Queue, SparkProcess, Supervisor, Topic, Verdict
 from remoting.facts.words import Health
 from remoting.frame import Command
 from remoting.transport.client import RemotingClient
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import RemotingServer, each
-from tasks.collector import Collector, LocalFiles, read_published
+from tasks.collector import Collector, LocalFiles, Publisher, read_published
 from tasks.history import Journal
 from tasks.watching import Question, Watches
 from tests.unit.tasks.fake_cluster import answering, serve
@@ -110,6 +110,10 @@ async def collecting(
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         client.close()
+
+
+def snapshot_topic(name: str) -> Topic:
+    return Topic(name=name, queues=(Queue(group="broker-a", queue_id=0, min_offset=0, max_offset=7),))
 
 
 def looking_only_when_something_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +250,8 @@ async def test_a_view_that_a_controller_does_not_tell_again_stays(cluster: Broke
 
     server = await serve({codes.CLUSTER_VIEW: each(answer)})
     client, heard = RemotingClient(), asyncio.Event()
-    watches = Watches(client, Question(codes.CLUSTER_VIEW, ClusterView, lambda _: 0.0, 1), heard.set)
+    question = Question(codes.CLUSTER_VIEW, ClusterView, lambda _: 0.0, 1, whole_every_s=lambda: 0.5)
+    watches = Watches(client, question, heard.set)
     watches.set_addresses([f"127.0.0.1:{server.port}"])
     async with asyncio.timeout(60):
         while None not in asked[1:]:  # time and again all of it is asked for, for the ages in it
@@ -258,6 +263,35 @@ async def test_a_view_that_a_controller_does_not_tell_again_stays(cluster: Broke
     await watches.close()
     client.close()
     await server.close()
+
+
+class _Store:
+    """The two things that a publisher publishes to."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.told: list[dict[str, Any]] = []
+
+    async def set(self, name: str, value: bytes) -> None:
+        self.values[name] = value
+
+    async def get(self, name: str) -> bytes | None:
+        return self.values.get(name)
+
+    async def group_send(self, group: str, event: dict[str, Any]) -> None:
+        self.told.append(event)
+
+
+async def test_what_is_published_is_the_snapshot_whether_its_topics_are_as_before_or_not() -> None:
+    store = _Store()
+    publisher = Publisher(store, store)
+    first = ClusterSnapshot(version=1, seq=1, as_of="x", topics=(snapshot_topic("a"),))
+    again = replace(first, seq=2, topics=(snapshot_topic("a"),))
+    more = replace(again, seq=3, topics=(*again.topics, snapshot_topic("b")))
+    for snapshot in (first, again, more, replace(more, seq=4, topics=())):
+        await publisher.publish(snapshot)
+        assert await publisher.last() == snapshot
+    assert [event["seq"] for event in store.told] == [1, 2, 3, 4]
 
 
 async def test_a_restart_goes_on_counting_and_redis_away_is_waited_out(cluster: Broker, tmp_path: Path) -> None:

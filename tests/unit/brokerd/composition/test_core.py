@@ -295,6 +295,47 @@ def test_a_replica_dispatches_a_message_and_the_deletion_of_its_topic_in_one_rou
     assert broker.core.metadata.topic("T") is None
 
 
+@pytest.mark.parametrize("role", [Role.MASTER, Role.REPLICA])
+def test_a_replica_makes_visible_in_one_round_what_several_transfers_brought(role: Role) -> None:
+    broker, rounds = Broker(), 0
+
+    def count(_: object) -> None:
+        nonlocal rounds
+        rounds += 1
+
+    confirm, broker.replica.on_appended = broker.replica.on_appended, lambda end_offset: None  # type: ignore[method-assign]
+    ends = []
+    for _ in range(4):
+        broker.core.store.append_messages([draft(b"x" * 20, topic="T")])
+        ends.append(broker.core.store.commitlog.end_offset)
+    if role is Role.REPLICA:
+        broker.replica.become(role)
+    broker.core.arrival_listeners.append(count)
+    for end in ends:
+        confirm(end)
+        broker.turns.run(1)
+    assert rounds == (4 if role is Role.MASTER else 0)
+    broker.turns.run(10)
+    assert rounds == (4 if role is Role.MASTER else 1)
+    assert broker.core.store.max_offset("T", 0) == 4
+
+
+def test_a_replica_waits_for_no_more_than_is_done_quickly() -> None:
+    broker = Broker()
+    confirm, broker.replica.on_appended = broker.replica.on_appended, lambda end_offset: None  # type: ignore[method-assign]
+    broker.core.store.append_messages([draft(bytes(2000), topic="T")])
+    small_end = broker.core.store.commitlog.end_offset
+    for _ in range(600):
+        broker.core.store.append_messages([draft(bytes(2000), topic="T")])
+    broker.replica.become(Role.REPLICA)
+    confirm(small_end)  # it begins to gather
+    broker.turns.run(0)
+    assert broker.core.store.max_offset("T", 0) == 0
+    confirm(broker.core.store.commitlog.end_offset)
+    broker.turns.run(0)
+    assert broker.core.store.max_offset("T", 0) > 1
+
+
 def test_a_broker_that_cannot_read_what_it_has_to_dispatch_says_so_instead_of_standing_still() -> None:
     broker = Broker()
     confirm = broker.replica.on_appended

@@ -448,7 +448,7 @@ async def test_no_more_is_put_than_there_is_room_for() -> None:
             held.asked = asked[len(peers) : 2 * len(peers)]
             assert not held.answer(b"x" * 1000)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("brokerd.native.carrier._PIECES", 2 * len(peers) - 1)
+            patched.setattr("brokerd.native.carrier._MOST_PIECES", 2 * len(peers) - 1)
             held.asked = asked[len(peers) : 2 * len(peers)]
             assert not held.answer()
         let_go(held)

@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from brokerd.processors.pulling.asked import PullReader, asked_agrees, read_asked
-from brokerd.processors.pulling.laid_out import AnswerLayout, Given, LaidOut, Wanted, laid_out, layout_agrees
+from brokerd.processors.pulling.laid_out import AnswerLayout, LaidOut, Wanted, laid_out, layout_agrees
+from brokerd.processors.pulling.standing import Given
 from brokerd.processors.pulling.terms import MAX_BYTES
 from brokerd.store.store_reads import Window
 from brokerd.store.unit import BLANK_UNIT, UNIT, Unit
@@ -104,6 +105,70 @@ def test_damaged_requests_are_read_as_in_python_or_left(seed: int) -> None:
         assert theirs in (None, ours)
         taken += theirs is not None
     assert taken > 3
+
+
+def recalled(reader: PullReader[bytes], data: bytes) -> bool:
+    """Whether the request is taken: then it is recalled as it is read. It is known from then on."""
+    asked, found = reader.read(data, 0), reader.recall(data, 0)
+    if asked is None or found is None:
+        assert asked is None
+        assert found is None
+        return False
+    assert found[:4] == asked[:4]
+    assert found[4] in (None, asked.key)
+    reader.learn(asked.key, asked.key)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_asked_again_is_recalled_as_it_is_read(seed: int) -> None:
+    """With other numbers, or texts that are none, in all places; and damaged."""
+    rng, reader = Random(seed), PullReader[bytes](native_library())
+    first = [a_request(rng) for _ in range(60)]
+    first += [frame.encode_request(11, rng.getrandbits(31), {"n": str(n), "queueOffset": "7"}) for n in range(70)]
+    for _ in range(3):
+        for data in rng.sample(first, len(first)):
+            recalled(reader, data)
+    taken = 0
+    for _ in range(600):
+        data = rng.choice(first)
+        for _ in range(rng.randrange(3)):
+            old = rng.choice((b'"opaque":', b'"queueOffset":"', b'"commitOffset":"', b'"queueOffset":', b'"n":"'))
+            at = data.find(old) + len(old)
+            if at >= len(old):
+                end = at
+                while data[end : end + 1].isdigit() or data[end : end + 1] == b"-":
+                    end += 1
+                text = rng.choice((*_NUMBERS, "1", "22", "0", "-0", "00", "-01", "1e3", '1"', "\\u0031")).encode()
+                data = data[:at] + text + data[end:]
+        header = data[8 : 8 + int.from_bytes(data[5:8])] if rng.random() < 0.1 else None
+        if header is None and data[4] == 0:
+            body_at = data.rfind(b"}") + 1
+            data = struct.pack(">iI", len(data) - 4, body_at - 8) + data[8:]
+        if rng.random() < 0.2:
+            damaged = bytearray(data)
+            damaged[rng.randrange(8, len(data))] = rng.choice((0x22, 0x2C, 0x7D, 0x30, 0x39, 0x2D, 0x20))
+            data = bytes(damaged)
+        taken += recalled(reader, data)
+    assert taken > 100
+
+
+def test_numbers_that_are_no_texts_are_not_taken_for_those_of_another_request() -> None:
+    reader = PullReader[str](native_library())
+
+    def found(fields: str, opaque: str = "1") -> tuple[int, int, int]:
+        header = f'{{"code":11,"opaque":{opaque},"flag":0,"extFields":{{{fields}}}}}'.encode()
+        asked = reader.recall(struct.pack(">iI", 4 + len(header), len(header)) + header, 0)
+        assert asked is not None
+        return asked[1:4]
+
+    for _ in range(2):
+        assert found('"queueOffset":"5","commitOffset":12') == (1, 5, 12)
+        assert found('"queueOffset":"6","commitOffset":12', "3") == (3, 6, 12)
+        assert found('"queueOffset":7,"commitOffset":"8"') == (1, 7, 8)
+        assert found('"queueOffset":"9"', "-4") == (-4, 9, -1)
+        assert found('"queueOffset":"\\u0031","commitOffset":"2"') == (1, 1, 2)
+        assert found('"queueOffset":"007","commitOffset":"-1"') == (1, 7, -1)
 
 
 def test_what_differs_in_nothing_but_its_offsets_has_one_key_and_nothing_else_has() -> None:

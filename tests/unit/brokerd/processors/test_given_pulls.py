@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokerd.native.carrier import LEAST_BYTES, MOST_ANSWERS, Carrier
+from brokerd.native.carrier import CARRIED, LEAST_BYTES, MOST_ANSWERS, Carrier
+from brokerd.native.wanted import BEHIND
 from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.laid_out import AnswerLayout
+from brokerd.processors.pulling.pull import LEAST_TOGETHER
 from brokerd.store.settings import StoreSettings
 from brokerd.store.store_reads import Suspicion
 from remoting import codes, frame
@@ -46,17 +48,15 @@ class Counted(Carrier):
     def __init__(self, *, has_thread: bool = True) -> None:
         super().__init__(native_library(), has_thread=has_thread)
         self.carried = self.sent = self.missed = self.waited = 0
+        self.behind = 0  # of the carried ones
         self.before_again: Callable[[], None] | None = None
 
-    def carry(self, *args: Any) -> bool:
-        is_carried = super().carry(*args)
-        self.carried += is_carried
-        return is_carried
-
-    def send(self, *args: Any) -> int:
-        written = super().send(*args)
-        self.sent += written >= 0
-        return written
+    def give(self, *args: Any) -> int:
+        done = super().give(*args)
+        self.carried += done == CARRIED
+        self.behind += done == CARRIED and args[1].numbers[BEHIND] >= 0
+        self.sent += done >= 0
+        return done
 
     def finish(self, ticket: int) -> None:
         self.waited += 1
@@ -341,6 +341,52 @@ async def test_who_asks_on_gets_all_in_order(directory: Path) -> None:
 
 
 @on_both_loops
+async def test_who_has_several_requests_open_gets_their_answers_one_behind_the_other(directory: Path) -> None:
+    """Also small ones, and whatever his socket takes of those before."""
+    for is_narrow in (False, True):
+        async with serving(directory / str(is_narrow), Held()) as broker:
+            assert isinstance(broker.carrier, Held)
+            broker.fill(body_bytes=4000)
+            first, second = await broker.connected(2)
+            if is_narrow:
+                broker.narrow()
+            first.pull(1, 0, maxMsgNums=1)
+            await first.answer()
+            second.writer.write(
+                b"".join(request(opaque, opaque, maxMsgNums=1 + opaque % 2 * 31) for opaque in range(1, 9))
+            )
+            await broker.until(lambda: broker.carrier.carried == MOST_ANSWERS)
+            assert broker.carrier.behind == MOST_ANSWERS - 1
+            broker.carrier.let_go()
+            for opaque, answer in enumerate(await second.answers(8), 1):
+                assert answer.opaque == opaque
+                count = 1 + opaque % 2 * 31
+                check(answer, broker.expected(opaque, 0, count), opaque + count)
+            assert is_narrow == (broker.carrier.missed > 0)
+            assert all(connection._in_flight == 0 for connection in broker.server.connections)
+
+
+@on_both_loops
+async def test_what_is_behind_an_answer_that_was_not_made_is_given_all_the_same(directory: Path) -> None:
+    async with serving(directory, Held()) as broker:
+        assert isinstance(broker.carrier, Held)
+        broker.fill()
+        first, second = await broker.connected(2)
+        first.pull(1, 0)
+        await first.answer()
+        second.writer.write(request(1, 20) + request(2, 40) + request(3, 60))
+        await broker.until(lambda: broker.carrier.carried == 3)
+        before = broker.expected(20, 0, 5)
+        broker.damage(0, 25)
+        broker.carrier.let_go()
+        answers = {answer.opaque: answer for answer in await second.answers(3)}
+        check(answers[1], before, 25)
+        check(answers[2], broker.expected(40), 72)
+        check(answers[3], broker.expected(60), 92)
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)
+
+
+@on_both_loops
 async def test_who_is_alone_and_asks_on_gets_all_in_order(directory: Path) -> None:
     async with serving(directory) as broker:
         broker.fill()
@@ -536,3 +582,29 @@ async def test_those_who_wait_are_answered_by_it(directory: Path) -> None:
             check(await peer.answer(), broker.expected(4), 24)
         assert broker.carrier.carried >= 2
         assert broker.inner.pull.waiting_count == 0
+
+
+@on_both_loops
+async def test_who_waits_for_several_queues_gets_their_messages_in_one_write(directory: Path) -> None:
+    async with serving(directory) as broker:
+        broker.fill(5)
+        one, other = await broker.connected(2)
+        waits = {"sysFlag": FLAG_SUBSCRIPTION | FLAG_SUSPEND}
+        for first in (5, 6):
+            for queue_id in range(QUEUES):
+                one.pull(first + queue_id, first, queue_id, **waits)
+            for queue_id in range(LEAST_TOGETHER - 1):
+                other.pull(first + queue_id, first, queue_id, **waits)
+            waiting = QUEUES + LEAST_TOGETHER - 1
+            await broker.until(lambda waiting=waiting: broker.inner.pull.waiting_count == waiting)  # type: ignore[misc]
+            broker.fill(1)
+            dispatch_all(broker.store)
+            sent = broker.carrier.sent
+            for queue_id in range(QUEUES):
+                broker.inner.pull.wake("t", queue_id)
+            broker.inner.turns.run()
+            assert broker.carrier.sent - sent == LEAST_TOGETHER - 1, "what is for the other one leaves at once"
+            for peer, count in ((one, QUEUES), (other, LEAST_TOGETHER - 1)):
+                for answer in sorted(await peer.answers(count), key=lambda each: each.opaque):
+                    check(answer, broker.expected(first, answer.opaque - first, 1), first + 1)
+        assert all(connection._in_flight == 0 for connection in broker.server.connections)

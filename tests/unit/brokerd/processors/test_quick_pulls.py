@@ -12,7 +12,7 @@ import pytest
 from brokerd.consuming.read_place import PullSettings
 from brokerd.members.consumer_groups import BROADCASTING, ClientInfo, ConsumerData, Subscription
 from brokerd.metadata.configs import TopicConfig
-from brokerd.processors.pulling import quick
+from brokerd.processors.pulling import asked, quick
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.quick import QuickPulls
 from remoting import codes, frame
@@ -233,17 +233,27 @@ def test_answers_are_those_of_the_handler(broker: RemotingBroker, seed: int) -> 
 
 def test_what_is_known_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     known = quick_of(broker)
-    monkeypatch.setattr(quick, "_MAX_KNOWN", 10)
+    monkeypatch.setattr(asked, "MAX_KNOWN", 10)
     for number in range(25):
         assert broker.answer(codes.PULL_MESSAGE, ext(0, more=number)).code == 0
         assert known.known_count == number % 10 + 1
-    monkeypatch.setattr(quick, "_MAX_KNOWN_BYTES", 20_000)
+    monkeypatch.setattr(asked, "MAX_KNOWN_BYTES", 20_000)
     counts = []
     for number in range(40):
         assert broker.answer(codes.PULL_MESSAGE, ext(0, more=f"{number:04000}"[:3000] + str(number))).code == 0
         counts.append(known.known_count)
     assert max(counts[10:]) <= 7
     assert broker.taken_quickly == 65
+
+
+def test_what_stands_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = quick_of(broker)
+    monkeypatch.setattr(quick, "_MAX_STANDING", 3)
+    for _ in range(2):
+        for number in range(5):
+            assert broker.answer(codes.PULL_MESSAGE, ext(0, more=number)).code == 0
+            assert len(known._standing) <= 3
+            assert all(terms.standing is not None for terms in known._standing)
 
 
 def test_nothing_that_does_not_pass_is_known(broker: RemotingBroker) -> None:

@@ -463,6 +463,25 @@ async def test_a_flip_in_a_slot_of_the_index_has_it_made_again(bit: int) -> None
     assert broker.ledger.index_repaired == 1
 
 
+@pytest.mark.parametrize("which", [0, 1, 2, 11, 12, 23, 24, 40])
+async def test_an_index_that_was_made_while_a_record_had_lost_its_keys_gets_them(which: int) -> None:
+    """A file of the index that begins behind the record does not have what is missing in front of it."""
+    group = make_group(settings=SEALED)
+    broker = group[0]
+    sound, log = broker.files("index"), log_bytes(broker.store)
+    place = sorted(places(broker, 0) + places(broker, 1))[which]
+    for name in (b"UNIQ_KEY", b"KEYS"):
+        broker.rot(log.index(name, place))
+    assert broker.store.index is not None
+    broker.store.index.restart(0)  # as a start does that knows nothing of it
+    take_index(broker.store)
+    for _ in range(3):  # the first one puts the record right
+        await broker.round()
+        take_index(broker.store)
+    broker.store.checkpoint(closing=True)
+    assert broker.files("index") == sound
+
+
 async def test_nothing_is_written_where_nothing_is_wrong() -> None:
     for broker in make_group(messages=200, settings=SEALED):
         before = {path: file.seen.read(0, file.seen.size) for path, file in broker.disk.files.items()}

@@ -105,7 +105,7 @@ def outcome(run: Run, taken: Taken) -> Mapping[str, Any]:
     """What a kernel did. Messages of one entry are told one by one: how many entries there are is the kernel's business."""
     units = [
         (topic, queue_id, queue_offset + n, position + n * size, size, code, now_ms)
-        for topic, queue_id, queue_offset, position, size, code, now_ms, count in run.entries
+        for topic, queue_id, queue_offset, position, size, code, now_ms, count in run.all_entries()
         for n in range(count)
     ]
     return {
@@ -357,7 +357,7 @@ def test_numbers_that_others_took_are_seen() -> None:
         run = Run(0, 1 << 30, 1 << 20, NOW_MS, TakenOffsets(numbers), True)
         take_one(native, run, data, 0, PEER, 9)
         first, second = numbers.get(("T", 1), 0), numbers.get(("U", 0), 0)
-        assert [(entry[0], entry[2], entry[7]) for entry in run.entries] == [
+        assert [(entry[0], entry[2], entry[7]) for entry in run.all_entries()] == [
             ("T", first, 1),
             ("T", first + 1, 1),
             ("U", second, 1),
@@ -525,13 +525,13 @@ def test_queues_that_the_broker_chooses_follow_one_another_whoever_lays_out() ->
     run = new_run()
 
     def take(*frames: bytes) -> list[int]:
-        before = len(run.entries)
+        before = run.entry_count
         assert take_one(native, run, b"".join(frames), 0, PEER, 1000).stop is Stop.END
-        return [queue_id for _, queue_id, *_ in run.entries[before:]]
+        return [queue_id for _, queue_id, *_ in list(run.all_entries())[before:]]
 
     assert take(json_send(free), ordinary, json_send(free)) == [1, 1, 2]
     native.take_decoded(run, [Command(310, 1, free, b"b")], 0, PEER)
-    assert run.entries[-1][1] == 3
+    assert list(run.all_entries())[-1][1] == 3
     assert take(json_send(free), json_send(free)) == [0, 1]
     assert take(json_send({**free, "b": "Ta"}), json_send(free)) == [1, 2]
     native.topics_changed({"T": TopicConfig("T", 2, 2, 6), "Ta": None})

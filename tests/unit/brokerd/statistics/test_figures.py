@@ -8,6 +8,10 @@ import pytest
 
 from brokerd.statistics import figures as module
 from brokerd.statistics.figures import DAY_S, HOUR_S, MINUTE_S, Figure, Rate, Statistics
+from brokerd.store.log.derive import Entry
+from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots
+from brokerd.store.queues.queue_offsets import TakenOffsets
+from brokerd.store.run import Run
 
 
 def test_windows_of_a_minute_an_hour_and_a_day() -> None:
@@ -67,12 +71,36 @@ def test_what_stood_still_for_a_day_is_forgotten() -> None:
 
 def test_appends_of_one_topic_and_of_several() -> None:
     statistics = Statistics()
-    one = [("a", 0, 0, 0, 50, 0, 0, 1), ("a", 1, 0, 50, 10, 0, 0, 4)]
-    statistics.stored(one, 5, 90)
-    statistics.stored([*one, ("b", 0, 0, 90, 7, 0, 0, 1)], 6, 97)
+    one: list[Entry] = [("a", 0, 0, 0, 50, 0, 0, 1), ("a", 1, 0, 50, 10, 0, 0, 4)]
+    statistics.stored(run_of(one, folded=3))
+    statistics.stored(run_of([*one, ("b", 0, 0, 90, 7, 0, 0, 1)], folded=3))
     assert (statistics.topic_put["a"].value, statistics.topic_put["a"].size) == (10, 180)
     assert (statistics.topic_put["b"].value, statistics.topic_put["b"].size) == (1, 7)
     assert statistics.broker_put.value == 11
+
+
+def test_what_c_laid_out_counts_by_topic_beside_what_others_did() -> None:
+    statistics = Statistics()
+    slots = QueueSlots(["a", "b"], [("a", 0), ("b", 0)])
+    run = run_of([("b", 0, 0, 0, 50, 0, 0, 2)], folded=1)
+    run.add_together(b"", LaidOut(LAID_OUT.pack(0, 0, 0, 0, 100, 10, 0, 3), slots, 0), 30)
+    run.entries.append(("a", 0, 3, 130, 5, 0, 0, 1))
+    run.end_offset += 5
+    statistics.stored(run)
+    assert {topic: (each.value, each.size) for topic, each in statistics.topic_put.items()} == {
+        "a": (4, 35),
+        "b": (2, 100),
+    }
+    assert statistics.broker_put.value == 6
+
+
+def run_of(entries: list[Entry], folded: int) -> Run:
+    """A run that has these, which stand for so many messages more."""
+    run = Run(0, 1 << 20, 1 << 20, 0, TakenOffsets({}), False)
+    run.entries += entries
+    run.folded = folded
+    run.end_offset = sum(each[4] * each[7] for each in entries)
+    return run
 
 
 def test_a_deleted_topic_or_group_leaves_nothing() -> None:

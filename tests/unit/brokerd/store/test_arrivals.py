@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brokerd.store.derived.dispatcher import Arrival, Arrivals
+from brokerd.store.queues.round_codes import RoundCodes
 
 CODES = {("A", 0): [1], ("B", 3): [2, 3], ("A", 7): [4]}
 
@@ -19,7 +20,7 @@ def test_each_topic_is_asked_about_once_and_nothing_is_put_together_for_nobody()
         asked.append(topic)
         return False
 
-    arrivals = Arrivals(CODES, end_of)
+    arrivals = Arrivals(RoundCodes(CODES), end_of)
     assert arrivals.topics == {"A", "B"}
     assert len(arrivals) == 3
     assert not arrivals.awaited(is_awaited)
@@ -31,7 +32,7 @@ def test_each_topic_is_asked_about_once_and_nothing_is_put_together_for_nobody()
 
 def test_who_hears_later_hears_of_the_ends_that_the_first_one_heard_of() -> None:
     table = dict.fromkeys(CODES, 5)
-    arrivals = Arrivals(CODES, table.__getitem__)
+    arrivals = Arrivals(RoundCodes(CODES), table.__getitem__)
     first = arrivals.all()
     table.update(dict.fromkeys(CODES, 9))
     assert arrivals.all() == first

@@ -252,6 +252,34 @@ def test_a_failed_sync_is_final() -> None:
     assert disk.counters.sync_errors == 1
 
 
+def test_a_sync_does_not_count_that_ended_well_beside_one_that_failed() -> None:
+    disk = FaultyDisk(Random(1), capacity_bytes=1150)
+    log = make_log(disk)
+    fill(log, 3)
+    mark = log.sync()  # it is told on the loop, which cleans at this moment
+    disk.fail_sync_at(1)
+    with pytest.raises(StorageError):
+        log.append([record(600, 200, 3), record(800, 200, 4), record(1000, 200, 5)], 600)
+    assert log.mark_flushed(mark) == 0
+
+
+def test_no_sync_counts_after_one_that_failed_while_the_rest_of_a_refused_append_was_cleaned() -> None:
+    """The system tells of pages that it could not write once, and drops them: the next sync succeeds without them."""
+    disk = FaultyDisk(Random(1), capacity_bytes=1150)
+    log = make_log(disk)
+    fill(log, 3)
+    disk.fail_sync_at(1)
+    with pytest.raises(StorageError):
+        log.append([record(600, 200, 3), record(800, 200, 4), record(1000, 200, 5)], 600)
+    assert (disk.counters.sync_errors, disk.counters.no_space_errors >= 1) == (1, True)
+    assert log.file_to_sync is None
+    with pytest.raises(StorageError, match="sync commitlog"):
+        log.sync()
+    assert log.flushed_offset == 0
+    disk.crash()
+    assert CommitLog(disk, SETTINGS).read(0, 600) != record(0) + record(200) + record(400), "they were lost"
+
+
 def test_a_failed_write_is_final_and_appends_nothing() -> None:
     disk = FaultyDisk(Random(1))
     log = make_log(disk)

@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.derive import Entry
+from brokerd.store.queues import consume_queues
 from brokerd.store.queues.consume_queues import ConsumeQueues, is_directory_name
 from brokerd.store.queues.queue_offsets import QueueKey
 from brokerd.store.settings import StoreSettings
@@ -331,6 +332,49 @@ def test_a_deleted_topic_loses_its_queues_and_a_waiting_write_does_not_bring_the
     write(queues)
     assert disk.names("consumequeue") == ["T2"]
     assert list(queues.table) == [("T2", 0)]
+
+
+def test_what_begins_again_between_slices_of_a_write_is_in_it_or_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queues, "_SLICE_QUEUES", 1)
+    disk = MemoryDisk()
+    queues = ConsumeQueues(disk, SETTINGS)
+    apply(queues, *(entry(0, queue_id=queue_id) for queue_id in range(4)))
+    write(queues)
+    apply(queues, *(entry(1, queue_id=queue_id) for queue_id in range(4)))
+    job = queues.begin_write_in_slices()
+    assert queues.take_slice(job)
+    queues.empty({("T", queue_id): 7 for queue_id in (0, 3)}, 1 << 40)
+    queues.delete("T", 1)
+    apply(queues, *(entry(7, queue_id=queue_id) for queue_id in (0, 3)))
+    while queues.take_slice(job):
+        pass
+    job.run()
+    queues.finish_write(job)
+    write(queues)
+    for queue_id, first in enumerate((7, 0, 0, 7)):
+        queue = queues.table["T", queue_id]
+        assert queue.written_offset == queue.max_offset
+        written = queue.read_written(first, queue.max_offset - first)
+        assert list(UNIT.iter_unpack(written)) == units(queues, queue_id=queue_id)
+
+
+def test_a_write_that_never_ran_leaves_all_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the files of what is gone."""
+    monkeypatch.setattr(consume_queues, "_SLICE_QUEUES", 1)
+    disk = MemoryDisk()
+    queues = ConsumeQueues(disk, SETTINGS)
+    apply(queues, *(entry(0, topic=topic) for topic in ("T", "T2", "T3")))
+    write(queues)
+    apply(queues, *(entry(1, topic=topic) for topic in ("T", "T2", "T3")))
+    queues.delete("T", 1 << 40)
+    whole = queues.begin_write()
+    queues.abandon_write(whole)
+    part = queues.begin_write_in_slices()
+    queues.take_slice(part)
+    queues.abandon_write(part)
+    write(queues)
+    assert disk.names("consumequeue") == ["T2", "T3"]
+    assert [queue.written_offset for queue in queues.table.values()] == [2, 2]
 
 
 def test_a_queue_with_messages_behind_the_deletion_belongs_to_the_new_topic() -> None:

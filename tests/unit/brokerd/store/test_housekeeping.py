@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.loop.believed_clock import BelievedClock
 from brokerd.store.housekeeping import Housekeeper
+from brokerd.store.queues import consume_queues
 from brokerd.store.settings import HOUR_MS, RetentionSettings
 from brokerd.store.store import MessageStore, StoreCheckpoint
 from remoting.disk import DiskUsage
@@ -272,7 +273,7 @@ async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None
     put(store, *(draft(body) for body in payloads(30)))
     housekeeper = keep_house(store, disk, clock, [], checkpoint_interval_ms=10)
     begun = asyncio.Event()
-    loop, begin = asyncio.get_running_loop(), store.begin_checkpoint
+    loop, begin = asyncio.get_running_loop(), store.begin_checkpoint_in_slices
 
     def begin_checkpoint() -> StoreCheckpoint:
         checkpoint = begin()
@@ -285,12 +286,12 @@ async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None
         checkpoint.run = run_noisily  # type: ignore[method-assign]
         return checkpoint
 
-    store.begin_checkpoint = begin_checkpoint  # type: ignore[method-assign]
+    store.begin_checkpoint_in_slices = begin_checkpoint  # type: ignore[method-assign]
     housekeeper.start()
     async with asyncio.timeout(DEADLINE_S):
         await begun.wait()
     await housekeeper.stop()
-    store.begin_checkpoint = begin  # type: ignore[method-assign]
+    store.begin_checkpoint_in_slices = begin  # type: ignore[method-assign]
     store.close()
     disk.remove("queueChecks")  # that is not synced: it is made again
     disk.crash()
@@ -298,6 +299,42 @@ async def test_a_stop_waits_for_the_step_that_runs_and_nothing_is_lost() -> None
     again.load()
     assert bodies(again) == list(payloads(30))
     assert not disk.counters.dropped
+
+
+async def test_the_loop_goes_on_between_slices_of_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with what changes the queues that it is about."""
+    monkeypatch.setattr(consume_queues, "_SLICE_QUEUES", 2)
+    disk, clock = FaultyDisk(Random(1)), Clock()
+    store = open_store(disk, clock)
+    for turn in range(3):
+        put(store, *(draft(b"%d of turn %d" % (queue_id, turn), queue_id=queue_id) for queue_id in range(9)))
+    housekeeper = keep_house(store, disk, clock, [])
+    turns = 0
+    slices: list[int] = []
+    take, finish = store.take_slice, store.finish_slice
+
+    def noted(checkpoint: StoreCheckpoint, do: Callable[[StoreCheckpoint], bool]) -> bool:
+        slices.append(turns)
+        return do(checkpoint)
+
+    monkeypatch.setattr(store, "take_slice", lambda checkpoint: noted(checkpoint, take))
+    monkeypatch.setattr(store, "finish_slice", lambda checkpoint: noted(checkpoint, finish))
+    making = asyncio.create_task(housekeeper.make_checkpoint())
+    while not making.done():
+        await asyncio.sleep(0)
+        turns += 1
+        if turns < 20:
+            put(store, draft(b"between %d" % turns, queue_id=turns % 9))
+    await making
+    assert len(slices) >= 10
+    assert slices == sorted(set(slices)), "one in each turn"
+    stored = bodies(store)
+    store.close()
+    disk.remove("queueChecks")
+    disk.crash()
+    again = make_store(disk, clock)
+    again.load()
+    assert bodies(again) == stored
 
 
 async def test_a_round_that_is_wanted_goes_by_the_rules_of_now() -> None:

@@ -289,23 +289,23 @@ def test_serving_ends_at_the_end_of_a_file_and_when_asked(library: Library, tmp_
     syncs = NativeSyncs(library)
     with open(tmp_path / "file", "wb") as file:
         syncs.leave()
-        assert syncs.serve(0, file.fileno(), 1000) is Ending.LEFT
+        assert syncs.serve(0, file.fileno(), 0, 1000) is Ending.LEFT
         assert (syncs.answered, list(syncs.durations_ns)) == (0, [])
         syncs.want(1, 100, 90)
-        assert syncs.serve(0, file.fileno(), 1000) is Ending.LEFT
+        assert syncs.serve(0, file.fileno(), 0, 1000) is Ending.LEFT
         assert (syncs.answered, len(syncs.durations_ns)) == (1, 1), "once, since that is wanted"
         syncs.stay()
         syncs.want(2, 1001, 1000)
-        assert syncs.serve(1, file.fileno(), 1000) is Ending.PAST_FILE
+        assert syncs.serve(1, file.fileno(), 0, 1000) is Ending.PAST_FILE
         assert syncs.answered == 1
         syncs.set_back(500)
-        assert syncs.serve(1, file.fileno(), 1000) is Ending.TO_NOTE
+        assert syncs.serve(1, file.fileno(), 0, 1000) is Ending.TO_NOTE
         assert (syncs.answered, syncs.durable, len(syncs.durations_ns)) == (2, (500, 500), 1)
         assert syncs.hear() == 500
         syncs.set_back(300)
         assert syncs.durable[0] == 300
         with pytest.raises(OSError, match="Bad file descriptor"):
-            syncs.serve(1, -1, 1000)
+            syncs.serve(1, -1, 0, 1000)
     syncs.close()
 
 

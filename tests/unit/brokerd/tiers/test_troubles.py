@@ -50,6 +50,22 @@ def test_it_ends_when_what_could_not_be_removed_is_removed_at_last() -> None:
     assert not tiers.trouble
 
 
+def test_messages_that_nobody_would_commit_are_not_put_over_and_over() -> None:
+    """They are of a topic that was deleted, and the local store holds them for what waits."""
+    world = World(1)
+    world.turns.run(5000)
+    tiers = world.core.tiers
+    tiers.in_log._deleted_at = lambda topic: 1 << 60
+    world.core.record_log.append_messages([Draft(TOPIC, 0, b"body", b"", world.turns.wall_ms(), HOST)])
+    puts = len(world.stored.puts)
+    world.turns.run(60_000)
+    assert [name for name in world.stored.puts[puts:] if not name.startswith("manifest/")] == []
+    tiers.in_log._deleted_at = lambda topic: -1
+    world.turns.run(120_000)
+    assert len(tiers.range_of(TOPIC, 0)) == 1
+    assert not len(tiers.pending)
+
+
 def test_a_change_that_fits_nothing_is_neither_in_the_manifest_nor_in_the_log() -> None:
     world = World(1)
     world.turns.run(5000)

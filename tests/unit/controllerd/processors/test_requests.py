@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from controllerd.replicas.heartbeat import Heartbeat
 from remoting import codes
 from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW
 from remoting.frame import Command
@@ -98,6 +99,36 @@ async def test_who_has_no_id_cannot_register(one: Single) -> None:
     assert answer.code == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     answer = await one.ask(codes.CONTROLLER_REGISTER_BROKER, {**fields, "clusterName": "other"})
     assert answer.code == codes.CONTROLLER_INVALID_REQUEST
+
+
+@pytest.mark.parametrize("alone_ms", [-1, 60_000])
+async def test_who_is_refused_is_told_whether_the_other_process_has_the_id_or_claims_it_too(
+    one: Single, monkeypatch: pytest.MonkeyPatch, alone_ms: int
+) -> None:
+    """`alone_ms`: the second process comes so late that the first one was there alone, or at about the same time."""
+    monkeypatch.setattr(heartbeat, "_ALONE_MS", alone_ms)
+    await one.register(1)
+    fields = {"clusterName": "c", "brokerName": "broker-a", "brokerId": 1}
+    first, second = "127.0.0.1:1001", "127.0.0.1:2001"
+    for address, incarnation in ((first, 7), (second, 8)):
+        await one.live(1, brokerAddr=address, incarnation=incarnation)
+
+    async def register(address: str, incarnation: int) -> Command:
+        own = {"brokerAddress": address, "incarnation": incarnation}
+        return await one.ask(codes.CONTROLLER_REGISTER_BROKER, fields | own)
+
+    refused = await register(second, 8)
+    assert refused.code == codes.CONTROLLER_INVALID_REQUEST
+    assert refused.ext["twinAddress"] == first
+    answer = await register(first, 7)
+    if alone_ms < 0:
+        assert "127.0.0.1:1001 has it and is alive, the one at 127.0.0.1:2001 is refused" in (refused.remark or "")
+        assert ("twinClaims" in refused.ext, answer.code) == (False, codes.SUCCESS)
+        return
+    claims = "claims it, too, and nobody can tell which was there first"
+    for said_to, at, by in ((refused, first, second), (answer, second, first)):
+        assert said_to.ext == {"twinAddress": at, "twinClaims": "true"}
+        assert f"the one at {at} {claims}, the one at {by} is refused" in (said_to.remark or "")
 
 
 async def test_a_lost_tail_costs_the_membership(one: Single) -> None:
@@ -328,6 +359,40 @@ async def test_heartbeats_are_the_controllers_when_they_name_an_id(one: Single) 
     assert (await connection.call(codes.BROKER_HEARTBEAT, fields, b"", 3000)).code == codes.SUCCESS
     answer = await connection.call(codes.BROKER_HEARTBEAT, {**fields, "brokerId": "x"}, b"", 3000)
     assert said(answer) == (codes.CONTROLLER_INVALID_REQUEST, "brokerId must be a whole number, not 'x'")
+    connection.close()
+
+
+async def test_every_field_of_a_heartbeat_counts_also_when_the_others_are_as_before(one: Single) -> None:
+    connection = await connect(one.address)
+    heard: list[Heartbeat] = []
+    table = one.controller._table
+    take = table.heartbeat
+    table.heartbeat = lambda beat, now_ms: heard.append(beat) or take(beat, now_ms)  # type: ignore[method-assign, func-returns-value]
+    fields = {"clusterName": "c", "brokerName": "broker-a", "brokerId": "1", "brokerAddr": "127.0.0.1:1001"}
+    changes = {
+        "brokerAddr": "127.0.0.1:1002",
+        "heartbeatTimeoutMills": "1234",
+        "heartbeatIntervalMills": "77",
+        "epoch": "3",
+        "maxOffset": "9",
+        "confirmOffset": "8",
+        "electionPriority": "2",
+        "incarnation": "5",
+        "learner": "true",
+        "tailKept": "false",
+        "lostConfirmedOffset": "4",
+        "hasRoom": "true",
+    }
+    for said in ({}, {}, *({name: value} for name, value in changes.items())):
+        fields |= said
+        assert (await connection.call(codes.BROKER_HEARTBEAT, fields, b"", 3000)).code == codes.SUCCESS
+    assert heard[0] is heard[1]
+    assert len(set(heard)) == 1 + len(changes)
+    for name in ("learner", "hasRoom"):
+        for _ in range(2):
+            answer = await connection.call(codes.BROKER_HEARTBEAT, {**fields, name: "x" * 5000}, b"", 3000)
+            assert answer.code == codes.SUCCESS
+    assert heard[-1] is not heard[-2], "what is too long is not kept"
     connection.close()
 
 

@@ -19,7 +19,6 @@ from controllerd.raft.node import OutcomeUnknown, RaftNode
 from controllerd.raft.proposals import ProposalRefused, TransferRefused
 from controllerd.raft.quorum import Configuration
 from remoting.errors import LogboomError, NotLeader, RequestTimeout, StorageError
-from remoting.transport.beats import Beat
 from tests.support.disks import FaultyDisk, MemoryDisk
 from tests.unit.controllerd.raft.test_node import Recorder
 
@@ -243,28 +242,3 @@ async def _lead_with(driver: RaftDriver, other: str) -> None:
     await until("a leader", lambda: core.role is Role.LEADER)
     driver.receive(Message(MessageKind.APPEND_RESPONSE, other, "n0", 1, index=1))
     await until("serving", lambda: driver.is_serving)
-
-
-async def test_time_that_a_process_slept_through_is_at_most_what_was_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver, _, _ = make_driver(MemoryDisk(), ("n0", "n1", "n2"))
-    ticks: list[None] = []
-    monkeypatch.setattr(driver.node, "tick", lambda: ticks.append(None))
-    loop = asyncio.get_running_loop()
-    now_s = loop.time() + 1000  # nothing is called by itself meanwhile
-
-    def passed(until_ms: float) -> int:
-        """How many ticks of 5 ms the node hears of."""
-        ticks.clear()
-        driver._pass_time(now_s + until_ms / 1000)
-        return len(ticks)
-
-    driver._ticked_s = now_s
-    driver._ticker = Beat(now_s + 0.015, loop.call_at(now_s + 0.015, lambda: None))
-    assert passed(4) == 0
-    assert passed(5) == 1
-    assert passed(7) == 0, "it counts what passed since the last tick, not since the last look"
-    assert passed(10) == 1
-    assert passed(10_000) == 1, "the one that was planned"
-    assert passed(20_000) == 0
-    driver._ticker.cancel()
-    driver._executor.shutdown()

@@ -364,6 +364,32 @@ def test_who_keeps_asking_for_an_id_that_is_not_free_is_told() -> None:
     assert table.claimed_by(group, 2, 7000) is None
 
 
+def test_of_two_that_both_ask_for_an_id_the_one_that_is_not_where_it_was_registered_is_told() -> None:
+    machine, table = group_of_three(), make_table()
+    group = group_of(machine)
+    own, other = group.replicas[2].address, "10.0.0.9:10911"
+    for now_ms in range(0, 2000, 250):
+        for incarnation, connection, address in ((77, 9, other), (2, 2, own)):
+            table.heartbeat(beat(2, connection, incarnation=incarnation), now_ms)
+            twin = table.other_process(group, 2, incarnation, now_ms)
+            if twin is not None:
+                table.refused(twin, address, now_ms)
+    assert table.is_contested(group, 2, 2000)
+    assert table.claimed_by(group, 2, 2000) == other
+
+
+def test_of_many_that_ask_for_an_id_those_that_asked_last_are_remembered() -> None:
+    machine, table = group_of_three(), make_table()
+    table.heartbeat(beat(2, 2, incarnation=2), 0)
+    group = group_of(machine)
+    known = table.get(group, 2)
+    assert known is not None
+    for now_ms in range(0, 4000, 10):
+        table.refused(known, f"10.0.0.{now_ms // 10 % 250}:10911", now_ms)
+    assert sum(map(len, table._claims.values())) <= 8
+    assert table.claimed_by(group, 2, 4000) is None, "none of them asked for long"
+
+
 def test_an_id_changes_hands_when_the_process_that_had_it_is_gone() -> None:
     machine, table = group_of_three(), make_table()
     calm = {"interval_ms": 250, "timeout_ms": 1500}

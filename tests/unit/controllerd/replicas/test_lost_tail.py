@@ -204,6 +204,61 @@ def last_member_lost_its_tail() -> Machine:
     return machine
 
 
+def copy_that_led_alone(table: HeartbeatTable) -> Machine:
+    """A process on a copy of broker 2's directory was there first, led alone and is gone; broker 2 waited, and has the id now."""
+    machine, calm = group_of_three(), {"interval_ms": 250, "timeout_ms": 1500}
+    run(machine, elect(replace(seen(2), incarnation=77)))
+    for now_ms in range(1000, 5000, 250):
+        copy = {"incarnation": 77, "epoch": 2, "max_offset": 95, "confirm_offset": 90}
+        table.heartbeat(beat(2, 9, **copy, **calm), now_ms)
+        if now_ms > 4000:
+            table.heartbeat(beat(2, 10, incarnation=2, epoch=1, max_offset=50, **calm), now_ms)
+    table.connection_closed(9, 5000)
+    table.heartbeat(beat(2, 10, incarnation=2, epoch=1, max_offset=50, **calm), 5100)
+    return machine
+
+
+def test_nobody_leads_without_what_another_process_with_its_id_acknowledged() -> None:
+    table = make_table()
+    machine = copy_that_led_alone(table)
+    group = group_of(machine)
+    assert run(machine, elect(*table.observe(group, 5100))).code == codes.CONTROLLER_ELECT_MASTER_FAILED
+    [_, second, _] = explain_eligibility(group, table.observe(group, 5100))
+    assert second.reason.startswith(
+        "another process had its id, and the log up to 90 of epoch 2, while this one's ends at 50"
+    )
+    table.connection_closed(10, 5200)
+    table.heartbeat(beat(2, 11, incarnation=3, epoch=1, max_offset=50), 5300)
+    assert choose_master(group, table.observe(group, 5300), None, unclean=False).broker_id is None, "nor its next life"
+    table.connection_closed(11, 5400)
+    table.heartbeat(beat(2, 12, incarnation=78, epoch=2, max_offset=95), 5500)
+    assert choose_master(group, table.observe(group, 5500), None, unclean=False).broker_id == 2, "the copy is back"
+
+
+@pytest.mark.parametrize(("other", "leads"), [(seen(3, 1, 900), None), (seen(3, 2, 89), None), (seen(3, 2, 90), 3)])
+def test_who_has_what_the_other_process_acknowledged_leads(other: Observation, leads: int | None) -> None:
+    table = make_table()
+    machine = copy_that_led_alone(table)
+    group = group_of(machine)
+    observed = (*table.observe(group, 5100), other)
+    assert choose_master(group, observed, None, unclean=False).broker_id == leads
+    assert choose_master(group, observed, None, unclean=True).broker_id is not None, "a person may give it up"
+
+
+def test_a_later_life_that_was_refused_for_a_moment_leads_as_the_last_member_whatever_it_lost() -> None:
+    """Its last process is gone; it only seemed to be connected."""
+    machine, table = group_of_three(), make_table()
+    run(machine, elect(replace(seen(2), incarnation=7)))
+    calm = {"interval_ms": 250, "timeout_ms": 1500}
+    table.heartbeat(beat(2, 1, incarnation=7, epoch=2, max_offset=95, confirm_offset=90, **calm), 1000)
+    for now_ms in range(1100, 4000, 250):
+        table.heartbeat(beat(2, 2, incarnation=8, epoch=1, max_offset=50, **calm), now_ms)
+    group = group_of(machine)
+    [found] = table.observe(group, 3900)
+    assert (found.incarnation, found.lost_tail) == (8, True)
+    assert choose_master(group, [found], None, unclean=False).broker_id == 2
+
+
 def kept(*observed: Observation, **more: Any) -> ElectMaster:
     return replace(elect(*observed, **more), keeps_members=True)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from remoting.access import component
 from remoting.access.component import ComponentCredentials, ComponentKey, objection, read_claims
 from remoting.access.signature import SIGNATURE
 from remoting.frame import Command
@@ -24,6 +25,19 @@ def signed(code: int, ext: Mapping[str, str], body: bytes, oneway: bool) -> dict
 
 def request(code: int, ext: dict[str, str], body: bytes, oneway: bool) -> Command:
     return Command(code, ext=ext, body=body, flag=ONEWAY if oneway else 0)
+
+
+@given(
+    st.dictionaries(st.text(max_size=140), st.text(max_size=140) | st.text("ab\x7f", max_size=140), max_size=6),
+    st.text(min_size=1, max_size=140),
+)
+def test_what_is_covered_is_the_same_however_it_is_put_together(ext: dict[str, str], head: str) -> None:
+    names = sorted(name for name in ext if name != SIGNATURE)
+    texts = [head, *(text for name in names for text in (name, ext[name]))]
+    begin = (77).to_bytes(4, "big") + b"\1" + len(texts).to_bytes(4, "big")
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    whole = begin + b"".join(len(each).to_bytes(4, "big") + each for each in encoded)
+    assert component._covered(head, component.Signed(77, True, ext, b"")) == whole
 
 
 @given(requests)

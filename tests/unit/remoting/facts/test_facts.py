@@ -77,6 +77,15 @@ def test_a_document_around_parts_is_the_document(data: st.DataObject) -> None:
     assert orjson.loads(encode_around(around, lists)) == orjson.loads(encode(state))
 
 
+@settings(max_examples=examples(20))
+@given(data=st.data())
+def test_so_it_is_where_keys_are_fields_names(data: st.DataObject) -> None:
+    snapshot = data.draw(st.from_type(ClusterSnapshot))
+    around = replace(snapshot, topics=())
+    lists = {"topics": map(encode, snapshot.topics)}
+    assert orjson.loads(encode_around(around, lists, camel=False)) == orjson.loads(encode(snapshot))
+
+
 @pytest.mark.parametrize(
     ("document", "words"),
     [

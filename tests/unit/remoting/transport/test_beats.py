@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.transport import beats
-from remoting.transport.beats import next_beat_s, on_next_beat
+from remoting.transport.beats import CALM_MS, last_beat_s, next_beat_s, on_next_beat, until_last_beat
 
 moments = st.floats(0, 1e7)
 periods = st.sampled_from([50, 100, 250, 1000])
@@ -50,3 +50,23 @@ def test_a_beat_that_is_due_at_once_is_one_like_any_other(
         await came.wait()
 
     run(beat())
+
+
+@given(moments, st.integers(1, 10_000))
+def test_the_last_beat_is_as_late_as_it_may_be(now_s: float, within_ms: int) -> None:
+    beat_s = last_beat_s(now_s, within_ms)
+    assert now_s - 1e-6 < beat_s <= now_s + within_ms / 1000 + 1e-6
+    if within_ms > CALM_MS:
+        assert beat_s > now_s + (within_ms - CALM_MS) / 1000 - 1e-6
+        assert abs(next_beat_s(beat_s - 1e-4, CALM_MS) - beat_s) < 1e-5, "others are awake then, too"
+
+
+async def test_an_event_ends_a_wait_for_a_beat_and_a_beat_one_for_an_event() -> None:
+    event = asyncio.Event()
+    event.set()
+    async with asyncio.timeout(60):
+        await until_last_beat(3600, event)
+    before_s = asyncio.get_running_loop().time()
+    await until_last_beat(0.001, asyncio.Event())
+    await until_last_beat(0)
+    assert asyncio.get_running_loop().time() >= before_s

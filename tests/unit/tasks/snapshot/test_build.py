@@ -70,8 +70,8 @@ def test_a_process_on_a_copied_directory_is_in_the_verdict() -> None:
     (reason,) = snapshot.verdict.reasons
     assert (reason.code, snapshot.verdict.status) == ("identity-copied", Health.DEGRADED)
     assert reason.text == (
-        "broker-a: two processes have the identity of replica 2: the one at 127.0.0.1:10921 is registered and alive, the one at "
-        "10.0.0.9:10911 is refused. Stop the one that runs on a copy of the data directory."
+        "broker-a: two processes have the identity of replica 2: one at 127.0.0.1:10921, and one at 10.0.0.9:10911, "
+        "which is refused. Stop the one that runs on a copy of the data directory."
     )
 
 

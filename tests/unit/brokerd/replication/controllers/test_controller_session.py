@@ -459,6 +459,26 @@ def test_an_elected_process_whose_id_was_registered_elsewhere_meanwhile_says_whe
     assert talk.observer.views[-1].master_id == 2
 
 
+@pytest.mark.parametrize(
+    ("claims", "other"),
+    [
+        ({}, "the one at elsewhere:9 has it and is alive"),
+        ({"twinClaims": "true"}, "the one at elsewhere:9 claims it, too, and nobody can tell which was there first"),
+    ],
+)
+def test_a_refused_process_says_what_the_other_one_is(claims: dict[str, str], other: str) -> None:
+    talk = Talk()
+    talk.tick()
+    talk.lead()
+    assert talk.tick() == [codes.CONTROLLER_REGISTER_BROKER]
+    ext = {"twinAddress": "elsewhere:9"} | claims
+    talk.answer(codes.CONTROLLER_REGISTER_BROKER, ext, status=codes.CONTROLLER_INVALID_REQUEST)
+    assert talk.session.last_error == (
+        f"two processes have the identity of broker 2 of b: {other}, this one at 127.0.0.1:9 serves nobody until it is gone; "
+        "stop the one that runs on a copy of the data directory"
+    )
+
+
 def test_without_a_named_replication_address_it_is_the_next_port() -> None:
     talk = Talk()
     talk.register()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,6 +57,9 @@ class Master:
         self.number += 1
         return self.number
 
+    def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
+        return False
+
     def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
         self.segments.append(segment)
 
@@ -91,3 +95,84 @@ def test_what_an_earlier_life_began_lets_nobody_upload_twice(fails: bool) -> Non
     uploader.wake()
     turns.run(30_000_000)
     assert [(each.first, each.end) for each in master.segments] == [(0, 5)]
+
+
+class OfDeleted(Master):
+    """A queue's messages are of an earlier topic of its name: `stored` comes to nothing, and they still are what waits."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__(1)
+        self.queue = queue
+        self.uploader: Uploader
+        self.looks = 0
+
+    def is_of_deleted(self, queue: Queue, log_end: int) -> bool:
+        self.looks += 1
+        return queue == self.queue
+
+    def stored(self, queue: Queue, segment: Segment, index_items: bytes) -> None:
+        super().stored(queue, segment, index_items)
+        if queue == self.queue:
+            self.uploader.finished(queue)
+
+
+def test_what_nobody_would_commit_is_not_uploaded_and_looked_at_less_and_less_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    turns = Turns()
+    steps, pending, stored = Steps(turns), Pending(), Stored()
+    objects = FaultyObjects(stored, steps, turns, random.Random(1))
+    objects.slow_s = 1.0
+    master = OfDeleted(QUEUE)
+    uploader = Uploader(pending, Source(Reads(), PlainKeys()), objects, master, steps.loop(), Live(SETTINGS))
+    master.uploader = uploader
+    pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()), 10)
+    uploader.wake()
+    with caplog.at_level(logging.WARNING):
+        turns.run(600_000)
+    assert (stored.puts, master.segments) == ([], [])
+    assert 5 < master.looks < 25, "pauses grow up to a minute"
+    word = "nothing can be uploaded of Orders/0 from 0 on: what is there is of an earlier topic of that name"
+    assert word in caplog.text
+
+    other = Queue("Orders", 1)
+    pending.put(other, Waiting(0, 5, 0, turns.wall_ms()), 10)
+    turns.run(120_000)
+    assert [(each.first, each.end) for each in master.segments] == [(0, 5)], "others go on"
+    pending.put(QUEUE, Waiting(5, 6, 5000, turns.wall_ms()), 10)
+    master.queue = other
+    turns.run(120_000)
+    assert [(each.first, each.end) for each in master.segments[1:]] == [(5, 6)], "and so does it, when it has others"
+
+
+class NothingThere(Master):
+    """Whose local store gives nothing of a queue that has messages; it is looked at again each time, and waits from then on."""
+
+    def __init__(self, pending: Pending, turns: Turns) -> None:
+        super().__init__(1)
+        self._pending = pending
+        self._turns = turns
+        self.passes = 0
+
+    def passed(self, queue: Queue, queue_offset: int) -> None:
+        self.passes += 1
+        self._pending.put(queue, Waiting(0, 5, 0, self._turns.wall_ms()), 10)
+
+
+class NoReads(Reads):
+    def read_run(self, *_: object) -> Run:
+        return Run(b"", b"")
+
+
+def test_a_queue_of_which_nothing_can_be_read_is_tried_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    turns = Turns()
+    steps, pending = Steps(turns), Pending()
+    objects = FaultyObjects(Stored(), steps, turns, random.Random(1))
+    master = NothingThere(pending, turns)
+    uploader = Uploader(pending, Source(NoReads(), PlainKeys()), objects, master, steps.loop(), Live(SETTINGS))
+    pending.put(QUEUE, Waiting(0, 5, 0, turns.wall_ms()), 10)
+    uploader.wake()
+    with caplog.at_level(logging.WARNING):
+        turns.run(600_000)
+    assert 5 < master.passes < 25, "pauses grow up to a minute"
+    assert "nothing can be uploaded of Orders/0 from 0 on: nothing can be read" in caplog.text

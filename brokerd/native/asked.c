@@ -1,0 +1,179 @@
+/* Pulls as they are received: what a request asks for. The twin is in brokerd/processors/pulling/asked.py.
+ *
+ * A client asks with the same words again and again; only its opaque and two offsets differ. Headers in JSON that were read in full
+ * are remembered, as many as there are slots: one that is like them byte by byte, but for these numbers, says what they said.
+ *
+ * Bounds: a header's texts travel with their lengths, and each is compared with the room that is left before it is copied. A
+ * remembered header is no longer than its slot, and no byte of a new one is compared that is not there.
+ */
+#include "headers.h"
+
+enum { PULL_MESSAGE = 11, LITE_PULL_MESSAGE = 361 };
+enum { SLOTS = 64, SLOT_BYTES = 1024, NUMBERS = 3 }; /* asked.py says the same of the first two */
+enum number { OPAQUE, QUEUE_OFFSET, COMMIT_OFFSET };
+
+struct slot { /* a header that was read */
+    struct {
+        uint16_t begin, end; /* of a number's digits */
+        uint16_t number;
+    } parts[NUMBERS]; /* in their order */
+    uint16_t part_count, length;
+    uint8_t header[SLOT_BYTES];
+};
+
+struct slots {
+    uint8_t order[SLOTS]; /* that which was found last first; those that are in use */
+    int64_t count;
+    struct slot slots[SLOTS];
+};
+
+struct asked { /* asked.py has the same; the places are the caller's, of that room. `key_length` is 0 for what is in the slot */
+    uint8_t *key, *scratch;
+    struct slots *slots;
+    int64_t key_room, scratch_room, max_frame_bytes;
+    int64_t opaque, queue_offset, commit_offset, key_length, slot;
+    int64_t in_full; /* whether it is to be read so, whatever is remembered, and nothing of it */
+};
+
+/* How much memory the slots need; zeros are none in use. */
+EXPORT int64_t native_pull_slots_bytes(void) { return sizeof(struct slots); }
+
+/* ---- Headers like one that was read */
+
+/* Take the digits of a number: where they end; NULL for what is to be read in full. */
+static const uint8_t *take_digits(const uint8_t *at, const uint8_t *end, int is_opaque, int64_t *number) {
+    const uint8_t *begin = at;
+    at += at < end && *at == '-';
+    const uint8_t *digits = at;
+    while (at < end && *at >= '0' && *at <= '9') at++;
+    if (is_opaque && at > digits && *digits == '0' && at - begin > 1) return NULL; /* a number in JSON has no zero before others */
+    return at < end && integer_of((struct text){begin, (size_t)(at - begin)}, number) ? at : NULL;
+}
+
+/* Whether the header is like that of the slot, and its numbers. */
+static int is_like(const struct slot *slot, struct text header, int64_t *numbers) {
+    const uint8_t *at = header.at, *end = header.at + header.length;
+    size_t passed = 0; /* of that of the slot */
+    for (size_t n = 0; n < slot->part_count; n++) {
+        size_t same = slot->parts[n].begin - passed;
+        int which = slot->parts[n].number;
+        if ((size_t)(end - at) < same || memcmp(at, slot->header + passed, same) != 0) return 0;
+        at = take_digits(at + same, end, which == OPAQUE, &numbers[which]);
+        if (at == NULL) return 0;
+        passed = slot->parts[n].end;
+    }
+    size_t rest = slot->length - passed;
+    return (size_t)(end - at) == rest && memcmp(at, slot->header + passed, rest) == 0;
+}
+
+/* Look for a slot that the header is like: 1 when there is one. */
+static int find_slot(struct asked *asked, struct text header) {
+    struct slots *slots = asked->slots;
+    for (int64_t n = 0; n < slots->count; n++) {
+        int64_t numbers[NUMBERS] = {[COMMIT_OFFSET] = -1};
+        uint8_t found = slots->order[n];
+        if (!is_like(&slots->slots[found], header, numbers)) continue;
+        if (numbers[COMMIT_OFFSET] < -1) return 0;
+        memmove(slots->order + 1, slots->order, (size_t)n);
+        slots->order[0] = found;
+        asked->opaque = numbers[OPAQUE];
+        asked->queue_offset = numbers[QUEUE_OFFSET];
+        asked->commit_offset = numbers[COMMIT_OFFSET];
+        asked->key_length = 0;
+        asked->slot = found;
+        return 1;
+    }
+    return 0;
+}
+
+/* Which number a part of a header is; -1 for a text that is the same each time. */
+static int number_of(const struct fields *fields, const struct part *part) {
+    if (part->field == MAX_FIELDS) return OPAQUE;
+    struct text name = fields->names[part->field];
+    return IS(name, "queueOffset") ? QUEUE_OFFSET : IS(name, "commitOffset") ? COMMIT_OFFSET : -1;
+}
+
+/* Say where the numbers of a header are: 0 when one of them is not there as digits in quotes. */
+static int find_numbers(struct slot *slot, struct text header, const struct fields *fields) {
+    size_t wanted = 1; /* the opaque */
+    for (size_t n = 0; n < fields->count; n++) wanted += IS(fields->names[n], "queueOffset") || IS(fields->names[n], "commitOffset");
+    for (size_t n = 0; n < fields->part_count; n++) {
+        const struct part *part = &fields->parts[n];
+        int number = number_of(fields, part);
+        if (number < 0) continue;
+        if (number != OPAQUE && fields->values[part->field].at != header.at + part->begin) return 0; /* with escapes */
+        if (slot->part_count == NUMBERS) return 0;
+        slot->parts[slot->part_count].begin = (uint16_t)part->begin;
+        slot->parts[slot->part_count].end = (uint16_t)part->end;
+        slot->parts[slot->part_count++].number = (uint16_t)number;
+    }
+    return slot->part_count == wanted;
+}
+
+/* Remember a header that was read, in place of the one that was found longest ago: in which slot; -1 for one that no other is like. */
+static int64_t remember(struct slots *slots, struct text header, const struct fields *fields) {
+    struct slot new = {.length = (uint16_t)header.length};
+    if (header.length > SLOT_BYTES || !find_numbers(&new, header, fields)) return -1;
+    uint8_t number = slots->count < SLOTS ? (uint8_t)slots->count++ : slots->order[SLOTS - 1];
+    memmove(slots->order + 1, slots->order, (size_t)slots->count - 1);
+    slots->order[0] = number;
+    memcpy(new.header, header.at, header.length);
+    slots->slots[number] = new;
+    return number;
+}
+
+/* ---- Others */
+
+/* Whether a field is there twice: which one counts is the twin's business. Or is null: it counts as not there. */
+static int is_unusual(const struct fields *fields, size_t n, uint32_t encoding) {
+    if (encoding == 0 && fields->values[n].length == 0 && *fields->values[n].at == 'n') return 1; /* where a text's quote would be */
+    for (size_t before = 0; before < n; before++)
+        if (equals(fields->names[before], (const char *)fields->names[n].at, fields->names[n].length)) return 1;
+    return 0;
+}
+
+/* Put all that a pull says to the key, but what is another in each: its opaque and two offsets, of which the first must be there.
+ * 0 for what is left to the twin. */
+static int put_key(struct asked *asked, const struct header *header, const struct fields *fields, uint32_t encoding) {
+    uint8_t *at = asked->key, *end = at + asked->key_room;
+    int has_offset = 0;
+    if (end - at < 2) return 0;
+    put16(at, (uint16_t)header->code);
+    at += 2;
+    for (size_t n = 0; n < fields->count; n++) {
+        struct text name = fields->names[n], value = fields->values[n];
+        if (is_unusual(fields, n, encoding)) return 0;
+        if (IS(name, "queueOffset")) {
+            if (!integer_of(value, &asked->queue_offset)) return 0;
+            has_offset = 1;
+        } else if (IS(name, "commitOffset")) {
+            if (!integer_of(value, &asked->commit_offset) || asked->commit_offset < -1) return 0;
+        } else {
+            size_t room = (size_t)(end - at);
+            if (room < 6 || name.length > UINT16_MAX || name.length > room - 6 || value.length > room - 6 - name.length) return 0;
+            put16(at, (uint16_t)name.length);
+            put32(at + 2, (uint32_t)value.length);
+            at = put_text(put_text(at + 6, name.at, name.length), value.at, value.length);
+        }
+    }
+    asked->key_length = at - asked->key;
+    return has_offset;
+}
+
+/* Read the frame at `at` of a buffer of so many bytes: how many it has, when it is a pull of the usual form that came whole; else 0. */
+EXPORT int64_t native_pull_asked(struct asked *asked, const uint8_t *buffer, int64_t length, int64_t at) {
+    struct frame frame;
+    struct header header;
+    struct fields fields;
+    if (at < 0 || at > length) return 0;
+    int64_t taken = find_frame(buffer + at, length - at, asked->max_frame_bytes, &frame);
+    if (taken <= 0) return 0;
+    if (frame.encoding == 0 && !asked->in_full && find_slot(asked, frame.header)) return taken;
+    if (!read_fields(frame.header, frame.encoding, asked->scratch, asked->scratch_room, &header, &fields)) return 0;
+    if ((header.code != PULL_MESSAGE && header.code != LITE_PULL_MESSAGE) || header.frame_flag != 0) return 0;
+    asked->opaque = header.opaque;
+    asked->commit_offset = -1;
+    if (!put_key(asked, &header, &fields, frame.encoding)) return 0;
+    asked->slot = frame.encoding == 0 && !asked->in_full ? remember(asked->slots, frame.header, &fields) : -1;
+    return taken;
+}

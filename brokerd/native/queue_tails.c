@@ -1,0 +1,76 @@
+/* Entries of sends put behind what consume queues have in memory. The twin is `ConsumeQueues.apply`
+ * (brokerd/store/queues/consume_queues.py), which native_tails.py beside that gives whatever this leaves.
+ *
+ *   native_apply_units    one entry after the other, up to the first that is not the next one of a known queue, or has no room
+ *
+ * What a queue has in memory is told by one struct of an array, so of ten thousand queues, each of which gets a message now and then,
+ * one line of it and one of the queue's units are fetched into the cache for a message.
+ *
+ * Bounds. A slot and a number are compared with how many there are, and what is written with the room of the queue's area, which the
+ * caller made. Counts and sizes are send.c's.
+ */
+#include "native.h"
+#include "units.h"
+
+enum {
+    UNIT_BYTES = 20,
+    AHEAD = 8, /* so many entries ahead a queue is fetched */
+};
+
+/* Shared with native_tails.py, whose ctypes and numbers say the same. */
+
+struct tail {
+    int64_t next_offset, last_physical;
+    uint8_t *units;     /* those in memory */
+    int64_t used, room; /* of them, in bytes */
+    int64_t is_dirty;
+};
+
+struct apply {
+    const struct unit *units;
+    int64_t count, at; /* at: the first that is not applied */
+    const int64_t *numbers; /* of the queues, by slot; -1 of one that is not known */
+    int64_t slots;
+    struct tail *tails; /* by number */
+    int64_t tails_count;
+    int64_t *dirty; /* numbers of queues that became it, for as many as there are units */
+    int64_t dirty_count, messages; /* messages: that were put in place */
+};
+
+/* Private */
+
+static struct tail *tail_of(const struct apply *apply, const struct unit *unit) {
+    if (unit->slot < 0 || unit->slot >= apply->slots) return NULL;
+    int64_t number = apply->numbers[unit->slot];
+    return number >= 0 && number < apply->tails_count ? &apply->tails[number] : NULL;
+}
+
+static void add(struct tail *tail, const struct unit *unit) {
+    uint8_t *at = tail->units + tail->used;
+    int64_t position = unit->position;
+    for (int64_t n = 0; n < unit->count; n++, at += UNIT_BYTES, position += unit->size) {
+        put64(at, (uint64_t)position);
+        put32(at + 8, (uint32_t)unit->size);
+        put64(at + 12, (uint64_t)unit->code);
+    }
+    tail->used += unit->count * UNIT_BYTES;
+    tail->next_offset += unit->count;
+    tail->last_physical = position - unit->size;
+}
+
+/* Public */
+
+EXPORT void native_apply_units(struct apply *apply) {
+    for (; apply->at < apply->count; apply->at++) {
+        const struct unit *unit = &apply->units[apply->at];
+        const struct tail *ahead = apply->count - apply->at > AHEAD ? tail_of(apply, unit + AHEAD) : NULL;
+        if (ahead != NULL) __builtin_prefetch(ahead, 1);
+        struct tail *tail = tail_of(apply, unit);
+        if (tail == NULL || tail->next_offset != unit->queue_offset) return;
+        if (unit->count < 1 || unit->count > (tail->room - tail->used) / UNIT_BYTES) return;
+        add(tail, unit);
+        if (!tail->is_dirty) apply->dirty[apply->dirty_count++] = apply->numbers[unit->slot];
+        tail->is_dirty = 1;
+        apply->messages += unit->count;
+    }
+}

@@ -1,0 +1,44 @@
+"""When zeros are written behind the log's end, so that its file has blocks there before records come to them (pure).
+
+A sync of bytes for which the file has blocks writes these bytes. If it gets blocks for them meanwhile, it writes the file's own
+page as well, or the file system's journal, and takes half as long again. So who waits for each sync has the next blocks written
+before, some at a time: as long as what is appended at once is little beside that. A sync of much has blocks to get anyway, and
+should not write everything twice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+AHEAD_BYTES: Final = 256 * 1024
+LEAST_APPENDS: Final = 32  # for which so much has to last
+
+
+class BlocksAhead:
+    """Of the file with the log's end. Positions are the log's."""
+
+    __slots__ = ("_ahead_bytes", "_appends", "_end", "_least_appends")
+
+    def __init__(self, ahead_bytes: int, least_appends: int = LEAST_APPENDS) -> None:
+        """0 bytes: never."""
+        self._ahead_bytes = ahead_bytes
+        self._least_appends = least_appends
+        self._appends = 0
+        self._end = 0  # of the zeros, or, where there are none, of what is appended until that is decided anew
+
+    def wanted(self, position: int, end: int, limit: int) -> int:
+        """How many zeros to write at `position`, before what goes from there to `end` in a file that ends at `limit`."""
+        if not self._ahead_bytes:
+            return 0
+        self._appends += 1
+        if end <= self._end:
+            return 0
+        lasts = self._appends > self._least_appends
+        self._appends = 0
+        self._end = min(end + self._ahead_bytes, limit)
+        return self._end - position if lasts else 0
+
+    def forget(self) -> None:
+        """The log ends elsewhere, or there was no room: nothing is there ahead."""
+        self._appends = 0
+        self._end = 0

@@ -1,0 +1,63 @@
+"""Which queues got messages in a round of dispatch, and with which tags codes (pure).
+
+Of ten thousand queues that get messages hardly one is waited for: what C put behind queues is looked at when somebody asks.
+"""
+
+from __future__ import annotations
+
+from brokerd.store.log.laid_out import LaidOut
+from brokerd.store.queues.queue_offsets import QueueKey
+
+
+class RoundCodes:
+    """In parts, one behind the other."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, codes: dict[QueueKey, list[int]] | None = None) -> None:
+        """Of each queue the codes, in order."""
+        self._parts: list[dict[QueueKey, list[int]] | LaidOut] = [] if codes is None else [codes]
+
+    def add(self, entries: LaidOut) -> None:
+        """All of these are in their queues."""
+        self._parts.append(entries)
+
+    def present(self) -> dict[QueueKey, list[int]]:
+        """Where codes are put that come next."""
+        if self._parts and isinstance(part := self._parts[-1], dict):
+            return part
+        part = {}
+        self._parts.append(part)
+        return part
+
+    def topics(self) -> set[str]:
+        """Those of the queues."""
+        found: set[str] = set()
+        for part in self._parts:
+            if isinstance(part, LaidOut):
+                found.update([tally.topic for tally in part.tallies])
+            else:
+                found.update([topic for topic, _ in part])
+        return found
+
+    def all(self) -> dict[QueueKey, list[int]]:
+        """Of each queue the codes, in order."""
+        parts = self._parts
+        if len(parts) != 1 or isinstance(parts[0], LaidOut):
+            self._parts = [_joined(parts)]
+        return self.present()
+
+    def __bool__(self) -> bool:
+        return any(self._parts)
+
+
+def _joined(parts: list[dict[QueueKey, list[int]] | LaidOut]) -> dict[QueueKey, list[int]]:
+    found: dict[QueueKey, list[int]] = {}
+    for part in parts:
+        if isinstance(part, LaidOut):
+            for topic, queue_id, _, _, _, code, _, count in part:
+                found.setdefault((topic, queue_id), []).extend([code] * count)
+        else:
+            for key, codes in part.items():
+                found.setdefault(key, []).extend(codes)
+    return found

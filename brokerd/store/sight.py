@@ -1,0 +1,81 @@
+"""What was seen of a queue by a reader who goes on there the next time: units that were as they were written, and the mapped file
+of the log that has their records. `StoreReads.sees` says whether that still holds, and looks again when it does not.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from brokerd.native import wanted
+from brokerd.native.memory import Pinned
+from brokerd.native.wanted import WantedArea
+from brokerd.store.log.segment import Segment
+from brokerd.store.queues.consume_queue import ConsumeQueue
+from brokerd.store.unit import UNIT_BYTES
+from remoting.disk import FileView
+
+_PLACE: Final = struct.Struct(">q")  # how a unit begins
+
+
+class Sight:
+    """Of one reader. What he sees is in the area, for the library; it is right when `sees` has just said so."""
+
+    __slots__ = ("_begin", "_end", "_generation", "_queue", "_units", "_writes", "area", "key", "most_units", "view")
+
+    def __init__(self, area: WantedArea) -> None:
+        self.area = area
+        self.key = "", 0
+        self.most_units = 0
+        self.view: FileView | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold nothing of what was seen."""
+        self.view = None
+        self._queue: ConsumeQueue | None = None
+        self._units = b""
+        self._begin = self._end = 0
+        self._generation = self._writes = -1
+
+    def read(self, topic: str, queue_id: int, most_units: int) -> None:
+        """From now on look at so many units of a queue at most."""
+        self.key, self.most_units = (topic, queue_id), most_units
+
+    def has(self, queue: ConsumeQueue, writes: int, begin: int, end: int) -> bool:
+        """Whether the units from `begin` on, before `end`, are known. Nothing is known any more of a queue that was cut, or when
+        units were written to files again."""
+        return (
+            begin >= self._begin
+            and end <= self._end
+            and self._queue is queue
+            and self._generation == queue.generation
+            and self._writes == writes
+        )
+
+    def note_units(self, queue: ConsumeQueue, writes: int, begin: int, units: bytes) -> None:
+        """What the queue has from there on."""
+        self._queue, self._generation, self._writes = queue, queue.generation, writes
+        self._begin, self._end, self._units = begin, begin + len(units) // UNIT_BYTES, units
+        numbers = self.area.numbers
+        with Pinned(units) as at:
+            numbers[wanted.UNITS] = at  # bytes stay where they are, as long as they are
+        numbers[wanted.UNITS_BEGIN], numbers[wanted.UNITS_END] = begin, self._end
+
+    def place(self, queue_offset: int) -> int:
+        """Where the record of a unit is that is known."""
+        place: int = _PLACE.unpack_from(self._units, (queue_offset - self._begin) * UNIT_BYTES)[0]
+        return place
+
+    def note_file(self, segment: Segment) -> bool:
+        """The records are in this file, if it is mapped, and stays at one place in memory."""
+        self.view = None
+        address, view = segment.address(), segment.view
+        if view is None or not address:
+            return False
+        numbers = self.area.numbers
+        with view.memory() as memory:
+            numbers[wanted.FILE_LENGTH] = len(memory)
+        numbers[wanted.FILE], numbers[wanted.FILE_BEGIN] = address, segment.start
+        self.view = view
+        return True

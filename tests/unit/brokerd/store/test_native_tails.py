@@ -1,0 +1,209 @@
+"""Entries that C puts behind their queues are there as Python puts them, whatever happens to the queues between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from brokerd.native.library import Library
+from brokerd.store.log.derive import Entry
+from brokerd.store.log.entry_columns import of_topic
+from brokerd.store.log.laid_out import LAID_OUT, LaidOut, QueueSlots, Tally
+from brokerd.store.queues import consume_queues, native_tails
+from brokerd.store.queues.consume_queues import ConsumeQueues
+from brokerd.store.queues.native_tails import tails_agree
+from brokerd.store.queues.round_codes import RoundCodes
+from brokerd.store.unit import UNIT
+from tests.support.disks import MemoryDisk
+from tests.support.native_library import native_library
+from tests.unit.brokerd.store.stores import SETTINGS
+
+TOPICS = ("A", "B", "C/D")
+QUEUES = 3
+KEYS = [(topic, queue_id) for topic in TOPICS for queue_id in range(QUEUES)]
+
+
+@pytest.fixture
+def library() -> Library:
+    return native_library()
+
+
+def laid_out(slots: QueueSlots, rows: Sequence[tuple[int, int, int, int, int, int]]) -> LaidOut:
+    """Entries of (slot, queue offset, position, size, code, count)."""
+    return LaidOut(b"".join(LAID_OUT.pack(row[0] // QUEUES, row[0] % QUEUES, *row) for row in rows), slots, 5)
+
+
+class Pair:
+    """Queues that C knows, and their twin, to which the same happens."""
+
+    def __init__(self, library: Library, *, may_clear: bool) -> None:
+        self.may_clear = may_clear
+        self.both = [
+            ConsumeQueues(MemoryDisk(), SETTINGS, library=library),
+            ConsumeQueues(MemoryDisk(), SETTINGS),
+        ]
+        self.slots = QueueSlots(TOPICS, KEYS)
+        self.position = 0
+
+    def rows(self, random: Random) -> list[tuple[int, int, int, int, int, int]]:
+        """What comes next in queues; now and then another number."""
+        found = []
+        ends = self.both[1].max_offsets()
+        for _ in range(random.randrange(30)):
+            slot, count = random.randrange(len(KEYS)), random.choice((1, 1, 1, 2, 40))
+            size = random.randrange(91, 200)
+            offset = ends.get(KEYS[slot], random.choice((0, 0, 7)))
+            if random.random() < 0.04:
+                offset = max(0, offset + random.choice((-2, 3, -offset)))
+            ends[KEYS[slot]] = offset + count
+            found.append((slot, offset, self.position, size, random.randrange(3), count))
+            self.position += size * count
+        return found
+
+    def state(self, queues: ConsumeQueues) -> Any:
+        table = {
+            key: (bytes(each.tail), each.first_offset, each.max_offset, each.last_physical, each.dirty, each.tail_start)
+            for key, each in queues.table.items()
+        }
+        units = {key: list(each.units(each.first_offset, 1 << 20)) for key, each in queues.table.items()}
+        dirty = sorted(each.directory for each in queues._dirty)
+        return table, units, dirty, queues.buffered_units, queues.refused_entries, queues.expired(self.position // 2)
+
+    def apply(self, random: Random) -> None:
+        """Entries of C, and others among them."""
+        rows, third = self.rows(random), random.randrange(3)
+        told = []
+        for queues in self.both:
+            codes, entries = RoundCodes(), laid_out(self.slots, rows)
+            at = len(entries) * third // 3
+            queues.apply_laid_out(entries.part(0, at), codes)
+            queues.apply(list(entries.part(at, at + 1)), codes.present())
+            queues.apply_laid_out(entries.part(at + 1, len(entries)), codes)
+            told.append((bool(codes), codes.topics() >= {key[0] for key in codes.all()}, codes.all()))
+        assert told[0] == told[1]
+        self.check()
+
+    def change(self, random: Random) -> None:
+        """Something else that happens to queues, or nothing."""
+        what, cut = random.randrange(12), max(random.randrange(self.position + 1), self.position - 3000)
+        topic, key = random.choice(TOPICS), random.choice(KEYS)
+        for queues in self.both:
+            if what == 3:
+                queues.truncate(cut)
+            elif what == 4:
+                queues.delete(topic, self.position + 1)
+            elif what == 5 and key in queues.table:
+                queues.empty({key: queues.table[key].max_offset + 2}, self.position + 1)
+            elif what == 6 and self.may_clear:
+                queues.clear()
+        self.check()
+
+    def write(self, random: Random) -> None:
+        """In slices, between which other things happen; now and then it fails at one of them."""
+        writes = [queues.begin_write_in_slices() for queues in self.both]
+        steps = random.choice((0, 1, 2, 1 << 20, 1 << 20, 1 << 20))
+        while steps and all([queues.take_slice(write) for queues, write in zip(self.both, writes, strict=True)]):
+            self.apply(random)
+            self.change(random)
+            steps -= 1
+        if steps < 1 << 19:
+            for queues, write in zip(self.both, writes, strict=True):
+                queues.abandon_write(write)
+            return
+        for write in writes:
+            write.run()
+        while all([queues.finish_slice(write) for queues, write in zip(self.both, writes, strict=True)]):
+            self.apply(random)
+            self.change(random)
+
+    def check(self) -> None:
+        native, twin = map(self.state, self.both)
+        assert native == twin
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_queues_become_the_same(library: Library, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume_queues, "_SLICE_QUEUES", 2)
+    random, pair = Random(seed), Pair(library, may_clear=seed % 3 == 0)
+    for _ in range(40):
+        pair.apply(random)
+        pair.change(random)
+        if random.random() < 0.4:
+            pair.write(random)
+    for queues in pair.both:
+        write = queues.begin_write()
+        write.run()
+        queues.finish_write(write)
+        for queue in queues.table.values():
+            first, count = queue.first_offset, queue.max_offset - queue.first_offset
+            assert queue.written_offset == queue.max_offset
+            assert queue.read_written(first, count) == b"".join(UNIT.pack(*unit) for unit in queue.units(first, count))
+            if count:
+                queue.read_checked(first, count)
+    pair.check()
+
+
+def test_a_queue_of_a_deleted_topic_is_none_of_those_that_come(library: Library) -> None:
+    """Its number is given to another one, and who has it still can ask it."""
+    queues, slots = ConsumeQueues(MemoryDisk(), SETTINGS, library=library), QueueSlots(TOPICS, KEYS)
+    queues.apply_laid_out(laid_out(slots, [(0, 0, 0, 100, 1, 3), (3, 0, 300, 100, 1, 1)]), RoundCodes())
+    gone = queues.table["A", 0]
+    queues.apply_laid_out(laid_out(slots, [(0, 3, 400, 100, 1, 2)]), RoundCodes())
+    assert gone.max_offset == 5
+    queues.delete("A", 1 << 30)
+    queues.apply_laid_out(laid_out(slots, [(1, 0, 600, 100, 1, 2), (3, 1, 800, 100, 1, 1)]), RoundCodes())
+    queues.apply_laid_out(laid_out(slots, [(1, 2, 900, 100, 1, 2), (0, 0, 1100, 100, 1, 1)]), RoundCodes())
+    assert (gone.max_offset, gone.last_physical, gone.tail) == (0, -1, b"")
+    assert {key: queue.max_offset for key, queue in queues.table.items()} == {("A", 1): 4, ("B", 0): 2, ("A", 0): 1}
+
+
+def test_numbers_are_of_the_queues_that_were_asked_for(library: Library) -> None:
+    slots = QueueSlots(TOPICS, KEYS)
+    for _ in range(3):
+        queues = ConsumeQueues(MemoryDisk(), SETTINGS, library=library)
+        queues.apply_laid_out(laid_out(slots, [(4, 0, 0, 100, 1, 1)]), RoundCodes())
+        queues.apply_laid_out(laid_out(slots, [(2, 0, 100, 100, 1, 1), (4, 1, 200, 100, 1, 1)]), RoundCodes())
+        assert queues.max_offsets() == {("B", 1): 2, ("A", 2): 1}
+
+
+def test_messages_of_known_queues_are_all_put_there_by_c(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an area is full."""
+    queues, slots = ConsumeQueues(MemoryDisk(), SETTINGS, library=library), QueueSlots(TOPICS, KEYS)
+    queues.apply_laid_out(laid_out(slots, [(slot, 0, slot * 100, 100, 1, 1) for slot in range(5)]), RoundCodes())
+    monkeypatch.setattr(queues, "apply", None)
+    position = 1000
+    for number in range(1, 400):
+        rows = [(slot, number, position + 100 * slot, 100, 1, 1) for slot in range(5)]
+        position += 1000
+        codes = RoundCodes()
+        queues.apply_laid_out(laid_out(slots, rows), codes)
+        assert codes.all() == {key: [1] for key in KEYS[:5]}
+    assert set(queues.max_offsets().values()) == {400}
+    assert queues.buffered_units == 2000
+
+
+def test_laid_out_entries_are_a_sequence_like_any_other() -> None:
+    slots = QueueSlots(TOPICS, KEYS)
+    entries = laid_out(slots, [(0, 5, 100, 91, 3, 2), (4, 0, 300, 92, -4, 1), (0, 7, 400, 91, 3, 1)])
+    expected: list[Entry] = [
+        ("A", 0, 5, 100, 91, 3, 5, 2),
+        ("B", 1, 0, 300, 92, -4, 5, 1),
+        ("A", 0, 7, 400, 91, 3, 5, 1),
+    ]
+    assert list(entries) == [entries[n] for n in range(-3, 0)] == expected
+    assert list(entries[1:]) == expected[1:]
+    assert entries[::2] == expected[::2]
+    assert entries.tallies == [Tally("A", 3, 273), Tally("B", 1, 92)]
+    assert entries[1:2].tallies == [Tally("B", 1, 92)]  # type: ignore[attr-defined]
+    assert [list(of_topic(entries, topic)) for topic in ("A", "none")] == [expected[::2], []]
+    with pytest.raises(IndexError):
+        entries[3]
+
+
+def test_the_library_is_asked_before_it_is_used(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tails_agree(library)
+    monkeypatch.setattr(native_tails, "_LAST", 0)
+    assert not tails_agree(library)
