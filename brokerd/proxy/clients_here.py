@@ -6,7 +6,7 @@ Telemetry streams end here. Every master is told of their clients, pushes to the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -34,7 +34,7 @@ class _Announcement(NamedTuple):
 
 
 class ClientsHere:
-    """Those of one replica. `connection` in what is told is the one to the master, None without one."""
+    """Those of one replica. Calls that are told of go to the master on its connection, if there is one."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -69,8 +69,8 @@ class ClientsHere:
             self._connections[number] = connection
         return number
 
-    def connection_closed(self, connection: object, master: RemotingConnection | None) -> None:
-        """A client's connection is gone: the master should not wait for it."""
+    def connection_closed(self, connection: object, masters: Iterable[RemotingConnection]) -> None:
+        """A client's connection is gone: the master should not wait for it, nor those before, who may lead again."""
         for client_id in list(self._announced.get(connection, ())):
             self.forget(connection, client_id)
         self._announced.pop(connection, None)
@@ -78,8 +78,9 @@ class ClientsHere:
         if number is None:
             return
         del self._connections[number]
-        if master is not None and master.is_open:
-            master.notify(codes.PROXY_CALL, ProxyCall(CONNECTION_CLOSED, 0, client=number).to_ext())
+        for master in masters:
+            if master.is_open:
+                master.notify(codes.PROXY_CALL, ProxyCall(CONNECTION_CLOSED, 0, client=number).to_ext())
 
     # ---- telemetry
 

@@ -155,7 +155,7 @@ class Forwarder:
 
     def connection_closed(self, connection: object) -> None:
         """A client of this replica went away: the master should not wait for it."""
-        self._clients.connection_closed(connection, self._connection)
+        self._clients.connection_closed(connection, self._masters.values())
 
     def stop(self) -> None:
         """Refuse what is held; nothing is carried out any more."""

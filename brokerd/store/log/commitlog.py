@@ -93,7 +93,7 @@ class CommitLog:
         self.keeps_rest = False
         self._rest: list[Segment] = []  # files that it keeps behind the one with its end
         self.refusal: StorageError | None = None
-        self._lost: StorageError | None = None  # the sync that failed
+        self._failed_sync: StorageError | None = None  # after it none counts: the system tells of pages it dropped once
         self._ahead = BlocksAhead(0)
         self.set_back: Callable[[int], None] | None = None  # told when the log is cut, and where it ends then
         self.unreadable_offset = -1  # the highest offset from which on a read met what the disk refuses to give
@@ -341,8 +341,8 @@ class CommitLog:
         Raises StorageError, which is final: the log refuses every later append, and sync.
         """
         with self.turns.contents:
-            if self._lost is not None:
-                raise self._lost.with_traceback(None)
+            if self._failed_sync is not None:
+                raise self._failed_sync.with_traceback(None)
             complete_offset = self._tracker.complete_offset  # before the end, which the loop may be moving
             mark = SyncMark(self.end_offset, complete_offset, self.generation)
             first = max(file_start(min(self._synced_offset, mark.offset), self._size), self.min_offset)
@@ -356,7 +356,7 @@ class CommitLog:
     def mark_flushed(self, mark: SyncMark) -> int:
         """Take note of a finished sync; returns the flushed offset. One that ended well beside one that failed does not count:
         the other one may have been told of the pages of both."""
-        if self._lost is None and mark.generation == self.generation and mark.offset > self.flushed_offset:
+        if self._failed_sync is None and mark.generation == self.generation and mark.offset > self.flushed_offset:
             assert mark.offset <= self.end_offset, "synced more than the log has"
             self.flushed_offset = mark.offset
             self._ahead.synced()
@@ -371,8 +371,8 @@ class CommitLog:
 
     def _fail(self, reason: str) -> StorageError:
         """A sync failed, which a full disk is no excuse for: who waits for room would wait for what is lost."""
-        self.refusal = self._lost = StorageError(reason)
-        return self._lost
+        self.refusal = self._failed_sync = StorageError(reason)
+        return self._failed_sync
 
     @property
     def file_to_sync(self) -> Segment | None:

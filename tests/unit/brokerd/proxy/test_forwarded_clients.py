@@ -186,6 +186,22 @@ async def test_a_broken_connection_between_brokers_does_not_make_a_client_gone_a
         await client.close()
 
 
+async def test_masters_of_before_hear_of_clients_that_are_gone() -> None:
+    """They may lead again, on the same connection."""
+    async with group_of(3) as group:
+        first, second, replica = group.nodes
+        client = await client_of(replica)
+        request = service.HeartbeatRequest(client_type=definition.ClientType.Value("PRODUCER"))
+        known = []
+        for master in (first, second):
+            group.master = master
+            assert (await client.call("Heartbeat", request, service.HeartbeatResponse)).status.code == Code.OK
+            known.append(master.broker.live["raw-client"][1])
+        await client.close()
+        await until("the second one to hear of it", lambda: known[1] in second.broker.closed)
+        await until("the first one to hear of it", lambda: known[0] in first.broker.closed)
+
+
 async def test_every_new_master_hears_of_the_clients_that_are_there() -> None:
     async with group_of(3) as group:
         first, second, replica = group.nodes

@@ -148,7 +148,9 @@ async def test_a_stop_finishes_what_was_asked_for(broker: Broker) -> None:
         broker.append(b"%d" % n)
     await broker.flusher.stop()
     assert broker.log.flushed_offset == broker.log.end_offset
-    assert not [thread for thread in threading.enumerate() if thread.name == "flusher"]
+    for thread in [thread for thread in threading.enumerate() if thread.name == "flusher"]:
+        await asyncio.to_thread(thread.join, DEADLINE_S)  # that it ends is the last that it said
+        assert not thread.is_alive()
 
 
 async def test_word_of_syncs_is_left_for_a_start(broker: Broker) -> None:
