@@ -142,9 +142,8 @@ class PullProcessor:
     def take(
         self, connection: RemotingConnection, opaque: int, terms: PullTerms, offset: int, commit_offset: int
     ) -> None:
-        """Answer a request with terms that it has still, or hold it."""
+        """Answer a request with terms that it has still, or hold it; the connection owes its answer."""
         pull = _Pull(connection, opaque, terms, offset)
-        connection.owe(1)
         try:
             self._begin(pull, commit_offset)
         except LogboomError as error:

@@ -9,18 +9,21 @@ which says what is wrong with it. This is for connections whose requests nobody 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from brokerd.consuming.read_place import ReadPlace
 from brokerd.native.library import Library
 from brokerd.processors.pulling.asked import Asked, PullReader
 from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.cold_line import ColdRequests
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.pulling.terms import PullTerms
 from remoting import frame
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
+from remoting.transport.server import each
 
 # How the headers of clients begin that write the code first, as all that are known do, in JSON or compact
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
@@ -29,21 +32,22 @@ _MAX_KNOWN_BYTES: Final = 8 << 20  # of keys
 
 
 class QuickPulls:
-    """What connections show what they read (`transport.connection.RequestTaker`). `is_cold` says whether a queue's message with
-    that offset is not in files any more; None without a tier."""
+    """What connections show what they read (`transport.connection.RequestTaker`). Who asks for what only the tier has stands in
+    the line of `cold`; None without a tier."""
 
     def __init__(
         self,
         pulls: PullProcessor,
         checks: PullChecks,
         place: ReadPlace,
-        is_cold: Callable[[str, int, int], bool] | None,
+        cold: ColdRequests | None,
         library: Library,
     ) -> None:
         self._pulls = pulls
         self._checks = checks
         self._place = place
-        self._is_cold = is_cold
+        self._cold = cold if cold is not None and cold.line is not None else None
+        self._handle = each(pulls.handle)
         self._reader = PullReader(library)
         self._known: dict[bytes, PullTerms] = {}
         self._known_bytes = 0
@@ -63,24 +67,32 @@ class QuickPulls:
         terms = self._known.get(asked.key)
         if terms is None or not self._checks.still_passes(connection, terms.checked):
             terms = self._learn(connection, buffer, position, asked)
-        if terms is None or not self._is_served_here(terms, asked.queue_offset):
+        if terms is None or self._place.refusal(lite=terms.is_lite) is not None:
             return position
-        self._pulls.take(connection, asked.opaque, terms, asked.queue_offset, asked.commit_offset)
+        connection.owe(1)
+        cold = self._cold
+        if cold is not None and cold.is_cold(terms.topic, terms.queue_id, asked.queue_offset):
+            request = partial(_decoded, buffer[position : asked.end])
+            cold.enter(connection, request, partial(self._turn, connection, request, terms, asked))
+        else:
+            self._pulls.take(connection, asked.opaque, terms, asked.queue_offset, asked.commit_offset)
         return asked.end
 
-    def _is_served_here(self, terms: PullTerms, queue_offset: int) -> bool:
-        """Whether this broker answers such pulls at the moment, and this one without a stay in the line of those for old ones."""
-        is_cold = self._is_cold
-        if is_cold is not None and is_cold(terms.topic, terms.queue_id, queue_offset):
-            return False
-        return self._place.refusal(lite=terms.is_lite) is None
+    def _turn(
+        self, connection: RemotingConnection, request: Callable[[], Command], terms: PullTerms, asked: Asked
+    ) -> None:
+        """Of who stood in line: what it was asked with may not hold any more."""
+        is_right = self._checks.still_passes(connection, terms.checked)
+        if is_right and self._place.refusal(lite=terms.is_lite) is None:
+            self._pulls.take(connection, asked.opaque, terms, asked.queue_offset, asked.commit_offset)
+        else:
+            self._handle(connection, (request(),))
 
     def _learn(self, connection: RemotingConnection, buffer: bytes, position: int, asked: Asked) -> PullTerms | None:
         """What the request asks for, decoded and checked; None for what does not pass."""
-        requests: list[Command] = []
-        frame.decode_frames(memoryview(buffer)[position : asked.end], requests)
+        request = _decoded(buffer[position : asked.end])
         try:
-            terms = self._pulls.terms_of(connection, requests[0].code, requests[0].ext)
+            terms = self._pulls.terms_of(connection, request.code, request.ext)
         except LogboomError:  # its handler finds the same, and says it
             return None
         if asked.key not in self._known:
@@ -90,3 +102,10 @@ class QuickPulls:
             self._known_bytes += len(asked.key)
         self._known[asked.key] = terms
         return terms
+
+
+def _decoded(whole: bytes) -> Command:
+    """The one request whose frame this is."""
+    requests: list[Command] = []
+    frame.decode_frames(whole, requests)
+    return requests[0]
