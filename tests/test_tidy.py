@@ -88,7 +88,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["log"],
         ["queues"],
         ["derived"],
-        ["run"],
+        ["cold", "read_levels", "run"],
         ["draft", "start", "store_reads"],
         ["again", "index"],
         ["native_again"],

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from brokerd.native.library import Library
 from brokerd.store.again import Copies, Looked, Names
+from brokerd.store.cold import Cold
 from brokerd.store.derived.dispatcher import Arrival, Dispatcher
 from brokerd.store.derived.followers import Follower
 from brokerd.store.draft import Draft, check_draft, draft_size, lay_out_draft
@@ -38,6 +39,7 @@ from brokerd.store.native_again import again_for
 from brokerd.store.queues import queue_ends, rotten
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
+from brokerd.store.read_levels import ColdFirst, ReadLevel, never_in_memory
 from brokerd.store.run import AppendResult, Run
 from brokerd.store.settings import StoreSettings
 from brokerd.store.start import checkpoint_page, decisions
@@ -45,7 +47,7 @@ from brokerd.store.start.checkpoint_page import ABORT_PATH, Checkpoint
 from brokerd.store.start.durable_positions import DurablePositions, StoreCheckpoint
 from brokerd.store.start.log_recovery import RecoveredLog, recover_log
 from brokerd.store.start.suspicion import SuspectEnd, SuspicionFile, set_aside
-from brokerd.store.store_reads import Cold, StoreReads, Suspicion
+from brokerd.store.store_reads import StoreReads, Suspicion
 from brokerd.store.unit import Unit
 from remoting import codes
 from remoting.disk import Bytes, Disk
@@ -68,11 +70,13 @@ _NO_ROOM = (
 
 class StoreSeams(NamedTuple):
     """What others hand to the store. `rules` make the codes of some topics' consume-queue entries, the same on every replica;
-    with the library, loops over records run in C; `cold` has messages that the files have no more."""
+    with the library, loops over records run in C; `cold` has messages that the files have no more, and maybe others, of which
+    `read_level` says when they are read there."""
 
     rules: CodeRules = NO_RULES
     library: Library | None = None
     cold: Cold | None = None
+    read_level: ReadLevel = ReadLevel.NOT_IN_DISK
 
 
 NO_SEAMS: Final = StoreSeams()
@@ -107,7 +111,11 @@ class MessageStore(StoreReads):
         self._takes_moves = False  # of that what lets files go
         self._is_making_room = False
         self._failure: StorageError | None = None
-        self.cold = seams.cold
+        self.cold = seams.cold if seams.read_level is not ReadLevel.DISABLE else None
+        self.cold_first = None
+        if self.cold is not None and seams.read_level in (ReadLevel.NOT_IN_MEM, ReadLevel.FORCE):
+            is_forced = seams.read_level is ReadLevel.FORCE
+            self.cold_first = ColdFirst(self.cold.run_end, never_in_memory if is_forced else self.is_in_memory)
         self.going_offset = 0
         self.retention_doubt = ""  # why files stay that would go by this machine's clock; "" = none does
         self._page_written_ms = disk.modified_ms(checkpoint_page.PATH)
