@@ -29,7 +29,7 @@ from brokerd.store.queues.queue_reads import (
 )
 from brokerd.store.read_levels import ColdFirst
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
-from remoting.errors import CorruptedFile, RequestError
+from remoting.errors import CorruptedFile, RequestError, StorageError
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
 from remoting.record.fields import physical_offset_of
@@ -425,13 +425,18 @@ class StoreReads:
 
     def is_in_memory(self, queue: ConsumeQueue, queue_offset: int) -> bool:
         """Whether a message, which files have, can be read without the disk, as far as that can be told."""
-        (position, size, _), *_ = queue.units(queue_offset, 1)
-        mapped = self.commitlog.reads.mapped(position)
-        if mapped is None:
+        try:
+            unit = next(iter(queue.units(queue_offset, 1)), None)
+        except StorageError:  # who reads it from files meets it, and says so
+            return True
+        mapped = self.commitlog.reads.mapped(unit[0]) if unit is not None else None
+        if unit is None or mapped is None:
             return True
         memory, begin, address = mapped
         with memory:
-            return not address or is_in_memory(address + position - begin, size)
+            at, size = unit[0] - begin, unit[1]
+            # what is blank, or damaged, names more than there is: who reads it from files says what it is
+            return not address or not 0 < size <= len(memory) - at or is_in_memory(address + at, size)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last readable one; 0 for a queue that does not exist."""
