@@ -88,7 +88,7 @@ LAYERS: dict[str, list[list[str] | set[str]]] = {
         ["log"],
         ["queues"],
         ["derived", "sight"],
-        ["run"],
+        ["cold", "read_levels", "run"],
         ["draft", "start", "store_reads"],
         ["again", "index", "seams"],
         ["native_again"],

@@ -33,6 +33,7 @@ from brokerd.statistics.figures import Statistics
 from brokerd.store.derived.background import Background
 from brokerd.store.derived.dispatcher import Arrivals
 from brokerd.store.derived.followers import Reader
+from brokerd.store.read_levels import ReadLevel
 from brokerd.store.seams import StoreSeams
 from brokerd.store.store import MessageStore
 from brokerd.store.store_reads import Suspicion
@@ -66,7 +67,8 @@ def open_store(ground: Ground, *, ask_first: bool = False) -> MessageStore:
     """The store, loaded; what RocketMQ left beside it is readable and marked. Raises CorruptedFile or SettingsError; `ask_first`
     as in `MessageStore.load`."""
     settings, environment = ground.settings, ground.environment
-    disk, seams = environment.disk, StoreSeams(settings.code_rules, environment.library, ground.tier.cold)
+    disk, level = environment.disk, ReadLevel(settings.tiers.value.read_level)
+    seams = StoreSeams(settings.code_rules, environment.library, ground.tier.cold, level)
     store = MessageStore(disk, settings.store, environment.wall_ms, ground.identity.store_host, seams)
     if settings.timers.value.files:
         store.followers.append(

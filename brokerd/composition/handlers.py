@@ -115,7 +115,7 @@ def build_processors(parts: Parts) -> Processors:
         return TimerProgress(core.timers.table.cursor.due_ms, log_position, queue_end)
 
     waits = FetchWaits(scheduler)
-    queries = KeyQueries(store, core.background, scheduler, core.tiers.index)
+    queries = KeyQueries(store, core.background, scheduler, core.tiers.index if store.cold is not None else None)
     finder = TimerFinder(
         core.record_log,
         LookedIn(next(iter(core.timer_files), None), core.timers.stowed),
@@ -166,11 +166,11 @@ def build_processors(parts: Parts) -> Processors:
         place,
     )
     pull.serve_in_rounds(parts.rounds)
-    is_cold = store.is_cold if core.tiers.cold is not None else None
+    cold_requests = ColdRequests(core.cold_line if store.cold is not None else None, store.is_cold, parts.pull_wait_ms)
     quick = None
     if parts.library is not None:
         pull.lay_out_by(AnswerLayout(parts.library, parts.carrier))
-        quick = QuickPulls(pull, checks, place, is_cold, parts.library)
+        quick = QuickPulls(pull, checks, place, cold_requests, parts.library)
     bulk = BulkProcessor(checks, store, counters, place, scheduler)
     consumption = Consumption(metadata, clients, progress, store, broker_name)
     core.arrival_listeners.append(pull.arrived)
@@ -224,7 +224,7 @@ def build_processors(parts: Parts) -> Processors:
         timers=TimerProcessor(core.timers, finder, queries, core.record_log, scheduler),
         fetch_waits=waits,
         slices=Slices(scheduler.call_soon, waits),
-        cold_requests=ColdRequests(core.cold_line, store.is_cold, parts.pull_wait_ms),
+        cold_requests=cold_requests,
         quick_pulls=quick,
     )
 

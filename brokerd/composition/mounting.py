@@ -15,6 +15,7 @@ from brokerd.composition.environment import wall_ms
 from brokerd.composition.settings import BrokerSettings
 from brokerd.processors.mounted import REFUSED, refuse
 from brokerd.replication.epochs.epoch_file import EpochFile
+from brokerd.store.read_levels import ReadLevel
 from brokerd.tiers.mounting.group import MountedGroup, NothingThere, read_group
 from brokerd.tiers.mounting.keeping import MountedElsewhere, refuse_mounted
 from brokerd.tiers.mounting.leases import RENEW_S, Clock, LeaseHeld, LeaseHolder, LeaseLost, latest_lease
@@ -100,6 +101,8 @@ async def take_mount(settings: BrokerSettings) -> Mount:
     Raises SettingsError when nothing can be mounted as it is set up, and when another mount serves the group.
     """
     objects = _objects(settings)
+    if settings.tiers.read_level == ReadLevel.DISABLE:
+        raise SettingsError("a mount has nothing but its tier: tiers.read_level must not be DISABLE")
     holder = LeaseHolder(objects, _who(settings), _clock(), _holder_of(settings))
     while True:
         try:
@@ -159,6 +162,7 @@ async def release_mount(settings: BrokerSettings) -> str:
 
 
 def _objects(settings: BrokerSettings) -> ObjectStore:
+    """Raises SettingsError."""
     if not settings.tiers.url:
         raise SettingsError("--mount and --release-mount need the tier that the group's brokers had: set tiers.url")
     return open_backend(settings.tiers, group_directory("", settings.cluster, settings.name))

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from brokerd.loop.scheduler import Scheduler, Timer
-from brokerd.store.store_reads import ColdMiss
+from brokerd.store.cold import ColdMiss
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 

@@ -45,7 +45,7 @@ def read_first(
             count = 1
         while position + count < len(offsets) and offsets[position + count] == first + count:
             count += 1
-        result = reads.read_messages(topic, queue_id, first, count, max_bytes)
+        result = reads.read_nearest(topic, queue_id, first, count, max_bytes)
         if result.status is GetStatus.BEING_FETCHED:
             raise RequestError(
                 codes.SYSTEM_BUSY, f"message {first} of {topic} is being fetched from the tier; try again"

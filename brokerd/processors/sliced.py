@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from brokerd.consuming.fetch_waits import FetchWaits
-from brokerd.store.store_reads import ColdMiss, all_of
+from brokerd.store.cold import ColdMiss, all_of
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command

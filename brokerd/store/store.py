@@ -36,6 +36,7 @@ from brokerd.store.native_again import again_for
 from brokerd.store.queues import queue_ends, rotten
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_offsets import QueueKey, QueueOffsets
+from brokerd.store.read_levels import ColdFirst, ReadLevel, never_in_memory
 from brokerd.store.run import AppendResult, Run
 from brokerd.store.seams import NO_SEAMS, StoreSeams
 from brokerd.store.settings import StoreSettings
@@ -94,7 +95,11 @@ class MessageStore(StoreReads):
         self._takes_moves = False  # of that what lets files go
         self._is_making_room = False
         self._failure: StorageError | None = None
-        self.cold = seams.cold
+        self.cold = seams.cold if seams.read_level is not ReadLevel.DISABLE else None
+        self.cold_first = None
+        if self.cold is not None and seams.read_level in (ReadLevel.NOT_IN_MEM, ReadLevel.FORCE):
+            is_forced = seams.read_level is ReadLevel.FORCE
+            self.cold_first = ColdFirst(self.cold.run_end, never_in_memory if is_forced else self.is_in_memory)
         self.going_offset = 0
         self.retention_doubt = ""  # why files stay that would go by this machine's clock; "" = none does
         self._page_written_ms = disk.modified_ms(checkpoint_page.PATH)

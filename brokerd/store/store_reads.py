@@ -6,13 +6,15 @@ All of it goes as far as dispatch went, which is no further than the confirm off
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from brokerd.native.wanted import MAX_OFFSET, MIN_OFFSET
+from brokerd.store.cold import Cold, all_of, readable_min, status_of_cold
 from brokerd.store.derived.dispatcher import Dispatcher
 from brokerd.store.log.commitlog import CommitLog
+from brokerd.store.log.page_cache import is_in_memory
 from brokerd.store.queues.consume_queue import ConsumeQueue, DamagedUnits
 from brokerd.store.queues.consume_queues import ConsumeQueues
 from brokerd.store.queues.queue_reads import (
@@ -26,16 +28,15 @@ from brokerd.store.queues.queue_reads import (
     select_units,
     status_of,
 )
+from brokerd.store.read_levels import ColdFirst
 from brokerd.store.sight import Sight
 from brokerd.store.unit import BLANK_SIZE, UNIT, UNIT_BYTES, Unit
-from remoting import codes
-from remoting.disk import Bytes
-from remoting.errors import CorruptedFile, RequestError
+from remoting.errors import CorruptedFile, RequestError, StorageError
 from remoting.names import is_journal_topic
 from remoting.record.codec import decode_record
 from remoting.record.fields import physical_offset_of
 
-_T = TypeVar("_T")
+_Result = TypeVar("_Result", GetResult, JoinedResult)
 _PLACE: Final = struct.Struct(">q")  # how a unit begins
 
 
@@ -74,80 +75,6 @@ class Window(NamedTuple):
     log_begin: int
 
 
-class ColdMiss(RequestError):
-    """What was asked for is on its way from the tier. Who can wait asks again when it is there; for others it is an answer."""
-
-    def __init__(self, what: str, when_fetched: Callable[[Callable[[], None]], None]) -> None:
-        """`when_fetched` has its argument called once, later, when it is there or cannot be had."""
-        super().__init__(codes.SYSTEM_BUSY, f"{what} is being fetched from the tier; try again")
-        self.when_fetched = when_fetched
-
-
-def all_of(ask: Callable[[int], _T], queue_ids: Iterable[int]) -> list[_T]:
-    """What is asked of each queue. Raises ColdMiss when some of it has to be fetched; all of that is, at the same time."""
-    found: list[_T] = []
-    miss: ColdMiss | None = None
-    for queue_id in queue_ids:
-        try:
-            found.append(ask(queue_id))
-        except ColdMiss as error:
-            miss = error.with_traceback(None)
-    if miss is not None:
-        raise miss
-    return found
-
-
-class ColdRead(NamedTuple):
-    """What a read of the tier gave, and where to go on. `is_coming`: nothing yet, whoever listens is told; `is_missing`: nothing
-    is there for these offsets any more. `body` are records in one piece, the last of which has `last_bytes`."""
-
-    next_offset: int
-    records: Sequence[bytes]
-    is_coming: bool = False
-    is_missing: bool = False
-    body: Bytes = b""
-    last_bytes: int = 0
-
-
-class Cold(Protocol):
-    """Messages that are not in this broker's files any more."""
-
-    def range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """[first, end) of the queue offsets that are there, maybe not all between; both the same when none is."""
-
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        end: int,
-        max_count: int,
-        max_bytes: int,
-        tags_codes: Collection[int] | None,
-    ) -> ColdRead:
-        """Messages from an offset in that range on, none at `end` or behind. Raises RequestError when they cannot be had."""
-
-    def read_joined(
-        self, topic: str, queue_id: int, queue_offset: int, end: int, max_count: int, max_bytes: int
-    ) -> ColdRead:
-        """The same messages, all of them, in one piece, which nobody changes."""
-
-    def record(self, topic: str, queue_id: int, queue_offset: int) -> bytes | None:
-        """One message; None when it is not there. Raises ColdMiss, and RequestError when it cannot be had."""
-
-    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """When a message was stored, -1 when it is not there. Raises like `record`; of the first and the last one never."""
-
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, end: int) -> int | None:
-        """The first message before `end` that was stored at that time or later; None without one. Raises like `record`."""
-
-    def offset_by_position(self, topic: str, queue_id: int, physical_offset: int, end: int) -> int | None:
-        """The message before `end` that began there in the log; None without one. Raises like `record`."""
-
-    def last_before(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """The last message that is there before that offset; None without one."""
-
-
 class StoreReads:
     """The reading side of `MessageStore`, which makes these parts; changes nothing. What its files do not have any more is asked
     of `cold`, if there is one.
@@ -160,6 +87,7 @@ class StoreReads:
     dispatcher: Dispatcher
     damage_listeners: list[Callable[[Suspicion], None]]
     cold: Cold | None
+    cold_first: ColdFirst | None  # with it, `cold` is asked for some of what files have, too
     going_offset: int  # files of the log below it may be removed soon
 
     @property
@@ -180,13 +108,35 @@ class StoreReads:
 
         With `tags_codes` only messages whose tags code is among them (hashes collide: the reader compares the tags themselves).
         """
+        if self.cold_first is not None:
+            limits = max_count, max_bytes, tags_codes
+
+            def read(cold: Cold, end: int) -> GetResult:
+                return self._read_cold(cold, (topic, queue_id, queue_offset, end, *limits))
+
+            found = self._preferring_cold(self.cold_first, topic, queue_id, queue_offset, read)
+            if found is not None:
+                return found
+        return self.read_nearest(topic, queue_id, queue_offset, max_count, max_bytes, tags_codes)
+
+    def read_nearest(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> GetResult:
+        """The same, from files where they have it: for who needs it at once."""
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return NO_QUEUE
         min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
         if queue_offset < min_offset and self.cold is not None:
-            wanted = topic, queue_id, queue_offset, min_offset, max_count, max_bytes, tags_codes
-            return self._read_cold(self.cold, wanted, max_offset)
+            return self._read_cold(
+                self.cold, (topic, queue_id, queue_offset, min_offset, max_count, max_bytes, tags_codes)
+            )
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return GetResult(*beside, min_offset, max_offset, [])
@@ -208,15 +158,23 @@ class StoreReads:
         tags_codes: Collection[int] | None = None,
     ) -> JoinedResult:
         """The same messages as `read_messages` gives, in one piece: as an answer has them."""
+
+        def read(cold: Cold, end: int) -> JoinedResult:
+            wanted = topic, queue_id, queue_offset, end, max_count, max_bytes
+            if tags_codes is None:
+                return self._joined_cold(cold, wanted)
+            return joined(self._read_cold(cold, (*wanted, tags_codes)))
+
+        if self.cold_first is not None:
+            found = self._preferring_cold(self.cold_first, topic, queue_id, queue_offset, read)
+            if found is not None:
+                return found
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return joined(NO_QUEUE)
         min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
         if queue_offset < min_offset and self.cold is not None:
-            wanted = topic, queue_id, queue_offset, min_offset, max_count, max_bytes, tags_codes
-            if tags_codes is None:
-                return self._joined_cold(self.cold, wanted[:-1], max_offset)
-            return joined(self._read_cold(self.cold, wanted, max_offset))
+            return read(self.cold, min_offset)
         beside = answer_out_of_range(queue_offset, min_offset, max_offset)
         if beside is not None:
             return JoinedResult(*beside, min_offset, max_offset)
@@ -234,13 +192,15 @@ class StoreReads:
         return JoinedResult(GetStatus.FOUND, looked_at, min_offset, max_offset, body, len(units), last + last_size)
 
     def window(self, topic: str, queue_id: int, queue_offset: int, count: int) -> Window | None:
-        """Up to so many units of a queue, of records in one file or several; None where there is none at that offset, or its file
-        is not mapped. Raises CorruptedFile for units that are not what was written."""
+        """Up to so many units of a queue, of records in one file or several; None where there is none at that offset, its file
+        is not mapped, or the tier is to be asked. Raises CorruptedFile for units that are not what was written."""
         queue = self.queues.table.get((topic, queue_id))
         if queue is None:
             return None
         min_offset, max_offset = queue.min_offset(self.commitlog.min_offset), queue.max_offset
         if not min_offset <= queue_offset < max_offset:
+            return None
+        if self.cold_first is not None and self.cold_first.end(queue, queue_offset):
             return None
         try:
             units = queue.read_run(queue_offset, count)
@@ -251,13 +211,16 @@ class StoreReads:
         return None if mapped is None else Window(min_offset, max_offset, units, *mapped)
 
     def sees(self, sight: Sight, queue_offset: int) -> bool:
-        """Whether there are messages from that offset on whose records are in a mapped file: what the sight has of them is right
-        then, in this turn of the loop. Raises CorruptedFile for units that are not what was written."""
+        """Whether there are messages from that offset on whose records are in a mapped file, and the tier is not to be asked:
+        what the sight has of them is right then, in this turn of the loop. Raises CorruptedFile for units that are not what was
+        written."""
         queue, log = self.queues.table.get(sight.key), self.commitlog
         if queue is None:
             return False
         min_offset, max_offset = queue.min_offset(log.min_offset), queue.max_offset
         if not min_offset <= queue_offset < max_offset:
+            return False
+        if self.cold_first is not None and self.cold_first.end(queue, queue_offset):
             return False
         writes = queue.writes
         if not sight.has(queue, writes, queue_offset, min(queue_offset + sight.most_units, max_offset)):
@@ -276,25 +239,42 @@ class StoreReads:
         numbers[MIN_OFFSET], numbers[MAX_OFFSET] = min_offset, max_offset
         return True
 
-    def _read_cold(
-        self, cold: Cold, wanted: tuple[str, int, int, int, int, int, Collection[int] | None], max_offset: int
-    ) -> GetResult:
-        """What the tier has from an offset before the files' first on; `wanted` are the arguments of its `read`."""
-        topic, queue_id, queue_offset, local_min_offset, *_ = wanted
-        min_offset = _readable_min(cold, topic, queue_id, local_min_offset)
+    def _preferring_cold(
+        self, first: ColdFirst, topic: str, queue_id: int, queue_offset: int, read: Callable[[Cold, int], _Result]
+    ) -> _Result | None:
+        """What `read` has of the tier up to an offset, where files have it, too; None when it is theirs to give, also because the
+        tier cannot."""
+        queue, cold = self.queues.table.get((topic, queue_id)), self.cold
+        if queue is None or cold is None:
+            return None
+        if not queue.min_offset(self.commitlog.min_offset) <= queue_offset < queue.max_offset:
+            return None
+        end = min(first.end(queue, queue_offset), queue.max_offset)
+        if end <= queue_offset:
+            return None
+        try:
+            found = read(cold, end)
+        except RequestError:  # who fetches says why, and files have it
+            return None
+        return None if found.status is GetStatus.MESSAGE_WAS_REMOVING else found
+
+    def _read_cold(self, cold: Cold, wanted: tuple[str, int, int, int, int, int, Collection[int] | None]) -> GetResult:
+        """What the tier has from an offset on; `wanted` are the arguments of its `read`."""
+        topic, queue_id, queue_offset, *_ = wanted
+        min_offset, max_offset = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         if queue_offset < min_offset:
             return GetResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset, [])
         found = cold.read(*wanted)
-        return GetResult(_status_of_cold(found), found.next_offset, min_offset, max_offset, list(found.records))
+        return GetResult(status_of_cold(found), found.next_offset, min_offset, max_offset, list(found.records))
 
-    def _joined_cold(self, cold: Cold, wanted: tuple[str, int, int, int, int, int], max_offset: int) -> JoinedResult:
+    def _joined_cold(self, cold: Cold, wanted: tuple[str, int, int, int, int, int]) -> JoinedResult:
         """The same in one piece; `wanted` are the arguments of its `read_joined`."""
-        topic, queue_id, queue_offset, local_min_offset, *_ = wanted
-        min_offset = _readable_min(cold, topic, queue_id, local_min_offset)
+        topic, queue_id, queue_offset, *_ = wanted
+        min_offset, max_offset = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         if queue_offset < min_offset:
             return JoinedResult(GetStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
         found = cold.read_joined(*wanted)
-        status, next_offset = _status_of_cold(found), found.next_offset
+        status, next_offset = status_of_cold(found), found.next_offset
         if status is not GetStatus.FOUND:
             return JoinedResult(status, next_offset, min_offset, max_offset)
         body = found.body
@@ -455,7 +435,7 @@ class StoreReads:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first readable queue offset; 0 for a queue that does not exist."""
         local = self.local_min_offset(topic, queue_id)
-        return local if self.cold is None else _readable_min(self.cold, topic, queue_id, local)
+        return local if self.cold is None else readable_min(self.cold, topic, queue_id, local)
 
     def local_min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset whose message is in this broker's files; 0 for a queue that does not exist."""
@@ -463,10 +443,30 @@ class StoreReads:
         return 0 if queue is None else queue.min_offset(self.commitlog.min_offset)
 
     def is_cold(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether a read from there on does not begin in this broker's files, which have none before theirs; False without the
-        queue."""
+        """Whether a read from there on does not begin in this broker's files, which have none before theirs, or is not to; False
+        without the queue."""
         queue = self.queues.table.get((topic, queue_id))
-        return queue is not None and queue_offset < queue.min_offset(self.commitlog.min_offset)
+        if queue is None:
+            return False
+        if queue_offset < queue.min_offset(self.commitlog.min_offset):
+            return True
+        return self.cold_first is not None and self.cold_first.end(queue, queue_offset) > 0
+
+    def is_in_memory(self, queue: ConsumeQueue, queue_offset: int) -> bool:
+        """Whether a message, which files have, can be read without the disk, as far as that can be told."""
+        try:
+            unit = next(iter(queue.units(queue_offset, 1)), None)
+        except StorageError:  # who reads it from files meets it, and says so
+            return True
+        segment = self.commitlog.reads.segment_of(unit[0]) if unit is not None else None
+        mapped = self.commitlog.reads.mapped(unit[0]) if unit is not None else None
+        if unit is None or segment is None or mapped is None:
+            return True
+        (memory, begin), address = mapped, segment.address()
+        with memory:
+            at, size = unit[0] - begin, unit[1]
+            # what is blank, or damaged, names more than there is: who reads it from files says what it is
+            return not address or not 0 < size <= len(memory) - at or is_in_memory(address + at, size)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last readable one; 0 for a queue that does not exist."""
@@ -521,16 +521,3 @@ class StoreReads:
     def queue_ids(self, topic: str) -> list[int]:
         """The ids of the queues that a topic has messages in."""
         return sorted(queue_id for name, queue_id in self.queues.table if name == topic)
-
-
-def _status_of_cold(found: ColdRead) -> GetStatus:
-    if found.is_coming:
-        return GetStatus.BEING_FETCHED
-    if found.is_missing:
-        return GetStatus.MESSAGE_WAS_REMOVING
-    return GetStatus.FOUND if found.records or found.body else GetStatus.NO_MATCHED_MESSAGE
-
-
-def _readable_min(cold: Cold, topic: str, queue_id: int, local_min_offset: int) -> int:
-    first, end = cold.range(topic, queue_id)
-    return min(first, local_min_offset) if first < end else local_min_offset

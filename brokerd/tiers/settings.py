@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from brokerd.store.read_levels import LEVELS, ReadLevel
 from remoting.errors import SettingsError
 from remoting.settings import check, setting
 
@@ -66,6 +67,13 @@ class TierSettings:
         minimum=0,
         maximum=876_000 * 3_600_000,
         live=True,
+    )
+    read_level: str = setting(
+        ReadLevel.NOT_IN_DISK,
+        "what consumers read from the tier: what files do not have (NOT_IN_DISK), also what the disk would have to be read for "
+        "(NOT_IN_MEM), all that the tier has (FORCE), or nothing, so that queues begin where files do (DISABLE)",
+        choices=LEVELS,
+        original="tieredStorageLevel",
     )
     cache_bytes: int = setting(256 << 20, "blocks of the tier kept in memory", minimum=1 << 20, maximum=1 << 40)
     fetches_in_flight: int = setting(

@@ -49,6 +49,7 @@ from tests.bench.idle_clients import counted
 from tests.bench.processes import cpu_seconds, wait_at_rest
 from tests.bench.sends import BACKGROUND, NO_INDEX, TOPIC, broker, check_stored
 from tests.bench.tier_timers import timers
+from tests.support.cluster import Cluster
 from tests.support.cold_reading import FILLER, make_cold, make_topic, send_batch
 from tests.support.pulling import pull_fields
 
@@ -73,7 +74,13 @@ _WAITING: Final = re.compile(r"^logboom_tier_waiting_messages(?:\{[^}]*\})? (\d+
 _SEGMENT_MESSAGES: Final = 4096
 _READ_MESSAGES: Final = 1024
 _READ_BYTES: Final = 4 << 20
-_COLD: Final = ("store.segment_size_bytes=16777216", "retention.reserved_time_ms=1000", "retention.interval_ms=100")
+_LOG_END: Final = re.compile(r"^logboom_log_end_offset_bytes(?:\{[^}]*\})? (\d+)", re.MULTILINE)
+_FILE_BYTES: Final = 16 << 20
+_COLD: Final = (
+    f"store.segment_size_bytes={_FILE_BYTES}",
+    "retention.reserved_time_ms=1000",
+    "retention.interval_ms=100",
+)
 
 
 @contextmanager
@@ -174,8 +181,11 @@ def hot(program: Path, pairs: int, seconds: float, messages: int) -> list[Row]:
         while stored < messages:
             stored += run_load(program, address, TOPIC, seconds=0.25, batch=32, in_flight=8)[1]
         make_cold(cluster, 300)
-        for topic, count in ((_HOT, 1), (_WARM, _WARM_MESSAGES)):
+        hot_and_warm = ((_WARM, _WARM_MESSAGES), (_HOT, 1))
+        for topic, _ in hot_and_warm:
             make_topic(cluster, topic, attributes="+message.type=NORMAL,+tier.enable=false")
+        _make_room(cluster, address)
+        for topic, count in hot_and_warm:
             send_batch(cluster, topic, 0, [bytes(_BODY_BYTES)] * count)
         readers = Readers(stack.enter_context(pull_program()), address, cluster.brokers[0].pid)
         queues = len(cluster.admin.queue_offsets(TOPIC))
@@ -198,6 +208,12 @@ def hot(program: Path, pairs: int, seconds: float, messages: int) -> list[Row]:
         _hot_row("beside readers of files", to_warm[1:]),
         _hot_row("alone, without waits for a processor", in_loop[1:]),
     ]
+
+
+def _make_room(cluster: Cluster, address: str) -> None:
+    """What the log's last file has stays; so what comes now is to have room there."""
+    while -counted(address, _LOG_END) % _FILE_BYTES < 2 * _WARM_MESSAGES * _BODY_BYTES:
+        send_batch(cluster, FILLER, 0, [bytes(_BODY_BYTES)] * _WARM_MESSAGES)
 
 
 def _hot_row(against: str, ratios: Sequence[float]) -> Row:

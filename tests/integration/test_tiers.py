@@ -158,6 +158,16 @@ def test_a_topic_that_shall_not_be_kept_is_not(cluster: Cluster, tiered: Tiered)
     assert ranges == {(MESSAGES, MESSAGES)}, "what expired is gone"
 
 
+def test_a_topic_is_kept_from_its_first_message_in_files_on(cluster: Cluster, tiered: Tiered) -> None:
+    make_topic(cluster, "Later", QUEUES, attributes="+message.type=NORMAL,+tier.enable=false")
+    expected = sent(cluster, "Later")
+    assert not tiered.objects_of("Later")
+    make_topic(cluster, "Later", QUEUES, attributes="+message.type=NORMAL,+tier.enable=true")
+    make_cold(cluster)
+    assert by_pull(cluster, "Later", QUEUES) == expected
+    assert sorted(by_grpc(cluster, "Later", "late", len(expected))) == sorted(expected)
+
+
 def test_a_dead_store_stops_no_sends(cluster: Cluster, tiered: Tiered) -> None:
     make_topic(cluster, "Dead", QUEUES)
     expected = sent(cluster, "Dead")

@@ -1,13 +1,15 @@
 """A tier in a story: its brokers upload to a simulated object store, and remove local files as soon as they may.
 
-So most of what is read, by consumers and by the checks, is read from the tier. The store has troubles of its own beside the
-faults of the story. Checker 11, that log, queues and tier agree:
+So most of what is read, by consumers and by the checks, is read from the tier; in some stories all that it has is, also while
+files have it. The store has troubles of its own beside the faults of the story. Checker 11, that log, queues, index and tier
+agree:
 
 - no local file goes before all of its messages, but those of the system, are in the tier as the broker's own log says
   (a full disk, which does not wait, is the subject of the model: `tests.unit.brokerd.tiers.world`);
 - in the end all replicas have the same table of the tier, and the manifest alone says the same;
 - what it names is there, with its checksums, offsets without a gap or a double, and the very bytes of the log where that is
   still in somebody's files; the part of the log that it is of belongs to the epochs of that log;
+- the index's objects are what was stored, and they name each of these messages for each of its keys;
 - each queue's readable begin is where reading succeeds: its first message, as nothing expires;
 - a day later, nothing is there that nobody names, and all of it holds again, after what was merged was merged.
 
@@ -18,18 +20,22 @@ here. What must be true of each single request is looked at in `object_store`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from brokerd.composition.environment import Tier
 from brokerd.metadata import tier_policy
 from brokerd.store.log.retention import RetentionDecision
+from brokerd.store.read_levels import ReadLevel
 from brokerd.store.unit import UNIT
+from brokerd.tiers.index.keys import PlainKeys
 from brokerd.tiers.settings import TierSettings
 from remoting.checksum import crc32
 from remoting.record.codec import Record, body_is_intact, decode_records
 from remoting.tier.blocks import BlockIndex, index_bytes
 from remoting.tier.contents import Queue, TierContents
+from remoting.tier.index import ITEM, decode_index
 from remoting.tier.names import LEASES, STATES, parse_stowed_name
 from remoting.tier.segments import Form, Segment
 from tests.sim.object_store import SimObjects, SimObjectStore
@@ -50,6 +56,7 @@ _MOST_SKIPPED_MS: Final = (
     50 * _MINUTE_MS
 )  # while there are uploads: what is on its way for an hour is taken for garbage
 _A_DAY_LATER_MS: Final = 8000
+_FORCED: Final = 0.125  # of all stories
 _AT_REST_MS: Final = 1000  # longer than the tier waits for anything
 _TROUBLES: Final = {
     "cut off": 3,
@@ -81,6 +88,8 @@ class Tiered:
             cache_bytes=1 << 20,
             fetches_in_flight=rng.choice((1, 4, 16)),
         )
+        if world.random("read level").random() < _FORCED:
+            self.settings = replace(self.settings, read_level=ReadLevel.FORCE)
         self.removed_files = self.removed_messages = 0
         self._is_over = False
         self._objects: dict[SimBroker, SimObjects] = {}  # of brokers that live
@@ -253,6 +262,7 @@ class Tiered:
         for queue, segments in known.contents.queues.items():
             for segment in segments:
                 self._check_segment(queue, segment, self._records_of(queue, segment))
+        self._check_index(known.contents)
         for broker in self._cluster.brokers:
             self._check_begins(broker, known.contents)
 
@@ -309,6 +319,25 @@ class Tiered:
             self._world.require(body_is_intact(record), f"{place} has a damaged message at {record.queue_offset}")
             self._check_in_log(place, record, content[at : at + record.size])
             at += record.size
+
+    def _check_index(self, contents: TierContents) -> None:
+        """It names each message for each of its keys; more, too, that are gone."""
+        found: set[bytes] = set()
+        for entry in contents.index.values():
+            try:
+                items = decode_index(self.node.stored.objects.get(entry.name, b""), entry)
+            except ValueError as error:
+                self._world.broken(str(error))
+            found.update(items[at : at + ITEM.size] for at in range(0, len(items), ITEM.size))
+        for queue, segments in contents.queues.items():
+            topic = queue.topic.encode()
+            for segment in segments:
+                content = self._records_of(queue, segment)
+                items = PlainKeys().items_of(topic, queue.queue_id, segment.first, content)
+                wanted = {items[at : at + ITEM.size] for at in range(0, len(items), ITEM.size)}
+                self._cluster.history.operations["tier", "keys looked for in the index"] += len(wanted)
+                place = f"{queue.topic}/{queue.queue_id} [{segment.first}, {segment.end})"
+                self._world.require(wanted <= found, f"{len(wanted - found)} keys of {place} are not in the index")
 
     def _check_in_log(self, place: str, record: Record, encoded: bytes) -> None:
         """Whoever has that part of the log still has the same there."""

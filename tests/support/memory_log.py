@@ -194,6 +194,17 @@ class MemoryRecordLog:
         """What a test says that files do not have; it can be read nevertheless."""
         return queue_offset < self.cold_ends.get((topic, queue_id), 0)
 
+    def read_nearest(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: Collection[int] | None = None,
+    ) -> GetResult:
+        return self.read_messages(topic, queue_id, queue_offset, max_count, max_bytes, tags_codes)
+
     def read_messages(
         self,
         topic: str,
@@ -240,7 +251,7 @@ class MemoryRecordLog:
 
     def window(self, topic: str, queue_id: int, queue_offset: int, count: int) -> Window | None:
         low, high = self.queue_range(topic, queue_id)
-        if not low <= queue_offset < high:
+        if not low <= queue_offset < high or self.is_cold(topic, queue_id, queue_offset):
             return None
         units = self._dispatched[topic, queue_id][queue_offset : queue_offset + count]
         begin = units[0][0]

@@ -214,11 +214,12 @@ class RemotingBroker(PopBroker):
             self.line,
         )
         self.pull = PullProcessor(checks, self.progress.pulled, self.log, self.counters, self.turns, place)
+        cold = ColdRequests(self.line, self.log.is_cold, 5000)
         self.quick: QuickPulls | None = None
         self.taken_quickly = 0
         if self.library is not None:
             self.pull.lay_out_by(AnswerLayout(self.library))
-            self.quick = QuickPulls(self.pull, checks, place, None, self.library)
+            self.quick = QuickPulls(self.pull, checks, place, cold, self.library)
         figures = StateFigures(
             lambda: self.log.dispatch_offset,
             lambda: Totals(in_messages=1, in_bytes=2, out_messages=3, out_bytes=4),
@@ -331,7 +332,7 @@ class RemotingBroker(PopBroker):
             ),
             waits,
             Slices(self.turns.call_soon, waits),
-            ColdRequests(self.line, self.log.is_cold, 5000),
+            cold,
         )
         self.handlers = on_master(handlers_of(self.processors), lambda: self.is_master)
         self.log.listeners.append(self.pull.arrived)

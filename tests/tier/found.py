@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from remoting.client.blocking import AdminClient
-from remoting.errors import RequestError
+from remoting.errors import RequestError, RequestTimeout
 from remoting.record.codec import Record, body_is_intact
 from remoting.tier.contents import Queue
 from tests.support.workload import UNIQUE_KEY
@@ -32,7 +32,7 @@ class Asking:
         while True:
             try:
                 return request()
-            except RequestError as error:
+            except (RequestError, RequestTimeout) as error:
                 self.failures += 1
                 if time.monotonic() > deadline:
                     raise AssertionError(f"{what}: {error}") from error

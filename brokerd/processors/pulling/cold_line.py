@@ -42,28 +42,33 @@ class ColdRequests:
                 if not _asks_for(request.ext, self.is_cold):
                     handler(connection, (request,))
                 else:
-                    self._enter(line, handler, connection, request)
+                    self._enter(handler, connection, request)
 
         return handle
 
-    def _enter(self, line: ColdLine, handler: Handler, connection: RemotingConnection, request: Command) -> None:
+    def enter(self, connection: RemotingConnection, request: Callable[[], Command], turn: Callable[[], None]) -> None:
+        """Have the turn of a request of the connection, now or later; `request` decodes it for who says something else to it."""
+        line = self.line
+        assert line is not None, "without a line nobody stands in it"
         until_s = line.clock_s() + self.wait_ms / 1000
 
         def still() -> bool:
             if not connection.is_open:
                 return False
             if connection.is_slow:  # it has answers in front of this one to read
-                connection.take_back(request)
+                connection.take_back(request())
                 return False
             if line.clock_s() > until_s:
-                connection.respond_error(request, _LATE)
+                connection.respond_error(request(), _LATE)
                 return False
             return True
 
-        if not line.enter(connection, partial(handler, connection, (request,)), still):
-            connection.respond_error(request, FULL)
-        else:
-            request.body = b""  # nobody needs it, and it is a view of all that was read with it
+        if not line.enter(connection, turn, still):
+            connection.respond_error(request(), FULL)
+
+    def _enter(self, handler: Handler, connection: RemotingConnection, request: Command) -> None:
+        self.enter(connection, lambda: request, partial(handler, connection, (request,)))
+        request.body = b""  # nobody needs it, and it is a view of all that was read with it
 
 
 def _asks_for(ext: dict[str, str], is_cold: Callable[[str, int, int], bool]) -> bool:

@@ -155,9 +155,8 @@ class PullProcessor:
         return PullTerms(code, ext, self._checks.check(connection, fields.text(ext, "consumerGroup"), ext))
 
     def take(self, request: Asking, commit_offset: int) -> None:
-        """Answer a request with terms that it has still, or hold it."""
+        """Answer a request with terms that it has still, or hold it; its connection owes its answer."""
         connection, opaque, terms, offset = request
-        connection.owe(1)
         try:
             if commit_offset >= 0:
                 self._commit(terms, commit_offset)

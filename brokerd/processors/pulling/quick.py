@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from brokerd.consuming.read_place import ReadPlace
 from brokerd.native.library import Library
 from brokerd.processors.pulling.asked import PullReader
 from brokerd.processors.pulling.checks import PullChecks
+from brokerd.processors.pulling.cold_line import ColdRequests
 from brokerd.processors.pulling.laid_out import Asking
 from brokerd.processors.pulling.pull import PullProcessor
 from brokerd.processors.pulling.standing import Standing
@@ -24,6 +26,7 @@ from remoting import frame
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
+from remoting.transport.server import each
 
 # How the headers of clients begin that write the code first, as all that are known do, in JSON or compact
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
@@ -31,21 +34,22 @@ _MAX_STANDING: Final = 512  # each holds 20 KiB of units at most
 
 
 class QuickPulls:
-    """What connections show what they read (`transport.connection.RequestTaker`). `is_cold` says whether a queue's message with
-    that offset is not in files any more; None without a tier."""
+    """What connections show what they read (`transport.connection.RequestTaker`). Who asks for what only the tier has stands in
+    the line of `cold`; None without a tier."""
 
     def __init__(
         self,
         pulls: PullProcessor,
         checks: PullChecks,
         place: ReadPlace,
-        is_cold: Callable[[str, int, int], bool] | None,
+        cold: ColdRequests | None,
         library: Library,
     ) -> None:
         self._pulls = pulls
         self._checks = checks
         self._place = place
-        self._is_cold = is_cold
+        self._cold = cold if cold is not None and cold.line is not None else None
+        self._handle = each(pulls.handle)
         self._reader: PullReader[PullTerms] = PullReader(library)
         self._standing: deque[PullTerms] = deque()  # those that have what stands
 
@@ -64,11 +68,17 @@ class QuickPulls:
         end, opaque, queue_offset, commit_offset, terms = asked
         if terms is None or not self._checks.still_passes(connection, terms.checked):
             terms = self._learn(connection, buffer, position)
-        if terms is None or not self._is_served_here(terms, queue_offset):
+        if terms is None or self._place.refusal(lite=terms.is_lite) is not None:
             return position
+        connection.owe(1)
+        asking, cold = Asking(connection, opaque, terms, queue_offset), self._cold
+        if cold is not None and cold.is_cold(terms.topic, terms.queue_id, queue_offset):
+            request = partial(_decoded, buffer[position:end])
+            cold.enter(connection, request, partial(self._turn, request, asking, commit_offset))
+            return end
         if terms.standing is None and terms.is_by_units:
             self._let_stand(terms)
-        self._pulls.take(Asking(connection, opaque, terms, queue_offset), commit_offset)
+        self._pulls.take(asking, commit_offset)
         return end
 
     def _let_stand(self, terms: PullTerms) -> None:
@@ -79,22 +89,29 @@ class QuickPulls:
         terms.stand(terms.standing)
         self._standing.append(terms)
 
-    def _is_served_here(self, terms: PullTerms, queue_offset: int) -> bool:
-        """Whether this broker answers such pulls at the moment, and this one without a stay in the line of those for old ones."""
-        is_cold = self._is_cold
-        if is_cold is not None and is_cold(terms.topic, terms.queue_id, queue_offset):
-            return False
-        return self._place.refusal(lite=terms.is_lite) is None
+    def _turn(self, request: Callable[[], Command], asking: Asking, commit_offset: int) -> None:
+        """Of who stood in line: what it was asked with may not hold any more."""
+        connection, terms = asking.connection, asking.terms
+        if self._checks.still_passes(connection, terms.checked) and self._place.refusal(lite=terms.is_lite) is None:
+            self._pulls.take(asking, commit_offset)
+        else:
+            self._handle(connection, (request(),))
 
     def _learn(self, connection: RemotingConnection, buffer: bytes, position: int) -> PullTerms | None:
         """What the request asks for, decoded and checked; None for what does not pass."""
-        requests: list[Command] = []
         asked = self._reader.read(buffer, position)
         assert asked is not None  # as it was read before
-        frame.decode_frames(memoryview(buffer)[position : asked.end], requests)
+        request = _decoded(buffer[position : asked.end])
         try:
-            terms = self._pulls.terms_of(connection, requests[0].code, requests[0].ext)
+            terms = self._pulls.terms_of(connection, request.code, request.ext)
         except LogboomError:  # its handler finds the same, and says it
             return None
         self._reader.learn(asked.key, terms)
         return terms
+
+
+def _decoded(whole: bytes) -> Command:
+    """The one request whose frame this is."""
+    requests: list[Command] = []
+    frame.decode_frames(whole, requests)
+    return requests[0]

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+from brokerd.store.cold import ColdMiss, ColdRead
 from brokerd.store.log.record_checks import FirstAstray, first_astray
-from brokerd.store.store_reads import ColdMiss, ColdRead
 from brokerd.store.unit import UNIT
 from brokerd.tiers.objects.interface import NotThere, ObjectStore, ObjectStoreError
 from brokerd.tiers.reading.cache import Cache, Piece
@@ -88,6 +88,10 @@ class ColdReads:
     def range(self, topic: str, queue_id: int) -> tuple[int, int]:
         segments = self._segments(Queue(topic, queue_id))
         return segments.first, segments.end
+
+    def run_end(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        segment = self._segments(Queue(topic, queue_id)).at(queue_offset)
+        return queue_offset if segment is None or queue_offset < segment.first else segment.end
 
     def read(
         self,

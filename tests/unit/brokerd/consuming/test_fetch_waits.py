@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.processors.cold import each_cold
-from brokerd.store.store_reads import ColdMiss, all_of
+from brokerd.store.cold import ColdMiss, all_of
 from remoting import codes
 from remoting.errors import LogboomError, RequestError
 from remoting.frame import Command

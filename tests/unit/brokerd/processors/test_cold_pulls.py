@@ -11,6 +11,7 @@ from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from remoting import codes
 from remoting.frame import Command
 from remoting.record.codec import decode_records
+from tests.support.native_library import native_library
 from tests.support.pulls import pull_fields
 from tests.support.remoting_broker import Peer, RemotingBroker, remoting_master
 
@@ -39,8 +40,10 @@ class Cold:
         self.broker.processors.bulk.wake("t", 0)
 
 
-@pytest.fixture
-def cold() -> Cold:
+@pytest.fixture(params=["decoded", "as they come"])
+def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cold:
+    if request.param == "as they come":
+        monkeypatch.setattr(RemotingBroker, "library", native_library())
     return Cold()
 
 

@@ -63,6 +63,31 @@ def join(broker: RemotingBroker, peer: Peer, *, model: str = "CLUSTERING", versi
     broker.clients.remoting_heartbeat(peer, info, [], [ConsumerData("g", message_model=model, subscriptions=wanted)])  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> RemotingBroker:
+    """All of it is in the tier only."""
+    monkeypatch.setattr(RemotingBroker, "library", native_library())
+    made = remoting_master(share=0.01)
+    made.send(*map(str, range(40)))
+    made.log.cold_ends["t", 0] = 40
+    return made
+
+
+def stand(broker: RemotingBroker, peer: Peer, offset: int) -> int:
+    """Have a pull that is taken as it comes stand in line; its opaque."""
+    assert broker.line is not None
+    broker.ask(codes.PULL_MESSAGE, pull_fields(), peer=Peer(7))  # what it asks for is known from then on
+    broker.others_done += 1
+    broker.turns.run(5)
+    broker.line.charge(0.001)  # of which the line rests for a tenth of a second
+    before = broker.taken_quickly
+    opaque = broker.send_request(codes.PULL_MESSAGE, pull_fields(offset), peer=peer)
+    broker.turns.run(5)
+    assert broker.taken_quickly > before
+    assert opaque not in peer.answers
+    return opaque
+
+
 def forbid(broker: RemotingBroker, readable: str) -> None:
     answer = broker.answer(codes.UPDATE_AND_GET_GROUP_FORBIDDEN, {"group": "g", "topic": "t", "readable": readable})
     assert answer.code in (0, codes.TOPIC_NOT_EXIST, codes.SERVICE_NOT_AVAILABLE), answer.remark
@@ -372,17 +397,53 @@ def test_offsets_are_committed_by_the_master_alone(broker: RemotingBroker) -> No
     assert broker.taken_quickly == 3
 
 
-def test_what_only_the_tier_has_is_left_to_the_line(broker: RemotingBroker) -> None:
-    known = quick_of(broker)
-    own: Any = known
-    own._is_cold = lambda _topic, _queue_id, offset: offset < 10
-    for offset, is_taken in ((10, True), (9, False), (30, True), (0, False)):
-        before = broker.taken_quickly
-        assert broker.answer(codes.PULL_MESSAGE, pull_fields(offset)).code == 0
-        assert (broker.taken_quickly > before) == is_taken
-
-
 def test_topics_stay_what_they_are() -> None:
     """What passes is known by the very objects that say so."""
     with pytest.raises(AttributeError):
         TopicConfig("t").perm = 2  # type: ignore[misc]
+
+
+def test_who_asks_for_what_only_the_tier_has_stands_in_line_and_is_answered_as_ever(cold: RemotingBroker) -> None:
+    peer = Peer()
+    opaque = stand(cold, peer, 5)
+    cold.turns.run(500)
+    first = told(peer.answers[opaque])
+    cold.quick = None
+    assert first == told(cold.ask(codes.PULL_MESSAGE, pull_fields(5), peer=peer))
+    assert [record.queue_offset for record in decode_records(peer.answers[opaque].body)] == list(range(5, 37))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_changed_while_it_stood_in_line_counts(cold: RemotingBroker, name: str) -> None:
+    peer = Peer()
+    opaque = stand(cold, peer, 0)
+    change, _ = CHANGES[name]
+    own, cold.quick = cold.quick, None
+    change(cold, peer)
+    cold.turns.run(500)
+    first = told(peer.answers[opaque])
+    if name == "reset":  # of which one of them is told
+        assert first[0] == codes.PULL_OFFSET_MOVED
+    else:
+        assert first == told(cold.ask(codes.PULL_MESSAGE, pull_fields(0), peer=Peer(8)))
+    cold.quick = own
+
+
+def test_who_does_not_read_has_it_decoded_later_and_who_waited_too_long_is_told(cold: RemotingBroker) -> None:
+    slow, late = Peer(), Peer(6)
+    taken_back: list[Command] = []
+    slow.take_back = taken_back.append  # type: ignore[attr-defined]
+    opaque = stand(cold, slow, 0)
+    slow.is_slow = True
+    waits = stand(cold, late, 3)
+    assert cold.line is not None
+    cold.turns.run(500)
+    ((request),) = taken_back
+    assert (request.opaque, request.ext["queueOffset"]) == (opaque, "0")
+    assert late.answers[waits].code == codes.SUCCESS
+    cold.line.clock_s = lambda: cold.turns.time() + 0.0
+    waits = stand(cold, late, 4)
+    cold.line.clock_s = lambda: cold.turns.time() + 10
+    cold.turns.run(1000)
+    assert late.answers[waits].code == codes.SYSTEM_BUSY
+    assert "pull_wait_ms" in str(late.answers[waits].remark)

@@ -9,7 +9,7 @@ import pytest
 
 from brokerd.consuming.fetch_waits import FetchWaits
 from brokerd.processors.sliced import LOOKS_AT_ONCE, MOST_REQUESTS, Slices, in_portions
-from brokerd.store.store_reads import ColdMiss
+from brokerd.store.cold import ColdMiss
 from remoting import codes
 from remoting.errors import InvalidParameter
 from remoting.frame import Command

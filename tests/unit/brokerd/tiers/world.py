@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from brokerd.composition.environment import Tier
 from brokerd.metadata.configs import TopicConfig
 from brokerd.replication.roles.effects import Role
+from brokerd.store.cold import ColdMiss
 from brokerd.store.draft import Draft
 from brokerd.store.index.search import Question
 from brokerd.store.log.retention import RetentionDecision
 from brokerd.store.queues.queue_reads import Boundary, GetStatus
 from brokerd.store.settings import StoreSettings
-from brokerd.store.store_reads import ColdMiss
 from brokerd.tiers.settings import TierSettings
 from brokerd.tiers.upkeep import Upkeep
 from remoting.errors import LogboomError
