@@ -119,7 +119,9 @@ def _keeps_tail(self: StoreReplicatedLog, *, acked_after_flush: bool) -> bool:
     return True
 
 
-def _whatever_it_had(beat: heartbeats.Heartbeat, known: heartbeats.Heartbeat) -> heartbeats.Heartbeat:
+def _whatever_it_had(
+    beat: heartbeats.Heartbeat, known: heartbeats.Heartbeat, *, elsewhere: bool = False
+) -> heartbeats.Heartbeat:
     return beat
 
 

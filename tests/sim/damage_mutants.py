@@ -107,7 +107,7 @@ def _derive_unchecked(self: Dispatcher, start: int, end: int) -> Iterator[Derive
 
 def _failures_are_forgotten(self: CommitLog) -> SyncMark:
     """A sync counts that the disk says was done, though an earlier one dropped pages of the file."""
-    self._lost = None
+    self._failed_sync = None
     return _sync(self)
 
 

@@ -246,7 +246,9 @@ def _stay(self: SyncState, broker_ids: Iterable[int]) -> None:
     return None
 
 
-def _told_last(beat: heartbeats.Heartbeat, known: heartbeats.Heartbeat) -> heartbeats.Heartbeat:
+def _told_last(
+    beat: heartbeats.Heartbeat, known: heartbeats.Heartbeat, *, elsewhere: bool = False
+) -> heartbeats.Heartbeat:
     """W24: an offset that a broker once told stays, whatever it cut since."""
     return heartbeats._monotone(beat, known)
 

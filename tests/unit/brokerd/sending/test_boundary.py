@@ -104,6 +104,7 @@ class Peer:
             await asyncio.sleep(0)
             if not self.broker.turn and not self.connection.offered:
                 break
+        await asyncio.sleep(0)  # in which leaves what was answered in the last one
         return self.transport.answers()
 
 
