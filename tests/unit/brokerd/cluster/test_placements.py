@@ -59,21 +59,22 @@ async def test_only_a_master_whose_topics_are_wanted_reports_again_soon(
     replica: Master | Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica is never told that its topics are known, and would hurry for ever."""
-    monkeypatch.setattr(placements, "_SOON_S", 0)
-    monkeypatch.setattr(placements, "_REPORT_S", 3600)
-    asked = 0
+    pauses_s: list[float] = []
+
+    async def until(within_s: float, _event: asyncio.Event) -> None:
+        pauses_s.append(within_s)
+        await asyncio.sleep(0)
 
     async def ask(_code: int, _ext: Mapping[str, str], _body: bytes) -> Command:
-        nonlocal asked
-        asked += 1
         return Command(codes.SUCCESS, body=encode(PlacementNews(0, 0, wants_topics=True)))
 
+    monkeypatch.setattr(placements, "until_last_beat", until)
     follower = PlacementFollower(Placed().service, replica, dict, ask, "a")
     follower.start()
     try:
-        for _ in range(100):
+        while len(pauses_s) < 3:
             await asyncio.sleep(0)
-        assert asked > 1 if replica.is_master else asked == 1
+        assert set(pauses_s) == {placements._SOON_S if replica.is_master else placements._REPORT_S}
     finally:
         await follower.close()
 
