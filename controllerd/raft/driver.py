@@ -202,6 +202,7 @@ class RaftDriver:
 
         if self.disk_error is not None:
             raise NotLeader(f"this controller is out of service: {self.disk_error}")
+        self._pass_time(asyncio.get_running_loop().time())  # what is asked for now has not waited that long
         start(answered)
         self._wake.set()
         try:
@@ -315,7 +316,7 @@ class RaftDriver:
         self._ticker = asyncio.get_running_loop().call_at(at_s, self._tick)
 
     def _pass_time(self, until_s: float) -> None:
-        """Let the node know of the ticks until then. Before a message, it is told how late that is."""
+        """Let the node know of the ticks until then. Before a message or a request, it is told how late that is."""
         for _ in range(self._ticking.passed(until_s)):
             if self.disk_error is None:
                 self.node.tick()

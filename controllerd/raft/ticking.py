@@ -1,5 +1,5 @@
 """When a node is told of its ticks: some of them together while they bring nothing, and those that have passed before each
-message (pure)
+message and request (pure)
 
 Times are of the shell's monotonic clock, in seconds. A late look counts the ticks up to when it was planned: time that the
 process slept through must not depose anybody.

@@ -350,6 +350,7 @@ class SimController(Node):
         timeout_ms: int,
     ) -> Configuration:
         decision = Decision()
+        self._pass_time()
         self.node.change_membership(changes, addresses, decision.answered)
         self._carry_out_soon()
         configuration: Configuration = await decision
@@ -357,18 +358,21 @@ class SimController(Node):
 
     async def transfer_leader(self, target: str, timeout_ms: int) -> None:
         decision = Decision()
+        self._pass_time()
         self.node.transfer_leader(target, decision.answered)
         self._carry_out_soon()
         await decision
 
     async def propose(self, request: Any, timeout_ms: int) -> Any:
         decision = Decision()
+        self._pass_time()
         self.node.propose(request, decision.answered)
         self._carry_out_soon()
         return await decision
 
     async def read_barrier(self, timeout_ms: int) -> None:
         decision = Decision()
+        self._pass_time()
         self.node.read(decision.answered)
         self._carry_out_soon()
         await decision

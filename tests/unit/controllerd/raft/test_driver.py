@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -91,6 +91,25 @@ async def test_without_a_majority_a_request_times_out_and_a_closing_node_answers
             await driver.propose(b"x", 10)
         with pytest.raises((RequestTimeout, NotLeader)):
             await driver.read_barrier(10)
+
+
+async def test_what_is_asked_for_has_not_waited_for_the_time_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, _, _ = make_driver(MemoryDisk())
+    async with running(driver):
+        await until("leading", lambda: driver.is_serving)
+        now_s = asyncio.get_running_loop().time()
+        driver._look_at(now_s + 60)  # as where ticks bring nothing for long
+        driver._ticking.at_s, driver._ticking._ticked_s = now_s + 60, now_s - 0.0525
+        told: list[str] = []
+
+        def read(answered: Callable[[object], None]) -> None:
+            told.append("a request")
+            answered(None)
+
+        monkeypatch.setattr(driver.node, "tick", lambda: told.append("a tick"))
+        monkeypatch.setattr(driver.node, "read", read)
+        await driver.read_barrier(1000)
+        assert told.index("a request") >= 10, "ticks of before come before it"
 
 
 async def test_a_failing_disk_ends_the_node() -> None:
