@@ -548,8 +548,7 @@ async def test_who_waits_for_several_queues_gets_their_messages_in_one_write(dir
                 one.pull(first + queue_id, first, queue_id, **waits)
             for queue_id in range(LEAST_TOGETHER - 1):
                 other.pull(first + queue_id, first, queue_id, **waits)
-            waiting = QUEUES + LEAST_TOGETHER - 1
-            await broker.until(lambda waiting=waiting: broker.inner.pull.waiting_count == waiting)  # type: ignore[misc]
+            await broker.until(lambda: broker.inner.pull.waiting_count == QUEUES + LEAST_TOGETHER - 1)
             broker.fill(1)
             dispatch_all(broker.store)
             sent = broker.carrier.sent

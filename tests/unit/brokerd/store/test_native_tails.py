@@ -197,7 +197,8 @@ def test_laid_out_entries_are_a_sequence_like_any_other() -> None:
     assert list(entries[1:]) == expected[1:]
     assert entries[::2] == expected[::2]
     assert entries.tallies == [Tally("A", 3, 273), Tally("B", 1, 92)]
-    assert entries[1:2].tallies == [Tally("B", 1, 92)]  # type: ignore[attr-defined]
+    assert list(entries[1:2]) == list(entries.part(1, 2))
+    assert entries.part(1, 2).tallies == [Tally("B", 1, 92)]
     assert [list(of_topic(entries, topic)) for topic in ("A", "none")] == [expected[::2], []]
     with pytest.raises(IndexError):
         entries[3]

@@ -363,12 +363,19 @@ async def test_heartbeats_are_the_controllers_when_they_name_an_id(one: Single) 
     connection.close()
 
 
-async def test_every_field_of_a_heartbeat_counts_also_when_the_others_are_as_before(one: Single) -> None:
+async def test_every_field_of_a_heartbeat_counts_also_when_the_others_are_as_before(
+    one: Single, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = await connect(one.address)
     heard: list[Heartbeat] = []
     table = one.controller._table
     take = table.heartbeat
-    table.heartbeat = lambda beat, now_ms: heard.append(beat) or take(beat, now_ms)  # type: ignore[method-assign, func-returns-value]
+
+    def hear(beat: Heartbeat, now_ms: int) -> bool:
+        heard.append(beat)
+        return take(beat, now_ms)
+
+    monkeypatch.setattr(table, "heartbeat", hear)
     fields = {"clusterName": "c", "brokerName": "broker-a", "brokerId": "1", "brokerAddr": "127.0.0.1:1001"}
     changes = {
         "brokerAddr": "127.0.0.1:1002",
