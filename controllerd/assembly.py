@@ -47,9 +47,10 @@ from controllerd.raft.peers import PeerEvents, Peers
 from controllerd.raft.quorum import Configuration
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
+from controllerd.replicas.records import LIVES_LEVEL, MasterElected, MasterLost, Record, SyncStateSetChanged
 from controllerd.replicas.state import ReplicasState
 from controllerd.settings import ControllerSettings
+from controllerd.state.features import Features, LevelRaised
 from controllerd.state.machine import ControllerMachine
 from controllerd.state.raising import Raising
 from remoting.access.model import AccessState
@@ -119,6 +120,7 @@ class Controller:
             {
                 "replicas": self._recorded,
                 "access": self._access_changed,
+                "features": self._level_recorded,
                 "placements": self._placement_recorded,
             }
         )
@@ -357,6 +359,9 @@ class Controller:
         group = self._machine.replicas.groups.get(broker_name)
         if group is not None:
             tell_of_master(self._pushes, self._groups, group)
+
+    def _level_recorded(self, _record: LevelRaised | None, features: Features) -> None:
+        self._table.counts_lives = features.level >= LIVES_LEVEL
 
     def _connection_closed(self, connection: RemotingConnection) -> None:
         self._peers.connection_closed(connection)

@@ -18,9 +18,9 @@ from controllerd.raft.driver import RaftDriver
 from controllerd.raft.messages import Role, SoftState
 from controllerd.replicas.answers import master_fields, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
-from controllerd.replicas.requests import ElectMaster
+from controllerd.replicas.requests import CountLives, ElectMaster
 from controllerd.replicas.state import Group
-from controllerd.replicas.triggers import due_elections
+from controllerd.replicas.triggers import due_counts, due_elections
 from remoting import codes
 from remoting.errors import LogboomError
 from remoting.transport.beats import CALM_MS, Beat, on_next_beat
@@ -77,8 +77,20 @@ class Elections:
                     "%s needs a master: %s", request.broker_name, self._reason(request.broker_name, request.broker_id)
                 )
                 self._owner.spawn(self._elect(request, time.monotonic()), f"election for {request.broker_name}")
+        for count in due_counts(groups.decided(), groups.table, groups.now_ms(), names):
+            if count.broker_name not in self._under_way:
+                self._under_way.add(count.broker_name)
+                self._owner.spawn(self._count(count), f"count the lives of {count.broker_name}")
         if self._is_calm and not self._may_rest():
             self._scan_soon()
+
+    async def _count(self, request: CountLives) -> None:
+        try:
+            await self._driver.propose(request, self._settings.start.raft.decide_timeout_ms)
+        except LogboomError as error:
+            log.warning("the lives of %s are not counted yet: %s", request.broker_name, error)
+        finally:
+            self._under_way.discard(request.broker_name)
 
     def _reason(self, broker_name: str, successor: int | None) -> str:
         group = self._groups.decided().groups[broker_name]

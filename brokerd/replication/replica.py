@@ -27,7 +27,7 @@ from brokerd.replication.calm import TICK_MS, calm_tick_ms
 from brokerd.replication.controllers.controller_link import ControllerLink
 from brokerd.replication.controllers.controller_session import ControllerSession
 from brokerd.replication.controllers.fixed_session import FixedSession
-from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.controllers.identity import IdentityFiles, Lives, Registration, next_incarnation
 from brokerd.replication.controllers.name_server_link import NameServerLink
 from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, Session
@@ -169,6 +169,7 @@ class Replica:
                 tail.confirmed,
                 [tail.judged],
                 around.has_room,
+                Lives(kept, incarnation),
             )
             self._session = ControllerSession(settings, speaker, around.controllers, driver, self._now_ms())
         self._stood_in = False  # what the name servers last heard

@@ -39,13 +39,28 @@ def number(request: Command, key: str, default: int | None = None) -> int:
         if default is None:
             raise InvalidParameter(f"request {request.code} needs the field {key}")
         return default
+    return _number(key, value)
+
+
+def _number(key: str, text: str) -> int:
     try:
-        found = int(value)
+        found = int(text)
     except ValueError:
         found = _INT_LIMIT
     if not -_INT_LIMIT <= found < _INT_LIMIT:
-        raise InvalidParameter(f"{key} must be a whole number, not {value[:40]!r}")
+        raise InvalidParameter(f"{key} must be a whole number, not {text[:40]!r}")
     return found
+
+
+def numbers(request: Command, key: str, most: int) -> tuple[int, ...] | None:
+    """Up to `most` whole numbers of 64 bits with blanks between them; None when the field is absent, or empty."""
+    value = request.ext.get(key)
+    if not value:
+        return None
+    texts = value.split(maxsplit=most)
+    if len(texts) > most:
+        raise InvalidParameter(f"{key} may have {most} numbers")
+    return tuple(_number(key, each) for each in texts)
 
 
 def flag(request: Command, key: str) -> bool:

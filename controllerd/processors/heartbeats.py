@@ -37,9 +37,11 @@ _NAMES: Final = (
     "tailKept",
     "lostConfirmedOffset",
     "hasRoom",
+    "lives",
 )
 
 
+MOST_LIVES: Final = 64  # of a directory; brokers keep 16
 _MOST_KEPT: Final = 2048  # characters of a connection; a heartbeat has some 200
 
 
@@ -122,4 +124,5 @@ class HeartbeatProcessor:
             request.ext.get("tailKept") == "false",
             lost_confirmed=fields.number(request, "lostConfirmedOffset", -1),
             has_room=_SAID.get(request.ext.get("hasRoom", "")),
+            lives=fields.numbers(request, "lives", MOST_LIVES),
         )

@@ -16,18 +16,21 @@ import orjson
 
 from controllerd.metrics import Counters, election_result
 from controllerd.processors import fields
+from controllerd.processors.heartbeats import MOST_LIVES
 from controllerd.processors.serving import Handles
 from controllerd.raft.driver import RaftDriver
 from controllerd.records.decision import Applied
 from controllerd.replicas.answers import election_body, master_fields, replicas_info, sync_state_set_body
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.decide import decide
-from controllerd.replicas.heartbeat import Heartbeat
+from controllerd.replicas.heartbeat import LOWEST_PRIORITY, Heartbeat
+from controllerd.replicas.lives import runs_elsewhere
 from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBroker,
     ElectMaster,
+    Observation,
     RegisterBroker,
     Request,
     Trigger,
@@ -86,7 +89,9 @@ class ReplicasProcessor:
         broker_name = fields.name(request, "brokerName")
         proposed, set_epoch = _decode_sync_state_set(request.body)
         group = self._groups.get(broker_name)
-        not_alive = self._groups.table.not_alive(group, proposed, self._groups.now_ms()) if group else ()
+        table, now_ms = self._groups.table, self._groups.now_ms()
+        not_alive = table.not_alive(group, proposed, now_ms) if group else ()
+        observed = table.observe(group, now_ms) if group else ()
         applied = await self._propose(
             AlterSyncStateSet(
                 broker_name,
@@ -95,6 +100,7 @@ class ReplicasProcessor:
                 proposed,
                 set_epoch,
                 not_alive,
+                tuple(each for each in observed if each.broker_id in proposed),
             )
         )
         changed = _group_of(applied, broker_name)
@@ -172,6 +178,7 @@ class ReplicasProcessor:
             self._lost_tail(request),
             fields.number(request, "maxOffset", -1),
             self._others_have_all(request),
+            self._life(request),
         )
         await self._driver.read_barrier(self._timeout_ms)
         twin = self._twin_of(wanted, fields.number(request, "incarnation", 0))
@@ -185,6 +192,8 @@ class ReplicasProcessor:
             applied = await self._propose(wanted)
         group = _group_of(_accepted(applied), wanted.broker_name)
         ext = {"clusterName": wanted.cluster_name, "brokerName": wanted.broker_name}
+        if any(runs_elsewhere(group, each) for each in wanted.observed):
+            ext["runsElsewhere"] = "true"  # it is to say so until it has left the set
         if group.master_broker_id is not None and self._groups.is_alive(group, group.master_broker_id):
             ext |= master_fields(group)
         if applied.reply.remark:
@@ -222,11 +231,22 @@ class ReplicasProcessor:
         beat = self._groups.table.get(group, fields.number(request, "brokerId")) if group is not None else None
         return request.ext.get("tailKept") == "false" or (beat is not None and beat.lost_tail)
 
+    def _life(self, request: frame.Command) -> tuple[Observation, ...]:
+        """The process that registers, if it says which lives its directory has seen, and all controllers know what that means."""
+        lives = fields.numbers(request, "lives", MOST_LIVES)
+        if lives is None or not self._groups.table.counts_lives:
+            return ()
+        broker_id, incarnation = fields.number(request, "brokerId"), fields.number(request, "incarnation", 0)
+        return (Observation(broker_id, -1, -1, LOWEST_PRIORITY, incarnation, lives=lives),)
+
     def _others_have_all(self, request: frame.Command) -> bool:
         """Whether another member of the set lives, and neither said nor showed that it lost anything."""
         group = self._groups.get(request.ext["brokerName"])
         return group is not None and any(
-            each.broker_id in group.sync_state_set and not each.lost_tail and not each.is_learner
+            each.broker_id in group.sync_state_set
+            and not each.lost_tail
+            and not each.is_learner
+            and not runs_elsewhere(group, each)
             for each in self._groups.table.observe(group, self._groups.now_ms())
             if each.broker_id != fields.number(request, "brokerId")
         )

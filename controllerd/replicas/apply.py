@@ -4,7 +4,7 @@ Runs on every controller, whatever its version, so it decides nothing: what a re
 assertions say what deciding guarantees, and end a controller whose log contradicts itself.
 
 Invariants kept here: epochs only grow, each change of the sync-state set raises its epoch by exactly one, the master is in the
-set, the set holds registered ids only, ids and epochs survive the removal of their group as floors.
+set, the set holds registered ids only, lives are those of members, ids and epochs survive the removal of their group as floors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import replace
 from controllerd.replicas.records import (
     EpochFloorRaised,
     GroupRemoved,
+    LivesCounted,
     MasterElected,
     MasterLost,
     Record,
@@ -41,7 +42,8 @@ def _put(state: ReplicasState, group: Group) -> ReplicasState:
 
 
 def _change(
-    group: Group, record: ReplicaMoved | EpochFloorRaised | SyncStateSetChanged | MasterElected | MasterLost
+    group: Group,
+    record: ReplicaMoved | EpochFloorRaised | SyncStateSetChanged | MasterElected | MasterLost | LivesCounted,
 ) -> Group:
     if isinstance(record, ReplicaMoved):
         moved = replace(
@@ -56,6 +58,8 @@ def _change(
         return replace(group, epoch_floor=record.epoch)
     if isinstance(record, SyncStateSetChanged):
         return _with_set(group, record.sync_state_set)
+    if isinstance(record, LivesCounted):
+        return replace(group, lives={**group.lives, **dict(record.lives)})
     assert record.master_epoch > group.master_epoch, "a master epoch is never used twice"
     if isinstance(record, MasterLost):
         return replace(group, master_epoch=record.master_epoch, master_broker_id=None, master_incarnation=0)
@@ -65,6 +69,7 @@ def _change(
         master_broker_id=record.broker_id,
         master_incarnation=record.incarnation,
         had_master=True,
+        lives={},
     )
     if record.unclean is not None:
         remembered = (*group.unclean_elections, record.unclean)[-MAX_UNCLEAN_ELECTIONS:]
@@ -109,11 +114,15 @@ def _retire(state: ReplicasState, group: Group) -> ReplicasState:
 
 def _with_set(group: Group, sync_state_set: tuple[int, ...]) -> Group:
     return replace(
-        group, sync_state_set=tuple(sorted(sync_state_set)), sync_state_set_epoch=group.sync_state_set_epoch + 1
+        group,
+        sync_state_set=tuple(sorted(sync_state_set)),
+        sync_state_set_epoch=group.sync_state_set_epoch + 1,
+        lives={broker_id: life for broker_id, life in group.lives.items() if broker_id in sync_state_set},
     )
 
 
 def _check(group: Group) -> None:
+    assert group.lives.keys() <= set(group.sync_state_set), "a life is counted of who is no member"
     assert set(group.sync_state_set) <= set(group.replicas), "the sync-state set holds an id that is not registered"
     assert group.master_broker_id is None or group.master_broker_id in group.sync_state_set
     assert max(group.replicas) < group.next_broker_id

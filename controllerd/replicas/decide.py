@@ -6,6 +6,7 @@ of the checks is part of the protocol: brokers act on the code.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeAlias
 
 from controllerd.records.decision import Decision, Reply, refused
@@ -17,6 +18,7 @@ from controllerd.replicas.elect import (
     is_clean,
     members_after,
 )
+from controllerd.replicas.lives import lives_to_count, runs_elsewhere
 from controllerd.replicas.records import (
     EpochFloorRaised,
     GroupRemoved,
@@ -32,6 +34,7 @@ from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBroker,
+    CountLives,
     ElectMaster,
     Observation,
     RegisterBroker,
@@ -56,13 +59,23 @@ Decided: TypeAlias = Decision[Record]
 def decide(state: ReplicasState, request: Request) -> Decided:
     if isinstance(request, ApplyBrokerId):
         return _apply_broker_id(state, request)
+    if isinstance(request, CleanBroker):
+        return _clean_broker(state, request)
+    decision = _decide_about_members(state, request)
+    if decision.reply.code != codes.SUCCESS and not decision.records:
+        return decision
+    lives = lives_to_count(state, request.broker_name, decision.records, request.observed)
+    return replace(decision, records=(*decision.records, *lives)) if lives else decision
+
+
+def _decide_about_members(
+    state: ReplicasState, request: RegisterBroker | AlterSyncStateSet | ElectMaster | CountLives
+) -> Decided:
     if isinstance(request, RegisterBroker):
         return _register_broker(state, request)
     if isinstance(request, AlterSyncStateSet):
         return _alter_sync_state_set(state, request)
-    if isinstance(request, ElectMaster):
-        return _elect_master(state, request)
-    return _clean_broker(state, request)
+    return _elect_master(state, request) if isinstance(request, ElectMaster) else Decision()
 
 
 def _apply_broker_id(state: ReplicasState, request: ApplyBrokerId) -> Decided:
@@ -107,11 +120,14 @@ def _register_broker(state: ReplicasState, request: RegisterBroker) -> Decided:
         records.append(ReplicaMoved(request.broker_name, request.broker_id, *here))
     if max(group.master_epoch, group.epoch_floor) < request.known_epoch < MAX_EPOCH:
         records.append(EpochFloorRaised(request.broker_name, request.known_epoch))
-    if not request.lost_tail or request.broker_id not in group.sync_state_set:
+    elsewhere = any(runs_elsewhere(group, each) for each in request.observed)
+    if not (request.lost_tail or elsewhere) or request.broker_id not in group.sync_state_set:
         return Decision(tuple(records))
     # It counts as holding every acknowledged message, and does not any more: whoever does must not be cut to its log.
     remaining = tuple(each for each in group.sync_state_set if each != request.broker_id)
     lost = f"broker {request.broker_id} lost the end of its log, which ends at {request.max_offset} now"
+    if elsewhere:
+        lost = f"broker {request.broker_id} runs on another directory than it had as a member of the sync-state set"
     if not remaining or group.master_epoch >= MAX_EPOCH:
         remark = f"{lost}; it stays in the sync-state set as its last member"
         return Decision(tuple(records), Reply(remark=remark))

@@ -10,7 +10,8 @@ lacks.
 Who restarted without the end of its log, or cannot tell whether that was all, does not lead while another member may: but as the
 set's last member, or as the freshest of a majority of the set of which nobody else is there (`freshest_of_the_suspect`). The last
 member gives way to a replica outside of the set that has, provably, at least as much (`in_place_of_the_last`). Where another
-process with its id had more, on a copy of the directory, nobody leads without that: it may come back.
+process with its id had more, on a copy of the directory, nobody leads without that: it may come back. Nor does one lead on a
+directory that has never seen the life which was the member (`lives`).
 
 A new master's set is itself and the members that live. Each of them had every message that was acknowledged before, or it had
 not been a member; and nothing is acknowledged after without it, until it leaves the set by the master's proposal. So whoever
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from controllerd.replicas.lives import runs_elsewhere
 from controllerd.replicas.requests import Observation
 from controllerd.replicas.state import Group
 
@@ -79,6 +81,7 @@ def members_after(group: Group, elected: Observation, observed: Iterable[Observa
         and not each.is_learner
         and not each.is_contested
         and not each.lost_tail
+        and not runs_elsewhere(group, each)
     }
     return tuple(sorted(staying | {elected.broker_id}))
 
@@ -90,7 +93,11 @@ def freshest_of_the_suspect(group: Group, live: Mapping[int, Observation]) -> in
     Each of them had all that was acknowledged. As long as fewer than a majority of the copies are really damaged, at least one of
     these is not, and who is freshest has at least as much. What any of them still knows to be confirmed, it must have.
     """
-    members = [live[each] for each in group.sync_state_set if each in live and not live[each].is_learner]
+    members = [
+        live[each]
+        for each in group.sync_state_set
+        if each in live and not live[each].is_learner and not runs_elsewhere(group, live[each])
+    ]
     if 2 * len(members) <= len(group.sync_state_set) or not all(each.lost_tail for each in members):
         return None
     best = max(members, key=_freshness)
@@ -106,7 +113,7 @@ def in_place_of_the_last(group: Group, live: Mapping[int, Observation]) -> int |
     that its election would keep: logs of one epoch are the same bytes as far as both go, and a later one was written behind.
     """
     last = live.get(group.sync_state_set[0]) if len(group.sync_state_set) == 1 else None
-    if last is None or not last.lost_tail:
+    if last is None or not last.lost_tail or runs_elsewhere(group, last):
         return None
     enough = max((last.epoch, max(last.max_offset, last.lost_confirmed)), last.held_elsewhere)
     others = [
@@ -134,7 +141,7 @@ def is_clean(group: Group, observation: Observation) -> bool:
     """Whether a live replica holds every acknowledged message, as far as that can be known."""
     if not group.had_master:
         return observation.lost_confirmed <= observation.max_offset
-    if observation.broker_id not in group.sync_state_set:
+    if observation.broker_id not in group.sync_state_set or runs_elsewhere(group, observation):
         return False
     if not observation.lost_tail:
         return True
@@ -184,6 +191,11 @@ def _explain(group: Group, broker_id: int, live: dict[int, Observation], unclean
 def _why_not_clean(group: Group, observation: Observation) -> str:
     if group.had_master and observation.broker_id not in group.sync_state_set:
         return "lost the end of its log when it restarted" if observation.lost_tail else "not in the sync-state set"
+    if runs_elsewhere(group, observation):
+        return (
+            "runs on another directory than it had as a member of the sync-state set, as after a copy: stop it and start it on "
+            "that directory, if its disk is there"
+        )
     if observation.held_elsewhere > observation.position:
         epoch, offset = observation.held_elsewhere
         return (

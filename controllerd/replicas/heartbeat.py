@@ -71,7 +71,7 @@ class Heartbeat:
     before this one, or another process with its id, was known to have it, while this one has less; `held_elsewhere`: it was
     another process, on a directory of its own. `lost_confirmed`: how far what it lost says that the log was confirmed (-1: it
     says nothing). `has_room`: its disk takes messages (None: it does not
-    say), as it has said since `room_since_ms`.
+    say), as it has said since `room_since_ms`. `lives`: which incarnations its directory has seen (None: it does not say).
     """
 
     cluster_name: str
@@ -92,6 +92,7 @@ class Heartbeat:
     held_elsewhere: bool = False
     lost_confirmed: int = -1
     has_room: bool | None = None
+    lives: tuple[int, ...] | None = None
     room_since_ms: int = 0
     received_ms: int = 0
     since_ms: int = 0  # when this incarnation was heard first
@@ -102,8 +103,8 @@ class Heartbeat:
     def key(self) -> ReplicaKey:
         return self.cluster_name, self.broker_name, self.broker_id
 
-    def observation(self, *, is_contested: bool = False) -> Observation:
-        """What an election goes by."""
+    def observation(self, *, is_contested: bool = False, counts_lives: bool = False) -> Observation:
+        """What an election goes by. `counts_lives`: whether the controllers agree on lives."""
         return Observation(
             self.broker_id,
             self.epoch,
@@ -115,6 +116,7 @@ class Heartbeat:
             lost_confirmed=self.lost_confirmed,
             is_contested=is_contested,
             held_elsewhere=self.held if self.held_elsewhere else NOWHERE,
+            lives=self.lives if counts_lives else None,
         )
 
 
@@ -127,6 +129,7 @@ class HeartbeatTable:
         self._scan_ms = scan_ms
         self._floor_intervals = floor_intervals
         self.awake = Awake(pause_ms)
+        self.counts_lives = False  # whether all controllers read which life of a broker is counted
         self._beats: dict[ReplicaKey, Heartbeat] = {}
         self._silences: dict[ReplicaKey, Silence] = {}
         self._twins: dict[ReplicaKey, dict[int, Heartbeat]] = {}  # who else claims an id, by incarnation
@@ -294,7 +297,7 @@ class HeartbeatTable:
     def observe(self, group: Group, now_ms: int) -> tuple[Observation, ...]:
         """The live replicas of a group, for a request."""
         return tuple(
-            beat.observation(is_contested=self._is_contested(beat, now_ms))
+            beat.observation(is_contested=self._is_contested(beat, now_ms), counts_lives=self.counts_lives)
             for broker_id in sorted(group.replicas)
             if (beat := self.get(group, broker_id)) is not None and self._in_time(beat, now_ms)
         )

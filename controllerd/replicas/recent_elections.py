@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controllerd.replicas.heartbeat import HeartbeatTable
+from controllerd.replicas.lives import runs_elsewhere
 from controllerd.replicas.requests import ElectMaster, RegisterBroker, Request, Trigger
 from controllerd.replicas.state import Group
 from remoting.facts.cluster_view import ElectionView
@@ -69,7 +70,8 @@ def grounds_of(group: Group, table: HeartbeatTable, request: Request, now_ms: in
     """What there is to say before a request is decided; None of one that leaves the master alone."""
     master_id = group.master_broker_id
     if isinstance(request, RegisterBroker):
-        if not request.lost_tail or request.broker_id != master_id:
+        elsewhere = any(runs_elsewhere(group, each) for each in request.observed)
+        if not (request.lost_tail or elsewhere) or request.broker_id != master_id:
             return None
     elif not isinstance(request, ElectMaster):
         return None

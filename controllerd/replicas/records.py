@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from controllerd.records.subject import Format, plain
 from controllerd.replicas.state import Replica, UncleanElection
+
+LIVES_LEVEL: Final = 4  # controllers of a lower feature level know nothing of lives
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,14 @@ class MasterLost:
 
 
 @dataclass(frozen=True, slots=True)
+class LivesCounted:
+    """These members are these lives (incarnations) of their brokers from now on: (broker id, life), by id."""
+
+    broker_name: str
+    lives: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicasRemoved:
     """These ids are forgotten and never given out again."""
 
@@ -88,6 +98,7 @@ Record = (
     | SyncStateSetChanged
     | MasterElected
     | MasterLost
+    | LivesCounted
     | ReplicasRemoved
     | GroupRemoved
 )
@@ -99,6 +110,7 @@ FORMATS: Final[tuple[Format[Any], ...]] = (
     plain("sync_state_set_changed", SyncStateSetChanged),
     plain("master_elected", MasterElected),
     plain("master_lost", MasterLost),
+    replace(plain("lives_counted", LivesCounted), level=LIVES_LEVEL),
     plain("replicas_removed", ReplicasRemoved),
     plain("group_removed", GroupRemoved),
 )

@@ -29,7 +29,8 @@ class Observation:
     `lost_tail`: it restarted without everything that it had acknowledged, or cannot tell, and the sync-state set was not judged
     since. `lost_confirmed` is then how far its log was known to be confirmed (-1: not at all).
     `is_contested`: another process claims its id at the same time. `held_elsewhere`: the (epoch, offset) up to which another
-    process with its id was known to have the log, while this one has less.
+    process with its id was known to have the log, while this one has less. `lives`: the incarnations that its directory
+    has seen, this one among them, as far as they may be counted (None: it does not say, or not all controllers know of it).
     """
 
     broker_id: int
@@ -42,6 +43,7 @@ class Observation:
     is_contested: bool = False
     lost_confirmed: int = -1
     held_elsewhere: tuple[int, int] = NOWHERE
+    lives: tuple[int, ...] | None = None
 
     @property
     def position(self) -> tuple[int, int]:
@@ -64,7 +66,8 @@ class RegisterBroker:
     """A broker that has its id says where it is, and the highest master epoch that it remembers.
 
     `lost_tail`: it restarted without everything that it had acknowledged, or cannot tell; its log ends at `max_offset` now.
-    `others_have_all`: another live member of the set has lost nothing, as far as is known; None: nobody looked.
+    `others_have_all`: another live member of the set has lost nothing, as far as is known; None: nobody looked. `observed` is the
+    process that registers, if it says which lives its directory has seen.
     """
 
     cluster_name: str
@@ -77,11 +80,12 @@ class RegisterBroker:
     lost_tail: bool = False
     max_offset: int = -1
     others_have_all: bool | None = None
+    observed: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AlterSyncStateSet:
-    """The master proposes a whole new set over the version that it knows."""
+    """The master proposes a whole new set over the version that it knows. `observed` are the members that live."""
 
     broker_name: str
     master_broker_id: int
@@ -89,6 +93,7 @@ class AlterSyncStateSet:
     proposed: tuple[int, ...]
     sync_state_set_epoch: int
     not_alive: tuple[int, ...]
+    observed: tuple[Observation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,4 +131,12 @@ class CleanBroker:
     alive: tuple[int, ...]
 
 
-Request = ApplyBrokerId | RegisterBroker | AlterSyncStateSet | ElectMaster | CleanBroker
+@dataclass(frozen=True, slots=True)
+class CountLives:
+    """Members of which no life is counted yet are these ones."""
+
+    broker_name: str
+    observed: tuple[Observation, ...]
+
+
+Request = ApplyBrokerId | RegisterBroker | AlterSyncStateSet | ElectMaster | CleanBroker | CountLives

@@ -85,7 +85,8 @@ class Group:
 
     `had_master` tells a group whose set was emptied by cleaning from one that never had a master. `epoch_floor` is the
     highest master epoch that a registering broker remembered. `master_incarnation` names the process that was elected (0: it
-    did not say). `unclean_elections` are the last few, oldest first.
+    did not say). `unclean_elections` are the last few, oldest first. `lives` has for members of the set which life of them is
+    counted, where that is known (`lives.py`).
     """
 
     cluster_name: str
@@ -99,6 +100,7 @@ class Group:
     had_master: bool = False
     epoch_floor: int = 0
     unclean_elections: tuple[UncleanElection, ...] = ()
+    lives: Mapping[int, int] = field(default_factory=dict)
     replicas: Mapping[int, Replica] = field(default_factory=dict)
 
     @property
@@ -147,6 +149,9 @@ def _fields_of_group(group: Group) -> dict[str, Any]:
     # Not all of it with `asdict`, which copies the replicas one by one, whoever needs them as they are.
     told = {each.name: getattr(group, each.name) for each in _GROUP_FIELDS}
     told["unclean_elections"] = [asdict(each) for each in group.unclean_elections]
+    told["lives"] = sorted(group.lives.items())
+    if not group.lives:
+        del told["lives"]  # who does not know the records that fill it can read this
     told["replicas"] = [_fields_of_replica(replica) for _, replica in sorted(group.replicas.items())]
     return told
 
@@ -174,4 +179,6 @@ def decode_state(content: bytes) -> ReplicasState:
 
 def _decode_group(fields: dict[str, Any]) -> Group:
     replicas = [read(Replica, each, exactly=True) for each in fields.pop("replicas")]
-    return replace(read(Group, fields, exactly=True), replicas={each.broker_id: each for each in replicas})
+    lives = {int(broker_id): int(life) for broker_id, life in fields.pop("lives", ())}
+    group = read(Group, fields, exactly=True)
+    return replace(group, lives=lives, replicas={each.broker_id: each for each in replicas})

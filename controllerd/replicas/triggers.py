@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from controllerd.replicas.decide import decide
 from controllerd.replicas.elect import is_incumbent
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.records import MasterElected
-from controllerd.replicas.requests import ElectMaster, Observation, Trigger
+from controllerd.replicas.lives import lives_to_count
+from controllerd.replicas.records import MasterElected, SyncStateSetChanged
+from controllerd.replicas.requests import CountLives, ElectMaster, Observation, Trigger
 from controllerd.replicas.room import successor_with_room
 from controllerd.replicas.state import Group, ReplicasState
 
@@ -54,11 +55,27 @@ def due_elections(
         if not records:
             continue
         if isinstance(records[0], MasterElected):
-            is_due = len(records) > 1 or not _is_in_doubt(group, records[0].broker_id, table, now_ms)
+            stays_alone = not any(isinstance(each, SyncStateSetChanged) for each in records)
+            is_due = not stays_alone or not _is_in_doubt(group, records[0].broker_id, table, now_ms)
         else:
             is_due = _is_gone(group, table, now_ms)
         if is_due:
             due.append(request)
+    return due
+
+
+def due_counts(
+    state: ReplicasState, table: HeartbeatTable, now_ms: int, names: Iterable[str] | None = None
+) -> list[CountLives]:
+    """What to ask for groups that have members of which no life is counted, as when all controllers have just learned to."""
+    due = []
+    for name in state.groups if names is None else names:
+        group = state.groups.get(name)
+        if group is None or len(group.lives) == len(group.sync_state_set):
+            continue
+        uncounted = tuple(each for each in table.observe(group, now_ms) if each.broker_id not in group.lives)
+        if lives_to_count(state, name, (), uncounted):
+            due.append(CountLives(name, uncounted))
     return due
 
 

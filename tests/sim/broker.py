@@ -19,7 +19,7 @@ from brokerd.journal.journal import JournalSettings
 from brokerd.pop.settings import PopSettings
 from brokerd.replication.calm import TICK_MS, calm_tick_ms
 from brokerd.replication.controllers.controller_session import ControllerSession
-from brokerd.replication.controllers.identity import IdentityFiles, Registration, next_incarnation
+from brokerd.replication.controllers.identity import IdentityFiles, Lives, Registration, next_incarnation
 from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, Session, SessionRequest
 from brokerd.replication.epochs.epoch_file import EpochFile
@@ -310,6 +310,7 @@ class SimBroker(Node):
                 replicated.keeps_tail(acked_after_flush=self.settings.ack_after_flush),
                 store.suspicion.confirmed if store.suspicion is not None else -1,
                 [store.judged],
+                lives=Lives(self.disk, incarnation),
             ),
             list(self.place.controllers),
             self.driver,

@@ -63,6 +63,9 @@ class Story:
         False  # whether daemons look at their clocks seldom while nothing is under way, as those that run do
     )
     writes_ahead: bool = False  # whether they write blocks of the log before records come, likewise
+    counts_lives: bool = (
+        False  # whether controllers agree on the newest formats of records, and so on brokers' lives, likewise
+    )
 
 
 class SimCluster:

@@ -38,10 +38,11 @@ from controllerd.raft.standing import Standing, standing
 from controllerd.raft.ticking import Ticking
 from controllerd.replicas.broker_groups import BrokerGroups
 from controllerd.replicas.heartbeat import HeartbeatTable
-from controllerd.replicas.records import MasterElected, Record
+from controllerd.replicas.records import LIVES_LEVEL, MasterElected, Record
 from controllerd.replicas.state import ReplicasState
-from controllerd.replicas.triggers import due_elections
+from controllerd.replicas.triggers import due_counts, due_elections
 from controllerd.settings import ControllerSettings
+from controllerd.state.features import Features, LevelRaised, RaiseLevel
 from controllerd.state.machine import ControllerMachine
 from remoting import codes
 from remoting.errors import CorruptedFile, LogboomError, StorageError
@@ -170,7 +171,7 @@ class SimController(Node):
         self._admitted: set[tuple[NodeId, str]] = set()
         self._greeted: set[NodeId] = set()
         self.table = HeartbeatTable(**asdict(self.settings.liveness))
-        self.machine = ControllerMachine({"replicas": self._recorded})
+        self.machine = ControllerMachine({"replicas": self._recorded, "features": self._level_recorded})
         try:
             self._build()
         except PowerLost:
@@ -193,6 +194,8 @@ class SimController(Node):
         self.every(self.settings.liveness.scan_ms, self.guarded(self._scan))
         self.every(_LOOK_MS, self.guarded(self._returns.look))
         self.every(_LOOK_MS, self._greet)
+        if self.cluster.story.counts_lives:
+            self.every(_LOOK_MS, self.guarded(self._raise_level))
 
     def _build(self) -> None:
         raft = self.settings.raft
@@ -382,9 +385,9 @@ class SimController(Node):
     def look(self, names: Any = None) -> None:
         if not self.node.is_serving:
             return
-        for request in due_elections(
-            self.machine.replicas, self.table, self.monotonic_ms(), unclean=False, names=names
-        ):
+        state, now_ms = self.machine.replicas, self.monotonic_ms()
+        elections = due_elections(state, self.table, now_ms, unclean=False, names=names)
+        for request in (*elections, *due_counts(state, self.table, now_ms, names)):
             if request.broker_name in self._under_way:
                 continue
             name = request.broker_name
@@ -394,6 +397,17 @@ class SimController(Node):
                 self._carry_out_soon()
                 continue
             self._under_way.discard(name)
+
+    def _raise_level(self) -> None:
+        """All of them are of one version here."""
+        level = self.machine.highest_level
+        if self.is_serving and self.machine.features.level < level:
+            with contextlib.suppress(LogboomError):
+                self.node.propose(RaiseLevel((level,)), lambda _: None)
+                self._carry_out_soon()
+
+    def _level_recorded(self, _record: LevelRaised | None, features: Features) -> None:
+        self.table.counts_lives = features.level >= LIVES_LEVEL
 
     def _scan(self) -> None:
         self.table.scan(self.monotonic_ms())

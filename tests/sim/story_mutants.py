@@ -28,13 +28,16 @@ from brokerd.store.draft import Draft
 from brokerd.store.put_status import PutStatus
 from brokerd.store.store_reads import StoreReads
 from brokerd.transactions import records
-from controllerd.replicas import heartbeat
+from controllerd.processors import replicas
+from controllerd.replicas import decide, elect, heartbeat, lives
 from controllerd.replicas.heartbeat import Heartbeat, HeartbeatTable
+from controllerd.replicas.requests import Observation
 from controllerd.replicas.state import Group
 from remoting.errors import LogboomError
 from remoting.frame import Command
 from remoting.record.codec import Record
 from tests.sim.mutants import Mutant, full, scenario
+from tests.sim.test_copied_disk import ids_of_two, last_member_is_a_copy
 from tests.unit.controllerd.replicas import test_heartbeat, test_lost_tail
 
 
@@ -60,6 +63,16 @@ _note_twin = HeartbeatTable._note_twin
 def _every_process_is_a_later_life(self: HeartbeatTable, known: Heartbeat, incarnation: int) -> bool:
     """W27: who takes an id over from a process that lived beside it leads as the set's last member, whatever that one had."""
     return False
+
+
+def _no_directory_is_another(group: Group, seen: Observation) -> bool:
+    """W27: who runs on a directory that has never seen the member's life leads like its next one."""
+    return False
+
+
+def _a_copy_alone(seed: int) -> None:
+    with ids_of_two():
+        last_member_is_a_copy(seed, counts_lives=True)
 
 
 def _whoever_has_the_id(self: HeartbeatTable, group: Group, broker_id: int) -> Heartbeat | None:
@@ -174,6 +187,14 @@ MUTANTS = (
         ((HeartbeatTable, "_lived_beside", _every_process_is_a_later_life),),
         scenario(test_lost_tail.test_nobody_leads_without_what_another_process_with_its_id_acknowledged),
         within=1,
+    ),
+    Mutant(
+        "a copy behind controllers that forgot",
+        "W27",
+        _says(_no_directory_is_another),
+        tuple((module, "runs_elsewhere", _no_directory_is_another) for module in (elect, decide, lives, replicas)),
+        _a_copy_alone,
+        within=2,
     ),
     Mutant(
         "groups mixed up",

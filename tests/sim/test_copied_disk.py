@@ -16,6 +16,7 @@ from tests.sim.broker import SimBroker
 from tests.sim.checks import Promises
 from tests.sim.clients import TOPIC
 from tests.sim.cluster import SimCluster, Story
+from tests.sim.world import Violation
 
 CLIENTS = frozenset({"admin", "owner", "transactor", "delayer", "backer", "popper", "ordered"})
 
@@ -23,8 +24,9 @@ CLIENTS = frozenset({"admin", "owner", "transactor", "delayer", "backer", "poppe
 class Copied:
     """A group whose second replica runs on a copy of the first one's disk, from when its master dies on."""
 
-    def __init__(self, seed: int) -> None:
-        self.cluster = cluster = SimCluster(Story(seed, "calm", without_clients=CLIENTS))
+    def __init__(self, seed: int, *, counts_lives: bool = False) -> None:
+        story = Story(seed, "calm", without_clients=CLIENTS, counts_lives=counts_lives)
+        self.cluster = cluster = SimCluster(story)
         self.world = world = cluster.world
         for node in cluster.nodes:
             node.start()
@@ -32,6 +34,9 @@ class Copied:
         cluster._create()
         cluster._employ()
         assert world.run_until(lambda: cluster.all_in_set() and len(cluster.brokers) == 3, 5_000)
+        if counts_lives:
+            assert world.run_until(lambda: all(each.table.counts_lives for each in cluster.controllers), 5_000)
+            world.run(1_000)
         cluster.injector.later = lambda *_: None
         master = cluster.master()
         assert master is not None
@@ -50,6 +55,13 @@ class Copied:
         self.world.run(apart_ms)
         self.copy.start()
         self.world.run(4_000)
+
+    def restart_controllers(self) -> None:
+        """All at once: what they heard of brokers is gone, what they agreed on is not."""
+        for each in self.cluster.controllers:
+            each.kill()
+        for each in self.cluster.controllers:
+            each.start()
 
     def roles(self) -> list[Role]:
         return [each.driver.machine.role for each in (self.original, self.copy)]
@@ -139,6 +151,80 @@ def test_what_a_copy_acknowledged_alone_is_not_given_up_for_the_process_that_wai
     group.world.run(6_000)
     assert group.masters() == [group.copy]
     assert group.copy.core.store.max_offset(TOPIC, 0) >= end
+
+
+def last_member_is_a_copy(seed: int, *, counts_lives: bool) -> tuple[Copied, int]:
+    """The copy alone has the id, leads alone and stops, and the controllers are started again: the group, and the copy's end."""
+    group = Copied(seed, counts_lives=counts_lives)
+    group.copy.start()
+    group.world.run(4_000)
+    group.master.kill()
+    group.world.run(4_000)
+    assert group.masters() == [group.copy]
+    end = group.copy.core.store.max_offset(TOPIC, 0)
+    group.copy.kill()
+    group.restart_controllers()
+    group.original.start()
+    group.world.run(8_000)
+    assert group.masters() == [], "the copy's disk has what was acknowledged"
+    return group, end
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_a_copy_acknowledged_alone_is_not_given_up_by_controllers_that_were_started_again(seed: int) -> None:
+    group, end = last_member_is_a_copy(seed, counts_lives=True)
+    group.original.kill()
+    group.copy.start()
+    group.world.run(6_000)
+    assert group.masters() == [group.copy]
+    assert group.copy.core.store.max_offset(TOPIC, 0) >= end
+
+
+def test_the_story_finds_what_controllers_lose_that_do_not_count_lives() -> None:
+    with pytest.raises(Violation, match=r"b1 shows .* seen was"):  # before anybody asks who leads
+        last_member_is_a_copy(0, counts_lives=False)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_who_ran_elsewhere_does_not_lead_before_the_members_that_have_it_all_are_there(seed: int) -> None:
+    """The copy is a member and acknowledges; the other process is started when nobody else is there, the master comes later."""
+    group = Copied(seed, counts_lives=True)
+    group.copy.start()
+    group.world.run(4_000)
+    end = group.master.core.store.max_offset(TOPIC, 0)
+    group.copy.kill()
+    group.master.kill()
+    group.restart_controllers()
+    group.original.start()
+    group.world.run(6_000)
+    assert group.masters() == []
+    group.master.start()
+    group.world.run(6_000)
+    assert group.master.driver.machine.role is Role.MASTER
+    assert group.original.driver.machine.role is Role.REPLICA, "it copies what it lacks"
+    assert group.original.core.store.max_offset(TOPIC, 0) >= end
+    group.world.run(4_000)
+    group.master.kill()
+    group.world.run(4_000)
+    assert group.masters() == [group.original], "it left the set and came back: it is the member now"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_every_next_life_on_a_directory_is_the_member(seed: int) -> None:
+    """Also when all of them are killed time and again, some of them before they are told that they are registered."""
+    group = Copied(seed, counts_lives=True)
+    group.original.start()
+    group.world.run(4_000)
+    both = group.master, group.original
+    for pause_ms in (0, 5, 20, 60, 150, 400, 1000):
+        for each in both:
+            each.kill()
+        group.restart_controllers()
+        for each in both:
+            each.start()
+        group.world.run(pause_ms)
+    group.world.run(6_000)
+    assert sorted(each.driver.machine.role.name for each in both) == ["MASTER", "REPLICA"]
 
 
 def test_the_story_finds_two_masters_of_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -331,10 +331,14 @@ class ControllerSession(Session):
 
     def _registered(self, ext: Mapping[str, str], body: Bytes, now_ms: int) -> None:
         self.registration.registered()
+        if self._speaker.lives is not None:
+            self._speaker.lives.registered()
         self._retell_at_ms = now_ms + _RETELL_MS
         members, _ = answers.sync_state_set(body)
         own_id = self.registration.broker_id
-        if not self._speaker.tail_kept and own_id not in members:
+        if ext.get("runsElsewhere") == "true":
+            self._speaker.runs_elsewhere()
+        elif not self._speaker.tail_kept and own_id not in members:
             self._speaker.tail_judged()
         elif members == {own_id} and not self._speaker.lacks_confirmed:
             self._speaker.tail_kept = True  # whatever is lost, nobody else may lead

@@ -29,7 +29,9 @@ from remoting.sealed_text import seal, unseal
 IDENTITY_FILE = "brokerIdentity"
 TEMPORARY_FILE = "brokerIdentity-temp"
 INCARNATION_FILE = "incarnation"
+LIVES_FILE = "lives"
 _CHANCE_BITS: Final = 31
+_MOST_LIVES: Final = 16
 _MAX_STARTS: Final = (1 << 31) - 1
 _CHECK_CODE: Final = re.compile(r"[^#;]*;[0-9]+")
 
@@ -131,6 +133,42 @@ def next_incarnation(disk: SmallFiles, chance: Callable[[int], int] = secrets.ra
     starts = int(text) + 1
     disk.replace_bytes(INCARNATION_FILE, seal(str(starts), " "))
     return starts << _CHANCE_BITS | chance(_CHANCE_BITS)
+
+
+class Lives:
+    """Which lives of this broker ran on its directory, as far as the controllers may have counted one of them as the member that
+    the broker is: the last one that they told that it is registered, and those behind it, which may have missed that answer.
+
+    A copy of the directory in which another process lived meanwhile does not know that one. Kept in one small file, incarnations
+    with blanks between them, before anybody hears of a life.
+    """
+
+    def __init__(self, disk: SmallFiles, incarnation: int) -> None:
+        """`incarnation` begins. Raises CorruptedFile."""
+        self._disk = disk
+        self._incarnation = incarnation
+        self._is_registered = False
+        former = self._read()
+        self.all = (*former[:1], *former[1:][2 - _MOST_LIVES :], incarnation)
+        self._write(self.all)
+
+    def registered(self) -> None:
+        """Whatever was counted of this directory before, this life takes its place."""
+        if not self._is_registered:
+            self._write((self._incarnation,))
+            self._is_registered = True
+
+    def _read(self) -> tuple[int, ...]:
+        content = self._disk.read_bytes(LIVES_FILE)
+        if content is None:
+            return ()
+        texts = unseal(content, " ", LIVES_FILE).text.split(" ")
+        if len(texts) > _MOST_LIVES or not all(each.isascii() and each.isdigit() for each in texts):
+            raise damaged(LIVES_FILE, "it does not hold the last lives of this broker")
+        return tuple(map(int, texts))
+
+    def _write(self, lives: tuple[int, ...]) -> None:
+        self._disk.replace_bytes(LIVES_FILE, seal(" ".join(map(str, lives)), " "))
 
 
 class Registration:

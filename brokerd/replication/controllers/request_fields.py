@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from brokerd.replication.controllers.identity import Registration
+from brokerd.replication.controllers.identity import Lives, Registration
 from brokerd.replication.controllers.session import BrokerNames
 from brokerd.replication.roles.role_machine import RoleMachine
 
@@ -17,6 +17,7 @@ class Speaker:
     `incarnation` differs from start to start; `tail_kept` is false when recovery may have left less than was acknowledged, and
     `lost_confirmed` is then how far the log was known to be confirmed (-1: nothing says so). `judged_listeners` hear when the
     controllers have decided without that log. `has_room` tells whether the disk takes messages (None: nobody asks it).
+    `lives` of the directory tell a process on a copy of it from the next life.
     """
 
     names: BrokerNames
@@ -27,6 +28,7 @@ class Speaker:
     lost_confirmed: int = -1
     judged_listeners: list[Callable[[], None]] = field(default_factory=list)
     has_room: Callable[[], bool] | None = None
+    lives: Lives | None = None
 
     @property
     def lacks_confirmed(self) -> bool:
@@ -38,6 +40,11 @@ class Speaker:
         self.tail_kept = True
         for listener in self.judged_listeners:
             listener()
+
+    def runs_elsewhere(self) -> None:
+        """The directory has never seen the life which is counted as the member that this broker is: what that one acknowledged
+        may be missing here, whatever the log itself tells."""
+        self.tail_kept = False
 
     def group_fields(self) -> dict[str, str]:
         return {"clusterName": self.names.cluster, "brokerName": self.names.broker_name}
@@ -95,6 +102,8 @@ class Speaker:
             "incarnation": str(self.incarnation),
             "highestMasterEpoch": str(self.machine.highest_epoch),
         }
+        if self.lives is not None:
+            fields["lives"] = " ".join(map(str, self.lives.all))
         if self.machine.settings.learner:
             fields["learner"] = "true"
         if not self.tail_kept:

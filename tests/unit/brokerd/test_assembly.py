@@ -14,7 +14,9 @@ from remoting.disk import LocalDisk
 from remoting.errors import CorruptedFile
 
 
-@pytest.mark.parametrize("name", [EPOCH_FILE, MASTER_EPOCH_FILE, "incarnation", "brokerIdentity", "settings.json"])
+@pytest.mark.parametrize(
+    "name", [EPOCH_FILE, MASTER_EPOCH_FILE, "incarnation", "lives", "brokerIdentity", "settings.json"]
+)
 async def test_a_directory_with_a_rotten_file_is_left_to_who_can_mend_it(tmp_path: Path, name: str) -> None:
     data = tmp_path / "data"
     data.mkdir()

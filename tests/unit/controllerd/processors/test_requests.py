@@ -15,6 +15,7 @@ from remoting import codes
 from remoting.facts.cluster_view import KNOWN_VIEW, SAME_VIEW, TOLD_VIEW
 from remoting.frame import Command
 from remoting.transport.client import connect
+from tests.unit.controllerd.raft.test_driver import until
 from tests.unit.controllerd.single import Single, single
 
 pytestmark = pytest.mark.asyncio
@@ -139,6 +140,37 @@ async def test_a_lost_tail_costs_the_membership(one: Single) -> None:
     assert orjson.loads(answer.body) == {"syncStateSet": [1], "syncStateSetEpoch": 3}
     answer = await one.register(1, tailKept="false", maxOffset=40)
     assert "as its last member" in (answer.remark or "")
+
+
+async def test_a_process_on_another_directory_costs_the_membership(one: Single) -> None:
+    await group_of_two(one)
+    await until("lives are counted", lambda: one.controller._table.counts_lives)
+    assert "runsElsewhere" not in (await one.register(2, incarnation=21, lives="20 21")).ext, (
+        "of the others it knows none"
+    )
+    answer = await one.register(2, incarnation=29, lives="20 29")
+    assert answer.ext.get("runsElsewhere") is None
+    assert orjson.loads(answer.body) == {"syncStateSet": [1], "syncStateSetEpoch": 3}
+    assert "runs on another directory" in (answer.remark or "")
+    assert "runsElsewhere" not in (await one.register(1, incarnation=11, lives="11")).ext
+    answer = await one.register(1, incarnation=19, lives="10 19")
+    assert answer.ext["runsElsewhere"] == "true"
+    assert "as its last member" in (answer.remark or "")
+    assert "runsElsewhere" not in (await one.register(1, incarnation=12, lives="11 12")).ext
+
+
+@pytest.mark.parametrize("lives", ["x", "1 2 x", " ".join("7" * 65), str(2**63)])
+async def test_lives_are_so_many_numbers(one: Single, lives: str) -> None:
+    await one.register(1)
+    fields = {
+        "clusterName": "c",
+        "brokerName": "broker-a",
+        "brokerId": 1,
+        "brokerAddress": "127.0.0.1:1",
+        "lives": lives,
+    }
+    code, remark = said(await one.ask(codes.CONTROLLER_REGISTER_BROKER, fields))
+    assert "lives m" in remark, code
 
 
 # 1001: the sync-state set
@@ -390,6 +422,7 @@ async def test_every_field_of_a_heartbeat_counts_also_when_the_others_are_as_bef
         "tailKept": "false",
         "lostConfirmedOffset": "4",
         "hasRoom": "true",
+        "lives": "4 5",
     }
     for said in ({}, {}, *({name: value} for name, value in changes.items())):
         fields |= said

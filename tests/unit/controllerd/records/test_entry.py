@@ -60,7 +60,7 @@ decisions = st.one_of(
 def test_an_entry_is_read_as_it_was_written(about_what: Any, reply: Reply) -> None:
     subject, records = about_what
     decision = Decision(records, reply)
-    content = encode_entry(subject, decision, 1)
+    content = encode_entry(subject, decision, LEVEL - 1)
     assert decode_entry(content, SUBJECTS) == (subject.name, decision)
     assert decode_entry(content, NEWER) == (subject.name, decision), "a later version reads what was written before it"
 
@@ -90,7 +90,7 @@ def test_other_fields_are_refused(kind: tuple[str, str, int], fields: object) ->
 @given(decisions, replies, st.data())
 def test_what_was_changed_under_way_is_refused_or_is_another_entry(about_what: Any, reply: Reply, data: Any) -> None:
     subject, records = about_what
-    content = bytearray(encode_entry(subject, Decision(records, reply), 1))
+    content = bytearray(encode_entry(subject, Decision(records, reply), LEVEL - 1))
     content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     del content[data.draw(st.integers(0, len(content))) :]
     try:

@@ -17,11 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from controllerd.replicas.lives import runs_elsewhere
 from controllerd.replicas.records import MasterElected, MasterLost, Record, SyncStateSetChanged
 from controllerd.replicas.requests import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBroker,
+    CountLives,
     ElectMaster,
     Observation,
     RegisterBroker,
@@ -29,6 +31,7 @@ from controllerd.replicas.requests import (
     Trigger,
 )
 from controllerd.replicas.state import Group
+from controllerd.state.features import RaiseLevel
 from remoting import codes
 from tests.support.examples import examples
 from tests.unit.controllerd.replicas.builders import Machine, Outcome
@@ -38,7 +41,15 @@ names = st.sampled_from(("broker-a", "broker-a", "broker-a", "broker-b"))
 ids = st.integers(1, 5)
 offsets = st.sampled_from((0, 1, 50, 2**31, 2**40))
 observations = st.builds(
-    Observation, ids, st.integers(-1, 4), offsets, st.integers(0, 2), st.integers(0, 2), st.booleans(), st.booleans()
+    Observation,
+    ids,
+    st.integers(-1, 4),
+    offsets,
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+    lives=st.none() | st.tuples(st.integers(0, 2), st.integers(0, 2)),
 )
 seen = st.lists(observations, min_size=1, max_size=5, unique_by=lambda each: each.broker_id).map(tuple)
 in_time = (0, 0, 0)
@@ -66,6 +77,11 @@ class Histories(RuleBasedStateMachine):
         self.masters: dict[tuple[str, int], int] = {}
         self.codes_of_ids: dict[tuple[str, int], str] = {}
         self.highest: dict[str, tuple[int, int]] = dict.fromkeys(NAMES, (0, 0))
+        data = self.leader.decide(RaiseLevel((self.leader.highest_level,)))
+        self.ahead.appended(data)
+        self.history.append(data)
+        for machine in (self.leader, self.follower):
+            machine.apply(data)
 
     def run(self, command: Request) -> Outcome:
         before = self.leader.state.groups.get(command.broker_name)
@@ -131,14 +147,20 @@ class Histories(RuleBasedStateMachine):
             assert self.run(command).code == codes.SUCCESS, "claiming an id twice is once"
             assert not self.run(command).records
 
-    @rule(name=names, broker_id=ids, port=st.integers(1, 3), known=st.sampled_from((0, 0, 0, 3, 9)), lost=st.booleans())
-    def register(self, name: str, broker_id: int, port: int, known: int, lost: bool) -> None:
+    @rule(
+        name=names,
+        process=observations,
+        port=st.integers(1, 3),
+        known=st.sampled_from((0, 0, 0, 3, 9)),
+        lost=st.booleans(),
+    )
+    def register(self, name: str, process: Observation, port: int, known: int, lost: bool) -> None:
         before = self.leader.state.groups.get(name)
-        command = RegisterBroker("c", name, broker_id, f"h:{port}", "", "", known, lost, 7)
+        command = RegisterBroker("c", name, process.broker_id, f"h:{port}", "", "", known, lost, 7, observed=(process,))
         self.run(command)
         after = self.leader.state.groups.get(name)
-        if before is not None and after is not None and not lost:
-            moved = replace(before, replicas=after.replicas, epoch_floor=after.epoch_floor)
+        if before is not None and after is not None and not lost and not runs_elsewhere(before, process):
+            moved = replace(before, replicas=after.replicas, epoch_floor=after.epoch_floor, lives=after.lives)
             assert moved == after, "a registration keeps id, membership and epochs"
 
     @rule(
@@ -147,9 +169,16 @@ class Histories(RuleBasedStateMachine):
         registered=st.booleans(),
         stale=staleness,
         dead=st.sampled_from((set(), set(), {1}, {2, 3})),
+        observed=seen,
     )
     def alter(
-        self, name: str, members: set[int], registered: bool, stale: tuple[int, int, int], dead: set[int]
+        self,
+        name: str,
+        members: set[int],
+        registered: bool,
+        stale: tuple[int, int, int],
+        dead: set[int],
+        observed: tuple[Observation, ...],
     ) -> None:
         group = self.leader.state.groups.get(name) or Group("c", name)
         if registered:
@@ -157,7 +186,7 @@ class Histories(RuleBasedStateMachine):
         master = (group.master_broker_id or 1) + stale[0]
         epochs = group.master_epoch + stale[1], group.sync_state_set_epoch + stale[2]
         proposed = tuple(sorted(members | {master}))
-        reply = self.run(AlterSyncStateSet(name, master, epochs[0], proposed, epochs[1], tuple(sorted(dead))))
+        reply = self.run(AlterSyncStateSet(name, master, epochs[0], proposed, epochs[1], tuple(sorted(dead)), observed))
         if any(stale) or set(proposed) & dead:
             assert reply.code != codes.SUCCESS
             assert not reply.records, "who is out of date changes nothing"
@@ -200,6 +229,20 @@ class Histories(RuleBasedStateMachine):
     def clean(self, name: str, chosen: set[int] | None, living: bool, alive: set[int]) -> None:
         broker_ids = None if chosen is None else tuple(sorted(chosen))
         self.run(CleanBroker("c", name, broker_ids, living, tuple(sorted(alive))))
+
+    @rule(name=names, observed=seen)
+    def count_lives(self, name: str, observed: tuple[Observation, ...]) -> None:
+        before = self.leader.state.groups.get(name)
+        self.run(CountLives(name, observed))
+        after = self.leader.state.groups.get(name)
+        if before is not None and after is not None:
+            assert replace(before, lives=after.lives) == after
+            for broker_id in before.lives:
+                (seen,) = [each for each in observed if each.broker_id == broker_id] or [None]
+                if seen is None or runs_elsewhere(before, seen):
+                    assert after.lives[broker_id] == before.lives[broker_id], (
+                        "counted life given up for another directory"
+                    )
 
     # A leader whose decisions are committed later
 
@@ -260,6 +303,7 @@ class Histories(RuleBasedStateMachine):
             self.highest[name] = epochs
             members = set(group.sync_state_set)
             assert members <= set(group.replicas)
+            assert group.lives.keys() <= members
             assert group.master_broker_id is None or group.master_broker_id in members
             assert not members or group.had_master
             for broker_id, replica in group.replicas.items():

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from brokerd.replication.controllers.controller_session import ControllerSession
-from brokerd.replication.controllers.identity import IDENTITY_FILE, IdentityFiles, Registration, Step
+from brokerd.replication.controllers.identity import IDENTITY_FILE, IdentityFiles, Lives, Registration, Step
 from brokerd.replication.controllers.request_fields import Speaker
 from brokerd.replication.controllers.session import BrokerNames, SessionRequest
 from brokerd.replication.epochs.epoch_list import EpochEntry, EpochList
@@ -85,6 +85,7 @@ class Talk:
                 RoleMachine(settings, EpochList([EpochEntry(3, 0)]), 5, LogPosition(0, 1000, 1000), 900, 0),
                 tail_kept,
                 has_room=has_room,
+                lives=Lives(self.disk, 4),
             ),
             controllers,
             self.observer,
@@ -221,7 +222,7 @@ def test_heartbeats_go_to_all_and_say_everything() -> None:
         "clusterName": "c", "brokerName": "b", "brokerAddr": "127.0.0.1:9", "brokerId": "2", "epoch": "3",
         "maxOffset": "1000", "confirmOffset": "900", "heartbeatIntervalMills": "250", "heartbeatTimeoutMills": "1500",
         "electionPriority": "2147483647", "haAddress": "ha", "grpcAddress": "grpc", "incarnation": "4",
-        "highestMasterEpoch": "5",
+        "highestMasterEpoch": "5", "lives": "4",
     }  # fmt: skip
     talk.oneway.clear()
     talk.session.connected(B, talk.now_ms)
@@ -565,6 +566,34 @@ def test_the_last_member_says_so_only_while_it_certainly_lacks_something(lost_co
     assert [beat.ext.get("tailKept") == "false" for beat in talk.oneway] == [told] * len(talk.oneway)
     assert talk.oneway
     assert heard == [], "what it keeps may be the last copy"
+
+
+@pytest.mark.parametrize("members", [(1, 2), (2,)])
+def test_who_is_told_that_it_runs_elsewhere_says_so_until_it_is_out_of_the_set(members: tuple[int, ...]) -> None:
+    """Also as the last member, who otherwise leads with what it has."""
+    talk = Talk()
+    talk.tick()
+    talk.lead()
+    talk.tick()
+    ext, body = view_answer(1, members=members)
+    for _ in range(2):
+        talk.answer(codes.CONTROLLER_REGISTER_BROKER, ext | {"runsElsewhere": "true"}, body)
+        talk.oneway.clear()
+        talk.waiting.clear()
+        talk.session._pending = None
+        assert codes.CONTROLLER_REGISTER_BROKER in talk.tick(3000)
+        assert {beat.ext.get("tailKept") for beat in talk.oneway} == {"false"}
+    registered(talk, 1)
+    talk.oneway.clear()
+    talk.tick(300)
+    assert {beat.ext.get("tailKept") for beat in talk.oneway} == {None}
+
+
+def test_a_registered_life_is_the_one_that_the_directory_remembers() -> None:
+    talk = Talk()
+    assert Lives(talk.disk, 5).all == (4, 5)
+    talk.register()
+    assert Lives(talk.disk, 6).all == (4, 6)
 
 
 def test_who_kept_everything_says_nothing_of_it() -> None:

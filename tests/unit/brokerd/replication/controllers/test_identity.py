@@ -7,9 +7,11 @@ import pytest
 from brokerd.replication.controllers.identity import (
     IDENTITY_FILE,
     INCARNATION_FILE,
+    LIVES_FILE,
     TEMPORARY_FILE,
     Choice,
     IdentityFiles,
+    Lives,
     Registration,
     Step,
     next_incarnation,
@@ -129,6 +131,37 @@ def test_two_copies_of_a_directory_have_different_incarnations() -> None:
     assert next_incarnation(first, lambda bits: (1 << bits) - 1) > next_incarnation(copy, lambda bits: 0)
 
 
+def test_a_directory_knows_its_lives_since_one_of_them_was_registered() -> None:
+    disk = MemoryDisk()
+    assert [Lives(disk, life).all for life in (11, 12)] == [(11,), (11, 12)]
+    copy = MemoryDisk()
+    copy.replace_bytes(LIVES_FILE, disk.read_bytes(LIVES_FILE) or b"")
+    third = Lives(disk, 13)
+    assert third.all == (11, 12, 13)
+    for _ in range(2):
+        third.registered()
+    assert third.all == (11, 12, 13), "what it says of itself stays"
+    assert Lives(disk, 14).all == (13, 14)
+    assert Lives(copy, 23).all == (11, 12, 23), "of the third one it has not heard"
+
+
+def test_a_directory_keeps_the_life_that_was_registered_and_the_newest_ones() -> None:
+    disk = MemoryDisk()
+    Lives(disk, 1).registered()
+    told = [Lives(disk, life).all for life in range(2, 60)]
+    assert max(map(len, told)) == 16
+    assert told[-1] == (1, *range(45, 60))
+    assert all(life in all_of_them for life, all_of_them in zip(range(2, 60), told, strict=True))
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"1  2", b"-1", seal(" ".join("7" * 17), " ")])
+def test_lives_that_cannot_be_understood_are_refused(content: bytes) -> None:
+    disk = MemoryDisk()
+    disk.replace_bytes(LIVES_FILE, content)
+    with pytest.raises(CorruptedFile, match="lives is damaged"):
+        Lives(disk, 1)
+
+
 def test_files_of_before_are_read_and_get_a_checksum() -> None:
     disk = MemoryDisk()
     disk.replace_bytes(IDENTITY_FILE, b"c#b#2")
@@ -152,6 +185,9 @@ def test_no_flipped_bit_makes_another_valid_file() -> None:
     identity = disk.read_bytes(IDENTITY_FILE) or b""
     next_incarnation(disk)
     incarnation = disk.read_bytes(INCARNATION_FILE) or b""
+    for life in (3, 9 << 31):
+        Lives(disk, life)
+    lives = disk.read_bytes(LIVES_FILE) or b""
 
     def read_of(path: str, content: bytes) -> object:
         """What the file says; None when it is refused."""
@@ -160,6 +196,8 @@ def test_no_flipped_bit_makes_another_valid_file() -> None:
         try:
             if path == INCARNATION_FILE:
                 return next_incarnation(damaged, lambda bits: 0)
+            if path == LIVES_FILE:
+                return Lives(damaged, 1).all
             return IdentityFiles(damaged, "c", "b").load()
         except (CorruptedFile, SettingsError):
             return None
@@ -168,6 +206,7 @@ def test_no_flipped_bit_makes_another_valid_file() -> None:
         (IDENTITY_FILE, identity),
         (TEMPORARY_FILE, temporary),
         (INCARNATION_FILE, incarnation),
+        (LIVES_FILE, lives),
     ):
         right = read_of(path, content)
         assert right is not None
