@@ -160,7 +160,7 @@ MUTANTS = (
     _mutant("cursor not recorded", _where_it_was, Batch, "begin", within=20),
     _mutant("cursor past what comes", _moves_past, Delivery, "_may_pass_ms", "processes", within=100),
     _mutant("timers by the wall clock", _as_the_wall_says, TimerClock, "now_ms", "network", within=100),
-    _mutant("no witness of a clock", _no_witness, TimerClock, "begin", "clocks", within=40, first=110),
+    _mutant("no witness of a clock", _no_witness, TimerClock, "begin", "clocks", within=100, first=35),
     _mutant("no fence behind a clock", _no_fence, Done, "has", "clocks", within=20),
     Mutant(
         "stamps before the cursor",

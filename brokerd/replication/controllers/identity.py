@@ -31,7 +31,8 @@ TEMPORARY_FILE = "brokerIdentity-temp"
 INCARNATION_FILE = "incarnation"
 LIVES_FILE = "lives"
 _CHANCE_BITS: Final = 31
-_MOST_LIVES: Final = 16
+_MOST_LIVES: Final = 8  # of either kind
+_MOST_DIGITS: Final = 20
 _MAX_STARTS: Final = (1 << 31) - 1
 _CHECK_CODE: Final = re.compile(r"[^#;]*;[0-9]+")
 
@@ -137,10 +138,11 @@ def next_incarnation(disk: SmallFiles, chance: Callable[[int], int] = secrets.ra
 
 class Lives:
     """Which lives of this broker ran on its directory, as far as the controllers may have counted one of them as the member that
-    the broker is: the last one that they told that it is registered, and those behind it, which may have missed that answer.
+    the broker is: the last ones that were told that they are registered, and the last ones since, which may have missed that answer.
 
     A copy of the directory in which another process lived meanwhile does not know that one. Kept in one small file, incarnations
-    with blanks between them, before anybody hears of a life.
+    with blanks between them and a dash before those since, before anybody hears of a life. Of the registered ones the newest would
+    do, but controllers may have been put back, too.
     """
 
     def __init__(self, disk: SmallFiles, incarnation: int) -> None:
@@ -148,27 +150,33 @@ class Lives:
         self._disk = disk
         self._incarnation = incarnation
         self._is_registered = False
-        former = self._read()
-        self.all = (*former[:1], *former[1:][2 - _MOST_LIVES :], incarnation)
-        self._write(self.all)
+        self._registered, since = self._read()
+        since = (*since, incarnation)[-_MOST_LIVES:]
+        self.all = (*self._registered, *since)
+        self._write(self._registered, since)
 
     def registered(self) -> None:
         """Whatever was counted of this directory before, this life takes its place."""
         if not self._is_registered:
-            self._write((self._incarnation,))
+            self._write((*self._registered, self._incarnation)[-_MOST_LIVES:], ())
             self._is_registered = True
 
-    def _read(self) -> tuple[int, ...]:
+    def _read(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         content = self._disk.read_bytes(LIVES_FILE)
         if content is None:
-            return ()
-        texts = unseal(content, " ", LIVES_FILE).text.split(" ")
-        if len(texts) > _MOST_LIVES or not all(each.isascii() and each.isdigit() for each in texts):
+            return (), ()
+        parts = [each.split() for each in unseal(content, " ", LIVES_FILE).text.split("-")]
+        if len(parts) != 2 or not all(len(each) <= _MOST_LIVES and all(map(_is_number, each)) for each in parts):
             raise damaged(LIVES_FILE, "it does not hold the last lives of this broker")
-        return tuple(map(int, texts))
+        registered, since = (tuple(map(int, each)) for each in parts)
+        return registered, since
 
-    def _write(self, lives: tuple[int, ...]) -> None:
-        self._disk.replace_bytes(LIVES_FILE, seal(" ".join(map(str, lives)), " "))
+    def _write(self, registered: tuple[int, ...], since: tuple[int, ...]) -> None:
+        self._disk.replace_bytes(LIVES_FILE, seal(" ".join(map(str, (*registered, "-", *since))), " "))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 class Registration:

@@ -593,7 +593,7 @@ def test_a_registered_life_is_the_one_that_the_directory_remembers() -> None:
     talk = Talk()
     assert Lives(talk.disk, 5).all == (4, 5)
     talk.register()
-    assert Lives(talk.disk, 6).all == (4, 6)
+    assert Lives(talk.disk, 6).all == (4, 6), "the fifth one nobody heard of"
 
 
 def test_who_kept_everything_says_nothing_of_it() -> None:
