@@ -138,11 +138,11 @@ def next_incarnation(disk: SmallFiles, chance: Callable[[int], int] = secrets.ra
 
 class Lives:
     """Which lives of this broker ran on its directory, as far as the controllers may have counted one of them as the member that
-    the broker is: the last ones that were told that they are registered, and the last ones since, which may have missed that answer.
+    the broker is: the last ones that were told that they are registered, and the last ones since, which may have missed that.
 
     A copy of the directory in which another process lived meanwhile does not know that one. Kept in one small file, incarnations
-    with blanks between them and a dash before those since, before anybody hears of a life. Of the registered ones the newest would
-    do, but controllers may have been put back, too.
+    with blanks between them and a dash before those since, before anybody hears of a life. Of the registered ones the newest
+    would do, but controllers may have been put back, too.
     """
 
     def __init__(self, disk: SmallFiles, incarnation: int) -> None:
