@@ -17,6 +17,9 @@ import pytest
 from brokerd.replication.calm import TICK_MS
 from brokerd.store.log.commitlog import CommitLog
 from brokerd.store.log.segment import Segment
+from controllerd.replicas import decide, elect, lives
+from controllerd.replicas.requests import Observation
+from controllerd.replicas.state import Group
 from tests.sim.cluster import SimCluster, Story
 from tests.sim.coverage import Pair
 from tests.sim.faults import DISK, NETWORK, PROCESSES, RARE
@@ -94,6 +97,28 @@ def test_brokers_that_write_blocks_ahead_keep_every_promise(
     monkeypatch.setattr(CommitLog, "_write_zeros", counted)
     SimCluster(Story(seed, mood, writes_ahead=True)).run()
     assert written["zeros"] >= 20
+
+
+@pytest.mark.parametrize(("seed", "mood"), [(31, "processes"), (32, "power"), (33, "machines")])
+def test_where_nobody_copies_a_directory_nobody_is_taken_for_who_runs_on_another_one(
+    seed: int, mood: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = Counter[bool]()
+
+    def counted(group: Group, seen: Observation) -> bool:
+        found = lives.runs_elsewhere(group, seen)
+        looked_at[found] += seen.broker_id in group.lives
+        return found
+
+    for module in (elect, decide):
+        monkeypatch.setattr(module, "runs_elsewhere", counted)
+    cluster = SimCluster(Story(seed, mood, counts_lives=True))
+    cluster.run()
+    assert looked_at[False] >= 20
+    assert looked_at[True] == 0
+    for controller in cluster.controllers:
+        for group in controller.machine.replicas.groups.values():
+            assert group.lives.keys() == set(group.sync_state_set)
 
 
 @pytest.mark.parametrize("mood", ["disk", "mixed"])
