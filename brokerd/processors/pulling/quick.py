@@ -73,8 +73,9 @@ class QuickPulls:
         connection.owe(1)
         asking, cold = Asking(connection, opaque, terms, queue_offset), self._cold
         if cold is not None and cold.is_cold(terms.topic, terms.queue_id, queue_offset):
-            request = partial(_decoded, buffer[position:end])
-            cold.enter(connection, request, partial(self._turn, request, asking, commit_offset))
+            head = _head(buffer, position)  # a body, which no client sends, would be kept as long as it waits
+            request = partial(frame.decode_head, head)
+            cold.enter(connection, len(head), request, partial(self._turn, request, asking, commit_offset))
             return end
         if terms.standing is None and terms.is_by_units:
             self._let_stand(terms)
@@ -101,7 +102,7 @@ class QuickPulls:
         """What the request asks for, decoded and checked; None for what does not pass."""
         asked = self._reader.read(buffer, position)
         assert asked is not None  # as it was read before
-        request = _decoded(buffer[position : asked.end])
+        request = frame.decode_head(_head(buffer, position))
         try:
             terms = self._pulls.terms_of(connection, request.code, request.ext)
         except LogboomError:  # its handler finds the same, and says it
@@ -110,8 +111,6 @@ class QuickPulls:
         return terms
 
 
-def _decoded(whole: bytes) -> Command:
-    """The one request whose frame this is."""
-    requests: list[Command] = []
-    frame.decode_frames(whole, requests)
-    return requests[0]
+def _head(buffer: bytes, position: int) -> bytes:
+    """The frame that begins there, without its body."""
+    return buffer[position : position + frame.header_end(buffer[position : position + frame.PREFIX_BYTES])]
