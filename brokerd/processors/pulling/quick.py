@@ -8,6 +8,7 @@ which says what is wrong with it. This is for connections whose requests nobody 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,8 +29,9 @@ from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import each
 
-# How the headers of clients begin that write the code first, as all that are known do, in JSON or compact
+# How headers of pulls begin where the code is first, as most write it, in JSON or compact; and what they have in them elsewhere
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
+_ANYWHERE: Final = re.compile(rb'"code"\s*:\s*(?:11|361)\b')
 _MAX_STANDING: Final = 512  # each holds 20 KiB of units at most
 
 
@@ -60,7 +62,7 @@ class QuickPulls:
 
     def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
         """Answer or hold the request whose frame begins there: where it ends; the same position for what is left."""
-        if not buffer.startswith(_BEGINNINGS, position + frame.PREFIX_BYTES):
+        if not (buffer.startswith(_BEGINNINGS, position + frame.PREFIX_BYTES) or _may_be_pull(buffer, position)):
             return position
         asked = self._reader.recall(buffer, position)
         if asked is None:
@@ -109,6 +111,15 @@ class QuickPulls:
             return None
         self._reader.learn(asked.key, terms)
         return terms
+
+
+def _may_be_pull(buffer: bytes, position: int) -> bool:
+    """Whether the frame that begins there may be one whose code is not first, or not written as most do."""
+    at = position + frame.PREFIX_BYTES
+    if buffer[at : at + 1] != b"{" or (buffer.startswith(b'{"code":', at) and buffer[at + 8 : at + 9].isdigit()):
+        return False
+    end = position + frame.header_end(buffer[position:at])
+    return _ANYWHERE.search(buffer, at, end) is not None
 
 
 def _head(buffer: bytes, position: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, cast
@@ -357,6 +358,50 @@ async def test_answers_come_in_order_however_frames_are_cut(broker: RemotingBrok
     answers = await line.finish()
     assert [answer.opaque for answer in answers] == list(range(40))
     assert {answer.code for answer in answers} == {0, codes.TOPIC_NOT_EXIST}
+
+
+def written(header: str) -> bytes:
+    """A frame with this header, whatever the order of what is in it."""
+    data = header.encode()
+    return (4 + len(data)).to_bytes(4) + len(data).to_bytes(4) + data
+
+
+def any_order(members: dict[str, Any], separators: tuple[str, str]) -> list[bytes]:
+    """The same request with each of its members first."""
+    names = list(members)
+    turned = [names[n:] + names[:n] for n in range(len(names))]
+    return [written(json.dumps({name: members[name] for name in order}, separators=separators)) for order in turned]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", " :  ")])
+@pytest.mark.parametrize("code", [codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE])
+async def test_a_pull_is_taken_as_it_comes_however_its_header_is_written(
+    broker: RemotingBroker, separators: tuple[str, str], code: int
+) -> None:
+    texts = {name: str(value) for name, value in pull_fields(7, maxMsgNums=1).items()}
+    members = {"code": code, "language": "PYTHON", "version": 1, "opaque": 5, "flag": 0, "extFields": texts}
+    line, decoded = Line(broker), Line(broker)
+    sent = any_order(members, separators)
+    for data in sent:
+        assert quick_of(broker).take(line.connection, data, 0) == len(data)
+    decoded.connection._quick = None
+    decoded.connection.data_received(b"".join(sent))
+    assert list(map(told, await line.finish())) == list(map(told, await decoded.finish()))
+    assert len(line.transport.answers()) == len(sent)
+
+
+async def test_others_that_look_like_pulls_are_left(broker: RemotingBroker) -> None:
+    line = Line(broker)
+    texts = {"topic": "t", "queueId": "0", "code": "11"}
+    members = {"remark": '"code":11', "code": codes.GET_MAX_OFFSET, "opaque": 5, "flag": 0, "extFields": texts}
+    for data in [
+        *any_order(members, (",", ":")),
+        *any_order(members | {"extFields": texts | {"code": 11}}, (",", ":")),
+    ]:
+        for cut in (*range(12), len(data) // 2, len(data)):
+            assert quick_of(broker).take(line.connection, data[:cut], 0) == 0
+        line.connection.data_received(data)
+    assert [(each.code, each.ext["offset"]) for each in await line.finish()] == [(0, "50")] * 10
 
 
 async def test_who_waits_is_answered_when_a_message_comes(broker: RemotingBroker) -> None:
