@@ -33,6 +33,7 @@ from remoting.transport.server import each
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
 _ANYWHERE: Final = re.compile(rb'"code"\s*:\s*(?:11|361)\b')
 _MAX_STANDING: Final = 512  # each holds 20 KiB of units at most
+_ONE_OF: Final = 16  # of those for whom there is no room takes the place of another one
 
 
 class QuickPulls:
@@ -54,6 +55,7 @@ class QuickPulls:
         self._handle = each(pulls.handle)
         self._reader: PullReader[PullTerms] = PullReader(library)
         self._standing: deque[PullTerms] = deque()  # those that have what stands
+        self._without = 0  # who would, and were told that there is no room
 
     @property
     def known_count(self) -> int:
@@ -68,7 +70,10 @@ class QuickPulls:
         if asked is None:
             return position
         end, opaque, queue_offset, commit_offset, terms = asked
-        if terms is None or not self._checks.still_passes(connection, terms.checked):
+        is_known = terms is not None and self._checks.still_passes(connection, terms.checked)
+        if not is_known:
+            if terms is not None:
+                self._let_go(terms)
             terms = self._learn(connection, buffer, position)
         if terms is None or self._place.refusal(lite=terms.is_lite) is not None:
             return position
@@ -79,18 +84,28 @@ class QuickPulls:
             request = partial(frame.decode_head, head)
             cold.enter(connection, len(head), request, partial(self._turn, request, asking, commit_offset))
             return end
-        if terms.standing is None and terms.is_by_units:
+        if is_known and terms.standing is None and terms.is_by_units:
             self._let_stand(terms)
         self._pulls.take(asking, commit_offset)
         return end
 
     def _let_stand(self, terms: PullTerms) -> None:
-        """Keep what the reader wants and sees, in place of that of who began longest ago where too many do."""
+        """Keep what the reader wants and sees. Where too many do, one of some takes the place of who began longest ago: if each
+        did, nobody who asks after all others would find his."""
         if len(self._standing) >= _MAX_STANDING:
+            self._without += 1
+            if self._without % _ONE_OF:
+                return
             self._standing.popleft().standing = None
         terms.standing = Standing()
         terms.stand(terms.standing)
         self._standing.append(terms)
+
+    def _let_go(self, terms: PullTerms) -> None:
+        """They do not pass any more."""
+        if terms.standing is not None:
+            self._standing.remove(terms)
+            terms.standing = None
 
     def _turn(self, request: Callable[[], Command], asking: Asking, commit_offset: int) -> None:
         """Of who stood in line: what it was asked with may not hold any more."""

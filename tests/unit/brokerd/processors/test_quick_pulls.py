@@ -16,6 +16,8 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.processors.pulling import asked, quick
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.quick import QuickPulls
+from brokerd.processors.pulling.standing import Standing
+from brokerd.processors.pulling.terms import PullTerms
 from remoting import codes, frame
 from remoting.frame import Command
 from remoting.record.codec import decode_records
@@ -245,16 +247,64 @@ def test_answers_are_those_of_the_handler(broker: RemotingBroker, seed: int) -> 
 def test_what_is_known_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     known = quick_of(broker)
     monkeypatch.setattr(asked, "MAX_KNOWN", 10)
-    for number in range(25):
+    for number in range(100):
         assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
-        assert known.known_count == number % 10 + 1
+        assert known.known_count == min(number + 1, 10)
     monkeypatch.setattr(asked, "MAX_KNOWN_BYTES", 20_000)
-    counts = []
-    for number in range(40):
+    for number in range(200):
         assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=f"{number:04000}"[:3000] + str(number))).code == 0
-        counts.append(known.known_count)
-    assert max(counts[10:]) <= 7
-    assert broker.taken_quickly == 65
+        assert known.known_count <= 10
+    assert known.known_count <= 6
+    assert broker.taken_quickly == 300
+
+
+def test_of_more_requests_than_may_be_known_most_are(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go round, so each comes after all others."""
+    known, learned = quick_of(broker), 0
+    terms_of = broker.pull.terms_of
+
+    def count(*args: Any) -> PullTerms:
+        nonlocal learned
+        learned += 1
+        return terms_of(*args)
+
+    monkeypatch.setattr(asked, "MAX_KNOWN", 10)
+    monkeypatch.setattr(broker.pull, "terms_of", count)
+    for _ in range(40):
+        for number in range(12):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    assert (broker.taken_quickly, known.known_count) == (480, 10)
+    assert learned < 480 / 3
+    broker.topic("t", queues=3)  # what is known does not pass any more
+    learned = 0
+    for _ in range(40):
+        for number in range(10):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    assert learned < 400 / 3
+
+
+def test_of_more_readers_than_may_stand_most_do(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    class Counted(Standing):
+        def __init__(self) -> None:
+            nonlocal made
+            made += 1
+            super().__init__()
+
+    monkeypatch.setattr(quick, "_MAX_STANDING", 10)
+    monkeypatch.setattr(quick, "Standing", Counted)
+    for _ in range(40):
+        for number in range(12):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    assert 10 <= made < 20
+    broker.topic("t", queues=3)
+    for _ in range(2):
+        for number in range(12):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    standing = quick_of(broker)._standing
+    assert len(standing) == 10
+    assert all(broker.quick._checks.still_passes(broker.peer, each.checked) for each in standing)  # type: ignore[union-attr]
 
 
 def test_what_stands_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
