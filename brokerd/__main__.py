@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+from dataclasses import replace
 
 import uvloop
 
@@ -16,7 +17,6 @@ from brokerd.composition.settings import BrokerSettings, parse
 from brokerd.loop import tuning
 from remoting import exit_codes
 from remoting.errors import LogboomError
-from remoting.transport.server import MAX_CONNECTIONS
 
 log = logging.getLogger("brokerd")
 
@@ -60,6 +60,17 @@ async def serve(settings: BrokerSettings) -> int:
     return exit_codes.FAILED
 
 
+def _with_files(settings: BrokerSettings) -> BrokerSettings:
+    """The same for as many clients as there may be files for."""
+    flow, grpc = settings.flow, settings.grpc
+    remoting_clients, grpc_clients = tuning.allow_files(flow.max_connections, grpc.max_connections)
+    return replace(
+        settings,
+        flow=replace(flow, max_connections=remoting_clients),
+        grpc=replace(grpc, max_connections=grpc_clients),
+    )
+
+
 def main() -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -68,8 +79,7 @@ def main() -> int:
             sys.stdout.write(asyncio.run(release_mount(settings)) + "\n")
             return exit_codes.STOPPED
         tuning.keep_freed_memory()
-        tuning.allow_files(settings.grpc.max_connections, MAX_CONNECTIONS)
-        code: int = uvloop.run(serve(settings))
+        code: int = uvloop.run(serve(_with_files(settings)))
     except LogboomError as error:
         sys.stderr.write(f"brokerd: {error}\n")
         return exit_codes.FAILED

@@ -32,6 +32,9 @@ class FlowSettings:
     ack_wait_ms: int = setting(3000, "likewise an ack, or the end of a transaction", minimum=10, maximum=600_000)
     heartbeat_wait_ms: int = setting(31_000, "likewise a heartbeat", minimum=10, maximum=600_000)
     other_wait_ms: int = setting(5000, "likewise any other request", minimum=10, maximum=600_000)
+    max_connections: int = setting(
+        10_000, "remoting clients that are connected at once, as far as files may be open", minimum=1, maximum=1_000_000
+    )
     max_in_flight: int = setting(
         16_384, "requests of one connection that are not answered yet", minimum=1, maximum=1_000_000
     )
@@ -67,4 +70,4 @@ class FlowSettings:
             large_answers=frozenset(_PULLS),
             long_requests=frozenset({codes.BULK_READ}),
         )
-        return ServerLimits(connection, self.max_slow_readers)
+        return ServerLimits(connection, self.max_slow_readers, self.max_connections)

@@ -31,24 +31,30 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
-def allow_files(grpc_connections: int, remoting_connections: int) -> None:
-    """Let the process open as many files as so many clients and all else need, as far as its hard limit goes.
+def allow_files(remoting_clients: int, grpc_clients: int) -> tuple[int, int]:
+    """Let the process open as many files as so many clients and all else need, as far as its hard limit goes; how many clients
+    may be connected then.
 
-    A broker without a file left refuses clients, and cannot open files of its log either; so it says when the limit is too low.
+    A broker without a file left could not open files of its log: so clients get what a low limit has beside these, or half.
     """
-    wanted = grpc_connections + remoting_connections + _OTHER_FILES
+    clients = remoting_clients + grpc_clients
+    wanted = clients + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
+        return remoting_clients, grpc_clients
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if allowed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    if allowed < wanted:
-        log.warning(
-            "at most %d files may be open, and with %d remoting clients and grpc.max_connections=%d up to %d are: raise the hard "
-            "limit (ulimit -Hn, LimitNOFILE=), or lower that setting",
-            *(allowed, remoting_connections, grpc_connections, wanted),
-        )
+    if allowed == wanted:
+        return remoting_clients, grpc_clients
+    room = min(clients, allowed - min(_OTHER_FILES, allowed // 2))
+    fewer = max(1, remoting_clients * room // clients), max(1, grpc_clients * room // clients)
+    log.warning(
+        "at most %d files may be open, so %d remoting clients may be connected (flow.max_connections=%d), and %d over gRPC "
+        "(grpc.max_connections=%d): for all of them and %d files beside raise the hard limit to %d (ulimit -Hn, LimitNOFILE=)",
+        *(allowed, fewer[0], remoting_clients, fewer[1], grpc_clients, _OTHER_FILES, wanted),
+    )
+    return fewer
 
 
 def settle() -> None:

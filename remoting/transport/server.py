@@ -43,11 +43,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What a server bears: of each connection, and how many peers that do not read their answers; of more, those that began first
-    are closed. Without an intake, unfinished frames have a budget of the server's own."""
+    """What a server bears: of each connection; how many peers that do not read their answers, of more, those that began first are
+    closed; how many connections. Without an intake, unfinished frames have a budget of the server's own."""
 
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
     max_slow_readers: int = 256
+    max_connections: int = MAX_CONNECTIONS
     intake: Intake | None = None
 
 
@@ -136,7 +137,7 @@ class RemotingServer:
         )
 
     def _connection_opened(self, connection: RemotingConnection) -> None:
-        if len(self.connections) >= MAX_CONNECTIONS and not self._strangers.make_room():
+        if len(self.connections) >= self._limits.max_connections and not self._strangers.make_room():
             log.warning("refusing %s: %d connections are open already", connection.peer, len(self.connections))
             connection.abort()
         self.connections.add(connection)

@@ -26,6 +26,7 @@ _NAME: Final = struct.Struct(">HI")
 _MOST_DIGITS: Final = 18
 MAX_KNOWN: Final = 16_384
 MAX_KNOWN_BYTES: Final = 8 << 20  # of keys
+_ONE_OF: Final = 16  # of those for which there is no room takes the place of others
 
 _T = TypeVar("_T")
 
@@ -41,8 +42,9 @@ class Asked(NamedTuple):
 
 
 class PullReader(Generic[_T]):
-    """Reads requests in C, and knows what was found out of them. That is bounded: when there is no more room for it, all of it is
-    forgotten."""
+    """Reads requests in C, and knows what was found out of them. That is bounded: where there is no more room, one of some that
+    come takes the place of what has been known longest. If each did, of more requests that go round than there is room for, none
+    would be known when it comes again."""
 
     def __init__(self, library: Library) -> None:
         pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -59,6 +61,7 @@ class PullReader(Generic[_T]):
         self._in_slots: list[_T | None] = [None] * _SLOTS
         self._known: dict[bytes, _T] = {}
         self._known_bytes = 0
+        self._without = 0  # that were not noted, as there was no room
 
     @property
     def known_count(self) -> int:
@@ -92,13 +95,24 @@ class PullReader(Generic[_T]):
 
     def learn(self, key: bytes, found: _T) -> None:
         """That was found out of a request with this key."""
-        self._in_slots = [None] * _SLOTS
         if key not in self._known:
-            if len(self._known) >= MAX_KNOWN or self._known_bytes + len(key) > MAX_KNOWN_BYTES:
-                self._known.clear()
-                self._known_bytes = 0
+            if not self._has_room(len(key)):
+                self._without += 1
+                if self._without % _ONE_OF:
+                    return
+                self._make_room(len(key))
             self._known_bytes += len(key)
         self._known[key] = found
+        self._in_slots = [None] * _SLOTS
+
+    def _has_room(self, key_bytes: int) -> bool:
+        return len(self._known) < MAX_KNOWN and self._known_bytes + key_bytes <= MAX_KNOWN_BYTES
+
+    def _make_room(self, key_bytes: int) -> None:
+        while self._known and not self._has_room(key_bytes):
+            oldest = next(iter(self._known))
+            del self._known[oldest]
+            self._known_bytes -= len(oldest)
 
     def read(self, buffer: bytes, position: int) -> Asked | None:
         """The request itself, read in full."""

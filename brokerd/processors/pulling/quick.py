@@ -8,6 +8,7 @@ which says what is wrong with it. This is for connections whose requests nobody 
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,9 +29,11 @@ from remoting.frame import Command
 from remoting.transport.connection import RemotingConnection
 from remoting.transport.server import each
 
-# How the headers of clients begin that write the code first, as all that are known do, in JSON or compact
+# How headers of pulls begin where the code is first, as most write it, in JSON or compact; and what they have in them elsewhere
 _BEGINNINGS: Final = (b'{"code":11,', b'{"code":361,', b"\x00\x0b", b"\x01\x69")
+_ANYWHERE: Final = re.compile(rb'"code"\s*:\s*(?:11|361)\b')
 _MAX_STANDING: Final = 512  # each holds 20 KiB of units at most
+_ONE_OF: Final = 16  # of those for whom there is no room takes the place of another one
 
 
 class QuickPulls:
@@ -52,6 +55,7 @@ class QuickPulls:
         self._handle = each(pulls.handle)
         self._reader: PullReader[PullTerms] = PullReader(library)
         self._standing: deque[PullTerms] = deque()  # those that have what stands
+        self._without = 0  # who would, and were told that there is no room
 
     @property
     def known_count(self) -> int:
@@ -60,34 +64,48 @@ class QuickPulls:
 
     def take(self, connection: RemotingConnection, buffer: bytes, position: int) -> int:
         """Answer or hold the request whose frame begins there: where it ends; the same position for what is left."""
-        if not buffer.startswith(_BEGINNINGS, position + frame.PREFIX_BYTES):
+        if not (buffer.startswith(_BEGINNINGS, position + frame.PREFIX_BYTES) or _may_be_pull(buffer, position)):
             return position
         asked = self._reader.recall(buffer, position)
         if asked is None:
             return position
         end, opaque, queue_offset, commit_offset, terms = asked
-        if terms is None or not self._checks.still_passes(connection, terms.checked):
+        is_known = terms is not None and self._checks.still_passes(connection, terms.checked)
+        if not is_known:
+            if terms is not None:
+                self._let_go(terms)
             terms = self._learn(connection, buffer, position)
         if terms is None or self._place.refusal(lite=terms.is_lite) is not None:
             return position
         connection.owe(1)
         asking, cold = Asking(connection, opaque, terms, queue_offset), self._cold
         if cold is not None and cold.is_cold(terms.topic, terms.queue_id, queue_offset):
-            request = partial(_decoded, buffer[position:end])
-            cold.enter(connection, request, partial(self._turn, request, asking, commit_offset))
+            head = _head(buffer, position)  # a body, which no client sends, would be kept as long as it waits
+            request = partial(frame.decode_head, head)
+            cold.enter(connection, len(head), request, partial(self._turn, request, asking, commit_offset))
             return end
-        if terms.standing is None and terms.is_by_units:
+        if is_known and terms.standing is None and terms.is_by_units:
             self._let_stand(terms)
         self._pulls.take(asking, commit_offset)
         return end
 
     def _let_stand(self, terms: PullTerms) -> None:
-        """Keep what the reader wants and sees, in place of that of who began longest ago where too many do."""
+        """Keep what the reader wants and sees. Where too many do, one of some takes the place of who began longest ago: if each
+        did, nobody who asks after all others would find his."""
         if len(self._standing) >= _MAX_STANDING:
+            self._without += 1
+            if self._without % _ONE_OF:
+                return
             self._standing.popleft().standing = None
         terms.standing = Standing()
         terms.stand(terms.standing)
         self._standing.append(terms)
+
+    def _let_go(self, terms: PullTerms) -> None:
+        """They do not pass any more."""
+        if terms.standing is not None:
+            self._standing.remove(terms)
+            terms.standing = None
 
     def _turn(self, request: Callable[[], Command], asking: Asking, commit_offset: int) -> None:
         """Of who stood in line: what it was asked with may not hold any more."""
@@ -101,7 +119,7 @@ class QuickPulls:
         """What the request asks for, decoded and checked; None for what does not pass."""
         asked = self._reader.read(buffer, position)
         assert asked is not None  # as it was read before
-        request = _decoded(buffer[position : asked.end])
+        request = frame.decode_head(_head(buffer, position))
         try:
             terms = self._pulls.terms_of(connection, request.code, request.ext)
         except LogboomError:  # its handler finds the same, and says it
@@ -110,8 +128,15 @@ class QuickPulls:
         return terms
 
 
-def _decoded(whole: bytes) -> Command:
-    """The one request whose frame this is."""
-    requests: list[Command] = []
-    frame.decode_frames(whole, requests)
-    return requests[0]
+def _may_be_pull(buffer: bytes, position: int) -> bool:
+    """Whether the frame that begins there may be one whose code is not first, or not written as most do."""
+    at = position + frame.PREFIX_BYTES
+    if buffer[at : at + 1] != b"{" or (buffer.startswith(b'{"code":', at) and buffer[at + 8 : at + 9].isdigit()):
+        return False
+    end = position + frame.header_end(buffer[position:at])
+    return _ANYWHERE.search(buffer, at, end) is not None
+
+
+def _head(buffer: bytes, position: int) -> bytes:
+    """The frame that begins there, without its body."""
+    return buffer[position : position + frame.header_end(buffer[position : position + frame.PREFIX_BYTES])]

@@ -630,14 +630,15 @@ async def test_a_second_port_is_served_and_one_that_is_taken_is_left_out(caplog:
 async def test_strangers_keep_nobody_out(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where requests are signed, whoever was let in stays, and whoever comes has a place: the oldest of the others goes."""
     monkeypatch.setattr(transport_server, "MOST_STRANGERS", 3)
-    monkeypatch.setattr(transport_server, "MAX_CONNECTIONS", 5)
 
     def let_in(connection: RemotingConnection, requests: Sequence[Command]) -> None:
         connection.prove("mia")
         service.echo(connection, requests)
 
     intake = Intake(Watch(UnfinishedSettings()), may_send_much=lambda _: False)
-    server = RemotingServer(Place("127.0.0.1", 0), {ECHO: let_in}, limits=ServerLimits(intake=intake))
+    server = RemotingServer(
+        Place("127.0.0.1", 0), {ECHO: let_in}, limits=ServerLimits(max_connections=5, intake=intake)
+    )
     await server.start()
 
     async def dial() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

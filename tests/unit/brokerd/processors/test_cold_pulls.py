@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from brokerd.loop.cold_line import SHORT_BYTES
+from brokerd.processors.pulling import cold_line
 from brokerd.processors.pulling.checks import FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from remoting import codes
 from remoting.frame import Command
@@ -33,6 +35,13 @@ class Cold:
 
     def ask(self, peer: Peer, code: int = codes.PULL_MESSAGE, offset: int = 0, **fields: Any) -> None:
         self.broker.ask(code, pull_fields(offset, suspendTimeoutMillis=0) | fields, peer=peer)
+
+    def stand(self, *peers: Peer, **fields: Any) -> None:
+        """Have them stand in line for a while, each with a pull that has a large body."""
+        self.broker.others_done += 1
+        self.line.charge(0.001)
+        for peer in peers:
+            self.broker.send_request(codes.PULL_MESSAGE, pull_fields(**fields), bytes(1 << 20), peer)
 
     def fetched(self) -> None:
         self.broker.log.coming.clear()
@@ -145,3 +154,37 @@ def test_a_read_in_bulk_is_short_beside_others(cold: Cold) -> None:
     cold.broker.turns.run(500)
     assert len(only(alone).body) > 4 * SHORT_BYTES - 60_000
     assert 0 < len(only(beside).body) <= SHORT_BYTES
+
+
+def test_nobody_keeps_what_he_sends_beside_his_fields(cold: Cold) -> None:
+    peers = [Peer() for _ in range(20)]
+    cold.ask(Peer())  # what it asks for is known from then on
+    cold.broker.turns.run()
+    cold.serve_others()
+    cold.broker.turns.run(5)
+    tracemalloc.start()
+    try:
+        cold.stand(*peers)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert cold.line.standing >= len(peers) - 1
+    assert kept_bytes < 1 << 20
+    cold.broker.turns.run(5000)
+    assert [count(peer) for peer in peers] == [32] * len(peers)
+
+
+def test_what_is_kept_of_all_who_stand_in_line_is_bounded(cold: Cold, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_line, "MOST_HELD_BYTES", 20_000)
+    cold.ask(Peer())
+    cold.broker.turns.run()
+    cold.serve_others()
+    cold.broker.turns.run(5)
+    for _ in range(3):
+        peers = [Peer() for _ in range(15)]
+        cold.stand(*peers, remarks="x" * 2000)
+        cold.broker.turns.run(5000)
+        answered = [only(peer).code for peer in peers]
+        assert set(answered) == {codes.SUCCESS, codes.SYSTEM_BUSY}
+        assert 6 <= answered.count(codes.SUCCESS) <= 10
+        assert answered == sorted(answered), "those who came last are refused"

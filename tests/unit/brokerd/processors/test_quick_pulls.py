@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, cast
@@ -15,6 +16,8 @@ from brokerd.metadata.configs import TopicConfig
 from brokerd.processors.pulling import asked, quick
 from brokerd.processors.pulling.checks import FLAG_COMMIT, FLAG_SUBSCRIPTION, FLAG_SUSPEND
 from brokerd.processors.pulling.quick import QuickPulls
+from brokerd.processors.pulling.standing import Standing
+from brokerd.processors.pulling.terms import PullTerms
 from remoting import codes, frame
 from remoting.frame import Command
 from remoting.record.codec import decode_records
@@ -244,16 +247,64 @@ def test_answers_are_those_of_the_handler(broker: RemotingBroker, seed: int) -> 
 def test_what_is_known_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     known = quick_of(broker)
     monkeypatch.setattr(asked, "MAX_KNOWN", 10)
-    for number in range(25):
+    for number in range(100):
         assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
-        assert known.known_count == number % 10 + 1
+        assert known.known_count == min(number + 1, 10)
     monkeypatch.setattr(asked, "MAX_KNOWN_BYTES", 20_000)
-    counts = []
-    for number in range(40):
+    for number in range(200):
         assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=f"{number:04000}"[:3000] + str(number))).code == 0
-        counts.append(known.known_count)
-    assert max(counts[10:]) <= 7
-    assert broker.taken_quickly == 65
+        assert known.known_count <= 10
+    assert known.known_count <= 6
+    assert broker.taken_quickly == 300
+
+
+def test_of_more_requests_than_may_be_known_most_are(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go round, so each comes after all others."""
+    known, learned = quick_of(broker), 0
+    terms_of = broker.pull.terms_of
+
+    def count(*args: Any) -> PullTerms:
+        nonlocal learned
+        learned += 1
+        return terms_of(*args)
+
+    monkeypatch.setattr(asked, "MAX_KNOWN", 10)
+    monkeypatch.setattr(broker.pull, "terms_of", count)
+    for _ in range(40):
+        for number in range(12):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    assert (broker.taken_quickly, known.known_count) == (480, 10)
+    assert learned < 480 / 3
+    broker.topic("t", queues=3)  # what is known does not pass any more
+    learned = 0
+    for _ in range(40):
+        for number in range(10):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    assert learned < 400 / 3
+
+
+def test_of_more_readers_than_may_stand_most_do(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    class Counted(Standing):
+        def __init__(self) -> None:
+            nonlocal made
+            made += 1
+            super().__init__()
+
+    monkeypatch.setattr(quick, "_MAX_STANDING", 10)
+    monkeypatch.setattr(quick, "Standing", Counted)
+    for _ in range(40):
+        for number in range(12):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    assert 10 <= made < 20
+    broker.topic("t", queues=3)
+    for _ in range(2):
+        for number in range(12):
+            assert broker.answer(codes.PULL_MESSAGE, pull_fields(0, more=number)).code == 0
+    standing = quick_of(broker)._standing
+    assert len(standing) == 10
+    assert all(broker.quick._checks.still_passes(broker.peer, each.checked) for each in standing)  # type: ignore[union-attr]
 
 
 def test_what_stands_is_bounded(broker: RemotingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,6 +408,50 @@ async def test_answers_come_in_order_however_frames_are_cut(broker: RemotingBrok
     answers = await line.finish()
     assert [answer.opaque for answer in answers] == list(range(40))
     assert {answer.code for answer in answers} == {0, codes.TOPIC_NOT_EXIST}
+
+
+def written(header: str) -> bytes:
+    """A frame with this header, whatever the order of what is in it."""
+    data = header.encode()
+    return (4 + len(data)).to_bytes(4) + len(data).to_bytes(4) + data
+
+
+def any_order(members: dict[str, Any], separators: tuple[str, str]) -> list[bytes]:
+    """The same request with each of its members first."""
+    names = list(members)
+    turned = [names[n:] + names[:n] for n in range(len(names))]
+    return [written(json.dumps({name: members[name] for name in order}, separators=separators)) for order in turned]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", " :  ")])
+@pytest.mark.parametrize("code", [codes.PULL_MESSAGE, codes.LITE_PULL_MESSAGE])
+async def test_a_pull_is_taken_as_it_comes_however_its_header_is_written(
+    broker: RemotingBroker, separators: tuple[str, str], code: int
+) -> None:
+    texts = {name: str(value) for name, value in pull_fields(7, maxMsgNums=1).items()}
+    members = {"code": code, "language": "PYTHON", "version": 1, "opaque": 5, "flag": 0, "extFields": texts}
+    line, decoded = Line(broker), Line(broker)
+    sent = any_order(members, separators)
+    for data in sent:
+        assert quick_of(broker).take(line.connection, data, 0) == len(data)
+    decoded.connection._quick = None
+    decoded.connection.data_received(b"".join(sent))
+    assert list(map(told, await line.finish())) == list(map(told, await decoded.finish()))
+    assert len(line.transport.answers()) == len(sent)
+
+
+async def test_others_that_look_like_pulls_are_left(broker: RemotingBroker) -> None:
+    line = Line(broker)
+    texts = {"topic": "t", "queueId": "0", "code": "11"}
+    members = {"remark": '"code":11', "code": codes.GET_MAX_OFFSET, "opaque": 5, "flag": 0, "extFields": texts}
+    for data in [
+        *any_order(members, (",", ":")),
+        *any_order(members | {"extFields": texts | {"code": 11}}, (",", ":")),
+    ]:
+        for cut in (*range(12), len(data) // 2, len(data)):
+            assert quick_of(broker).take(line.connection, data[:cut], 0) == 0
+        line.connection.data_received(data)
+    assert [(each.code, each.ext["offset"]) for each in await line.finish()] == [(0, "50")] * 10
 
 
 async def test_who_waits_is_answered_when_a_message_comes(broker: RemotingBroker) -> None:
