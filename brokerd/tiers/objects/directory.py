@@ -43,21 +43,18 @@ class DirectoryFiles:
 
     async def put(self, name: str, pieces: Sequence[Bytes]) -> None:
         """A new file; it has its name when its bytes are on the disk. Raises FileExistsError, OSError."""
-        await self._in_thread(self._put, name, pieces)
+        await self.in_thread(self._put, name, pieces)
 
     async def make_durable(self, name: str) -> None:
         """What a file that others wrote contains. Raises OSError."""
-        await self._in_thread(sync_path, self._root / name)
+        await self.in_thread(sync_path, self._root / name)
 
     async def make_names_durable(self, name: str) -> None:
         """The file's name, and the directories that may have been made for it. Raises OSError."""
-        await self._in_thread(self._durable.make, self._root / name)
+        await self.in_thread(self._durable.make, self._root / name)
 
-    async def read(self, name: str, start: int, length: int) -> Bytes:
-        """So many bytes, or what there is of them; nobody can write to them. Raises OSError."""
-        return await self._in_thread(self._read, name, start, length)
-
-    async def _in_thread(self, work: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+    async def in_thread(self, work: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T:
+        """Have one of the threads do it. Raises what it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     def _put(self, name: str, pieces: Sequence[Bytes]) -> None:
@@ -76,7 +73,8 @@ class DirectoryFiles:
             with suppress(FileNotFoundError):
                 os.unlink(draft)
 
-    def _read(self, name: str, start: int, length: int) -> Bytes:
+    def read(self, name: str, start: int, length: int) -> Bytes:
+        """So many bytes, or what there is of them; nobody can write to them. For these threads. Raises OSError."""
         descriptor = self._open(name)
         try:
             found: Bytes | None = None
