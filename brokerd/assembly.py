@@ -39,6 +39,7 @@ from brokerd.loop.believed_clock import BelievedClock
 from brokerd.loop.cold_line import Clocks
 from brokerd.loop.rounds import Rounds
 from brokerd.loop.short_timer import ShortTimer
+from brokerd.loop.slices import keep_short
 from brokerd.members.registry import ClientRegistry
 from brokerd.metadata.configs import TopicConfig
 from brokerd.metadata.tables import Change
@@ -214,6 +215,7 @@ class Broker:
                     HelperThreads(_TIER_THREADS, "tier helper").run,
                     clocks,
                     self._short_timer.call,
+                    keep_short,
                 ),
                 mount.group if mount is not None else None,
             )
